@@ -1,0 +1,54 @@
+"""Files that are whole or absent: written to a temporary name, synced, renamed into place."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace `path` by `content` so that a reader sees the old file or the new one, never a part.
+
+    Raises:
+        OSError: disk full, permission; the old file is untouched and no temporary file is left.
+    """
+    path = Path(path)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, 0o644)  # mkstemp makes it private; runs are read by the whole group
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def write_text(path: Path, content: str) -> None:
+    """`write_bytes` in UTF-8 with the newlines as given."""
+    write_bytes(path, content.encode("utf-8"))
+
+
+def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
+    """Strict JSON (a NaN raises ValueError: it would make the file unreadable elsewhere)."""
+    write_text(path, json.dumps(value, allow_nan=False, indent=indent, ensure_ascii=False) + "\n")
+
+
+def sync_directory(directory: Path) -> None:
+    """Make a rename inside `directory` durable; file systems that refuse are left alone."""
+    try:
+        handle = os.open(directory, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(handle)
+    except OSError:
+        pass
+    finally:
+        os.close(handle)

@@ -1,0 +1,25 @@
+"""The configuration of one run: typed, frozen, unknown keys forbidden, defaults = the paper's method.
+
+No torch here: manifests are checked on login nodes.
+"""
+
+from sdtps.config.identity import NOT_IN_IDENTITY, identity, resolved
+from sdtps.config.load import Config, config_keys, load_config, parse_config
+from sdtps.config.reid import ReidConfig
+from sdtps.config.retrieval import RetrievalConfig
+from sdtps.config.selection import SdtpsConfig
+from sdtps.config.training import TrainConfig
+
+__all__ = [
+    "NOT_IN_IDENTITY",
+    "Config",
+    "ReidConfig",
+    "RetrievalConfig",
+    "SdtpsConfig",
+    "TrainConfig",
+    "config_keys",
+    "identity",
+    "load_config",
+    "parse_config",
+    "resolved",
+]

@@ -1,0 +1,62 @@
+"""What makes two runs the same run: the fully resolved configuration and the seed.
+
+Defaults are part of it, so changing a default makes a new run instead of silently reusing an old one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import PurePath
+from typing import Any
+
+from pydantic import BaseModel
+
+# Settings that cannot change a result: where files lie, how fast they come, what is logged.
+NOT_IN_IDENTITY = frozenset(
+    {
+        "data.root",
+        "data.image_root",
+        "data.workers",
+        "data.test_batch_size",
+        "matching.chunk",
+        "train.log_every",
+        "train.checkpoint_every_steps",
+        "train.device",
+        "train.threads",
+        "train.compile",
+        "train.tf32",
+    }
+)
+# Paths that count by their last part: the file decides, not the folder it was put into.
+BY_FILE_NAME = frozenset({"backbone.weights", "image_encoder.weights", "text_encoder.weights"})
+# Raise this when the meaning of a configuration changes without its keys changing.
+IDENTITY_VERSION = 1
+
+
+def resolved(config: BaseModel) -> dict[str, Any]:
+    """The whole configuration as plain nested dictionaries, defaults included."""
+    return config.model_dump(mode="json")
+
+
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dictionaries as dotted keys; an empty dictionary or None stays a value."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and value:
+            flat.update(flatten(value, f"{name}."))
+        else:
+            flat[name] = value
+    return flat
+
+
+def identity(config: BaseModel, seed: int) -> str:
+    """Ten hexadecimal digits that name this configuration and seed."""
+    flat = {k: v for k, v in flatten(resolved(config)).items() if k not in NOT_IN_IDENTITY}
+    for key in BY_FILE_NAME & flat.keys():
+        flat[key] = PurePath(flat[key]).name
+    text = json.dumps(
+        {"version": IDENTITY_VERSION, "seed": seed, "config": flat}, sort_keys=True, allow_nan=False
+    )
+    return hashlib.sha256(text.encode()).hexdigest()[:10]

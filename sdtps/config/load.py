@@ -1,0 +1,100 @@
+"""From plain data to a configuration, with every mistake named at once."""
+
+from __future__ import annotations
+
+import types
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from sdtps.config.reid import ReidConfig
+from sdtps.config.retrieval import RetrievalConfig
+from sdtps.errors import ConfigError, did_you_mean
+
+Config = ReidConfig | RetrievalConfig
+TASKS: dict[str, type[ReidConfig] | type[RetrievalConfig]] = {
+    "reid": ReidConfig,
+    "retrieval": RetrievalConfig,
+}
+
+
+def _section(annotation: Any) -> type[BaseModel] | None:
+    """The model class of a field that is a section (or an optional section), else None."""
+    options = (
+        get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    )
+    for option in options:
+        if isinstance(option, type) and issubclass(option, BaseModel):
+            return option
+    return None
+
+
+def config_keys(task: str) -> dict[str, Any]:
+    """Every dotted key of a task's configuration with its type annotation, sections included."""
+    keys: dict[str, Any] = {}
+
+    def walk(model: type[BaseModel], prefix: str) -> None:
+        for name, field in model.model_fields.items():
+            keys[f"{prefix}{name}"] = field.annotation
+            section = _section(field.annotation)
+            if section is not None:
+                walk(section, f"{prefix}{name}.")
+
+    walk(TASKS[task], "")
+    return keys
+
+
+def mistakes(error: ValidationError, task: str) -> list[tuple[str, str]]:
+    """(dotted key, sentence) for each mistake that pydantic found."""
+    found = []
+    for entry in error.errors():
+        key = ".".join(str(part) for part in entry["loc"])
+        if entry["type"] == "extra_forbidden":
+            parent = key.rpartition(".")[0]
+            siblings = [k for k in config_keys(task) if k.rpartition(".")[0] == parent]
+            found.append((key, f"unknown key '{key}'. {did_you_mean(key, siblings)}"))
+        elif entry["type"] == "value_error":
+            found.append((key, str(entry["ctx"]["error"])))
+        else:
+            found.append(
+                (key, f"{entry['msg'][0].lower()}{entry['msg'][1:]}, found {entry['input']!r}")
+            )
+    return found
+
+
+def _tuples(value: Any) -> Any:
+    """Lists become tuples: strict models keep the types that YAML and JSON cannot write."""
+    if isinstance(value, list):
+        return tuple(_tuples(v) for v in value)
+    if isinstance(value, dict):
+        return {k: _tuples(v) for k, v in value.items()}
+    return value
+
+
+def parse_config(tree: dict[str, Any], *, where: str = "configuration") -> Config:
+    """A frozen configuration from nested dictionaries.
+
+    Raises:
+        ConfigError: unknown keys, wrong types, parts that do not fit; all of them in one text.
+    """
+    task = tree.get("task", "reid")
+    if task not in TASKS:
+        raise ConfigError(f"{where}: task: unknown task '{task}'. {did_you_mean(str(task), TASKS)}")
+    try:
+        return TASKS[task].model_validate(_tuples(tree))
+    except ValidationError as error:
+        lines = [f"{where}: {key or task}: {text}" for key, text in mistakes(error, task)]
+        raise ConfigError("\n".join(lines)) from None
+
+
+def load_config(path: Path) -> Config:
+    """The configuration that a run folder's config.yaml holds (written by us, fully resolved)."""
+    try:
+        tree = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path}: holds no configuration")
+    return parse_config(tree, where=str(path))

@@ -1,0 +1,133 @@
+"""Configuration of multi-modal re-identification. Defaults: DeMo's recipe for RGBNT201 with SDTPS."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from sdtps.config.base import Fraction, Frozen, NonNegative, PositiveInt
+from sdtps.config.selection import SdtpsConfig
+from sdtps.config.training import OptimConfig, TrainConfig
+
+
+class GeneratedReidConfig(Frozen):
+    """A deterministic data set of real JPEG files in RGBNT201's layout, for machines without one.
+
+    Identity lives in a few patches among clutter, and no single modality suffices.
+    """
+
+    train_pids: PositiveInt = 24
+    test_pids: PositiveInt = 16
+    cameras: int = Field(default=2, ge=2)
+    images_per_camera: PositiveInt = 4
+    seed: int = Field(default=0, ge=0)
+
+
+class ReidDataConfig(Frozen):
+    dataset: Literal["rgbnt201", "rgbnt100", "msvr310"] = "rgbnt201"
+    # Folder that contains RGBNT201/, RGBNT100/ or MSVR310/. Null: --data-root or SDTPS_DATA_ROOT.
+    root: str | None = None
+    # Write the images before training instead of reading a benchmark (dataset must be rgbnt201).
+    generate: GeneratedReidConfig | None = None
+    # DeMo: 256x128 for persons, 128x256 for vehicles.
+    height: PositiveInt = 256
+    width: PositiveInt = 128
+    # DeMo: 64 images = 8 identities x 8 instances (RGBNT100: 128 x 16, MSVR310: 64 x 4).
+    batch_size: PositiveInt = 64
+    instances: PositiveInt = 8
+    test_batch_size: PositiveInt = 128
+    # Flip 0.5, pad 10 and crop, erase 0.5 per pixel; each modality on its own (DeMo).
+    flip: Fraction = 0.5
+    pad: int = Field(default=10, ge=0)
+    erase: Fraction = 0.5
+    # `jpeg` decodes per access (the reference); `cached` decodes once and augments in batches.
+    pipeline: Literal["jpeg", "cached"] = "jpeg"
+    workers: int = Field(default=4, ge=0)  # not in the identity: a result must not depend on it
+
+    @model_validator(mode="after")
+    def _batch_is_whole(self) -> ReidDataConfig:
+        if self.batch_size % self.instances:
+            raise ValueError(
+                f"batch_size {self.batch_size} is not a multiple of instances {self.instances}"
+            )
+        if self.generate is not None and self.dataset != "rgbnt201":
+            raise ValueError(f"generate writes the rgbnt201 layout, but dataset is {self.dataset}")
+        return self
+
+
+class BackboneConfig(Frozen):
+    """One image encoder shared by the three modalities."""
+
+    name: Literal["tiny_vit", "clip_vit_b16"] = "clip_vit_b16"
+    # A file or folder in Hugging Face or OpenAI layout, or the word `random`, asked for by name.
+    # A path counts in the identity by its last part; its hash is in run.json.
+    weights: str = "ViT-B-16.pt"
+    # tiny_vit only (clip_vit_b16 is 16, 768, 12, 12, 512).
+    patch: PositiveInt = 16
+    width: PositiveInt = 64
+    depth: PositiveInt = 2
+    heads: PositiveInt = 4
+    embed: PositiveInt = 64
+    # Camera embedding added to the class token (SIE), its coefficient and initial deviation.
+    camera_embedding: bool = True
+    camera_coefficient: NonNegative = 1.0
+    camera_std: NonNegative = 0.02
+
+
+class FusionConfig(Frozen):
+    """DeMo's own fusion (PIFE, HDM, ATMoE); off in the SDTPS studies."""
+
+    kind: Literal["none", "hdm", "hdm_atmoe"] = "none"
+    # PIFE: global feature = QuickGELU(Linear(LN([class token, mean of patches]))).
+    global_local: bool = False
+    heads: PositiveInt = 4  # ATMoE gate heads: 4 (RGBNT201), 8 (RGBNT100, MSVR310)
+    # One classifier on the concatenated modalities (DIRECT 1), or one for each.
+    direct: bool = True
+
+
+class ReidLossConfig(Frozen):
+    id_weight: NonNegative = 0.25
+    triplet_weight: NonNegative = 1.0
+    label_smoothing: Fraction = 0.1
+    # Null: the soft margin log(1 + exp(d_ap - d_an)) that DeMo trains with.
+    triplet_margin: NonNegative | None = None
+    # The branch on the plain global features beside SDTPS (dropped from commit 5e52f9a on).
+    global_branch: bool = True
+
+
+class ReidEvalConfig(Frozen):
+    # Which feature is ranked: plain globals, the SDTPS or fusion feature, or both concatenated.
+    feature: Literal["concat", "global", "sdtps"] = "concat"
+    # Modalities whose images are zeroed at test: DeMo's r, n, t, rn, rt, nt.
+    missing: Literal["nothing", "r", "n", "t", "rn", "rt", "nt"] = "nothing"
+
+
+class ReidConfig(Frozen):
+    task: Literal["reid"] = "reid"
+    data: ReidDataConfig = ReidDataConfig()
+    backbone: BackboneConfig = BackboneConfig()
+    sdtps: SdtpsConfig = SdtpsConfig()
+    fusion: FusionConfig = FusionConfig()
+    loss: ReidLossConfig = ReidLossConfig()
+    optim: OptimConfig = OptimConfig(
+        backbone_lr=5e-6, bias_lr_factor=2.0, warmup_epochs=10.0, lr_noise=True
+    )
+    train: TrainConfig = TrainConfig(amp="fp16")
+    eval: ReidEvalConfig = ReidEvalConfig()
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> ReidConfig:
+        if self.sdtps.enabled and self.fusion.kind != "none":
+            raise ValueError(
+                f"fusion.kind {self.fusion.kind} and sdtps.enabled exclude each other: "
+                "both are the second branch"
+            )
+        if not (self.sdtps.enabled or self.fusion.kind != "none" or self.loss.global_branch):
+            raise ValueError("nothing to train: sdtps, fusion and loss.global_branch are all off")
+        patch = 16 if self.backbone.name == "clip_vit_b16" else self.backbone.patch
+        if self.data.height % patch or self.data.width % patch:
+            raise ValueError(
+                f"data size {self.data.height}x{self.data.width} is not a multiple of patch {patch}"
+            )
+        return self

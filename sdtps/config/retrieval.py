@@ -1,0 +1,134 @@
+"""Configuration of image-text retrieval. Defaults: the paper's method with the released recipe.
+
+Paper values that differ from the released recipe (lr 1e-4, batch 32, no decay) are set by the studies.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from sdtps.config.base import Fraction, Frozen, NonNegative, PositiveInt
+from sdtps.config.selection import SdtpsConfig
+from sdtps.config.training import OptimConfig, TrainConfig
+
+DenseText = Literal["own", "shuffled", "none"]
+
+
+class GeneratedRetrievalConfig(Frozen):
+    """Small images with sparse captions and dense descriptions, written in the LAPS/SEPS layout."""
+
+    train_images: PositiveInt = 160
+    dev_images: PositiveInt = 40
+    test_images: PositiveInt = 40
+    seed: int = Field(default=0, ge=0)
+
+
+class RetrievalDataConfig(Frozen):
+    dataset: Literal["f30k", "coco"] = "f30k"
+    # Folder with id_mapping.json and the {split}_*.txt files. Null: --data-root or SDTPS_DATA_ROOT.
+    root: str | None = None
+    # Folder of the images that id_mapping.json names; null = root/images.
+    image_root: str | None = None
+    generate: GeneratedRetrievalConfig | None = None
+    batch_size: PositiveInt = 128  # released; the paper says 32
+    test_batch_size: PositiveInt = 64
+    # Token limits of the sparse caption and of the dense text (released: 90 at evaluation only).
+    max_words: PositiveInt = 64
+    max_dense_words: PositiveInt = 90
+    # Share of words that are masked, replaced or deleted in training (released 0.2).
+    word_noise: Fraction = 0.2
+    # Random resized crop (scale 0.6 to 1) and flip; off for cached features.
+    augment: bool = True
+    workers: int = Field(default=4, ge=0)
+
+
+class ImageEncoderConfig(Frozen):
+    name: Literal["vit_b16", "swin_b", "tiny_vit", "efficientnet_lite0"] = "vit_b16"
+    weights: str = "random"
+    size: PositiveInt = 224  # 224 or 384 for ViT-B/16 and Swin-B
+    frozen: bool = False  # True: features are computed once and cached
+    patch: PositiveInt = 16  # tiny_vit only, as width, depth and heads
+    width: PositiveInt = 64
+    depth: PositiveInt = 2
+    heads: PositiveInt = 4
+
+
+class TextEncoderConfig(Frozen):
+    name: Literal["bert_base", "minilm", "tiny_bert"] = "bert_base"
+    weights: str = "random"
+    frozen: bool = False
+    width: PositiveInt = 64  # tiny_bert only, as depth and heads
+    depth: PositiveInt = 2
+    heads: PositiveInt = 4
+
+
+class MatchingConfig(Frozen):
+    """The cross-net's form around the selection."""
+
+    # `laps`: one branch, no dense text; `released`: sparse and dense branch, similarities added;
+    # `paper`: both branches aggregated together, sparse words aligned (v2 module).
+    form: Literal["laps", "released", "paper"] = "paper"
+    # Common embedding width; 512 (1024 for multi-GPU Swin).
+    embed: PositiveInt = 512
+    # HRPA (equation 5): `mean` with leaky ReLU 0.1 as released, `mean_topk` adds MLP(TOPK).
+    alignment: Literal["mean", "mean_topk", "topk"] = "mean_topk"
+    top_k: PositiveInt = 5  # v2 module; not given in the paper
+    # Dense text used in training and at evaluation. `own` is the query's own target image's text.
+    dense_text: DenseText = "own"
+    eval_dense_text: DenseText = "own"
+    # Pairs scored at once; bounds memory, cannot change a result beyond rounding.
+    chunk: PositiveInt = 64
+
+
+class RetrievalLossConfig(Frozen):
+    margin: NonNegative = 0.2
+    # First epochs with the sum of hinges; the hardest negative afterwards (released: 1).
+    warmup_epochs: int = Field(default=1, ge=0)
+    # Epoch 0 multiplies the loss by step / steps (released).
+    ramp_first_epoch: bool = True
+    # `released`: (mean(Ds + Dd) - rho)^2; `separate`: l1 (mean Ds - rho)^2 + l2 (mean Dd - rho)^2
+    # (v2 module); `eq7`: (rho - l1 mean Ds - l2 mean Dd)^2 over the selected, as the paper writes it.
+    ratio: Literal["released", "separate", "eq7", "none"] = "separate"
+    ratio_weight: NonNegative = 2.0
+    lambda_sparse: NonNegative = 1.0
+    lambda_dense: NonNegative = 1.0
+
+
+class RetrievalEvalConfig(Frozen):
+    # `1k_folds`: mean of five folds of 1,000 images (COCO-1K); `full`: all images.
+    protocol: Literal["full", "1k_folds"] = "full"
+    # Where the best epoch is chosen. `test` is the published habit and is marked in every table.
+    select_on: Literal["dev", "test"] = "dev"
+    test_split: Literal["test", "testall"] = "test"
+
+
+class RetrievalConfig(Frozen):
+    task: Literal["retrieval"] = "retrieval"
+    data: RetrievalDataConfig = RetrievalDataConfig()
+    image_encoder: ImageEncoderConfig = ImageEncoderConfig()
+    text_encoder: TextEncoderConfig = TextEncoderConfig()
+    sdtps: SdtpsConfig = SdtpsConfig()
+    matching: MatchingConfig = MatchingConfig()
+    loss: RetrievalLossConfig = RetrievalLossConfig()
+    optim: OptimConfig = OptimConfig(
+        name="adamw",
+        lr=2e-4,
+        backbone_lr_factor=0.1,
+        schedule="multistep",
+        milestones=(9, 15, 20, 25),
+        gamma=0.3,
+    )
+    train: TrainConfig = TrainConfig(epochs=30, clip_grad_norm=2.0)
+    eval: RetrievalEvalConfig = RetrievalEvalConfig()
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> RetrievalConfig:
+        if self.matching.form == "laps" and (
+            self.matching.dense_text != "none" or self.matching.eval_dense_text != "none"
+        ):
+            raise ValueError(
+                "matching.form laps has no dense text: set dense_text, eval_dense_text to none"
+            )
+        return self

@@ -1,0 +1,53 @@
+"""Errors a user can cause. Each says where, what was found, what is allowed and what to do next.
+
+Command-line entry points catch `SdtpsError` and print its text without a traceback (exit code 2).
+Anything else that escapes is our fault and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SdtpsError(Exception):
+    """Base of every error caused by input, not by a fault of ours."""
+
+
+class ConfigError(SdtpsError):
+    """A configuration that cannot be used; the text lists all of its mistakes."""
+
+
+class DataError(SdtpsError):
+    """A data set on disk that breaks its layout: a missing, torn or unparsable file (named)."""
+
+
+class WeightsError(SdtpsError):
+    """A checkpoint that does not fit the model: missing, unexpected or mismatched tensors (named)."""
+
+
+class RunError(SdtpsError):
+    """A run folder that cannot be used as asked."""
+
+
+class ManifestError(SdtpsError):
+    """A study manifest with mistakes; the text lists all of them with their lines."""
+
+
+class SubmissionError(SdtpsError):
+    """The scheduler refused, or its answer could not be understood."""
+
+
+class AggregationError(SdtpsError):
+    """Runs that must not be put into one table: missing seeds, mixed code."""
+
+
+def did_you_mean(found: str, allowed: Iterable[str]) -> str:
+    """One sentence that names the nearest allowed word first, then all of them."""
+    allowed = sorted(allowed)
+    near = difflib.get_close_matches(found, allowed, n=1, cutoff=0.5)
+    if not near:  # a bare last part often is right where the section is wrong
+        last = found.rsplit(".", 1)[-1]
+        near = [a for a in allowed if a.rsplit(".", 1)[-1] == last][:1]
+    hint = f"Did you mean '{near[0]}'? " if near else ""
+    return f"{hint}Allowed: {', '.join(allowed)}."

@@ -1,0 +1,194 @@
+"""A run on disk: the only place that knows file names inside runs/STUDY/VARIANT/seedK-HASH/.
+
+Everything is readable without Python. One writer per file; readers tolerate a torn last line.
+
+    config.yaml     resolved configuration, written at submission     run.json     provenance
+    metrics.jsonl   one object a line, append-only                    status.json  state and heartbeat
+    checkpoint.pt   model, optimiser, counters, random states         result.json  written once, last
+    train.log       what the trainer said                             submitit/    the scheduler's logs
+    claim.json      who submitted it, written before the scheduler is asked
+
+Only the existence of result.json means completed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from sdtps import atomic
+from sdtps.config import Config, load_config, resolved
+from sdtps.errors import RunError
+
+# States that the run itself records in status.json. Others (queued, lost, node, cancelled by the
+# scheduler ...) are told by ablations/status.py from the scheduler and the heartbeat's age.
+RunState = Literal["running", "requeued", "completed", "diverged", "failed", "cancelled"]
+HEARTBEAT_SECONDS = 15.0
+
+
+def now() -> str:
+    """The time in UTC, ISO 8601 to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def folder_name(seed: int, identity: str) -> str:
+    """seedK-HASH: the seed to read, the identity to be sure."""
+    return f"seed{seed}-{identity}"
+
+
+def finite(row: Mapping[str, Any]) -> dict[str, Any]:
+    """`row` as strict JSON can hold it: non-finite numbers become null, named under `nonfinite`."""
+    clean: dict[str, Any] = {}
+    bad: dict[str, str] = {}
+    for key, value in row.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            clean[key] = None
+            bad[key] = "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+        else:
+            clean[key] = value
+    if bad:
+        clean["nonfinite"] = bad
+    return clean
+
+
+class RunFolder:
+    """One run's files. Creating the object touches nothing on disk."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.config_file = self.path / "config.yaml"
+        self.run_file = self.path / "run.json"
+        self.metrics_file = self.path / "metrics.jsonl"
+        self.status_file = self.path / "status.json"
+        self.checkpoint_file = self.path / "checkpoint.pt"
+        self.result_file = self.path / "result.json"
+        self.log_file = self.path / "train.log"
+        self.claim_file = self.path / "claim.json"
+        self.submitit_folder = self.path / "submitit"
+
+    # -- written at submission ------------------------------------------------------------------
+
+    def create(self, config: Config, run: Mapping[str, Any]) -> None:
+        """Make the folder with its configuration and provenance.
+
+        `run` holds at least study, variant, seed, identity; see `sdtps.provenance` for the rest.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not self.config_file.exists():
+            text = yaml.safe_dump(resolved(config), sort_keys=False, allow_unicode=True)
+            atomic.write_text(self.config_file, text)
+        if not self.run_file.exists():
+            atomic.write_json(self.run_file, dict(run))
+
+    # -- written by the run ---------------------------------------------------------------------
+
+    def update_run(self, **fields: Any) -> None:
+        """Merge `fields` into run.json."""
+        atomic.write_json(self.run_file, {**self.run(), **fields})
+
+    def append_metrics(self, row: Mapping[str, Any]) -> None:
+        """Add one line to metrics.jsonl.
+
+        Every row has `attempt` (1, 2, ...), `kind` (train, eval, event), `epoch` (from 1; 0 = before
+        training), `step` (optimiser steps done, from 1). Values are flat: `loss`, `loss/sdtps_id`, `lr`,
+        `lr/backbone`, `grad_norm`, `grad_norm/score_mlp`, `amp_scale`, `images_per_s`, `memory_mib`,
+        `mAP`, `rank1` (fractions in [0, 1]). A torn last line of a killed attempt is closed first.
+        """
+        line = json.dumps(finite(row), allow_nan=False, ensure_ascii=False) + "\n"
+        with self.metrics_file.open("ab+") as stream:
+            if stream.tell() > 0:
+                stream.seek(-1, os.SEEK_END)
+                if stream.read(1) != b"\n":
+                    line = "\n" + line
+            stream.write(line.encode())
+            stream.flush()
+
+    def write_status(self, state: RunState, *, attempt: int, **fields: Any) -> None:
+        """Replace status.json; `fields` may hold epoch, step, reason, progress (0 to 1), eta_s."""
+        row = {"state": state, "attempt": attempt, "time": now(), "heartbeat": time.time(), **fields}
+        atomic.write_json(self.status_file, finite(row))
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """Write result.json, once and last.
+
+        `result`: attempt, best (the evaluation row selected), final (the last evaluation row),
+        selected_on (split), train_seconds, peak_memory_mib, steps, images_per_s.
+
+        Raises:
+            RunError: the run has a result already.
+        """
+        if self.result_file.exists():
+            raise RunError(f"{self.result_file}: exists already; a run completes once")
+        atomic.write_json(self.result_file, dict(result))
+
+    # -- read -----------------------------------------------------------------------------------
+
+    def config(self) -> Config:
+        """The resolved configuration. Raises ConfigError."""
+        return load_config(self.config_file)
+
+    def run(self) -> dict[str, Any]:
+        """run.json, or an empty dictionary where it is missing or torn."""
+        return _read_json(self.run_file) or {}
+
+    def status(self) -> dict[str, Any] | None:
+        """status.json, or None where it is missing or torn."""
+        return _read_json(self.status_file)
+
+    def result(self) -> dict[str, Any] | None:
+        """result.json, or None: not completed."""
+        return _read_json(self.result_file)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All rows of metrics.jsonl in file order; unreadable lines are left out (see `torn_lines`)."""
+        return [row for _, row in self._lines() if row is not None]
+
+    def torn_lines(self) -> list[int]:
+        """Line numbers of metrics.jsonl that are not JSON objects."""
+        return [number for number, row in self._lines() if row is None]
+
+    def resolved_metrics(self) -> list[dict[str, Any]]:
+        """Rows in order of step with each (kind, step) once: the newest attempt that reached it wins."""
+        latest: dict[tuple[str, int], dict[str, Any]] = {}
+        for row in self.metrics():
+            key = (row.get("kind", ""), row.get("step", 0))
+            if key not in latest or row.get("attempt", 1) >= latest[key].get("attempt", 1):
+                latest[key] = row
+        return sorted(latest.values(), key=lambda r: (r.get("step", 0), r.get("kind", "") != "train"))
+
+    def _lines(self) -> list[tuple[int, dict[str, Any] | None]]:
+        try:
+            text = self.metrics_file.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return []
+        rows: list[tuple[int, dict[str, Any] | None]] = []
+        for number, line in enumerate(text.split("\n"), start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError:
+                row = None
+            rows.append((number, row if isinstance(row, dict) else None))
+        return rows
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError, UnicodeDecodeError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def find_runs(root: Path) -> list[RunFolder]:
+    """Every run folder below `root` (runs/ or runs/STUDY/), in sorted order."""
+    return [RunFolder(p.parent) for p in sorted(Path(root).glob("**/seed*/config.yaml"))]
