@@ -22,8 +22,8 @@ def write_bytes(path: Path, content: bytes) -> None:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp makes it private; runs are read by the whole group
-        os.replace(temporary, path)
+        Path(temporary).chmod(0o644)  # mkstemp makes it private; runs are read by the whole group
+        Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise

@@ -98,9 +98,10 @@ class RunFolder:
         """Add one line to metrics.jsonl.
 
         Every row has `attempt` (1, 2, ...), `kind` (train, eval, event), `epoch` (from 1; 0 = before
-        training), `step` (optimiser steps done, from 1). Values are flat: `loss`, `loss/sdtps_id`, `lr`,
-        `lr/backbone`, `grad_norm`, `grad_norm/score_mlp`, `amp_scale`, `images_per_s`, `memory_mib`,
-        `mAP`, `rank1` (fractions in [0, 1]). A torn last line of a killed attempt is closed first.
+        training), `step` (optimiser steps done, from 1). Values are flat: `loss`, `loss/sdtps_id`,
+        `lr`, `lr/backbone`, `grad_norm`, `grad_norm/score_mlp`, `amp_scale`, `images_per_s`,
+        `memory_mib`, `mAP`, `rank1` (fractions in [0, 1]). A torn last line of a killed attempt is
+        closed first.
         """
         line = json.dumps(finite(row), allow_nan=False, ensure_ascii=False) + "\n"
         with self.metrics_file.open("ab+") as stream:
@@ -156,13 +157,22 @@ class RunFolder:
         return [number for number, row in self._lines() if row is None]
 
     def resolved_metrics(self) -> list[dict[str, Any]]:
-        """Rows in order of step with each (kind, step) once: the newest attempt that reached it wins."""
-        latest: dict[tuple[str, int], dict[str, Any]] = {}
-        for row in self.metrics():
-            key = (row.get("kind", ""), row.get("step", 0))
-            if key not in latest or row.get("attempt", 1) >= latest[key].get("attempt", 1):
-                latest[key] = row
-        return sorted(latest.values(), key=lambda r: (r.get("step", 0), r.get("kind", "") != "train"))
+        """Rows in order of step, each (kind, step) once, as if nothing had interrupted the run.
+
+        Where a later attempt resumed, what earlier attempts logged from there on is left out: the later
+        attempt is the run's history, also while it has not yet come as far.
+        """
+        rows = self.metrics()
+        first_step: dict[int, int] = {}
+        for row in rows:
+            attempt, step = row.get("attempt", 1), row.get("step", 0)
+            first_step[attempt] = min(step, first_step.get(attempt, step))
+        kept: dict[tuple[str, int], dict[str, Any]] = {}
+        for row in rows:
+            attempt, step = row.get("attempt", 1), row.get("step", 0)
+            if all(step < first for later, first in first_step.items() if later > attempt):
+                kept[row.get("kind", ""), step] = row
+        return sorted(kept.values(), key=lambda r: (r.get("step", 0), r.get("kind", "") != "train"))
 
     def _lines(self) -> list[tuple[int, dict[str, Any] | None]]:
         try:

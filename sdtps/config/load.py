@@ -9,6 +9,7 @@ from typing import Any, Union, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from sdtps.config.identity import resolved
 from sdtps.config.reid import ReidConfig
 from sdtps.config.retrieval import RetrievalConfig
 from sdtps.errors import ConfigError, did_you_mean
@@ -73,8 +74,21 @@ def _tuples(value: Any) -> Any:
     return value
 
 
+def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """`base` with `changes` laid over it, section by section."""
+    result = dict(base)
+    for key, value in changes.items():
+        below = result.get(key)
+        both = isinstance(below, dict) and isinstance(value, dict)
+        result[key] = merged(below, value) if both else value
+    return result
+
+
 def parse_config(tree: dict[str, Any], *, where: str = "configuration") -> Config:
-    """A frozen configuration from nested dictionaries.
+    """A frozen configuration from nested dictionaries, laid over the task's defaults.
+
+    A section given in part keeps the task's own values for the rest (DeMo's optimiser, say), not the
+    section's general ones.
 
     Raises:
         ConfigError: unknown keys, wrong types, parts that do not fit; all of them in one text.
@@ -82,6 +96,7 @@ def parse_config(tree: dict[str, Any], *, where: str = "configuration") -> Confi
     task = tree.get("task", "reid")
     if task not in TASKS:
         raise ConfigError(f"{where}: task: unknown task '{task}'. {did_you_mean(str(task), TASKS)}")
+    tree = merged(resolved(TASKS[task]()), tree)
     try:
         return TASKS[task].model_validate(_tuples(tree))
     except ValidationError as error:

@@ -28,7 +28,7 @@ class OptimConfig(Frozen):
     # multistep: lr x gamma after each of these epochs.
     milestones: tuple[PositiveInt, ...] = ()
     gamma: Positive = 0.1
-    # DeMo's cosine schedule multiplies each epoch's rate by 1 + n, n ~ N(0, 1) redrawn until |n| < 0.67.
+    # DeMo multiplies each epoch's rate by 1 + n, n ~ N(0, 1) redrawn until |n| < 0.67.
     lr_noise: bool = False
 
 
