@@ -79,8 +79,9 @@ def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     result = dict(base)
     for key, value in changes.items():
         below = result.get(key)
-        both = isinstance(below, dict) and isinstance(value, dict)
-        result[key] = merged(below, value) if both else value
+        if isinstance(below, dict) and isinstance(value, dict):
+            value = merged(below, value)
+        result[key] = value
     return result
 
 
