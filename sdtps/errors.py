@@ -18,6 +18,10 @@ class ConfigError(SdtpsError):
     """A configuration that cannot be used; the text lists all of its mistakes."""
 
 
+class YamlError(SdtpsError):
+    """A text that is not the YAML we read; the text lists its mistakes with their lines."""
+
+
 class DataError(SdtpsError):
     """A data set on disk that breaks its layout: a missing, torn or unparsable file (named)."""
 
