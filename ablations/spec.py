@@ -1,0 +1,199 @@
+"""The typed parts of a study that do not touch a run's result: resources, metrics, tables, figures, reported.
+
+Everything here is plain data, checked when the manifest is read; analysis renders it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from sdtps.config.base import Frozen, NonNegative, PositiveInt
+
+_CLOCK = re.compile(r"(?:(\d+)-)?(\d+):([0-5]?\d):([0-5]?\d)")
+_DAYS_HOURS = re.compile(r"(\d+)-(\d+)(?::([0-5]?\d))?")
+
+
+def minutes(value: Any) -> Any:
+    """A time limit in whole minutes, rounded up, from minutes or from SLURM's D-HH:MM:SS."""
+    if not isinstance(value, str):
+        return value
+    if match := _CLOCK.fullmatch(value):
+        days, hours, mins, seconds = (int(part or 0) for part in match.groups())
+        return (days * 24 + hours) * 60 + mins + (1 if seconds else 0)
+    if match := _DAYS_HOURS.fullmatch(value):
+        days, hours, mins = (int(part or 0) for part in match.groups())
+        return (days * 24 + hours) * 60 + mins
+    raise ValueError(
+        f"'{value}' is no time limit: write whole minutes (90), or HH:MM:SS, or D-HH:MM "
+        "(MM:SS and HH:MM look alike and are refused)"
+    )
+
+
+class Resources(Frozen):
+    """What one run asks of the scheduler. Runs with equal resources share one job array."""
+
+    partition: str | None = None  # null: the cluster's default
+    gpus: int = Field(default=0, ge=0)  # on each node
+    nodes: PositiveInt = 1
+    cpus: PositiveInt = 2  # for each task; one task drives one GPU
+    mem_gb: Annotated[float, Field(gt=0)] | None = None  # on each node; null: the default
+    timeout_min: Annotated[PositiveInt, BeforeValidator(minutes)] = 60
+    # At most this many runs of the array at once (on local slots: see --slots); null: no limit.
+    max_parallel: PositiveInt | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    exclude: str | None = None  # nodes, as sbatch --exclude takes them
+    # Requeues after preemption or time-out before a run counts as failed.
+    max_requeues: int = Field(default=10, ge=0)
+    # Shell lines before the run starts, such as `module load cuda`.
+    setup: tuple[str, ...] = ()
+    # Interpreter of the jobs; null: the one that submits.
+    python: str | None = None
+    # Further sbatch options, such as {reservation: course}. Values are passed as they are.
+    sbatch: dict[str, str | int | bool] = Field(default_factory=dict)
+
+    @field_validator("partition", "account", "qos", "constraint", "exclude", "python")
+    @classmethod
+    def _one_line(cls, value: str | None) -> str | None:
+        if value is not None and (not value.strip() or any(c in value for c in "\n\r\0")):
+            raise ValueError(f"{value!r} is not a single line of text")
+        return value
+
+    def key(self) -> str:
+        """Equal for runs that may share an array; readable enough for a plan."""
+        return self.model_dump_json()
+
+    def summary(self) -> str:
+        """`gpu · 1 GPU · 8 CPUs · 32 GB · 60 min`."""
+        parts = [self.partition or "default partition"]
+        if self.nodes > 1:
+            parts.append(f"{self.nodes} nodes")
+        if self.gpus:
+            parts.append(f"{self.gpus} GPU{'s' * (self.gpus > 1)}")
+        parts.append(f"{self.cpus} CPU{'s' * (self.cpus > 1)}")
+        if self.mem_gb:
+            parts.append(f"{self.mem_gb:g} GB")
+        parts.append(f"{self.timeout_min} min")
+        return " · ".join(parts)
+
+
+class MetricSpec(Frozen):
+    """How a metric is read and printed. Values are fractions in [0, 1] where unit is %."""
+
+    direction: Literal["up", "down"]  # which way is better; there is no default on purpose
+    digits: int = Field(default=1, ge=0, le=6)  # printed, after the unit is applied
+    unit: str = "%"  # "%" prints 100 x value; anything else prints value and unit as they are
+    label: str | None = None  # null: the metric's name
+
+
+class TableSpec(Frozen):
+    """One table of the paper. `rows` and `metrics` empty: all, in the manifest's order."""
+
+    name: str
+    # main: a row a variant. components: check marks from each variant's `components`. leave_one_out:
+    # the full method first, differences to it. sweep: a row for each value of `axis`.
+    # reported: the published number, ours, difference and verdict side by side.
+    kind: Literal["main", "components", "leave_one_out", "sweep", "reported"] = "main"
+    metrics: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
+    baseline: str | None = None  # differences are taken to it; null: the study's baseline
+    epoch: Literal["best", "final", "both"] = "best"
+    axis: str | None = None  # sweep: a dotted configuration key
+    group_by: str | None = None  # rows are grouped by the value of this dotted key
+    title: str | None = None
+    caption: str = ""  # what it shows; statistic, n and selection are added from the computation
+    notes: str = ""
+
+    @model_validator(mode="after")
+    def _axis_with_sweep(self) -> TableSpec:
+        if (self.kind == "sweep") != (self.axis is not None):
+            raise ValueError(
+                "'axis' (a dotted configuration key) goes with kind: sweep, and only there"
+            )
+        return self
+
+
+class FigureSpec(Frozen):
+    """One figure of the paper. `variants` empty: all, in the manifest's order."""
+
+    name: str
+    # curves: a logged metric against epochs. sweep: a metric of the result against `axis`.
+    kind: Literal["curves", "sweep"] = "curves"
+    metric: str = "loss"
+    variants: tuple[str, ...] = ()
+    panel_by: str | None = None  # one panel for each value of this dotted key
+    axis: str | None = None  # sweep: a dotted configuration key
+    log_y: bool = False
+    log_x: bool = False
+    band: Literal["sd", "minmax", "t95", "none"] = "minmax"
+    smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = (
+        0.0  # of the mean; 0: none. Always in the caption
+    )
+    width: Literal["column", "page"] = "column"
+    title: str | None = None
+    caption: str = ""
+
+    @model_validator(mode="after")
+    def _axis_with_sweep(self) -> FigureSpec:
+        if (self.kind == "sweep") != (self.axis is not None):
+            raise ValueError(
+                "'axis' (a dotted configuration key) goes with kind: sweep, and only there"
+            )
+        return self
+
+
+def _as_printed(value: Any) -> Any:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        raise ValueError(f"put {value} in quotes: reported values keep their digits as printed")
+    return value
+
+
+Printed = Annotated[
+    str, BeforeValidator(_as_printed), Field(pattern=r"^[-+]?\d+(\.\d+)?$", max_length=20)
+]
+
+
+class Reported(Frozen):
+    """A number that somebody else reports, as text: its digits say how exact it is meant."""
+
+    # The variant it is compared with, or the name of a method that we have no runs of: one of the two.
+    variant: str | None = None
+    method: str | None = None
+    dataset: str | None = None
+    source: str  # paper, table, row
+    by: Literal["authors", "third party"] = "authors"
+    values: dict[str, Printed]  # metric -> value in the metric's printed unit
+    # Largest difference, in the printed unit, that still counts as reproduced; null: from the seeds.
+    tolerance: NonNegative | None = None
+    n: PositiveInt | None = None  # seeds behind it, where the source says so
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _one_subject(self) -> Reported:
+        if (self.variant is None) == (self.method is None):
+            raise ValueError(
+                "give either 'variant' (compared with ours) or 'method' (a row without runs)"
+            )
+        if not self.values:
+            raise ValueError("'values' is empty")
+        return self
+
+
+class ReportedCsv(Frozen):
+    """Reported values taken from a CSV file: the one row that `where` selects."""
+
+    csv: str  # beside the manifest, or relative to one of the folders above it
+    where: dict[str, str]  # column -> text
+    columns: dict[str, str]  # metric -> column
+    variant: str | None = None
+    method: str | None = None
+    dataset: str | None = None
+    source: str | None = None  # null: the file's own `source` column
+    by: Literal["authors", "third party"] = "authors"
+    tolerance: NonNegative | None = None
+    n: PositiveInt | None = None
+    note: str = ""
