@@ -1,0 +1,57 @@
+# make venv · test · paper · check · studies · bench · clean          Each sets up what it needs first.
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+INSTALLED := $(VENV)/installed
+PAPER_STUDY ?= ablations/quick.yaml
+
+.PHONY: help venv test paper check studies bench slurm-large clean
+help:
+	@echo "make paper      run the quick study on this machine, then tables, figures, report and paper/main.pdf"
+	@echo "make test       every test, with a real one-node SLURM where it can be installed and started"
+	@echo "make check      ruff and mypy"
+	@echo "make studies    check every manifest in ablations/ and print its plan"
+	@echo "make bench      measured speeds of this machine"
+	@echo "make slurm-large  1,002 one-second runs through a real SLURM (minutes)"
+	@echo "make clean      remove caches and generated files; runs/ and .venv/ stay"
+
+# Plain venv and pip, so that it works wherever Python does. A change of the lock installs again.
+venv: $(INSTALLED)
+$(INSTALLED): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; '$(PYTHON)' is older. Try: make venv PYTHON=python3.11"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+test: venv
+	.ci/packages latex slurm accounting browser
+	$(PY) -m pytest
+
+check: venv
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+
+paper: venv
+	.ci/packages latex
+	$(PY) submit.py $(PAPER_STUDY) --executor local
+	$(PY) -m analysis paper $(PAPER_STUDY)
+
+studies: venv
+	@for study in ablations/*.yaml; do $(PY) submit.py $$study --dry-run || exit 1; done
+
+bench: venv
+	$(PY) -m sdtps bench
+
+slurm-large: venv
+	.ci/packages slurm
+	SDTPS_LARGE=1 $(PY) -m pytest tests/slurm/test_large_array.py -s
+
+clean:
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	find paper/generated -mindepth 1 ! -name .gitignore -delete 2>/dev/null || true
+	rm -f paper/main.pdf paper/*.aux paper/*.bbl paper/*.blg paper/*.log paper/*.out paper/*.fls paper/*.fdb_latexmk
