@@ -162,17 +162,7 @@ class RunFolder:
         Where a later attempt resumed, what earlier attempts logged from there on is left out: the later
         attempt is the run's history, also while it has not yet come as far.
         """
-        rows = self.metrics()
-        first_step: dict[int, int] = {}
-        for row in rows:
-            attempt, step = row.get("attempt", 1), row.get("step", 0)
-            first_step[attempt] = min(step, first_step.get(attempt, step))
-        kept: dict[tuple[str, int], dict[str, Any]] = {}
-        for row in rows:
-            attempt, step = row.get("attempt", 1), row.get("step", 0)
-            if all(step < first for later, first in first_step.items() if later > attempt):
-                kept[row.get("kind", ""), step] = row
-        return sorted(kept.values(), key=lambda r: (r.get("step", 0), r.get("kind", "") != "train"))
+        return resolve_attempts(self.metrics())
 
     def _lines(self) -> list[tuple[int, dict[str, Any] | None]]:
         try:
@@ -189,6 +179,29 @@ class RunFolder:
                 row = None
             rows.append((number, row if isinstance(row, dict) else None))
         return rows
+
+
+def resolve_attempts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """`RunFolder.resolved_metrics` of rows in file order.
+
+    Events do not say where an attempt began: one may be noted at the checkpoint's own step.
+    """
+    first: dict[int, tuple[int, bool]] = {}  # each attempt's earliest place
+    for row in rows:
+        if row.get("kind") != "event":
+            attempt = row.get("attempt", 1)
+            first[attempt] = min(_place(row), first.get(attempt, _place(row)))
+    kept: dict[tuple[str, int], dict[str, Any]] = {}
+    for row in rows:
+        attempt = row.get("attempt", 1)
+        if all(_place(row) < begun for later, begun in first.items() if later > attempt):
+            kept[row.get("kind", ""), row.get("step", 0)] = row
+    return sorted(kept.values(), key=_place)
+
+
+def _place(row: dict[str, Any]) -> tuple[int, bool]:
+    """An evaluation follows the step it evaluates, and may be all that a later attempt had to redo."""
+    return row.get("step", 0), row.get("kind", "") != "train"
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

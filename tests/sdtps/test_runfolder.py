@@ -67,3 +67,13 @@ def test_configuration_survives_the_disk(tmp_path: Path) -> None:
     assert run.config() == config
     assert identity(run.config(), 0) == identity(config, 0)
     assert [r.path for r in find_runs(tmp_path)] == [run.path]
+
+
+def test_a_resume_noted_at_the_checkpoints_step_hides_nothing(tmp_path):
+    folder = RunFolder(tmp_path)
+    for step in (1, 2, 3):
+        folder.append_metrics({"attempt": 1, "kind": "train", "epoch": 1, "step": step, "loss": 1.0})
+    folder.append_metrics({"attempt": 2, "kind": "event", "epoch": 1, "step": 2, "event": "resumed"})
+    folder.append_metrics({"attempt": 2, "kind": "train", "epoch": 1, "step": 3, "loss": 2.0})
+    trained = [row for row in folder.resolved_metrics() if row["kind"] == "train"]
+    assert [(row["step"], row["attempt"]) for row in trained] == [(1, 1), (2, 1), (3, 2)]

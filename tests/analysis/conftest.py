@@ -1,0 +1,8 @@
+"""Makes `planted` importable by every test below tests/."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,257 @@
+"""Run folders with known contents, written through `sdtps.runfolder`: no trainer needed.
+
+study = planted_study("demo", ["topk", "gumbel"], seeds=(0, 1, 2))
+plant(runs_dir, study, "topk", 0, scores={"mAP": [0.5, 0.7, 0.6]})
+plant(runs_dir, study, "gumbel", 1, state="diverged", stop=(3, 12))
+collected = collect([study], runs_dir, now=NOW)
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sdtps.config import identity, parse_config
+from sdtps.config.load import Config
+from sdtps.runfolder import RunFolder, folder_name
+
+NOW = 1_800_000_000.0  # seconds since 1970; heartbeats of planted runs lie before it
+CODE = {"commit": "a" * 40, "dirty": False, "digest": "c0de" * 16}
+OTHER_CODE = {"commit": "b" * 40, "dirty": False, "digest": "beef" * 16}
+
+
+@dataclass(frozen=True)
+class PlannedMetric:
+    direction: str = "up"
+    digits: int = 1
+    unit: str = "%"
+    label: str | None = None
+
+
+@dataclass(frozen=True)
+class PlannedVariant:
+    name: str
+    label: str
+    config: Config
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    label_tex: str | None = None
+    source: str | None = None
+    note: str | None = None
+    color: str | None = None
+    components: Mapping[str, bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    study: str
+    variant: str
+    seed: int
+    config: Config
+    identity: str
+    slug: str
+
+    def folder(self, runs_dir: Path) -> Path:
+        return Path(runs_dir) / self.study / self.slug / folder_name(self.seed, self.identity)
+
+
+@dataclass(frozen=True)
+class PlannedStudy:
+    """What `ablations.manifest.Study` offers to analysis, made without a manifest."""
+
+    name: str
+    variants: Mapping[str, PlannedVariant]
+    seeds: tuple[int, ...]
+    metrics: Mapping[str, PlannedMetric]
+    baseline: str | None = None
+    task: str = "reid"
+    title: str | None = None
+    notes: str | None = None
+    digest: str = "d1" * 8
+    path: Path = Path("ablations/planted.yaml")
+    tables: Any = ()
+    figures: Any = ()
+    reported: Any = ()
+
+    def runs(self) -> list[PlannedRun]:
+        return [
+            PlannedRun(self.name, v.name, seed, v.config, identity(v.config, seed), f"variant{number}")
+            for number, v in enumerate(self.variants.values())
+            for seed in self.seeds
+        ]
+
+
+def planted_study(
+    name: str,
+    variants: Sequence[str] | Mapping[str, Mapping[str, Any]],
+    *,
+    seeds: Iterable[int] = (0, 1, 2),
+    metrics: Mapping[str, PlannedMetric] | None = None,
+    **fields: Any,
+) -> PlannedStudy:
+    """A study whose variants differ in keep_ratio only; a mapping gives each variant's fields."""
+    given = variants if isinstance(variants, Mapping) else {name: {} for name in variants}
+    made = {}
+    for number, (variant, more) in enumerate(given.items()):
+        overrides = {"sdtps.keep_ratio": round(0.05 + 0.9 * number / max(20, len(given)), 6)}
+        config = parse_config({"task": "reid", "sdtps": {"keep_ratio": overrides["sdtps.keep_ratio"]}})
+        made[variant] = PlannedVariant(
+            **{"name": variant, "label": variant, "config": config, "overrides": overrides, **more}
+        )
+    fields.setdefault("baseline", next(iter(made)))
+    return PlannedStudy(
+        name=name,
+        variants=made,
+        seeds=tuple(seeds),
+        metrics=metrics or {"mAP": PlannedMetric(), "rank1": PlannedMetric(label="Rank-1")},
+        **fields,
+    )
+
+
+def falling(step: int) -> float:
+    return 2.0 * math.exp(-step / 10) + 0.5
+
+
+def plant(
+    runs_dir: Path,
+    study: Any,
+    variant: str,
+    seed: int,
+    *,
+    state: str = "completed",
+    scores: Mapping[str, Sequence[float]] | None = None,
+    loss: Callable[[int], float] = falling,
+    parts: Mapping[str, Callable[[int], float]] | None = None,
+    steps_per_epoch: int = 5,
+    epochs: int | None = None,
+    stop: tuple[int, int] | None = None,
+    reason: str | None = None,
+    attempt: int = 1,
+    code: Mapping[str, Any] | None = CODE,
+    gpu: str | None = "NVIDIA H100",
+    host: str = "node01",
+    selected_on: str = "test",
+    silent_seconds: float = 1.0,
+    imported: bool = False,
+    train_seconds: float = 60.0,
+    **run_fields: Any,
+) -> RunFolder:
+    """Write one run folder of `study`.
+
+    Args:
+        state: completed, diverged, failed, cancelled, running, requeued or queued.
+        scores: for each metric its value after each epoch, in [0, 1]; the first decides the best.
+        loss: training loss at a step (from 1); None or a non-finite value is written as such.
+        stop: (epoch, step) of the last row; a diverged run's loss there is NaN.
+    """
+    spec = next(r for r in study.runs() if r.variant == variant and r.seed == seed)
+    folder = RunFolder(spec.folder(runs_dir))
+    scores = scores or {"mAP": [0.4, 0.6], "rank1": [0.5, 0.7]}
+    epochs = epochs or len(next(iter(scores.values())))
+    folder.create(
+        spec.config,
+        {
+            "study": study.name,
+            "variant": variant,
+            "seed": seed,
+            "identity": spec.identity,
+            "code": dict(code or {}),
+            "environment": {"host": host, "gpu": gpu, "python": "3.11"},
+            "parameters": 1000,
+            "data": {"name": "rgbnt201", "root": "data", "fingerprint": "f00d", "generated": True},
+            "attempts": [
+                {
+                    "attempt": attempt,
+                    "started": "2026-01-01T00:00:00Z",
+                    "ended": "2026-01-01T00:02:00Z",
+                    "host": host,
+                    "job_id": f"77_{seed}",
+                    "ended_as": state,
+                }
+            ],
+            **({"imported": True} if imported else {}),
+            **run_fields,
+        },
+    )
+    if state == "queued":
+        folder.claim_file.write_text("{}")
+        return folder
+    last_epoch, last_step = stop or (epochs, epochs * steps_per_epoch)
+    rows: list[dict[str, Any]] = []
+    evaluations: list[dict[str, Any]] = []
+    for step in range(1, last_step + 1):
+        epoch = (step - 1) // steps_per_epoch + 1
+        value = math.nan if state == "diverged" and step == last_step else loss(step)
+        rows.append(
+            {
+                "attempt": attempt,
+                "kind": "train",
+                "epoch": epoch,
+                "step": step,
+                "loss": value,
+                "lr": 1e-3,
+                "grad_norm": 1.0 + seed,
+                **{f"loss/{name}": part(step) for name, part in (parts or {}).items()},
+            }
+        )
+        if step % steps_per_epoch == 0 and epoch <= epochs and not math.isnan(value):
+            evaluations.append(
+                {
+                    "attempt": attempt,
+                    "kind": "eval",
+                    "epoch": epoch,
+                    "step": step,
+                    **{name: values[epoch - 1] for name, values in scores.items()},
+                }
+            )
+            rows.append(evaluations[-1])
+    _append(folder, rows)
+    final = "running" if state in ("running", "completed") else state
+    folder.write_status(
+        final,
+        attempt=attempt,
+        epoch=last_epoch,
+        step=last_step,
+        **({"reason": reason} if reason else {}),
+    )
+    _set_heartbeat(folder, NOW - silent_seconds)
+    if state == "completed":
+        first = next(iter(scores))
+        best = max(evaluations, key=lambda row: (row[first], -row["epoch"]))
+        folder.write_result(
+            {
+                "attempt": attempt,
+                "best": best,
+                "final": evaluations[-1],
+                "selected_on": selected_on,
+                "train_seconds": train_seconds,
+                "peak_memory_mib": 512.0,
+                "steps": last_step,
+                "images_per_s": 100.0,
+            }
+        )
+        folder.write_status("completed", attempt=attempt, epoch=last_epoch, step=last_step)
+        _set_heartbeat(folder, NOW - silent_seconds)
+    return folder
+
+
+def plant_all(runs_dir: Path, study: Any, **fields: Any) -> None:
+    """Every planned run of `study`, completed; seeds differ by 0.01 in every score."""
+    for number, variant in enumerate(study.variants):
+        for seed in study.seeds:
+            base = 0.5 + 0.03 * number + 0.01 * seed
+            scores = {name: [base - 0.1, base] for name in study.metrics}
+            plant(runs_dir, study, variant, seed, **{"scores": scores, **fields})
+
+
+def _append(folder: RunFolder, rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        folder.append_metrics(row)
+
+
+def _set_heartbeat(folder: RunFolder, seconds: float) -> None:
+    status = json.loads(folder.status_file.read_text())
+    folder.status_file.write_text(json.dumps({**status, "heartbeat": seconds}))

@@ -1,0 +1,181 @@
+"""Nothing that a run did is lost on the way into the tidy table."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from planted import NOW, OTHER_CODE, plant, plant_all, planted_study
+
+from analysis import metricrows
+from analysis.collect import collect, refuse_to_average, runs_as_json
+from sdtps.errors import AggregationError
+from sdtps.runfolder import RunFolder
+
+
+@pytest.fixture
+def study():
+    return planted_study("demo", ["topk", "none", "NA"], seeds=(0, 1, 2))
+
+
+def test_every_planned_run_has_a_row_whatever_became_of_it(tmp_path, study):
+    plant(tmp_path, study, "topk", 0)
+    plant(tmp_path, study, "topk", 1, state="diverged", stop=(3, 12), reason="loss is nan")
+    plant(tmp_path, study, "topk", 2, state="failed", stop=(1, 3), reason="CUDA out of memory")
+    plant(tmp_path, study, "none", 0, state="running", stop=(1, 3))
+    plant(tmp_path, study, "none", 1, state="running", stop=(1, 3), silent_seconds=1e4)
+    plant(tmp_path, study, "none", 2, state="queued")
+    plant(tmp_path, study, "NA", 0, state="requeued", stop=(1, 3))
+    plant(tmp_path, study, "NA", 1, state="cancelled", stop=(1, 3))
+    runs = collect([study], tmp_path, now=NOW).runs
+    assert list(runs["state"]) == [
+        *("completed", "diverged", "failed"),
+        *("running", "lost", "queued"),
+        *("requeued", "cancelled", "missing"),
+    ]
+    assert list(runs["variant"]) == ["topk"] * 3 + ["none"] * 3 + ["NA"] * 3
+    assert runs.loc[1, "epoch"] == 3 and runs.loc[1, "step"] == 12
+    assert runs.loc[2, "reason"] == "CUDA out of memory"
+    assert runs.loc[0, "best/mAP"] == 0.6 and math.isnan(runs.loc[1, "best/mAP"])
+
+
+def test_partial_curves_of_failed_runs_are_kept(tmp_path, study):
+    plant(tmp_path, study, "topk", 1, state="diverged", stop=(3, 12))
+    rows = collect([study], tmp_path, now=NOW).rows_of("demo", "topk", "train", "loss")
+    assert list(rows["step"]) == list(range(1, 13))
+    assert math.isnan(rows["value"].iloc[-1]) and np.isfinite(rows["value"].iloc[:-1]).all()
+
+
+def test_a_repeated_step_counts_once_and_the_newest_attempt_wins(tmp_path, study):
+    folder = plant(tmp_path, study, "topk", 0, state="running", stop=(2, 10))
+    for step in range(6, 13):  # requeued after the checkpoint at step 5
+        folder.append_metrics({"attempt": 2, "kind": "train", "epoch": 2, "step": step, "loss": 9.0})
+    rows = collect([study], tmp_path, now=NOW).rows_of("demo", "topk", "train", "loss")
+    assert list(rows["step"]) == list(range(1, 13))
+    assert (rows["value"].iloc[5:] == 9.0).all() and (rows["value"].iloc[:5] != 9.0).all()
+
+
+def test_a_torn_line_costs_that_line_only_and_is_noted(tmp_path, study):
+    folder = plant(tmp_path, study, "topk", 0)
+    lines = folder.metrics_file.read_text().splitlines()
+    folder.metrics_file.write_text("\n".join([lines[0], lines[1][:20], *lines[2:]]) + "\n")
+    collected = collect([study], tmp_path, now=NOW)
+    assert len(collected.rows_of("demo", "topk", "train", "loss")) == 9
+    assert collected.runs.loc[0, "notes"] == "1 unreadable lines in metrics.jsonl"
+
+
+def test_infinite_losses_stay_infinite(tmp_path, study):
+    plant(tmp_path, study, "topk", 0, loss=lambda step: math.inf if step == 4 else 1.0)
+    rows = collect([study], tmp_path, now=NOW).rows_of("demo", "topk", "train", "loss")
+    assert list(rows["value"][rows["step"] == 4]) == [math.inf]
+
+
+def test_a_missing_seed_is_refused_with_the_command_that_gets_it(tmp_path, study):
+    plant_all(tmp_path, study)
+    shutil.rmtree(study.runs()[4].folder(tmp_path))
+    collected = collect([study], tmp_path, now=NOW)
+    with pytest.raises(AggregationError, match=r"none seed 1: missing[\s\S]*python submit.py"):
+        refuse_to_average(collected)
+    (mark,) = refuse_to_average(collected, allow_missing=True)
+    assert mark.kind == "missing" and mark.text == "8 of 9 planned runs are finished"
+
+
+def test_mixed_code_is_refused_and_marked_when_allowed(tmp_path, study):
+    plant_all(tmp_path, study)
+    shutil.rmtree(study.runs()[0].folder(tmp_path))
+    plant(tmp_path, study, "topk", 0, code=OTHER_CODE)
+    collected = collect([study], tmp_path, now=NOW)
+    with pytest.raises(AggregationError, match="2 code versions are mixed") as caught:
+        refuse_to_average(collected)
+    assert "topk seed 0" in str(caught.value) and "none seed" not in str(caught.value)
+    (mark,) = refuse_to_average(collected, allow_mixed_code=True)
+    assert mark.kind == "mixed_code"
+
+
+def test_a_diverged_seed_is_a_result_and_no_hole(tmp_path, study):
+    plant_all(tmp_path, study)
+    shutil.rmtree(study.runs()[0].folder(tmp_path))
+    plant(tmp_path, study, "topk", 0, state="diverged", stop=(1, 4))
+    assert refuse_to_average(collect([study], tmp_path, now=NOW)) == []
+
+
+def test_folders_that_nothing_plans_are_named(tmp_path, study):
+    plant_all(tmp_path, study)
+    smaller = planted_study("demo", ["topk", "none"], seeds=(0, 1, 2))
+    collected = collect([smaller], tmp_path, now=NOW)
+    assert len(collected.unplanned) == 3 and len(collected.runs) == 6
+
+
+def test_imported_runs_stand_in_the_table_marked(tmp_path, study):
+    folder = RunFolder(tmp_path / "demo" / "theirs" / "seed7-log")
+    folder.path.mkdir(parents=True)
+    folder.run_file.write_text(
+        json.dumps({"study": "demo", "variant": "theirs", "seed": 7, "imported": {"from": "x.log"}})
+    )
+    folder.append_metrics({"attempt": 1, "kind": "eval", "epoch": 1, "step": 1, "mAP": 0.3})
+    folder.write_result({"best": {"epoch": 1, "mAP": 0.3}, "final": {"epoch": 1, "mAP": 0.3}})
+    runs = collect([study], tmp_path, now=NOW).runs
+    row = runs[runs["imported"]].iloc[0]
+    assert (row["variant"], row["seed"], row["best/mAP"], row["planned"]) == ("theirs", 7, 0.3, False)
+
+
+def test_records_are_strict_json(tmp_path, study):
+    plant(tmp_path, study, "topk", 0, state="diverged", stop=(1, 4))
+    text = json.dumps(runs_as_json(collect([study], tmp_path, now=NOW)), allow_nan=False)
+    assert "NaN" not in text
+
+
+def test_importing_it_loads_no_torch():
+    code = "import sys, analysis.collect; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "attempt": st.integers(1, 3),
+            "kind": st.sampled_from(["train", "eval"]),
+            "epoch": st.integers(0, 2),
+            "step": st.integers(0, 6),
+            "loss": st.floats() | st.integers(-5, 5),
+        },
+        optional={"lr": st.floats(0, 1), "mAP": st.floats(0, 1)},
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(rows=ROWS, torn=st.booleans())
+def test_the_fast_reader_gives_what_the_run_folder_gives(tmp_path: Path, rows, torn):
+    folder = RunFolder(tmp_path)
+    folder.metrics_file.unlink(missing_ok=True)
+    for row in rows:
+        folder.append_metrics(row)
+    if torn and rows:
+        with folder.metrics_file.open("a") as stream:
+            stream.write('{"attempt": 1, "ki')
+    fast = metricrows.read(folder.metrics_file)
+    got = {
+        (block.kind, int(step), int(attempt), name): repr(float(value))
+        for block in fast.blocks
+        for step, attempt, values in zip(block.step, block.attempt, block.values, strict=True)
+        for name, value in zip(block.metrics, values, strict=True)
+    }
+    expected = {}
+    for row in folder.resolved_metrics():
+        for name in row.keys() - metricrows.NOT_A_METRIC:
+            value = row[name]
+            if value is None:
+                value = float(row["nonfinite"][name])
+            expected[row["kind"], row["step"], row["attempt"], name] = repr(float(value))
+    assert got == expected
+    assert fast.torn == len(folder.torn_lines())
