@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Replace `path` by `content` so that a reader sees the old file or the new one, never a part.
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A stream whose content replaces `path` when the block ends: all of it, or nothing on an error.
 
     Raises:
         OSError: disk full, permission; the old file is untouched and no temporary file is left.
@@ -19,7 +22,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
         Path(temporary).chmod(0o644)  # mkstemp makes it private; runs are read by the whole group
@@ -28,6 +31,12 @@ def write_bytes(path: Path, content: bytes) -> None:
         Path(temporary).unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace `path` by `content` so that a reader sees the old file or the new one, never a part."""
+    with replacing(path) as stream:
+        stream.write(content)
 
 
 def write_text(path: Path, content: str) -> None:

@@ -1,0 +1,89 @@
+"""Several processes as one: each holds a share of the batch, the loss sees all of it.
+
+Launched by setting torch's own variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
+Losses that compare samples (batch-hard triplet, hardest negative, batch normalisation) must see the
+whole batch, or two processes train something else than one: tasks pass features through `gather_batch`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def world_size() -> int:
+    """Number of processes; 1 where none were launched together."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """This process's number; 0 writes the run folder."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def start(device: torch.device) -> bool:
+    """Join the processes that the environment describes; False where it describes only this one."""
+    if int(os.environ.get("WORLD_SIZE", "1")) <= 1 or dist.is_initialized():
+        return False
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    return True
+
+
+def stop() -> None:
+    """Leave the group that `start` joined."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+class _GatherBatch(torch.autograd.Function):
+    """All processes' rows in order of rank; the gradient of our own rows, times the world size.
+
+    Every process computes the same whole-batch loss, and gradients are averaged afterwards. The factor
+    makes that average a sum for what lies before the gather (each process holds its own part) and
+    leaves what lies after it (the same in every process) as it is.
+    """
+
+    @staticmethod
+    def forward(context: Any, rows: Tensor) -> Tensor:
+        parts = [torch.empty_like(rows) for _ in range(world_size())]
+        dist.all_gather(parts, rows.contiguous())
+        context.rows = rows.shape[0]
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(context: Any, *grads: Tensor) -> Tensor:
+        begin = rank() * context.rows
+        return grads[0][begin : begin + context.rows] * world_size()
+
+
+def gather_batch(rows: Tensor) -> Tensor:
+    """`rows` (b, ...) of every process as one (b x world, ...), differentiable; equal b everywhere."""
+    return _GatherBatch.apply(rows) if world_size() > 1 else rows
+
+
+def gather_objects(value: Any) -> list[Any]:
+    """`value` of every process, in order of rank (pickled: small things only)."""
+    if world_size() == 1:
+        return [value]
+    values: list[Any] = [None] * world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def any_process(flag: bool, device: torch.device) -> bool:
+    """True in every process when it is true in one."""
+    if world_size() == 1:
+        return flag
+    vote = torch.tensor(int(flag), device=device)
+    dist.all_reduce(vote, op=dist.ReduceOp.MAX)
+    return bool(vote.item())
+
+
+def barrier() -> None:
+    """Wait for the others."""
+    if world_size() > 1:
+        dist.barrier()

@@ -1,0 +1,485 @@
+"""The one training loop, for both tasks. It knows no images and no texts, only a `Task`.
+
+A run leaves through one of four doors: it completes (result.json), it diverges (the loss is no number
+any more), it is interrupted (a checkpoint at a step boundary, then it is requeued), or it fails with an
+exception. Resumed runs continue bit for bit on a CPU, from inside an epoch too.
+"""
+
+from __future__ import annotations
+
+import math
+import resource
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from sdtps import checkpoint, distributed
+from sdtps.config import Config
+from sdtps.errors import RunError
+from sdtps.optim import Schedule, build_optimizer, parameter_groups
+from sdtps.progress import Reporter
+from sdtps.runfolder import RunFolder
+
+Outcome = Literal["completed", "diverged", "requeued"]
+
+# Under fp16 single overflows are the scaler's daily business; this is when it has lost.
+SCALE_COLLAPSED = 1e-4
+SKIPPED_IN_A_ROW = 50
+
+
+class Task(Protocol):
+    """What a task gives to the loop.
+
+    `model` is on `device`. Batches come ready for `loss`, in an order that depends on the seed and the
+    epoch alone; `first` is the index in the epoch of the first batch wanted (resume). With several
+    processes each gets its own rows of the same batches, and `loss` gathers what it compares
+    (`distributed.gather_batch`). `loss` runs under autocast when AMP is on.
+    """
+
+    model: nn.Module
+    device: torch.device
+    steps_per_epoch: int
+    select_metric: str  # of evaluate(): the epoch where it is highest is the best (ties: the earliest)
+    selected_on: str  # the split behind it: dev, or test as the publications do
+
+    def train_batches(self, epoch: int, first: int) -> Iterator[Any]:
+        """Batches `first`, `first` + 1, ... of `epoch` (from 1)."""
+
+    def batch_size(self, batch: Any) -> int:
+        """Samples in this process's batch, for images per second."""
+
+    def loss(self, batch: Any, epoch: int, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """The scalar to minimise and its parts (detached scalars); `epoch` and `step` from 1."""
+
+    def evaluate(self) -> dict[str, float]:
+        """Flat metrics, fractions in [0, 1]; called in eval mode, no gradients, in every process."""
+
+    def trunk(self) -> list[nn.Parameter]:
+        """Parameters of the pretrained part, which may have a learning rate of its own."""
+
+    def module_groups(self) -> dict[str, list[nn.Parameter]]:
+        """Named parts of the model whose gradient norms are logged (`grad_norm/NAME`)."""
+
+
+@dataclass
+class Counters:
+    """Where a run is. Tensors stay on the device: nothing is read from it inside a step."""
+
+    step: int = 0  # optimiser steps done
+    epoch: int = 0  # epochs finished
+    seconds: float = 0.0  # spent in steps, over all attempts
+    samples: int = 0
+    best: dict[str, Any] | None = None  # evaluation rows
+    final: dict[str, Any] | None = None
+    evaluated: int = 0  # last epoch evaluated
+    epoch_sum: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
+    first_bad_step: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))
+    skipped: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))
+    skipped_in_a_row: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))
+
+    def to(self, device: torch.device) -> Counters:
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(self, name, value.to(device))
+        return self
+
+
+def train(
+    task: Task,
+    folder: RunFolder,
+    config: Config,
+    *,
+    seed: int,
+    attempt: int = 1,
+    stop: Callable[[], bool] = lambda: False,
+    stop_after: int | None = None,
+) -> Outcome:
+    """Train, evaluate and record one run in `folder`; resumes from its checkpoint if there is one.
+
+    Args:
+        stop: asked after every step (after every logged step with several processes); True ends the
+            attempt with a checkpoint.
+        stop_after: end the attempt with a checkpoint after this many steps in all.
+
+    Raises:
+        RunError: the checkpoint cannot be read or belongs to another seed.
+    """
+    return _Loop(task, folder, config, seed, attempt, stop, stop_after).run()
+
+
+class _Loop:
+    def __init__(
+        self,
+        task: Task,
+        folder: RunFolder,
+        config: Config,
+        seed: int,
+        attempt: int,
+        stop: Callable[[], bool],
+        stop_after: int | None,
+    ) -> None:
+        self.task = task
+        self.folder = folder
+        self.settings = config.train
+        self.seed = seed
+        self.attempt = attempt
+        self.stop = stop
+        self.stop_after = stop_after
+        self.device = task.device
+        self.writes = distributed.rank() == 0
+        self.counters = Counters().to(self.device)
+
+        self.total_steps = self.settings.epochs * task.steps_per_epoch
+        if self.settings.max_steps is not None:
+            self.total_steps = min(self.total_steps, self.settings.max_steps)
+        self.optimizer = build_optimizer(
+            parameter_groups(task.model, task.trunk(), config.optim), config.optim
+        )
+        self.schedule = Schedule(config.optim, self.settings.epochs, task.steps_per_epoch)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.settings.amp == "fp16")
+        self.module_groups = task.module_groups()
+        if self.settings.compile:
+            task.model.compile()  # in place: names in checkpoints stay as they are
+        self.compute_loss = _whole_batch_loss(task)
+        self.reporter = Reporter(folder, attempt, total=self.total_steps, writes=self.writes)
+
+    # -- the run ----------------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        self.resume()
+        with self.reporter:
+            self.task.model.train()
+            self.evaluate_if_due()  # the attempt before may have ended before its evaluation
+            while self.counters.step < self.total_steps:
+                outcome = self.train_epoch()
+                if outcome is not None:
+                    return outcome
+                if self.must_stop(boundary=True):
+                    return self.interrupt()
+                self.evaluate_if_due()
+                self.save_checkpoint()
+            return self.complete()
+
+    def train_epoch(self) -> Outcome | None:
+        """The rest of the current epoch; None when it went through."""
+        task, counters = self.task, self.counters
+        epoch = counters.epoch + 1
+        first = counters.step - counters.epoch * task.steps_per_epoch
+        if first == 0:
+            counters.epoch_sum.zero_()
+        window = _Window()
+        for in_epoch, batch in enumerate(task.train_batches(epoch, first), start=first + 1):
+            rates = self.schedule.apply(self.optimizer, epoch, in_epoch)
+            ends_epoch = in_epoch == task.steps_per_epoch or counters.step + 1 == self.total_steps
+            logs = ends_epoch or (counters.step + 1) % self.settings.log_every == 0
+
+            loss, parts = self.forward_backward(batch, epoch)
+            norms = self.update(measure=logs)
+            counters.step += 1
+            window.count(task.batch_size(batch) * distributed.world_size())
+
+            if logs:
+                row = self.read_row(loss, parts, norms, rates, epoch, in_epoch if ends_epoch else None)
+                counters.seconds += window.seconds()
+                counters.samples += window.samples
+                row["images_per_s"] = round(window.samples / max(window.seconds(), 1e-9), 2)
+                window = _Window()
+                self.record(row)
+                reason = self.diverged(row)
+                if reason is not None:
+                    return self.end_diverged(epoch, reason)
+            self.reporter.stepped(epoch, counters.step)
+            if ends_epoch:
+                break
+            if self.must_stop(boundary=logs):
+                counters.seconds += window.seconds()
+                counters.samples += window.samples
+                return self.interrupt()
+            every = self.settings.checkpoint_every_steps
+            if every is not None and counters.step % every == 0:
+                self.save_checkpoint()
+        else:
+            raise RunError(
+                f"{self.folder.path}: epoch {epoch} ended early: the data gave fewer than "
+                f"{task.steps_per_epoch} batches"
+            )
+        counters.epoch = epoch
+        return None
+
+    # -- one step ---------------------------------------------------------------------------------
+
+    def forward_backward(self, batch: Any, epoch: int) -> tuple[Tensor, dict[str, Tensor]]:
+        amp = self.settings.amp
+        dtype = torch.float16 if amp == "fp16" else torch.bfloat16
+        with torch.autocast(self.device.type, dtype=dtype, enabled=amp != "off"):
+            loss, parts = self.compute_loss(batch, epoch, self.counters.step + 1)
+        self.optimizer.zero_grad(set_to_none=True)
+        self.scaler.scale(loss).backward()
+        loss = loss.detach()
+        self.counters.epoch_sum += loss
+        bad = ~torch.isfinite(loss) & (self.counters.first_bad_step == 0)
+        self.counters.first_bad_step += bad * (self.counters.step + 1)
+        return loss, parts
+
+    def update(self, *, measure: bool) -> dict[str, Tensor]:
+        """Clip and step; the gradient norms before clipping when they are to be measured."""
+        counters = self.counters
+        limit = self.settings.clip_grad_norm
+        norms: dict[str, Tensor] = {}
+        if measure or limit is not None or self.scaler.is_enabled():
+            self.scaler.unscale_(self.optimizer)
+            total = self.norm(self.task.model.parameters())
+            norms["grad_norm"] = total
+            if measure:
+                for name, group in self.module_groups.items():
+                    norms[f"grad_norm/{name}"] = self.norm(group)
+            if limit is not None:
+                nn.utils.clip_grads_with_norm_(self.task.model.parameters(), limit, total)
+            if self.scaler.is_enabled():
+                skips = (~torch.isfinite(total)).long()
+                counters.skipped += skips
+                counters.skipped_in_a_row = (counters.skipped_in_a_row + skips) * skips
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return norms
+
+    def norm(self, parameters: Iterable[nn.Parameter]) -> Tensor:
+        """Euclidean norm of these gradients together, on the device; 0 where there is none."""
+        grads = [p.grad for p in parameters if p.grad is not None]
+        return nn.utils.get_total_norm(grads) if grads else torch.zeros((), device=self.device)
+
+    # -- what is recorded -------------------------------------------------------------------------
+
+    def read_row(
+        self,
+        loss: Tensor,
+        parts: dict[str, Tensor],
+        norms: dict[str, Tensor],
+        rates: dict[str, float],
+        epoch: int,
+        steps_of_epoch: int | None,
+    ) -> dict[str, Any]:
+        """A row of metrics.jsonl; the only place of a step where the host waits for the device.
+
+        `steps_of_epoch` is set on an epoch's last row, which also holds the epoch's mean loss.
+        """
+        counters = self.counters
+        on_device = {"loss": loss, **{f"loss/{k}": v.detach() for k, v in parts.items()}, **norms}
+        on_device["epoch_sum"] = counters.epoch_sum
+        on_device["first_bad_step"] = counters.first_bad_step
+        on_device["amp_skipped"] = counters.skipped
+        on_device["skipped_in_a_row"] = counters.skipped_in_a_row
+        stacked = torch.stack([v.to(torch.float64).reshape(()) for v in on_device.values()])
+        read = dict(zip(on_device, stacked.tolist(), strict=True))
+        epoch_sum = read.pop("epoch_sum")
+        self._first_bad_step = int(read.pop("first_bad_step"))
+        self._skipped_in_a_row = int(read.pop("skipped_in_a_row"))
+        skipped = int(read.pop("amp_skipped"))
+        row: dict[str, Any] = {
+            "kind": "train",
+            "attempt": self.attempt,
+            "epoch": epoch,
+            "step": counters.step,
+            **read,
+            "lr": rates.get("head", max(rates.values())),
+            **{f"lr/{name}": rate for name, rate in rates.items() if name != "head"},
+            "memory_mib": peak_memory_mib(self.device),
+        }
+        if self.scaler.is_enabled():
+            row["amp_scale"] = self.scaler.get_scale()
+            row["amp_skipped"] = skipped
+        if steps_of_epoch is not None:
+            row["epoch_loss"] = epoch_sum / steps_of_epoch
+        return row
+
+    def diverged(self, row: dict[str, Any]) -> str | None:
+        """Why the run has diverged, or None. A loss that is large but finite trains on."""
+        if not self.scaler.is_enabled():
+            return "loss is not finite" if self._first_bad_step else None
+        if row["amp_scale"] < SCALE_COLLAPSED:
+            return f"AMP scale collapsed to {row['amp_scale']:.3g}"
+        if self._skipped_in_a_row >= SKIPPED_IN_A_ROW:
+            return f"{self._skipped_in_a_row} steps in a row skipped by the AMP scaler"
+        return None
+
+    def record(self, row: dict[str, Any]) -> None:
+        if not self.writes:
+            return
+        self.folder.append_metrics(row)
+        if row["kind"] == "eval":
+            shown = " ".join(f"{k} {v:.4f}" for k, v in row.items() if isinstance(v, float))
+            self.reporter.line(f"epoch {row['epoch']} evaluated: {shown}")
+        elif "epoch_loss" in row or row["step"] % (10 * self.settings.log_every) == 0:
+            mean = f" (epoch mean {row['epoch_loss']:.4f})" if "epoch_loss" in row else ""
+            self.reporter.line(
+                f"epoch {row['epoch']}/{self.settings.epochs} step {row['step']}/{self.total_steps} "
+                f"loss {row['loss']:.4f}{mean} lr {row['lr']:.3g} grad norm {row['grad_norm']:.3g} "
+                f"{row['images_per_s']:.0f} images/s"
+            )
+
+    def evaluate_if_due(self) -> None:
+        """Evaluate the finished epoch when its turn has come (always the last) and once only."""
+        counters = self.counters
+        last = counters.step >= self.total_steps
+        if counters.evaluated == counters.epoch or (
+            not last and counters.epoch % self.settings.eval_every
+        ):
+            return
+        self.task.model.eval()
+        # Noise drawn in evaluation neither depends on training's nor changes it.
+        states = checkpoint.random_states()
+        checkpoint.seed_everything(self.seed + 7919 * counters.step)
+        with torch.no_grad():
+            metrics = self.task.evaluate()
+        checkpoint.set_random_states(states)
+        self.task.model.train()
+        row = {"kind": "eval", "attempt": self.attempt, "epoch": counters.epoch, "step": counters.step}
+        row |= metrics
+        self.record(row)
+        counters.evaluated = counters.epoch
+        counters.final = row
+        metric = self.task.select_metric
+        if counters.best is None or row[metric] > counters.best[metric]:
+            counters.best = row
+
+    # -- how it ends ------------------------------------------------------------------------------
+
+    def must_stop(self, *, boundary: bool) -> bool:
+        """Whether this attempt ends here. Several processes agree, at logged steps only."""
+        wanted = self.stop() or (self.stop_after is not None and self.counters.step >= self.stop_after)
+        if distributed.world_size() == 1:
+            return wanted
+        return boundary and distributed.any_process(wanted, self.device)
+
+    def interrupt(self) -> Outcome:
+        self.save_checkpoint()
+        self.reporter.line(f"interrupted after step {self.counters.step}; checkpoint written")
+        self.reporter.finish("requeued", step=self.counters.step)
+        return "requeued"
+
+    def end_diverged(self, epoch: int, reason: str) -> Outcome:
+        step = self.counters.step if self.scaler.is_enabled() else self._first_bad_step
+        event = {"kind": "event", "event": "diverged", "reason": reason, "attempt": self.attempt}
+        if self.writes:
+            self.folder.append_metrics({**event, "epoch": epoch, "step": step})
+        self.reporter.line(f"diverged in epoch {epoch} at step {step}: {reason}")
+        self.reporter.finish("diverged", epoch=epoch, step=step, reason=reason)
+        return "diverged"
+
+    def complete(self) -> Outcome:
+        counters = self.counters
+        if self.writes:
+            self.folder.write_result(
+                {
+                    "attempt": self.attempt,
+                    "best": counters.best,
+                    "final": counters.final,
+                    "select_metric": self.task.select_metric,
+                    "selected_on": self.task.selected_on,
+                    "steps": counters.step,
+                    "train_seconds": round(counters.seconds, 3),
+                    "images_per_s": round(counters.samples / max(counters.seconds, 1e-9), 2),
+                    "peak_memory_mib": peak_memory_mib(self.device),
+                }
+            )
+            # What is left to use is the model; the optimiser's state is two thirds of the file.
+            checkpoint.save(self.folder.checkpoint_file, self._state(model_only=True))
+        self.reporter.line(
+            f"completed after {counters.step} steps, {counters.seconds:.1f} s of training"
+        )
+        self.reporter.finish("completed", progress=1.0)
+        distributed.barrier()
+        return "completed"
+
+    # -- checkpoints ------------------------------------------------------------------------------
+
+    def _state(self, *, model_only: bool = False) -> dict[str, Any]:
+        state: dict[str, Any] = {
+            "seed": self.seed,
+            "step": self.counters.step,
+            "model": self.task.model.state_dict(),
+        }
+        if not model_only:
+            state["optimizer"] = self.optimizer.state_dict()
+            state["scaler"] = self.scaler.state_dict()
+            state["counters"] = dict(vars(self.counters))
+        return state
+
+    def save_checkpoint(self) -> None:
+        random_states = distributed.gather_objects(checkpoint.random_states())
+        if self.writes:
+            checkpoint.save(
+                self.folder.checkpoint_file, {**self._state(), "random_states": random_states}
+            )
+        distributed.barrier()
+
+    def resume(self) -> None:
+        saved = checkpoint.load(self.folder.checkpoint_file, self.device)
+        if saved is None:
+            return
+        if saved["seed"] != self.seed or "counters" not in saved:
+            raise RunError(
+                f"{self.folder.checkpoint_file}: written by a finished run or another seed "
+                f"({saved['seed']}, this run has {self.seed}). Delete it to start anew."
+            )
+        self.task.model.load_state_dict(saved["model"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.scaler.load_state_dict(saved["scaler"])
+        self.counters = Counters(**saved["counters"]).to(self.device)
+        states = saved["random_states"]
+        checkpoint.set_random_states(states[distributed.rank() % len(states)])
+        if self.writes:
+            event = {"kind": "event", "event": "resumed", "attempt": self.attempt}
+            place = {"epoch": self.counters.epoch, "step": self.counters.step}
+            self.folder.append_metrics({**event, **place})
+            self.reporter.line(f"attempt {self.attempt} resumes after step {self.counters.step}")
+
+
+class _LossModule(nn.Module):
+    """A task's loss as a module's forward pass, the shape that DistributedDataParallel understands."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        self.model = task.model
+        self._loss = task.loss
+
+    def forward(self, batch: Any, epoch: int, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        return self._loss(batch, epoch, step)
+
+
+def _whole_batch_loss(task: Task) -> Callable[[Any, int, int], tuple[Tensor, dict[str, Tensor]]]:
+    if distributed.world_size() == 1:
+        return task.loss
+    # Some variants leave parameters without gradient (that is what they are studied for).
+    return DistributedDataParallel(_LossModule(task), find_unused_parameters=True)
+
+
+class _Window:
+    """Samples and seconds since the last logged step."""
+
+    def __init__(self) -> None:
+        self.begun = time.perf_counter()
+        self.samples = 0
+
+    def count(self, samples: int) -> None:
+        self.samples += samples
+
+    def seconds(self) -> float:
+        return time.perf_counter() - self.begun
+
+
+def peak_memory_mib(device: torch.device) -> float:
+    """Highest memory so far: of the GPU's allocator, or of this process on a CPU."""
+    if device.type == "cuda":
+        return round(torch.cuda.max_memory_allocated(device) / 2**20, 1)
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10, 1)  # Linux: KiB
+
+
+def parameter_count(model: nn.Module) -> int:
+    """All parameters, trainable or not."""
+    return sum(math.prod(p.shape) for p in model.parameters())

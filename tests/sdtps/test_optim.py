@@ -1,0 +1,80 @@
+"""Rates and groups equal DeMo's published recipe."""
+
+from __future__ import annotations
+
+import pytest
+from torch import nn
+
+from sdtps.config.training import OptimConfig
+from sdtps.optim import Schedule, build_optimizer, noise_multiplier, parameter_groups
+
+DEMO = OptimConfig(lr=3.5e-4, backbone_lr=5e-6, bias_lr_factor=2.0, warmup_epochs=10.0, lr_noise=True)
+
+
+def model() -> nn.ModuleDict:
+    return nn.ModuleDict({"trunk": nn.Linear(2, 2), "head": nn.Linear(2, 2)})
+
+
+def test_rate_noise_of_epochs_1_to_10_is_demos() -> None:
+    published = [0.352, 1.059, 1.031, 0.868, 1.576, 1.519, 1.058, 1.462, 1.311, 0.854]
+    assert [noise_multiplier(e) for e in range(1, 11)] == pytest.approx(published, abs=6e-4)
+
+
+def test_the_trunk_starts_above_its_own_rate_and_falls_to_it() -> None:
+    quiet = Schedule(DEMO.model_copy(update={"lr_noise": False}), 50, 62)
+    assert quiet.rate(5e-6, 1) == pytest.approx(3.2e-5)
+    assert quiet.rate(3.5e-4, 1) == pytest.approx(3.5e-5 + 3.15e-5)
+    assert quiet.rate(5e-6, 10) < 5e-6 < quiet.rate(5e-6, 9)
+    assert quiet.rate(3.5e-4, 50) == pytest.approx(3.5e-7)  # 0.001 x base
+
+
+def test_the_last_epoch_has_no_noise() -> None:
+    noisy = Schedule(DEMO, 50, 62)
+    quiet = Schedule(DEMO.model_copy(update={"lr_noise": False}), 50, 62)
+    assert noisy.rate(3.5e-4, 1) == pytest.approx(quiet.rate(3.5e-4, 1) * noise_multiplier(1))
+    assert noisy.rate(3.5e-4, 50) == quiet.rate(3.5e-4, 50)
+
+
+def test_multistep_falls_after_each_milestone() -> None:
+    config = OptimConfig(lr=2e-4, schedule="multistep", milestones=(9, 15), gamma=0.3)
+    schedule = Schedule(config, 30, 10)
+    rates = [schedule.rate(2e-4, e) / 2e-4 for e in (1, 9, 10, 15, 16)]
+    assert rates == pytest.approx([1, 1, 0.3, 0.3, 0.09])
+
+
+def test_linear_and_constant() -> None:
+    linear = Schedule(OptimConfig(lr=1.0, schedule="linear", lr_min_factor=0.0), 4, 10)
+    assert [linear.rate(1.0, e) for e in (1, 2, 4)] == pytest.approx([0.75, 0.5, 0.0])
+    assert Schedule(OptimConfig(lr=1.0, schedule="constant"), 4, 10).rate(0.3, 3) == 0.3
+
+
+def test_a_warm_up_shorter_than_an_epoch_rises_with_every_step() -> None:
+    config = OptimConfig(lr=1.0, schedule="constant", warmup_epochs=0.5, warmup_factor=0.0)
+    schedule = Schedule(config, 4, 10)
+    rates = [schedule.rate(1.0, 1, step) for step in range(1, 8)]
+    assert rates == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0, 1.0])
+
+
+def test_groups_follow_demo_and_the_released_recipe() -> None:
+    m = model()
+    demo = {g["name"]: g["lr"] for g in parameter_groups(m, m["trunk"].parameters(), DEMO)}
+    assert demo == pytest.approx({"head": 3.5e-4, "bias": 7e-4, "backbone": 5e-6})
+    released = OptimConfig(name="adamw", lr=2e-4, backbone_lr_factor=0.1)
+    seps = {g["name"]: g["lr"] for g in parameter_groups(m, m["trunk"].parameters(), released)}
+    assert seps == pytest.approx({"head": 2e-4, "backbone": 2e-5})
+
+
+def test_every_trainable_parameter_is_in_one_group() -> None:
+    m = model()
+    m["head"].weight.requires_grad_(False)
+    groups = parameter_groups(m, m["trunk"].parameters(), DEMO)
+    ids = [id(p) for g in groups for p in g["params"]]
+    assert sorted(ids) == sorted(id(p) for p in m.parameters() if p.requires_grad)
+
+
+def test_apply_sets_the_optimisers_rates() -> None:
+    m = model()
+    optimizer = build_optimizer(parameter_groups(m, m["trunk"].parameters(), DEMO), DEMO)
+    rates = Schedule(DEMO, 50, 62).apply(optimizer, 1, 1)
+    assert {g["name"]: g["lr"] for g in optimizer.param_groups} == rates
+    assert rates["backbone"] == pytest.approx(3.2e-5 * noise_multiplier(1))

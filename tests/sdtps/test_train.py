@@ -1,0 +1,243 @@
+"""The training loop: what it records, how it resumes, how it ends."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sdtps import checkpoint
+from sdtps.config import ReidConfig, identity, parse_config
+from sdtps.errors import RunError
+from sdtps.runfolder import RunFolder
+from sdtps.train import train
+
+_spec = importlib.util.spec_from_file_location("toy_task", Path(__file__).with_name("toy_task.py"))
+assert _spec is not None and _spec.loader is not None
+toy_task = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(toy_task)
+ToyTask = toy_task.ToyTask
+
+TIMED = {"images_per_s", "memory_mib", "attempt"}
+
+
+def config(**train: Any) -> ReidConfig:
+    tree = {
+        "train": {"epochs": 3, "log_every": 2, "amp": "off", **train},
+        "optim": {"lr": 1e-2, "backbone_lr_factor": 0.5, "weight_decay": 0.0, "schedule": "cosine"},
+        "backbone": {"weights": "random"},
+    }
+    parsed = parse_config(tree)
+    assert isinstance(parsed, ReidConfig)
+    return parsed
+
+
+def folder(path: Path, run_config: ReidConfig) -> RunFolder:
+    made = RunFolder(path)
+    made.create(run_config, {"study": "toy", "variant": "toy", "seed": 3, "identity": "0"})
+    return made
+
+
+def start(task: Any, run: RunFolder, run_config: ReidConfig, **options: Any) -> str:
+    checkpoint.seed_everything(3)
+    return train(task, run, run_config, seed=3, **options)
+
+
+def comparable(run: RunFolder) -> list[dict[str, Any]]:
+    rows = [r for r in run.resolved_metrics() if r["kind"] != "event"]
+    return [{k: v for k, v in row.items() if k not in TIMED} for row in rows]
+
+
+def test_rows_hold_losses_rates_norms_and_the_epochs_last_step_is_always_logged(tmp_path: Path) -> None:
+    run = folder(tmp_path / "r", config())
+    assert start(ToyTask(), run, config()) == "completed"
+    rows = [r for r in run.metrics() if r["kind"] == "train"]
+    assert [r["step"] for r in rows] == [2, 4, 5, 6, 8, 10, 12, 14, 15]
+    needed = {"loss", "loss/ce", "lr", "lr/backbone", "grad_norm", "grad_norm/trunk", "grad_norm/head"}
+    assert needed <= rows[0].keys()
+    assert [r["step"] for r in rows if "epoch_loss" in r] == [5, 10, 15]
+    total = rows[0]["grad_norm"]
+    assert total == pytest.approx(
+        (rows[0]["grad_norm/trunk"] ** 2 + rows[0]["grad_norm/head"] ** 2) ** 0.5
+    )
+
+
+def test_the_epoch_loss_is_the_mean_of_the_epochs_steps(tmp_path: Path) -> None:
+    every = config(log_every=1)
+    run = folder(tmp_path / "r", every)
+    start(ToyTask(), run, every)
+    rows = [r for r in run.metrics() if r["kind"] == "train"]
+    for _, group in itertools.groupby(rows, key=lambda r: r["epoch"]):
+        of_epoch = list(group)
+        mean = sum(r["loss"] for r in of_epoch) / len(of_epoch)
+        assert of_epoch[-1]["epoch_loss"] == pytest.approx(mean, rel=1e-6)
+
+
+def test_the_result_has_the_best_and_the_final_epoch(tmp_path: Path) -> None:
+    run = folder(tmp_path / "r", config())
+    start(ToyTask(), run, config())
+    result = run.result()
+    assert result is not None
+    evaluations = [r for r in run.metrics() if r["kind"] == "eval"]
+    assert [e["epoch"] for e in evaluations] == [1, 2, 3]
+    assert result["final"] == evaluations[-1]
+    assert result["best"]["accuracy"] == max(e["accuracy"] for e in evaluations)
+    assert result["selected_on"] == "test" and result["steps"] == 15
+    status = run.status()
+    assert status is not None and status["state"] == "completed"
+
+
+@pytest.mark.parametrize("cut", [3, 5, 7, 14, 15])
+def test_an_interrupted_run_resumes_bit_for_bit(tmp_path: Path, cut: int) -> None:
+    whole = folder(tmp_path / "whole", config())
+    start(ToyTask(), whole, config())
+    parts = folder(tmp_path / "parts", config())
+    assert start(ToyTask(), parts, config(), stop_after=cut) == "requeued"
+    status = parts.status()
+    assert status is not None and status["state"] == "requeued" and parts.result() is None
+    torch.rand(17)  # whatever the next process does before it resumes
+    task = ToyTask()
+    assert train(task, parts, config(), seed=3, attempt=2) == "completed"
+    assert comparable(parts) == comparable(whole)
+    if cut < 15:
+        assert task.seen[0] == (cut // 5 + 1, cut % 5)  # nothing is trained twice
+
+
+def test_a_mid_epoch_checkpoint_survives_a_kill(tmp_path: Path) -> None:
+    whole = folder(tmp_path / "whole", config())
+    start(ToyTask(), whole, config())
+    often = config(checkpoint_every_steps=3)
+    killed = folder(tmp_path / "killed", often)
+
+    class Killed(BaseException):
+        pass
+
+    def kill_at_eight() -> bool:
+        rows = killed.metrics()
+        if rows and rows[-1]["step"] >= 8:
+            raise Killed
+        return False
+
+    with pytest.raises(Killed):
+        start(ToyTask(), killed, often, stop=kill_at_eight)
+    assert train(ToyTask(), killed, often, seed=3, attempt=2) == "completed"
+    assert comparable(killed) == comparable(whole)
+    resumed = [r for r in killed.metrics() if r.get("event") == "resumed"]
+    assert [r["step"] for r in resumed] == [6]
+
+
+def test_evaluating_more_often_does_not_change_training(tmp_path: Path) -> None:
+    losses = []
+    for every in (1, 3):
+        run_config = config(eval_every=every)
+        run = folder(tmp_path / str(every), run_config)
+        start(ToyTask(), run, run_config)
+        losses.append([r["loss"] for r in run.metrics() if r["kind"] == "train"])
+    assert losses[0] == losses[1]
+
+
+def test_a_loss_that_is_no_number_ends_the_run_with_epoch_and_step(tmp_path: Path) -> None:
+    run = folder(tmp_path / "r", config())
+    assert start(ToyTask(blow_up_at=7), run, config()) == "diverged"
+    assert run.result() is None
+    status = run.status()
+    assert status is not None
+    assert (status["state"], status["epoch"], status["step"]) == ("diverged", 2, 7)
+    last = [r for r in run.metrics() if r["kind"] == "train"][-1]
+    assert last["loss"] is None and last["nonfinite"]["loss"] in ("inf", "nan")
+
+
+def test_fp16_skips_single_overflows_and_diverges_when_the_scale_collapses(tmp_path: Path) -> None:
+    half = config(amp="fp16", epochs=10)
+    run = folder(tmp_path / "r", half)
+    assert start(ToyTask(blow_up_at=4), run, half) == "diverged"
+    rows = [r for r in run.metrics() if r["kind"] == "train"]
+    assert rows[0]["amp_skipped"] == 0 and rows[1]["amp_skipped"] == 1
+    assert rows[1]["amp_scale"] == rows[0]["amp_scale"] / 2
+    status = run.status()
+    assert status is not None and "scale" in status["reason"]
+    # 65536 falls below 1e-4 after 30 halvings, read at the next logged step.
+    assert 33 <= status["step"] <= 35
+
+
+def test_max_steps_completes_early_with_an_evaluation(tmp_path: Path) -> None:
+    short = config(max_steps=7)
+    run = folder(tmp_path / "r", short)
+    assert start(ToyTask(), run, short) == "completed"
+    result = run.result()
+    assert result is not None and result["steps"] == 7 and result["final"]["step"] == 7
+
+
+def test_clipping_limits_the_update_but_logs_the_norm_before_it(tmp_path: Path) -> None:
+    clipped = config(clip_grad_norm=1e-3, log_every=1)
+    run = folder(tmp_path / "r", clipped)
+    task = ToyTask()
+    start(task, run, clipped)
+    assert run.metrics()[0]["grad_norm"] > 1e-2
+    total = sum(float((p.grad**2).sum()) for p in task.model.parameters() if p.grad is not None) ** 0.5
+    assert total == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_another_seeds_checkpoint_is_refused(tmp_path: Path) -> None:
+    run = folder(tmp_path / "r", config())
+    start(ToyTask(), run, config(), stop_after=3)
+    with pytest.raises(RunError, match="another seed"):
+        train(ToyTask(), run, config(), seed=4, attempt=2)
+
+
+def test_a_torn_checkpoint_is_named(tmp_path: Path) -> None:
+    run = folder(tmp_path / "r", config())
+    run.checkpoint_file.write_bytes(b"half a file")
+    with pytest.raises(RunError, match=r"checkpoint\.pt"):
+        train(ToyTask(), run, config(), seed=3)
+
+
+def test_two_processes_train_like_one(tmp_path: Path) -> None:
+    """Same losses and metrics within rounding, gloo on two processes."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"""
+import sys, torch, importlib.util
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+spec = importlib.util.spec_from_file_location("toy_task", {str(Path(toy_task.__file__))!r})
+toy = importlib.util.module_from_spec(spec); spec.loader.exec_module(toy)
+from pathlib import Path
+from sdtps import distributed
+from sdtps.runfolder import RunFolder
+from sdtps.train import train
+distributed.start(torch.device("cpu"))
+run = RunFolder(Path(sys.argv[1]))
+print(train(toy.ToyTask(steps=-5), run, run.config(), seed=3))
+distributed.stop()
+"""
+    )
+    runs = []
+    for world in (1, 2):
+        run = folder(tmp_path / f"w{world}", config())
+        env = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29731", "OMP_NUM_THREADS": "1"}
+        jobs = [
+            subprocess.Popen(
+                [sys.executable, str(program), str(run.path)],
+                env=env | {"WORLD_SIZE": str(world), "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            )
+            for rank in range(world)
+        ]
+        assert [job.wait(timeout=120) for job in jobs] == [0] * world
+        runs.append(comparable(run))
+    assert len(runs[0]) == len(runs[1])
+    for one, two in zip(*runs, strict=True):
+        assert one.keys() == two.keys()
+        for key, value in one.items():
+            wanted = value if isinstance(value, str) else pytest.approx(value, rel=1e-4, abs=1e-6)
+            assert two[key] == wanted, key
+
+
+def test_identity_ignores_how_often_is_logged() -> None:
+    assert identity(config(log_every=1), 0) == identity(config(log_every=9), 0)

@@ -1,0 +1,63 @@
+"""A task of a few hundred parameters with dropout, for tests of the training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from sdtps import distributed
+
+
+class ToyTask:
+    """Three classes of points in 8 dimensions; `blow_up_at` makes one step's loss infinite."""
+
+    select_metric = "accuracy"
+    selected_on = "test"
+
+    def __init__(self, seed: int = 0, *, steps: int = 5, blow_up_at: int | None = None) -> None:
+        torch.manual_seed(seed)
+        self.model = nn.Sequential(
+            nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.0 if steps < 0 else 0.2), nn.Linear(16, 3)
+        )
+        self.device = torch.device("cpu")
+        self.steps_per_epoch = abs(steps)
+        self.seed = seed
+        self.blow_up_at = blow_up_at
+        self.seen: list[tuple[int, int]] = []
+
+    def train_batches(self, epoch: int, first: int) -> Iterator[tuple[Tensor, Tensor]]:
+        for index in range(first, self.steps_per_epoch):
+            self.seen.append((epoch, index))
+            generator = torch.Generator().manual_seed(1000 * self.seed + 100 * epoch + index)
+            labels = torch.arange(12) % 3
+            points = torch.randn(12, 8, generator=generator) + labels[:, None]
+            mine = slice(distributed.rank(), None, distributed.world_size())
+            yield points[mine], labels[mine]
+
+    def batch_size(self, batch: tuple[Tensor, Tensor]) -> int:
+        return len(batch[0])
+
+    def loss(
+        self, batch: tuple[Tensor, Tensor], epoch: int, step: int
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        points, labels = batch
+        scores = distributed.gather_batch(self.model[:3](points))
+        labels = distributed.gather_batch(labels.float()).long()
+        loss = nn.functional.cross_entropy(self.model[3](scores).float(), labels)
+        if self.blow_up_at is not None and step >= self.blow_up_at:
+            loss = loss * float("inf")
+        return loss, {"ce": loss.detach()}
+
+    def evaluate(self) -> dict[str, float]:
+        points = torch.randn(30, 8, generator=torch.Generator().manual_seed(5))
+        labels = torch.arange(30) % 3
+        correct = (self.model(points + labels[:, None]).argmax(1) == labels).float().mean()
+        return {"accuracy": correct.item(), "noise": torch.rand(()).item()}
+
+    def trunk(self) -> list[nn.Parameter]:
+        return list(self.model[0].parameters())
+
+    def module_groups(self) -> dict[str, list[nn.Parameter]]:
+        return {"trunk": self.trunk(), "head": list(self.model[3].parameters())}
