@@ -111,7 +111,21 @@ MULTIMODAL_SDTPS = Layout(
         *TOKEN_AGGREGATION.under("{modality}_aggr.", "modalities.{modality}.aggregation."),
     ),
 )
-LAYOUTS = {layout.name: layout for layout in (TOKEN_SPARSE, TOKEN_AGGREGATION, MULTIMODAL_SDTPS)}
+FUSION = Layout(
+    "fusion",
+    "GeneralFusion of DeMo",
+    (
+        ("{set}_token", "hdm.tokens.{set}"),
+        ("{set}.{rest}", "hdm.attention.{set}.{rest}"),
+        ("moe.experts.{n}.expertHead.{m}.mlp.{rest}", "moe.experts.{n}.{m}.{rest}"),
+        ("moe.gating_network.gate.linear_re.{rest}", "moe.gate.bottleneck.{rest}"),
+        ("moe.gating_network.gate.q_.{rest}", "moe.gate.query.{rest}"),
+        ("moe.gating_network.gate.k_.{rest}", "moe.gate.key.{rest}"),
+    ),
+)
+LAYOUTS = {
+    layout.name: layout for layout in (TOKEN_SPARSE, TOKEN_AGGREGATION, MULTIMODAL_SDTPS, FUSION)
+}
 
 
 def layout_named(name: str) -> Layout:

@@ -5,18 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sdtps.aggregation import DualTokenAggregation, TokenAggregation
 from sdtps.config import SdtpsConfig
-from sdtps.convert import MULTIMODAL_SDTPS, TOKEN_AGGREGATION, TOKEN_SPARSE, Layout
+from sdtps.convert import FUSION, MULTIMODAL_SDTPS, TOKEN_AGGREGATION, TOKEN_SPARSE, Layout
+from sdtps.fusion import SETS, Fusion
 from sdtps.multimodal import MODALITIES, MultiModalSdtps
 from sdtps.selection import TokenSelection
 
 if TYPE_CHECKING:
     from tests.golden.conftest import Golden
 
-CASES = ("token_sparse_*", "token_aggregation_*", "dual_token_aggregation*", "multimodal_sdtps_*")
+CASES = (
+    "token_sparse_*",
+    "token_aggregation_*",
+    "dual_token_aggregation*",
+    "multimodal_sdtps_*",
+    "demo_fusion_eval*",
+)
 
 
 def gumbel(golden: Golden) -> dict[str, Any]:
@@ -123,12 +130,29 @@ def multimodal_sdtps(golden: Golden) -> None:
     golden.check_parameter_gradients(module, names)
 
 
+def demo_fusion(golden: Golden) -> None:
+    patches = {m: golden.input(f"{m}_patches") for m in MODALITIES}
+    globals_ = {m: golden.input(f"{m}_global") for m in MODALITIES}
+    module = Fusion("hdm_atmoe", patches["rgb"].shape[-1], int(golden.number("heads")))
+    names = load(module, golden, FUSION)
+    module.eval()
+    for members, vector in zip(SETS, module.hdm(patches, globals_).unbind(1), strict=True):
+        full = "_".join(m for m in MODALITIES if m[0] in members)
+        golden.check(f"decoupled_{full}", vector)
+    output = module(patches, globals_)
+    golden.check("output", output)
+    (output * golden.constant("cotangent")).sum().backward()
+    golden.check_input_gradients()
+    golden.check_parameter_gradients(module, names)
+
+
 def test_equals_the_published_module(golden: Golden) -> None:
     for prefix, check in (
         ("dual_token_aggregation", dual_token_aggregation),
         ("token_aggregation", token_aggregation),
         ("token_sparse", token_sparse),
         ("multimodal_sdtps", multimodal_sdtps),
+        ("demo_fusion", demo_fusion),
     ):
         if golden.name.startswith(prefix):
             check(golden)
