@@ -1,0 +1,158 @@
+"""Logs of fast-reid: `log.txt` or redirected output, with or without the epoch in the progress line.
+
+Progress lines hold medians over a window (fvcore's EventStorage); epochs and iterations count from 0
+there and from 1 here. Evaluations are printed as a table of per cents, or in early versions as
+one `Task:` and one value line each.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from analysis.importers.builder import RunBuilder
+from analysis.importers.naming import seed_of, variant_name
+from analysis.importers.record import ImportedRun, fraction, number
+from analysis.importers.text import Line, lines
+
+NAME = "fastreid"
+LOOKS_FOR = "lines such as 'fastreid.utils.events]:  eta: 0:10:00  epoch/iter: 0/199  total_loss: ...'"
+
+_PREFIX = re.compile(
+    r"^\[\d\d/\d\d \d\d:\d\d:\d\d(?: (?P<name>[\w.]+))?\](?:: ?| (?P<old>[\w.]+) [A-Z]+: ?)"
+)
+_PROGRESS = re.compile(
+    r"(?:^|\s)(?:eta: \S+\s+)?(?:epoch/iter: (\d+)/(\d+)|iter: (\d+))\s+(.*\btotal_loss: .*)$"
+)
+_PAIR = re.compile(r"([A-Za-z_][\w./]*): (\S+)")
+_TASK = re.compile(r"^Task: (\S.*)$")
+_TASK_VALUE = re.compile(r"^(\S+)%$")
+_RANK = re.compile(r"^Rank-(\d+)$")
+_CONFIG_KEY = re.compile(r"^( *)([A-Z][A-Z_0-9]*): ?(.*)$")
+_FINISHED = re.compile(r"Overall training speed|Total training time")
+
+
+def recognises(name: str, text: str) -> bool:
+    return "fastreid." in text and bool(re.search(r"total_loss: |Evaluation results in csv", text))
+
+
+def read(path: Path, content: bytes) -> list[ImportedRun]:
+    reader = _Reader(path, content)
+    for line in lines(content):
+        reader.feed(line)
+    return [reader.finish(path)]
+
+
+class _Reader:
+    def __init__(self, path: Path, content: bytes) -> None:
+        self.builder = RunBuilder(path, content, NAME)
+        self.config: dict[str, str] = {}
+        self.sections: list[tuple[int, str]] = []
+        self.in_config = False
+        self.header: list[str] | None = None
+        self.in_results = False
+        self.task = ""
+        self.epoch, self.step = 1, 0
+        self.finished = False
+        self.datasets: list[str] = []
+
+    def feed(self, line: Line) -> None:
+        prefix = _PREFIX.match(line.text)
+        text = line.text[prefix.end() :].strip() if prefix else line.text
+        self.builder.follow_traceback(line.number, line.text, bool(prefix))
+        if prefix:
+            self.in_config = "Running with full config" in text
+            self.in_results = "Evaluation results in csv" in text
+            self.header = None
+        elif self.in_config and (match := _CONFIG_KEY.match(line.text)):
+            self._config_line(match)
+            return
+        try:
+            if match := _PROGRESS.search(text):
+                self._progress(match, line.number)
+            elif "total_loss:" in text:
+                self.builder.cannot_read(
+                    line.number, line.text, "a progress line without epoch or iter"
+                )
+            elif text.startswith("Starting training from iteration"):
+                self.builder.restart_announced(line.number)
+            elif _FINISHED.search(text):
+                self.finished = True
+            elif self.in_results and text.startswith("|"):
+                self._table_line(text, line)
+            elif match := _TASK.match(text):
+                self.task = match.group(1)
+            elif self.task and (match := _TASK_VALUE.match(text)):
+                self._scores({self.task: match.group(1)}, "")
+                self.task = ""
+        except ValueError as error:
+            self.builder.cannot_read(line.number, line.text, str(error))
+
+    def _config_line(self, match: re.Match[str]) -> None:
+        indent, key, value = len(match.group(1)), match.group(2), match.group(3)
+        self.sections = [s for s in self.sections if s[0] < indent]
+        if value:
+            self.config[".".join([name for _, name in self.sections] + [key])] = value
+        else:
+            self.sections.append((indent, key))
+
+    def _progress(self, match: re.Match[str], line: int) -> None:
+        values: dict[str, Any] = {}
+        for name, printed in _PAIR.findall(match.group(4)):
+            if name == "max_mem":
+                values["memory_mib"] = number(printed.rstrip("M"))
+            elif name == "total_loss":
+                values["loss"] = number(printed)
+            elif name.startswith("loss"):
+                values[f"loss/{name.removeprefix('loss_') or name}"] = number(printed)
+            elif name in ("lr", "time"):
+                values["seconds_per_step" if name == "time" else name] = number(printed)
+        if match.group(1) is not None:
+            self.epoch = int(match.group(1)) + 1
+        self.step = int(match.group(2) or match.group(3)) + 1
+        self.builder.train(self.epoch, self.step, line, **values)
+
+    def _table_line(self, text: str, line: Line) -> None:
+        cells = [cell.strip() for cell in text.strip().strip("|").split("|")]
+        if self.header is None:
+            self.header = cells
+        elif set("".join(cells)) <= set(":- "):
+            return
+        elif len(cells) != len(self.header):
+            self.builder.cannot_read(
+                line.number, line.text, "a result row that does not fit its header"
+            )
+        else:
+            row = dict(zip(self.header, cells, strict=True))
+            dataset = row.pop("Datasets", row.pop("Dataset", ""))
+            self._scores(row, dataset)
+
+    def _scores(self, printed: dict[str, str], dataset: str) -> None:
+        """Scores of one test set; the first test set is the main one, others get `/NAME`."""
+        if dataset and dataset not in self.datasets:
+            self.datasets.append(dataset)
+        suffix = f"/{dataset}" if dataset and dataset != self.datasets[0] else ""
+        values = {
+            f"{_metric(name)}{suffix}": fraction(text)
+            for name, text in printed.items()
+            if name != "metric"
+        }
+        self.builder.evaluation(self.epoch, self.step, values)
+
+    def finish(self, path: Path) -> ImportedRun:
+        epochs = self.config.get("SOLVER.MAX_EPOCH", "")
+        run = self.builder.finish(
+            variant=variant_name(path),
+            epochs_planned=int(epochs) if epochs.isdigit() else None,
+            finished=True if self.finished else None,
+            config=self.config,
+            seed=seed_of(self.config.get("SEED")),
+            facts={"dataset": self.datasets[0] if self.datasets else ""},
+        )
+        return run
+
+
+def _metric(name: str) -> str:
+    match = _RANK.match(name)
+    return f"rank{match.group(1)}" if match else name
