@@ -157,8 +157,9 @@ def collect(
         unplanned += strays
     records: list[dict[str, Any]] = []
     logged: list[tuple[_Source, MetricRows]] = []
-    for source in sources:
-        rows = metricrows.read(source.folder.metrics_file) if curves else MetricRows((), (), 0)
+    files = [source.folder.metrics_file for source in sources] if curves else []
+    read = metricrows.read_all(files) or [MetricRows((), (), 0)] * len(sources)
+    for source, rows in zip(sources, read, strict=True):
         records.append(_record(source, rows, now))
         if rows.blocks or rows.events:
             logged.append((source, rows))
