@@ -1,1 +1,1 @@
-"""What to run: studies (YAML files in this folder) and the package that plans, dispatches and watches them."""
+"""What to run: studies (YAML files in this folder) and the package that plans and dispatches them."""

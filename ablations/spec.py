@@ -1,4 +1,4 @@
-"""The typed parts of a study that do not touch a run's result: resources, metrics, tables, figures, reported.
+"""Parts of a study that cannot change a run: resources, metrics, tables, figures, reported numbers.
 
 Everything here is plain data, checked when the manifest is read; analysis renders it.
 """

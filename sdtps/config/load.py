@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
@@ -58,6 +59,10 @@ def mistakes(error: ValidationError, task: str) -> list[tuple[str, str]]:
             found.append((key, f"unknown key '{key}'. {did_you_mean(key, siblings)}"))
         elif entry["type"] == "value_error":
             found.append((key, str(entry["ctx"]["error"])))
+        elif entry["type"] == "literal_error":
+            words = [word.strip("'") for word in re.split(r", | or ", entry["ctx"]["expected"])]
+            hint = did_you_mean(str(entry["input"]), words)
+            found.append((key, f"{entry['input']!r} is not allowed. {hint}"))
         else:
             found.append(
                 (key, f"{entry['msg'][0].lower()}{entry['msg'][1:]}, found {entry['input']!r}")
@@ -85,6 +90,21 @@ def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+def check_config(tree: dict[str, Any]) -> tuple[Config | None, list[tuple[str, str]]]:
+    """A frozen configuration from nested dictionaries laid over the task's defaults, or its mistakes.
+
+    Returns the configuration and no mistakes, or None and (dotted key, sentence) for each mistake.
+    """
+    task = tree.get("task", "reid")
+    if not isinstance(task, str) or task not in TASKS:
+        return None, [("task", f"unknown task '{task}'. {did_you_mean(str(task), TASKS)}")]
+    tree = merged(resolved(TASKS[task]()), tree)
+    try:
+        return TASKS[task].model_validate(_tuples(tree)), []
+    except ValidationError as error:
+        return None, mistakes(error, task)
+
+
 def parse_config(tree: dict[str, Any], *, where: str = "configuration") -> Config:
     """A frozen configuration from nested dictionaries, laid over the task's defaults.
 
@@ -94,15 +114,11 @@ def parse_config(tree: dict[str, Any], *, where: str = "configuration") -> Confi
     Raises:
         ConfigError: unknown keys, wrong types, parts that do not fit; all of them in one text.
     """
-    task = tree.get("task", "reid")
-    if task not in TASKS:
-        raise ConfigError(f"{where}: task: unknown task '{task}'. {did_you_mean(str(task), TASKS)}")
-    tree = merged(resolved(TASKS[task]()), tree)
-    try:
-        return TASKS[task].model_validate(_tuples(tree))
-    except ValidationError as error:
-        lines = [f"{where}: {key or task}: {text}" for key, text in mistakes(error, task)]
-        raise ConfigError("\n".join(lines)) from None
+    config, found = check_config(tree)
+    if config is None:
+        lines = [f"{where}: {key or tree.get('task', 'reid')}: {text}" for key, text in found]
+        raise ConfigError("\n".join(lines))
+    return config
 
 
 def load_config(path: Path) -> Config:

@@ -1,0 +1,300 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ablations.manifest import load_study, select
+from ablations.study import Study
+from sdtps.config import identity
+from sdtps.errors import ManifestError
+
+HEAD = """\
+study: small
+task: reid
+seeds: [0, 1]
+baseline: topk
+varies: [sdtps.decision, sdtps.mask, sdtps.temperature, sdtps.keep_ratio, optim.lr, data.workers]
+metrics: {mAP: {direction: up}, rank1: {direction: up}}
+"""
+VARIANTS = """\
+variants:
+  topk: {}
+  gumbel: {sdtps.decision: gumbel_ste, sdtps.mask: subtract_1e10, label: "Gumbel, $C$", source: "v1"}
+"""
+Load = Callable[[str], Study]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    def read(text: str) -> Study:
+        path = tmp_path / "small.yaml"
+        path.write_text(text, encoding="utf-8")
+        return load_study(path)
+
+    return read
+
+
+def mistakes(load: Load, text: str) -> list[str]:
+    with pytest.raises(ManifestError) as caught:
+        load(text)
+    head, *lines = str(caught.value).splitlines()
+    assert "nothing was queued" in head
+    return [line.partition("small.yaml:")[2] or line for line in lines]
+
+
+def only(load: Load, text: str) -> str:
+    found = mistakes(load, text)
+    assert len(found) == 1, found
+    return found[0]
+
+
+def test_a_study_has_a_run_for_each_variant_and_seed(load: Load, tmp_path: Path) -> None:
+    study = load(HEAD + VARIANTS)
+    runs = study.runs()
+    assert [(r.variant, r.seed) for r in runs] == [
+        ("topk", 0),
+        ("topk", 1),
+        ("gumbel", 0),
+        ("gumbel", 1),
+    ]
+    run = runs[3]
+    assert run.identity == identity(study.variants["gumbel"].config, 1)
+    assert run.folder(tmp_path) == tmp_path / "small" / "gumbel" / f"seed1-{run.identity}"
+    assert study.variants["gumbel"].label == "Gumbel, $C$"
+    assert study.variants["topk"].label == "topk"
+
+
+def test_differences_are_those_of_resolved_configurations(load: Load) -> None:
+    study = load(HEAD + VARIANTS)
+    assert study.differences("topk") == {}
+    assert study.differences("gumbel") == {
+        "sdtps.decision": ("topk", "gumbel_ste"),
+        "sdtps.mask": ("none", "subtract_1e10"),
+    }
+
+
+def test_five_planted_mistakes_are_reported_at_once(load: Load) -> None:
+    text = HEAD.replace("seeds: [0, 1]", "seeds: [0, 0]").replace("rank1: {direction: up}", "rank1: {}")
+    text += """\
+variants:
+  topk: {}
+  a: {sdtps.keep_ratoi: 0.3}
+  b: {sdtps.keep_ratio: half}
+  c: {sdtps.beta: 0.1}
+"""
+    found = mistakes(load, text)
+    assert [int(line.split(":")[0]) for line in found] == [3, 6, 9, 10, 11]
+    assert "seed 0 is repeated" in found[0]
+    assert "metrics.rank1: 'direction' is missing: up or down" in found[1]
+    assert "unknown key 'sdtps.keep_ratoi'. Did you mean 'sdtps.keep_ratio'?" in found[2]
+    assert "should be a valid number, found 'half'" in found[3]
+    assert "'sdtps.beta' may not change here: 'varies' lists" in found[4]
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        ("sedes: 1\n", "7: sedes: unknown key. Did you mean 'seeds'?"),
+        ("tables: [{name: m, kind: mian}]\n", "Did you mean 'main'?"),
+        ("tables: [{name: m, metrics: [map]}]\n", "'map' is not among 'metrics'. Did you mean 'mAP'?"),
+        ("tables: [{name: m, rows: [top]}]\n", "'top' is not a variant. Did you mean 'topk'?"),
+        ("tables: [{name: m}, {name: M}]\n", "'M' is used twice"),
+        ("tables: [{name: m, kind: components}]\n", "no variant has 'components'"),
+        ("tables: [{name: s, kind: sweep}]\n", "'axis' (a dotted configuration key) goes with"),
+        ("tables: {name: m}\n", "must be a list"),
+        ("figures: [{name: f, panel_by: sdtps.tau}]\n", "no configuration key"),
+        ("figures: [{name: ../f}]\n", "names a file"),
+        ("resources: {gpu: 1}\n", "unknown key 'gpu'. Did you mean 'gpus'?"),
+        ("resources: {gpus: -1}\n", "greater than or equal to 0"),
+        ("resources: {timeout_min: 1:30}\n", "'1:30' is no time limit"),
+        ("resources: [1]\n", "must be a mapping"),
+        ("reported: [{variant: topk, source: x, values: {mAP: 79.0}}]\n", "put 79.0 in quotes"),
+        ("reported: [{source: x, values: {mAP: '79.0'}}]\n", "give either 'variant'"),
+        ("reported: [{variant: topk, csv: no.csv, where: {}, columns: {}}]\n", "'no.csv' lies neither"),
+        ("base: absent.yaml\n", "No such file"),
+        ("overrides: {sdtps.betta: 1}\n", "Did you mean 'sdtps.beta'?"),
+        ("overrides: {sdtps.beta: 7}\n", "less than or equal to 1"),
+        ("grid: 3\n", "must be a mapping"),
+    ],
+)
+def test_a_mistake_anywhere_is_told_with_what_is_allowed(load: Load, extra: str, says: str) -> None:
+    assert says in only(load, HEAD + extra + VARIANTS)
+
+
+@pytest.mark.parametrize(
+    ("variant", "says"),
+    [
+        ("same: {sdtps.decision: topk}", "'same' equals the baseline 'topk' (line 8)"),
+        (
+            "two: {sdtps.decision: gumbel_ste, sdtps.mask: subtract_1.0e+10}",
+            "'two' and 'gumbel' (line 9)",
+        ),
+        ("slow: {data.workers: 1}", "data.workers cannot change a result"),
+        ("topk: {optim.lr: 1e-4}", "'variants.topk' is given twice: lines 8 and 10"),
+        ("x: {sdtps: {mask: log}}", "such as 'sdtps.mask: ...'"),
+        ("x: {lable: no, optim.lr: 1}", "unknown key 'lable'. Did you mean 'label'?"),
+        ("x: [optim.lr]", "must map dotted keys to values"),
+        ("x: {optim.lr: on}", "should be a valid number"),
+        ("x: {optim.lr: true}", "should be a valid number"),
+        ("x: {optimiser.lr: 1}", "Did you mean 'optim.lr'?"),
+        ("x: {sdtps.mask: subtract_1e10, sdtps.decision: gumbel}", "Did you mean 'gumbel_ste'?"),
+        ("x: {optim.lr: 1, color: '#12'}", "pattern"),
+        ("x: {optim.lr: 1, resources: {gpsu: 1}}", "Did you mean 'gpus'?"),
+        ("GUMBEL: {optim.lr: 1}", "'GUMBEL' and 'gumbel' (line 9) would share a folder"),
+        ('"a\\nb": {optim.lr: 1}', "is no name"),
+        ("'': {optim.lr: 1}", "is no name"),
+    ],
+)
+def test_a_mistake_in_a_variant_names_its_line(load: Load, variant: str, says: str) -> None:
+    found = only(load, f"{HEAD}{VARIANTS}  {variant}\n")
+    assert says in found
+    assert found.startswith("10: ")
+
+
+def test_a_rule_between_two_keys_names_the_variant_that_breaks_it(load: Load) -> None:
+    text = HEAD.replace("varies: [", "varies: [sdtps.aggregation, ")
+    found = only(load, f"{text}{VARIANTS}  x: {{sdtps.aggregation: none, sdtps.mask: log}}\n")
+    assert found.startswith("10: variants.x: sdtps: mask 'log' acts inside the aggregation")
+
+
+def test_unknown_baseline_is_compared_with_the_names(load: Load) -> None:
+    found = only(load, HEAD.replace("baseline: topk", "baseline: tokp") + VARIANTS)
+    assert "4: baseline: 'tokp' is not a variant. Did you mean 'topk'?" in found
+
+
+def test_mistakes_in_the_base_carry_its_name_and_do_not_hide_others(load: Load, tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text(
+        "sdtps: {beta: x}\noptim.lr: 1e-3\noptim: {lr: 2}\ntask: reid\n"
+    )
+    found = mistakes(load, f"{HEAD}base: base.yaml\n{VARIANTS}  y: {{optim.lr: z}}\n")
+    assert [f.partition(str(tmp_path))[2] or f for f in found] == [
+        "11: variants.y.optim.lr: input should be a valid number, found 'z'",
+        "/base.yaml:1: sdtps.beta: input should be a valid number, found 'x'",
+        "/base.yaml:3: optim.lr: 'optim.lr' and 'optim.lr' (line 2) set the same value",
+    ]
+
+
+def test_base_may_be_nested_or_dotted_and_overrides_lie_between(load: Load, tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text(
+        "task: reid\nsdtps:\n  beta: 0.1\n  keep_ratio: 0.7\ndata.generate: {seed: 3}\n"
+    )
+    study = load(
+        f"{HEAD}base: base.yaml\noverrides: {{sdtps.beta: 0.2, data.generate: null}}\n{VARIANTS}"
+    )
+    config = study.variants["topk"].config
+    assert config.task == "reid"
+    assert (config.sdtps.beta, config.sdtps.keep_ratio, config.data.generate) == (0.2, 0.7, None)
+    assert config.optim.backbone_lr == 5e-6  # the task's recipe stays
+
+
+def test_names_are_free_text_and_folders_are_safe_and_distinct(load: Load) -> None:
+    names = [
+        "off",
+        "none",
+        "1",
+        "1e-4",
+        "w/o_msa & 5% #1 {x} ~^\\",
+        "../..",
+        "w/o msa",
+        "w_o msa",
+        ".x",
+        "é",
+    ]
+    quoted = "\n".join(
+        f"  {'' if n in ('off', 'none', '1', '1e-4') else chr(39)}{n}"
+        f"{'' if n in ('off', 'none', '1', '1e-4') else chr(39)}: {{sdtps.keep_ratio: {0.1 + i / 25}}}"
+        for i, n in enumerate(names)
+    )
+    study = load(f"{HEAD}{VARIANTS}{quoted}\n")
+    assert list(study.variants)[2:] == names
+    slugs = [study.variants[n].slug for n in names]
+    assert slugs[:4] == ["off", "none", "1", "1e-4"]
+    assert len({s.casefold() for s in slugs}) == len(names)
+    assert all("/" not in s and s[0].isalnum() and s.isascii() for s in slugs)
+
+
+def test_a_folder_depends_on_its_own_name_only(load: Load) -> None:
+    one = load(f"{HEAD}{VARIANTS}  'w/o x': {{optim.lr: 1}}\n").variants["w/o x"].slug
+    text = f"{HEAD}{VARIANTS}  'w_o x': {{optim.lr: 2}}\n  'w/o x': {{optim.lr: 1}}\n"
+    assert load(text).variants["w/o x"].slug == one
+
+
+def test_numbers_written_in_two_ways_are_one_run(load: Load) -> None:
+    found = only(load, f"{HEAD}{VARIANTS}  a: {{optim.lr: 1e-4}}\n  b: {{optim.lr: 1.0e-04}}\n")
+    assert "'b' and 'a' (line 10) are one configuration" in found
+
+
+def test_resources_of_a_variant_lie_over_the_studys(load: Load) -> None:
+    text = f"{HEAD}resources: {{gpus: 1, timeout_min: '1-02:00:00'}}\n{VARIANTS}"
+    study = load(f"{text}  big: {{optim.lr: 1, resources: {{gpus: 4}}}}\n")
+    big = study.variants["big"].resources
+    assert (big.gpus, big.timeout_min, study.resources.gpus) == (4, 26 * 60, 1)
+
+
+def test_components_must_be_complete_in_a_component_table(load: Load) -> None:
+    text = f"{HEAD}tables: [{{name: c, kind: components}}]\n"
+    text += "variants:\n  topk: {components: {a: true, b: false}}\n"
+    found = only(load, text + "  x: {optim.lr: 1, components: {a: true}}\n")
+    assert found == "10: variants.x: table 'c' needs its components b too"
+
+
+def test_reported_numbers_come_from_csv_as_printed(load: Load, tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("row,mAP,source\nA,70.70,Table 3\nB,73.0,Table 3\nB,1,x\n")
+    entry = "reported: [{{variant: topk, csv: r.csv, where: {{row: {}}}, columns: {{mAP: {}}}}}]\n"
+    study = load(HEAD + entry.format("A", "mAP") + VARIANTS)
+    assert study.reported[0].values == {"mAP": "70.70"}
+    assert study.reported[0].source == "Table 3"
+    assert "selects 2 rows" in only(load, HEAD + entry.format("B", "mAP") + VARIANTS)
+    assert "Did you mean 'mAP'?" in only(load, HEAD + entry.format("A", "map") + VARIANTS)
+
+
+def test_data_root_is_filled_in_and_changes_no_identity(load: Load, tmp_path: Path) -> None:
+    study = load(HEAD + VARIANTS)
+    moved = load_study(study.path, data_root="somewhere")
+    assert moved.variants["gumbel"].config.data.root == str(Path("somewhere").absolute())
+    assert [r.identity for r in moved.runs()] == [r.identity for r in study.runs()]
+
+
+def test_digest_changes_with_manifest_and_base(load: Load, tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("sdtps.beta: 0.1\n")
+    text = f"{HEAD}base: base.yaml\n{VARIANTS}"
+    first = load(text).digest
+    assert load(text).digest == first
+    assert load(text + "notes: x\n").digest != first
+    (tmp_path / "base.yaml").write_text("sdtps.beta: 0.2\n")
+    assert load(text).digest != first
+
+
+def test_selection_of_variants_and_seeds(load: Load) -> None:
+    study = load(HEAD + VARIANTS)
+    assert [(r.variant, r.seed) for r in select(study, ["gumbel"], [1]).runs()] == [("gumbel", 1)]
+    with pytest.raises(ManifestError, match=r"(?s)no variant 'gumbl'.*'gumbel'.*no seed 7"):
+        select(study, ["gumbl"], [7])
+
+
+@pytest.mark.parametrize("text", ["", "- 1\n", "3\n", "a: [\n", "a: b: c\n"])
+def test_what_is_no_mapping_is_no_study(load: Load, text: str) -> None:
+    with pytest.raises(ManifestError, match=r"small\.yaml"):
+        load(text)
+
+
+def test_a_thousand_runs_load_within_a_second(load: Load) -> None:
+    lines = [f"  v{i}: {{sdtps.keep_ratio: {0.1 + i / 2500:.4f}}}" for i in range(498)]
+    text = HEAD + VARIANTS + "\n".join(lines) + "\n"
+    load(HEAD + VARIANTS)
+    start = time.process_time()
+    assert len(load(text).runs()) == 1000
+    assert time.process_time() - start < 1.0
+
+
+def test_reading_a_manifest_imports_no_torch() -> None:
+    code = (
+        "import sys, ablations.manifest; sys.exit(any(m in sys.modules for m in ('torch', 'pandas')))"
+    )
+    root = Path(__file__).resolve().parents[2]
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
