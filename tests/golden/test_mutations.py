@@ -1,0 +1,171 @@
+"""The golden tests are sharp: a small change to any published rule makes at least one of them fail.
+
+Each mutant is the package's own source with one fragment replaced, loaded beside it; the golden tests
+are then run on the mutant.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.golden.conftest import Golden, cases
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+# Loaded anew for each mutant, in the order of their imports.
+SOURCES = {
+    "sdtps.selection": ROOT / "sdtps/selection.py",
+    "sdtps.aggregation": ROOT / "sdtps/aggregation.py",
+    "sdtps.multimodal": ROOT / "sdtps/multimodal.py",
+    "sdtps.losses": ROOT / "sdtps/losses.py",
+    "sdtps.metrics": ROOT / "sdtps/metrics.py",
+    "sdtps.fusion": ROOT / "sdtps/fusion.py",
+}
+SUITES = (HERE / "test_modules.py", HERE / "test_losses.py", HERE / "test_counts.py")
+
+MUTANTS = {
+    "mask_constant": ("aggregation", "(1 - decision) * constant", "(1 - decision) * constant * 0.999"),
+    "kept_count_truncates": (
+        "selection",
+        "math.ceil(patches * keep_ratio)",
+        "int(patches * keep_ratio)",
+    ),
+    "kept_count_rounds": (
+        "selection",
+        "math.ceil(patches * keep_ratio)",
+        "round(patches * keep_ratio)",
+    ),
+    "aggregated_count_ceils": (
+        "aggregation",
+        "int(patches * aggregation_ratio * keep_ratio)",
+        "-int(-patches * aggregation_ratio * keep_ratio // 1)",
+    ),
+    "aggregated_count_rounds": (
+        "aggregation",
+        "int(patches * aggregation_ratio * keep_ratio)",
+        "round(patches * aggregation_ratio * keep_ratio)",
+    ),
+    "lowest_scores_kept": ("selection", "descending=True", "descending=False"),
+    "kept_in_patch_order": (
+        "selection",
+        "index = indices[..., :kept]",
+        "index = indices[..., :kept].sort(dim=-1).values",
+    ),
+    "extra_token_uniform": (
+        "selection",
+        "dropped_score.softmax(dim=-1)",
+        "dropped_score.mul(0).softmax(-1)",
+    ),
+    "extra_token_over_all": (
+        "selection",
+        "ordered[..., kept:], indices[..., kept:])",
+        "ordered[..., :], indices[..., :])",
+    ),
+    "minmax_epsilon": ("selection", "MINMAX_EPSILON = 1e-8", "MINMAX_EPSILON = 1e-6"),
+    "minmax_epsilon_smaller": ("selection", "MINMAX_EPSILON = 1e-8", "MINMAX_EPSILON = 1e-12"),
+    "gumbel_epsilon": ("selection", "GUMBEL_EPSILON = 1e-9", "GUMBEL_EPSILON = 1e-6"),
+    "no_clamp": ("selection", "if clamp is None else noise.clamp(-clamp, clamp)", ""),
+    "clamp_below_only": ("selection", "noise.clamp(-clamp, clamp)", "noise.clamp(min=-clamp)"),
+    "temperature_ignored": ("selection", "(noisy / config.temperature)", "(noisy / 1.0)"),
+    "noise_steers_the_choice": (
+        "selection",
+        "decision = straight_through(decision, (noisy",
+        "index = order(noisy)[1][..., :kept]\n            decision = straight_through(decision, (noisy",
+    ),
+    "straight_through_reordered": (
+        "selection",
+        "hard + (soft - soft.detach())",
+        "(hard + soft) - soft.detach()",
+    ),
+    "soft_gradient_lost": ("selection", "hard + (soft - soft.detach())", "hard"),
+    "no_grad_on_self_attention_lost": (
+        "selection",
+        'if placement in ("attention", "selection") else',
+        'if placement == "selection" else',
+    ),
+    "no_grad_on_guides_lost": ("selection", 'if placement != "none" else', "if False else"),
+    "no_grad_on_guides_always": ("selection", 'if placement != "none" else', "if True else"),
+    "no_grad_on_self_attention_always": (
+        "selection",
+        'if placement in ("attention", "selection") else',
+        "if True else",
+    ),
+    "beta_weight_of_self": ("selection", "sum(guides, 2 * own)", "sum(guides, own)"),
+    "softmax_over_outputs": ("aggregation", "masked.softmax(dim=-1)", "masked.softmax(dim=-2)"),
+    "mask_before_scale": (
+        "multimodal",
+        "selection.tokens, selection.kept_decision, selection.kept_score",
+        "selection.tokens, None, selection.kept_score",
+    ),
+    "guides_of_another_modality": (
+        "multimodal",
+        "globals_[first], globals_[second]",
+        "globals_[modality], globals_[second]",
+    ),
+    "mean_positive": ("losses", ".amax(dim=1)", ".nan_to_num(0, 0, 0).mean(dim=1)"),
+    "own_view_stays": ("metrics", "kept = ~(same_pid & (", "kept = ~(same_pid & ~same_pid & ("),
+    "experts_head_by_head": (
+        "fusion",
+        "            for v in range(len(SETS))\n            for h in range(self.heads)\n",
+        "            for h in range(self.heads)\n            for v in range(len(SETS))\n",
+    ),
+}
+
+
+def load(
+    name: str, path: Path, change: tuple[str, str] | None, patch: pytest.MonkeyPatch
+) -> ModuleType:
+    """The module at `path`, executed anew, with `change` made in its text."""
+    source = path.read_text(encoding="utf-8")
+    if change is not None:
+        assert source.count(change[0]) == 1, f"{path.name} must hold {change[0]!r} exactly once"
+        source = source.replace(*change)
+    module = ModuleType(name)
+    module.__file__ = str(path)
+    patch.setitem(sys.modules, name, module)
+    exec(compile(source, str(path), "exec"), module.__dict__)
+    return module
+
+
+def failures(change: tuple[str, str, str] | None, patch: pytest.MonkeyPatch) -> list[str]:
+    """Golden cases that fail when one source is changed; stops at the first."""
+    for name, path in SOURCES.items():
+        applies = change is not None and name == f"sdtps.{change[0]}"
+        load(name, path, change[1:] if applies and change else None, patch)
+    for suite in SUITES:
+        module = load(f"golden_{suite.stem}", suite, None, patch)
+        for name, test in vars(module).items():
+            if not name.startswith("test_"):
+                continue
+            runs = (
+                [({"golden": Golden(p)}, p.stem) for p in cases(module.CASES)]
+                if hasattr(module, "CASES")
+                else [(arguments, name) for arguments in parameters(test)]
+            )
+            for arguments, label in runs:
+                try:
+                    test(**arguments)
+                except (AssertionError, RuntimeError) as error:
+                    return [f"{label}: {error}"]
+    return []
+
+
+def parameters(test: object) -> list[dict[str, object]]:
+    """The argument sets of a test with one `parametrize`, or one empty set."""
+    for mark in getattr(test, "pytestmark", []):
+        names, rows = mark.args
+        return [dict(zip(names, row, strict=True)) for row in rows]
+    return [{}]
+
+
+def test_the_unchanged_source_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert failures(None, monkeypatch) == []
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_mutated_rule_breaks_a_golden_case(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert failures(MUTANTS[mutant], monkeypatch), f"no golden case notices: {mutant}"
