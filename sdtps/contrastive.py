@@ -1,4 +1,4 @@
-"""Losses of image-text retrieval: hinges over a similarity matrix, and the ratio loss in three forms."""
+"""Losses of image-text retrieval: hinges over similarities, and the ratio loss in three forms."""
 
 from __future__ import annotations
 

@@ -123,8 +123,19 @@ FUSION = Layout(
         ("moe.gating_network.gate.k_.{rest}", "moe.gate.key.{rest}"),
     ),
 )
+CROSSNET = Layout(
+    "crossnet",
+    "CrossSparseAggrNet of the released code, of LAPS and of the paper-version module",
+    (
+        *TOKEN_SPARSE.under("sparse_net_cap.", "sparse_selection."),
+        *TOKEN_SPARSE.under("sparse_net_long.", "dense_selection."),
+        *TOKEN_AGGREGATION.under("aggr_net.", "aggregation."),
+        ("hrpa.{rest}", "alignment.{rest}"),
+    ),
+)
 LAYOUTS = {
-    layout.name: layout for layout in (TOKEN_SPARSE, TOKEN_AGGREGATION, MULTIMODAL_SDTPS, FUSION)
+    layout.name: layout
+    for layout in (TOKEN_SPARSE, TOKEN_AGGREGATION, MULTIMODAL_SDTPS, FUSION, CROSSNET)
 }
 
 

@@ -200,22 +200,26 @@ class TokenSelection(nn.Module):
         if config.decision == "soft" and self.training:
             return self._select_softly(tokens, score, ordered[..., :kept])
         index = indices[..., :kept]
-        decision = torch.zeros_like(score).scatter(-1, index, 1.0)
-        if config.decision == "gumbel_ste" and (self.training or config.noise_in_eval):
-            draws = torch.rand_like(score) if uniform is None else uniform
-            noisy = score + gumbel_noise(draws, config.noise_clamp)
-            decision = straight_through(decision, (noisy / config.temperature).softmax(dim=-1))
+        decision = self.decide(score, index, uniform)
         kept_decision = decision.gather(-1, index)
         selected = gather_tokens(tokens, index)
-        extra = self._fuse_dropped(tokens, decision, ordered[..., kept:], indices[..., kept:])
+        weights = self.extra_weights(decision, ordered[..., kept:], indices[..., kept:])
+        extra = None if weights is None else mix_tokens(weights.unsqueeze(-2), tokens)
         if config.mask == "multiply":
             selected = selected * kept_decision.unsqueeze(-1).to(selected.dtype)
         return Selection(selected, extra, decision, kept_decision, ordered[..., :kept], score)
 
-    def _fuse_dropped(
-        self, tokens: Tensor, decision: Tensor, dropped_score: Tensor, dropped: Tensor
-    ) -> Tensor | None:
-        """The extra token [..., 1, C]; zeros when nothing is dropped (a sum over nothing).
+    def decide(self, score: Tensor, index: Tensor, uniform: Tensor | None = None) -> Tensor:
+        """D [..., N]: 1 at the kept patches `index` [..., K]; with the soft gradient of gumbel_ste."""
+        decision = torch.zeros_like(score).scatter(-1, index, 1.0)
+        if self.config.decision == "gumbel_ste" and (self.training or self.config.noise_in_eval):
+            draws = torch.rand_like(score) if uniform is None else uniform
+            noisy = score + gumbel_noise(draws, self.config.noise_clamp)
+            decision = straight_through(decision, (noisy / self.config.temperature).softmax(dim=-1))
+        return decision
+
+    def extra_weights(self, decision: Tensor, dropped_score: Tensor, dropped: Tensor) -> Tensor | None:
+        """What the extra token takes of each patch, [..., N]; zeros when nothing is dropped.
 
         `uniform` under mask `multiply` weighs by 1 - D, which lets D's gradient through (the
         "fixed" version); with the other masks it is the plain mean of the dropped tokens.
@@ -223,12 +227,9 @@ class TokenSelection(nn.Module):
         if self.config.extra_token == "none":
             return None
         if self.config.extra_token == "softmax":
-            dropped_weight = dropped_score.softmax(dim=-1)
-            weights = torch.zeros_like(decision).scatter(-1, dropped, dropped_weight)
-        else:
-            absent = 1 - (decision if self.config.mask == "multiply" else decision.detach())
-            weights = absent / absent.sum(dim=-1, keepdim=True).clamp_min(MINMAX_EPSILON)
-        return mix_tokens(weights.unsqueeze(-2), tokens)
+            return torch.zeros_like(decision).scatter(-1, dropped, dropped_score.softmax(dim=-1))
+        absent = 1 - (decision if self.config.mask == "multiply" else decision.detach())
+        return absent / absent.sum(dim=-1, keepdim=True).clamp_min(MINMAX_EPSILON)
 
     def _select_softly(self, tokens: Tensor, score: Tensor, kept_score: Tensor) -> Selection:
         """Each kept token is a weighted sum of all tokens; D is each token's weight, at most 1."""
