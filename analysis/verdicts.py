@@ -1,0 +1,69 @@
+"""What a test says about a claim: statements that hold or not, and the verdict that follows.
+
+The rule is here and nowhere else. A claim is broken into statements, each a consequence that would be
+seen if the claim were right. All hold: supported. None holds: refuted. Some hold: partly. A statement
+that could not be decided makes the claim inconclusive; one whose data do not exist, not tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+Word = Literal["supported", "refuted", "partly", "inconclusive", "not tested"]
+DECIDED: tuple[Word, ...] = ("supported", "refuted", "partly")
+WORDS: tuple[Word, ...] = (*DECIDED, "inconclusive", "not tested")
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One consequence of a claim and what was measured.
+
+    holds: None = open; then `why` says the reason, and `needs` is true where data are missing
+    altogether rather than contradictory or incomplete.
+    """
+
+    says: str
+    holds: bool | None
+    measured: str
+    numbers: Mapping[str, float | int | str | None] = field(default_factory=dict)
+    runs: tuple[str, ...] = ()
+    why: str = ""
+    needs: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The word and, where nothing was decided, the reason."""
+
+    word: Word
+    why: str = ""
+
+    @property
+    def decided(self) -> bool:
+        return self.word in DECIDED
+
+
+def missing(needs: str) -> Statement:
+    """A statement whose data do not exist; `needs` completes "not tested: needs ..."."""
+    return Statement(says="", holds=None, measured="", why=needs, needs=True)
+
+
+def verdict(statements: Sequence[Statement]) -> Verdict:
+    """The verdict that follows from the statements of one claim.
+
+    Raises:
+        ValueError: no statement at all; a test must say something.
+    """
+    if not statements:
+        raise ValueError("a test gave no statement")
+    open_ = [s for s in statements if s.holds is None]
+    if open_:
+        why = "; ".join(dict.fromkeys(s.why for s in open_))
+        all_missing = len(open_) == len(statements) and all(s.needs for s in open_)
+        return Verdict("not tested" if all_missing else "inconclusive", why)
+    holding = sum(bool(s.holds) for s in statements)
+    if holding == len(statements):
+        return Verdict("supported")
+    return Verdict("partly" if holding else "refuted")
