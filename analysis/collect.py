@@ -20,6 +20,8 @@ import numpy as np
 import pandas as pd
 
 from analysis import metricrows
+from analysis.importers.folder import IMPORTED
+from analysis.importers.naming import slug
 from analysis.metricrows import MetricRows
 from sdtps.errors import AggregationError
 from sdtps.runfolder import HEARTBEAT_SECONDS, RunFolder
@@ -180,9 +182,10 @@ def collect(
 
 
 def _found(study: str, runs_dir: Path, known: set[Path]) -> tuple[list[_Source], list[Path]]:
-    """Imported runs below runs/STUDY/, and folders that are neither imported nor planned."""
+    """Imported runs below runs/_imported/STUDY/, and folders that are neither imported nor planned."""
     imported, strays = [], []
-    for file in sorted((runs_dir / study).glob("*/seed*/run.json")):
+    places = (runs_dir / study, runs_dir / IMPORTED / slug(study))
+    for file in (f for place in places for f in sorted(place.glob("*/seed*/run.json"))):
         if file.parent in known:
             continue
         folder = RunFolder(file.parent)

@@ -1,0 +1,183 @@
+"""Imported runs as a study of their own, where no manifest plans them.
+
+Offers what analysis asks of `ablations.manifest.Study`; nothing is planned, so nothing can be missing,
+and there is no configuration of ours, so nothing can be rerun.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ablations.spec import FigureSpec, MetricSpec, TableSpec
+from analysis.importers.columns import is_share
+from analysis.importers.folder import IMPORTED
+from analysis.importers.naming import slug
+from analysis.importers.record import LogError
+from sdtps.errors import did_you_mean
+from sdtps.runfolder import RunFolder
+
+_LOWER_IS_BETTER = ("loss", "error", "err", "fid", "perplexity")
+_LABELS = {f"rank{k}": f"Rank-{k}" for k in (1, 5, 10, 20)}
+
+
+@dataclass(frozen=True)
+class ImportedVariant:
+    """A variant that somebody else ran. `config` is what their log printed, flat and as text."""
+
+    name: str
+    slug: str
+    label: str
+    config: dict[str, str]
+    overrides: dict[str, str]  # settings in which the variants of the study differ
+    components: dict[str, bool] = field(default_factory=dict)
+    label_tex: str | None = None
+    source: str | None = None  # the file it was read from
+    note: str = ""
+    color: str | None = None
+
+
+@dataclass(frozen=True)
+class ImportedStudy:
+    """Runs of other people under one name; see `ablations.manifest.Study` for the attributes."""
+
+    name: str
+    path: Path
+    variants: dict[str, ImportedVariant]
+    seeds: tuple[int, ...]
+    baseline: str
+    metrics: dict[str, MetricSpec]
+    digest: str
+    task: str = "reid"
+    title: str = ""
+    notes: str = ""
+    tables: tuple[TableSpec, ...] = ()
+    figures: tuple[FigureSpec, ...] = ()
+    reported: tuple[Any, ...] = ()
+    imported: bool = True
+
+    def runs(self) -> list[Any]:
+        """Nothing is planned."""
+        return []
+
+    @cached_property
+    def _usual(self) -> dict[str, str]:
+        return self.variants[self.baseline].config if self.variants else {}
+
+    def differences(self, variant: str) -> dict[str, tuple[Any, Any]]:
+        """Settings in which a variant differs from the baseline: (there, here)."""
+        config = self.variants[variant].config
+        keys = [*self._usual, *(k for k in config if k not in self._usual)]
+        return {
+            k: (self._usual.get(k), config.get(k)) for k in keys if self._usual.get(k) != config.get(k)
+        }
+
+
+def imported_names(runs_dir: Path | str) -> list[str]:
+    """Names of all studies that have imported runs."""
+    names = {
+        str(RunFolder(file.parent).run().get("study", file.parents[2].name))
+        for file in (Path(runs_dir) / IMPORTED).glob("*/*/seed*/run.json")
+    }
+    return sorted(names)
+
+
+def imported_study(name: str, runs_dir: Path | str) -> ImportedStudy:
+    """The imported runs called `name`.
+
+    Raises:
+        LogError: nothing was imported under that name.
+    """
+    place = Path(runs_dir) / IMPORTED / slug(name)
+    records = [RunFolder(file.parent).run() for file in sorted(place.glob("*/seed*/run.json"))]
+    records = [record for record in records if record.get("imported")]
+    if not records:
+        known = imported_names(runs_dir)
+        hint = did_you_mean(name, known) if known else "Import logs first: python -m analysis import"
+        raise LogError(f"{place}: no imported runs. {hint}")
+    by_variant: dict[str, dict[str, Any]] = {}
+    for record in records:
+        by_variant.setdefault(str(record["variant"]), record)
+    differing = _differing([r.get("imported_config") or {} for r in by_variant.values()])
+    variants = {variant: _variant(variant, record, differing) for variant, record in by_variant.items()}
+    seeds = sorted({int(record.get("seed", 0)) for record in records})
+    dataset = {str(record["imported"]["facts"].get("dataset") or "") for record in records} - {""}
+    return ImportedStudy(
+        name=name,
+        path=place,
+        variants=variants,
+        seeds=tuple(seeds),
+        baseline=_baseline(variants),
+        metrics=_metrics(records),
+        digest=hash_of(records),
+        title=f"{name} ({', '.join(sorted(dataset))}, imported)" if dataset else f"{name} (imported)",
+        notes="Read from other people's logs; the seed and what selected the best epoch are theirs.",
+    )
+
+
+def hash_of(records: Sequence[dict[str, Any]]) -> str:
+    """Sixteen digits that change when any log behind the study changes."""
+    text = "\0".join(sorted(str(record["imported"].get("sha256")) for record in records))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _variant(name: str, record: dict[str, Any], differing: set[str]) -> ImportedVariant:
+    config = {str(k): str(v) for k, v in (record.get("imported_config") or {}).items()}
+    imported = record["imported"]
+    label = str(record.get("label") or name)
+    return ImportedVariant(
+        name=name,
+        slug=slug(name),
+        label=label,
+        config=config,
+        overrides={key: config[key] for key in sorted(differing) if key in config},
+        components=dict(imported.get("components") or {}),
+        source=f"{imported.get('source_folder')}/{imported.get('source')}",
+        note="; ".join(imported.get("notes") or []),
+    )
+
+
+def _differing(configs: Sequence[dict[str, Any]]) -> set[str]:
+    keys = {key for config in configs for key in config}
+    return {key for key in keys if len({str(config.get(key)) for config in configs}) > 1}
+
+
+def _baseline(variants: dict[str, ImportedVariant]) -> str:
+    """The variant that is called so, or has no component, or else the first."""
+    for variant in variants.values():
+        if variant.label == "baseline":
+            return variant.name
+    return next(
+        (v.name for v in variants.values() if "baseline" in v.name.lower()), next(iter(variants))
+    )
+
+
+def _metrics(records: Sequence[dict[str, Any]]) -> dict[str, MetricSpec]:
+    """Scores that any run was evaluated on; other heads than the main one are left to the curves."""
+    names: dict[str, None] = {}
+    printed: dict[str, list[float]] = {}
+    for record in records:
+        for name, value in (record["imported"].get("best") or {}).items():
+            if isinstance(value, float) and "/" not in name:
+                names.setdefault(name)
+                printed.setdefault(name, []).append(value)
+    return {
+        name: MetricSpec(
+            direction="down" if any(word in name.lower() for word in _LOWER_IS_BETTER) else "up",
+            digits=_digits(printed[name], 2 if is_share(name) else 0),
+            unit="%" if is_share(name) else "",
+            label=_LABELS.get(name),
+        )
+        for name in names
+    }
+
+
+def _digits(values: Sequence[float], shift: int) -> int:
+    """Decimals that the logs print, after `shift` digits go to the per cent: between 1 and 4."""
+    exponents = [Decimal(repr(value)).scaleb(shift).normalize().as_tuple().exponent for value in values]
+    return min(max([1, *(-e for e in exponents if isinstance(e, int))]), 4)
