@@ -1,0 +1,125 @@
+"""What holds for any mask, size and precision in the aggregation."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sdtps.aggregation import (
+    DualTokenAggregation,
+    TokenAggregation,
+    aggregated_count,
+    mask_logits,
+)
+from sdtps.config import SdtpsConfig
+from sdtps.errors import ConfigError
+
+MASKS = ("none", "subtract_1", "subtract_1e10", "log", "importance", "multiply")
+few = settings(max_examples=25, deadline=None)
+
+
+def parameters(module: torch.nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def test_parameter_counts_are_the_published_ones() -> None:
+    assert parameters(TokenAggregation(SdtpsConfig(), 512, 39)) == 57_368
+    assert parameters(DualTokenAggregation(SdtpsConfig(), 512, 39)) == 114_735
+    assert TokenAggregation(SdtpsConfig(), 512, 39).weight[1].out_features == 102
+
+
+@few
+@given(st.integers(0, 1000), st.sampled_from(MASKS), st.integers(1, 20), st.integers(1, 9))
+def test_rows_sum_to_1(seed: int, mask: str, kept: int, outputs: int) -> None:
+    torch.manual_seed(seed)
+    module = TokenAggregation(SdtpsConfig(mask=mask, aggregation="single"), 20, outputs)
+    decision = (torch.rand(3, kept) > 0.5).float()
+    weights = module.weights(module.weight, torch.randn(3, kept, 20), decision, torch.rand(3, kept))
+    assert weights.shape == (3, outputs, kept)
+    assert (weights >= 0).all()
+    torch.testing.assert_close(weights.sum(-1), torch.ones(3, outputs))
+
+
+@pytest.mark.parametrize("mask", ["subtract_1e10", "log"])
+def test_dropped_tokens_weigh_nothing(mask: str) -> None:
+    torch.manual_seed(0)
+    module = TokenAggregation(SdtpsConfig(mask=mask, aggregation="single"), 20, 4)
+    tokens, decision = torch.randn(2, 6, 20), torch.tensor([1.0, 0, 1, 1, 0, 1]).expand(2, 6)
+    weights = module.weights(module.weight, tokens, decision)
+    assert weights[..., decision[0] == 0].max() < 1e-30
+    kept = module.weights(module.weight, tokens[:, decision[0] == 1])
+    torch.testing.assert_close(weights[..., decision[0] == 1], kept)
+
+
+@pytest.mark.parametrize("mask", ["subtract_1", "subtract_1e10", "log"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_hard_mask_of_ones_changes_no_bit(mask: str, dtype: torch.dtype) -> None:
+    logits = torch.randn(2, 4, 6, dtype=dtype)
+    constant = SdtpsConfig(mask=mask, aggregation="single").mask_constant
+    ones = torch.ones(2, 6, dtype=dtype)
+    assert torch.equal(mask_logits(logits, mask, constant=constant, decision=ones), logits)
+
+
+def test_the_gradient_to_the_decision_is_the_constant_and_bounded_with_log() -> None:
+    """The whole Gumbel explosion in one line: d logits / d D = C."""
+    norms = {}
+    for mask in ("subtract_1", "subtract_1e10", "log"):
+        torch.manual_seed(0)
+        module = TokenAggregation(SdtpsConfig(mask=mask, aggregation="single"), 20, 4)
+        decision = torch.ones(2, 6, requires_grad=True)
+        module(torch.randn(2, 6, 20), decision).square().sum().backward()
+        norms[mask] = decision.grad.norm().item()
+    assert norms["subtract_1e10"] / norms["subtract_1"] == pytest.approx(1e10, rel=1e-3)
+    assert norms["log"] / norms["subtract_1"] == pytest.approx(1, rel=1e-3)
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-45, 1e-30, 0.5, 1.0])
+def test_log_mask_has_finite_gradients_for_any_decision(value: float) -> None:
+    decision = torch.full((1, 3), value)
+    decision[0, 0] = 1.0
+    decision.requires_grad_(True)
+    logits = torch.randn(1, 2, 3, requires_grad=True)
+    weights = mask_logits(logits, "log", decision=decision).softmax(-1)
+    (weights * torch.arange(3.0)).sum().backward()
+    assert torch.isfinite(decision.grad).all()
+    assert torch.isfinite(logits.grad).all()
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("how", ["bf16", "fp16", "autocast_bf16", "autocast_fp16"])
+def test_masks_stay_finite_in_low_precision(mask: str, how: str) -> None:
+    """1e10 is inf in float16, and inf - inf NaN; the published float32 arithmetic knows neither."""
+    dtype = torch.bfloat16 if how.endswith("bf16") else torch.float16
+    torch.manual_seed(0)
+    module = TokenAggregation(SdtpsConfig(mask=mask, aggregation="single"), 20, 4)
+    tokens, score = torch.randn(2, 6, 20), torch.rand(2, 6)
+    decision = torch.tensor([1.0, 0, 1, 1, 0, 1]).expand(2, 6)
+    expected = module(tokens, decision, score)
+    if how.startswith("autocast"):
+        with torch.autocast("cpu", dtype=dtype):
+            output = module(tokens, decision, score)
+    else:
+        output = module.to(dtype)(tokens.to(dtype), decision.to(dtype), score.to(dtype))
+    assert output.dtype == dtype
+    torch.testing.assert_close(output.float(), expected, rtol=0.05, atol=0.05)
+
+
+def test_equation_4_adds_both_branches() -> None:
+    torch.manual_seed(0)
+    dual = DualTokenAggregation(SdtpsConfig(), 20, 4)
+    sparse, dense = torch.randn(2, 6, 20), torch.randn(2, 7, 20)
+    single = TokenAggregation(SdtpsConfig(aggregation="single"), 20, 4)
+    total = torch.zeros(2, 4, 20)
+    for tokens, weight in ((sparse, dual.weight_sparse), (dense, dual.weight_dense)):
+        single.weight.load_state_dict(weight.state_dict())
+        total = total + single(tokens)
+    torch.testing.assert_close(dual(sparse, dense), total)
+
+
+def test_ratios_that_leave_no_token_are_refused_with_the_numbers() -> None:
+    with pytest.raises(
+        ConfigError, match=r"int\(4 patches x aggregation_ratio 0.4 x keep_ratio 0.5\) = 0"
+    ):
+        aggregated_count(4, 0.4, 0.5)

@@ -1,0 +1,233 @@
+"""What holds for any score, size and precision in the selection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from sdtps.config import SdtpsConfig
+from sdtps.selection import (
+    TokenSelection,
+    cosine_attention,
+    gumbel_noise,
+    kept_count,
+    minmax,
+    order,
+    soft_sort,
+    straight_through,
+)
+
+few = settings(max_examples=25, deadline=None)
+
+
+def inputs(batch: int = 3, patches: int = 16, width: int = 20, seed: int = 0) -> tuple[Tensor, ...]:
+    """Tokens and three guides: own, first, second."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randn(batch, patches, width, generator=generator)
+    return tokens, *(torch.randn(batch, width, generator=generator) for _ in range(3))
+
+
+def select(config: SdtpsConfig, seed: int = 0, **sizes: int) -> tuple[TokenSelection, Any, Tensor]:
+    """A selection in training mode, its result and the tokens that collect its gradient."""
+    torch.manual_seed(seed)
+    tokens, own, first, second = inputs(seed=seed, **sizes)
+    tokens.requires_grad_(True)
+    module = TokenSelection(config, tokens.shape[-1])
+    return module, module(tokens, *module.attentions(tokens, own, [first, second])), tokens
+
+
+@few
+@given(st.integers(0, 1000), st.floats(0.0, 0.5), st.integers(2, 40))
+def test_equation_3_stays_within_0_and_1_plus_2_beta(seed: int, beta: float, patches: int) -> None:
+    _, selection, _ = select(SdtpsConfig(beta=beta), seed, patches=patches)
+    assert selection.score.min() >= 0
+    assert selection.score.max() <= (1 + 2 * beta) * (1 + 1e-6)
+
+
+@few
+@given(st.integers(0, 1000), st.integers(1, 40), st.floats(0.01, 1.0))
+def test_the_decision_keeps_exactly_the_counted_tokens(
+    seed: int, patches: int, keep_ratio: float
+) -> None:
+    config = SdtpsConfig(keep_ratio=keep_ratio)
+    _, selection, tokens = select(config, seed, patches=patches)
+    kept = kept_count(patches, keep_ratio)
+    assert torch.equal(selection.decision.sum(-1), torch.full((3,), float(kept)))
+    assert selection.tokens.shape == (3, kept, 20)
+    assert (selection.kept_score.diff(dim=-1) <= 0).all()
+    assert torch.isfinite(selection.extra).all()
+    chosen = tokens[selection.decision.bool()].view(3, kept, 20)
+    assert torch.equal(chosen.sort(dim=1).values, selection.tokens.sort(dim=1).values)
+
+
+def test_nothing_dropped_gives_a_zero_extra_token() -> None:
+    for extra in ("softmax", "uniform"):
+        _, selection, _ = select(SdtpsConfig(keep_ratio=1.0, extra_token=extra))
+        assert torch.equal(selection.extra, torch.zeros(3, 1, 20))
+
+
+@few
+@given(st.integers(0, 1000), st.sampled_from([0.5, 1.0, 5.0, 10.0]))
+def test_gumbel_changes_no_bit_of_the_forward(seed: int, temperature: float) -> None:
+    _, plain, _ = select(SdtpsConfig(), seed)
+    config = SdtpsConfig(decision="gumbel_ste", temperature=temperature)
+    _, noisy, _ = select(config, seed)
+    assert torch.equal(plain.decision, noisy.decision)
+    assert torch.equal(plain.tokens, noisy.tokens)
+    assert torch.equal(plain.extra, noisy.extra)
+    assert torch.equal(noisy.kept_decision, torch.ones_like(noisy.kept_decision))
+
+
+def test_the_other_order_of_the_straight_through_sum_is_wrong_by_hundreds_after_the_mask() -> None:
+    hard = torch.ones(100_000)
+    soft = torch.rand(100_000, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(straight_through(hard, soft), hard)
+    reordered = (hard + soft) - soft.detach()
+    error = (reordered - hard).abs().max().item()
+    assert error == pytest.approx(5.96e-8, rel=0.01)
+    assert error * 1e10 == pytest.approx(596, rel=0.01)
+
+
+def test_noise_is_drawn_in_training_only_unless_asked_for() -> None:
+    tokens, own, first, second = inputs()
+    for noise_in_eval in (False, True):
+        config = SdtpsConfig(decision="gumbel_ste", noise_in_eval=noise_in_eval, no_grad="none")
+        module = TokenSelection(config, 20).eval()
+        selection = module(tokens, *module.attentions(tokens, own, [first, second]))
+        assert selection.decision.requires_grad is noise_in_eval
+
+
+def test_noise_repeats_with_the_seed_and_differs_without() -> None:
+    config = SdtpsConfig(decision="gumbel_ste")
+    module = TokenSelection(config, 20)
+    tokens, own, first, second = inputs()
+    weights = torch.linspace(-1, 1, 16)
+
+    def gradient(seed: int) -> Tensor:
+        module.zero_grad()
+        torch.manual_seed(seed)
+        selection = module(tokens, *module.attentions(tokens, own, [first, second]))
+        (selection.decision * weights).sum().backward()
+        return next(p.grad.clone() for p in module.parameters() if p.grad is not None)
+
+    assert torch.equal(gradient(0), gradient(0))
+    assert not torch.equal(gradient(0), gradient(1))
+
+
+def test_gumbel_noise_limits_and_where_a_clamp_of_5_binds() -> None:
+    edge = gumbel_noise(torch.tensor([0.0, 1 - 2**-24]))
+    assert edge[0].item() == pytest.approx(-3.03, abs=0.01)  # so a lower bound of -5 never binds
+    assert edge[1].item() == pytest.approx(16.62, abs=0.05)
+    draws = gumbel_noise(torch.rand(1_000_000, generator=torch.Generator().manual_seed(0)))
+    assert draws.mean().item() == pytest.approx(0.577, abs=0.01)
+    assert draws.std().item() == pytest.approx(1.283, abs=0.01)
+    assert (draws > 5).double().mean().item() == pytest.approx(0.0067, abs=0.0005)
+    clamped = gumbel_noise(torch.tensor([0.0, 1 - 2**-24]), clamp=5.0)
+    assert torch.equal(clamped, torch.tensor([edge[0].item(), 5.0]))
+
+
+@pytest.mark.parametrize(
+    ("no_grad", "own", "guides", "tokens_learn"),
+    [
+        ("none", True, True, True),
+        ("cross", True, False, True),
+        ("attention", False, False, True),
+        ("selection", False, False, False),
+    ],
+)
+def test_no_grad_cuts_what_its_placement_names(
+    no_grad: str, own: bool, guides: bool, tokens_learn: bool
+) -> None:
+    tokens, *vectors = (t.requires_grad_(True) for t in inputs())
+    module = TokenSelection(SdtpsConfig(no_grad=no_grad), 20)
+    selection = module(tokens, *module.attentions(tokens, vectors[0], vectors[1:]))
+    assert selection.score.requires_grad is (no_grad != "selection")
+    if tokens_learn:
+        selection.extra.sum().backward()
+    assert [v.grad is not None for v in (tokens, *vectors)] == [tokens_learn, own, guides, guides]
+    assert all((p.grad is not None) is tokens_learn for p in module.parameters())
+
+
+def test_attention_sum_without_normalisation_is_the_released_score() -> None:
+    config = SdtpsConfig(score="attention_sum", normalise="none")
+    module, selection, tokens = select(config)
+    _, own, first, second = inputs()
+    expected = sum(cosine_attention(tokens, g) for g in (own, first, second))
+    torch.testing.assert_close(selection.score, expected)
+    assert list(module.parameters()) == []
+
+
+def test_minmax_of_a_constant_row_is_zero() -> None:
+    assert torch.equal(minmax(torch.full((2, 5), 3.0)), torch.zeros(2, 5))
+
+
+def test_equal_scores_keep_patch_order() -> None:
+    assert torch.equal(order(torch.zeros(1, 9))[1], torch.arange(9)[None])
+
+
+def test_scores_per_caption_select_from_shared_images() -> None:
+    """[T, B, N] scores with [B, N, C] tokens give what each caption alone gives."""
+    tokens, own, *_ = inputs()
+    captions = torch.randn(4, 1, 20, generator=torch.Generator().manual_seed(7))
+    module = TokenSelection(SdtpsConfig(), 20)
+    together = module(tokens, *module.attentions(tokens, own, [captions, captions.roll(1, 0)]))
+    assert together.tokens.shape == (4, 3, 8, 20)
+    for t in range(4):
+        guides = [captions[t], captions.roll(1, 0)[t]]
+        alone = module(tokens, *module.attentions(tokens, own, guides))
+        for a, b in zip(alone, together, strict=True):
+            torch.testing.assert_close(a, b[t])
+
+
+@few
+@given(st.integers(0, 1000))
+def test_soft_rows_sum_to_1_and_tend_to_the_top_k(seed: int) -> None:
+    score = torch.rand(2, 12, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    ordered, index = order(score)
+    rows = soft_sort(score, ordered[:, :5], 0.1)
+    torch.testing.assert_close(rows.sum(-1), torch.ones(2, 5, dtype=torch.float64))
+    cold = soft_sort(score, ordered[:, :5], 1e-9)
+    assert torch.equal(cold.argmax(-1), index[:, :5])
+
+
+def test_soft_decision_trains_every_token_and_evaluates_as_top_k() -> None:
+    tokens, own, first, second = inputs()
+    tokens.requires_grad_(True)
+    module = TokenSelection(SdtpsConfig(decision="soft", temperature=0.1), 20)
+    attentions = module.attentions(tokens, own, [first, second])
+    selection = module(tokens, *attentions)
+    selection.tokens.sum().backward()
+    assert (tokens.grad.abs().sum(-1) > 0).all()
+    assert selection.decision.max() <= 1
+    assert selection.kept_decision.max() <= 1 + 1e-6
+    hard = TokenSelection(SdtpsConfig(), 20)
+    hard.load_state_dict(module.state_dict())
+    for ours, topk in zip(module.eval()(tokens, *attentions), hard(tokens, *attentions), strict=True):
+        assert torch.equal(ours, topk)
+
+
+def test_multiply_lets_the_decision_reach_tokens_and_a_uniform_extra_token() -> None:
+    config = SdtpsConfig(decision="gumbel_ste", mask="multiply", extra_token="uniform")
+    module, selection, tokens = select(config)
+    mean = (tokens * (1 - selection.decision.detach())[..., None]).sum(1) / 8
+    torch.testing.assert_close(selection.extra.squeeze(1), mean)
+    (selection.tokens.sum() + selection.extra.square().sum()).backward()
+    gradients = [p.grad for p in module.parameters()]
+    assert all(g is not None and torch.isfinite(g).all() and g.any() for g in gradients)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("decision", ["topk", "gumbel_ste", "soft"])
+def test_scores_are_float32_in_low_precision(dtype: torch.dtype, decision: str) -> None:
+    tokens, *vectors = (t.to(dtype) for t in inputs())
+    config = SdtpsConfig(decision=decision, temperature=0.1)
+    module = TokenSelection(config, 20).to(dtype)
+    selection = module(tokens, *module.attentions(tokens, vectors[0], vectors[1:]))
+    assert selection.score.dtype == selection.decision.dtype == torch.float32
+    assert selection.tokens.dtype == selection.extra.dtype == dtype
+    assert all(torch.isfinite(t).all() for t in selection)
