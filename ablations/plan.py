@@ -1,0 +1,292 @@
+"""What would be done: a study against the run store gives one action, with its reason, for each run.
+
+Planning is read-only and quick: one listing for each variant, small JSON files, no YAML parsed (except
+a few old configurations, to say how they differ).
+
+    state                     without --retry        with it
+    planned (nothing there)   submit                 submit
+    queued, running, requeued skip                   skip
+    completed                 skip                   `stale`: from scratch, where other code made it
+    diverged                  skip                   `diverged`: submit, from scratch
+    failed, lost              skip                   `failed`: submit, from its checkpoint
+    cancelled                 skip                   `cancelled`: submit, from its checkpoint
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from ablations.spec import Resources
+from ablations.study import RunSpec, Study
+from sdtps.config import resolved
+from sdtps.config.identity import NOT_IN_IDENTITY, flatten
+from sdtps.errors import ConfigError
+from sdtps.runfolder import RunFolder
+
+RETRY_WORDS = ("failed", "diverged", "cancelled", "stale")
+ACTIVE = frozenset({"queued", "running", "requeued"})
+MAX_ARRAY_SIZE = 1001  # SLURM's default MaxArraySize: the largest index is one less
+_EXPLAINED = 20  # older settings that are read and compared in one plan
+
+# new: nothing there. resume: from the run's checkpoint. over: results of the old attempt are put aside.
+Start = Literal["new", "resume", "over"]
+
+
+class State(Protocol):
+    """What planning needs to know of a run's state (see ablations/status.py)."""
+
+    @property
+    def state(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Action:
+    """What is done with one run, and why."""
+
+    run: RunSpec
+    action: Literal["submit", "skip"]
+    reason: str
+    folder: Path
+    state: str
+    start: Start = "new"
+
+
+@dataclass(frozen=True)
+class ResourceClass:
+    """Runs that ask for the same resources: one job array, in as many chunks as the cluster demands."""
+
+    resources: Resources
+    actions: tuple[Action, ...]
+    max_array_size: int = MAX_ARRAY_SIZE
+
+    @property
+    def chunks(self) -> list[tuple[Action, ...]]:
+        """Parts of at most MaxArraySize - 1 runs: the limit is on the index, which starts at 0."""
+        size = max(1, self.max_array_size - 1)
+        return [self.actions[i : i + size] for i in range(0, len(self.actions), size)]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What the submitted runs will cost.
+
+    `basis` counts runs by where their duration comes from: finished runs of the same variant, of other
+    variants of the study, or the time limit (an upper bound).
+    """
+
+    run_hours: float = 0.0
+    gpu_hours: float = 0.0
+    basis: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def is_bound(self) -> bool:
+        return self.basis.get("time limit", 0) > 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    study: Study
+    runs_dir: Path
+    actions: tuple[Action, ...]
+    classes: tuple[ResourceClass, ...]
+    estimate: Estimate
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def submitted(self) -> list[Action]:
+        return [a for a in self.actions if a.action == "submit"]
+
+    @property
+    def skipped(self) -> list[Action]:
+        return [a for a in self.actions if a.action == "skip"]
+
+
+def make_plan(
+    study: Study,
+    runs_dir: Path | str,
+    states: Sequence[State],
+    *,
+    retry: Iterable[str] = (),
+    retry_runs: Iterable[str] = (),
+    code: str | None = None,
+    max_array_size: int = MAX_ARRAY_SIZE,
+) -> Plan:
+    """Decide what happens with each run of `study`.
+
+    Args:
+        states: of `study.runs()`, in that order.
+        retry: states to run again; see the table above.
+        retry_runs: names of runs (`RunSpec.name`) to run again whatever ended them.
+        code: digest of the sources that would run; None leaves staleness out.
+    """
+    runs_dir = Path(runs_dir)
+    runs = study.runs()
+    retry, retry_runs = frozenset(retry), frozenset(retry_runs)
+    older = _Older(study, runs_dir)
+    made_by_other = 0
+    actions = []
+    for run, status in zip(runs, states, strict=True):
+        folder = run.folder(runs_dir)
+        made_by = _code(folder) if code and status.state in ("completed", "diverged") else None
+        stale = made_by is not None and made_by != code
+        why, action, start = _decide(status, stale, made_by, retry, run.name in retry_runs)
+        made_by_other += stale and status.state == "completed" and action == "skip"
+        if status.state == "planned":
+            why = older.reason(run) or why
+        actions.append(Action(run, action, why, folder, status.state, start))
+    warnings = []
+    if made_by_other:
+        warnings.append(
+            f"{made_by_other} completed run{'s were' * (made_by_other > 1) or ' was'} made by other "
+            "code than is here now; tables tell them apart. --retry stale runs them again"
+        )
+    submitted = [a for a in actions if a.action == "submit"]
+    return Plan(
+        study=study,
+        runs_dir=runs_dir,
+        actions=tuple(actions),
+        classes=_classes(submitted, max_array_size),
+        estimate=_estimate(actions, submitted),
+        warnings=tuple(warnings),
+    )
+
+
+def _decide(
+    status: State, stale: bool, made_by: str | None, retry: frozenset[str], named: bool
+) -> tuple[str, Literal["submit", "skip"], Start]:
+    """(reason, action, start): the table at the top of this file."""
+    state = status.state
+    ended = f"{state}: {status.reason}" if status.reason else state
+    if state == "planned":
+        return "no run yet", "submit", "new"
+    if state in ACTIVE:
+        return ended, "skip", "resume"
+    if state == "completed":
+        if stale and ("stale" in retry or named):
+            return f"made by other code ({made_by}): run again", "submit", "over"
+        if named:
+            return (
+                "completed: asked for by name, but its code and settings are unchanged",
+                "skip",
+                "over",
+            )
+        return f"completed by other code ({made_by})" if stale else "completed", "skip", "resume"
+    word = "failed" if state == "lost" else state
+    if word in retry or named or (stale and "stale" in retry):
+        over = state == "diverged"  # going on from a diverged checkpoint would diverge again
+        how = "from scratch" if over else "again"
+        return f"{ended}; {how}", "submit", "over" if over else "resume"
+    return f"{ended} (--retry {word} runs it again)", "skip", "resume"
+
+
+def _code(folder: Path) -> str | None:
+    """Digest of the sources that made the run, or None where it is not recorded."""
+    code = _json(folder / "run.json").get("code")
+    return str(code["digest"]) if isinstance(code, dict) and code.get("digest") else None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+class _Older:
+    """Runs of the same variant and seed with another identity: a setting or default has changed."""
+
+    def __init__(self, study: Study, runs_dir: Path) -> None:
+        self._root = runs_dir / study.name
+        self._listed: dict[str, dict[str, list[str]]] = {}
+        self._explained: dict[str, str] = {}
+
+    def reason(self, run: RunSpec) -> str | None:
+        others = self._seeds(run.slug).get(f"seed{run.seed}", [])
+        if not others:
+            return None
+        newest = max((self._root / run.slug / name for name in others), key=_modified)
+        if run.slug not in self._explained and len(self._explained) < _EXPLAINED:
+            self._explained[run.slug] = _what_changed(newest, run)
+        changed = self._explained.get(run.slug, "settings or defaults changed")
+        return f"new settings: {changed} (the older run stays in {newest.name})"
+
+    def _seeds(self, slug: str) -> dict[str, list[str]]:
+        """seedK to folder names."""
+        if slug not in self._listed:
+            seeds: dict[str, list[str]] = {}
+            try:
+                with os.scandir(self._root / slug) as entries:
+                    names = [e.name for e in entries if e.name.startswith("seed") and "-" in e.name]
+            except OSError:
+                names = []
+            for name in names:
+                seeds.setdefault(name.partition("-")[0], []).append(name)
+            self._listed[slug] = seeds
+        return self._listed[slug]
+
+
+def _modified(folder: Path) -> float:
+    try:
+        return folder.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _what_changed(folder: Path, run: RunSpec) -> str:
+    try:
+        old = flatten(resolved(RunFolder(folder).config()))
+    except ConfigError:
+        return "the configuration's keys changed"
+    new = flatten(resolved(run.config))
+    changed = [
+        f"{k} {old.get(k)} → {new.get(k)}"
+        for k in {**new, **old}
+        if old.get(k) != new.get(k) and k not in NOT_IN_IDENTITY
+    ]
+    more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+    return ", ".join(changed[:3]) + more or "the meaning of the configuration changed"
+
+
+def _classes(submitted: list[Action], max_array_size: int) -> tuple[ResourceClass, ...]:
+    grouped: dict[str, list[Action]] = {}
+    for action in submitted:
+        grouped.setdefault(action.run.resources.key(), []).append(action)
+    return tuple(
+        ResourceClass(group[0].run.resources, tuple(group), max_array_size)
+        for group in grouped.values()
+    )
+
+
+def _estimate(actions: list[Action], submitted: list[Action]) -> Estimate:
+    """From the training time of finished runs; read only where something is submitted."""
+    if not submitted:
+        return Estimate()
+    seconds: dict[str, list[float]] = {}
+    for action in actions:
+        if action.state == "completed":
+            took = _json(action.folder / "result.json").get("train_seconds")
+            if isinstance(took, (int, float)) and not isinstance(took, bool) and took > 0:
+                seconds.setdefault(action.run.variant, []).append(float(took))
+    everything = [s for group in seconds.values() for s in group]
+    basis: dict[str, int] = {}
+    run_hours = gpu_hours = 0.0
+    for action in submitted:
+        resources = action.run.resources
+        if own := seconds.get(action.run.variant):
+            word, hours = "same variant", sum(own) / len(own) / 3600
+        elif everything:
+            word, hours = "other variants", sum(everything) / len(everything) / 3600
+        else:
+            word, hours = "time limit", resources.timeout_min / 60
+        basis[word] = basis.get(word, 0) + 1
+        run_hours += hours
+        gpu_hours += hours * resources.gpus * resources.nodes
+    return Estimate(run_hours, gpu_hours, basis)

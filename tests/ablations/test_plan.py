@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ablations.manifest import load_study
+from ablations.plan import Plan, make_plan
+from ablations.study import RunSpec, Study
+from sdtps.runfolder import RunFolder
+
+MANIFEST = """\
+study: small
+task: reid
+seeds: [0, 1]
+baseline: topk
+varies: [sdtps.decision, sdtps.keep_ratio]
+resources: {gpus: 2, timeout_min: 120}
+variants:
+  topk: {}
+  soft: {sdtps.decision: soft, resources: {gpus: 0}}
+"""
+
+
+@dataclass
+class State:
+    state: str
+    reason: str = ""
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    path = tmp_path / "small.yaml"
+    path.write_text(MANIFEST)
+    return load_study(path)
+
+
+def create(run: RunSpec, runs_dir: Path, code: str = "new", seconds: float | None = None) -> RunFolder:
+    folder = RunFolder(run.folder(runs_dir))
+    folder.create(run.config, {"study": run.study, "seed": run.seed, "code": {"digest": code}})
+    if seconds is not None:
+        folder.write_result({"attempt": 1, "train_seconds": seconds})
+    return folder
+
+
+def plan_of(study: Study, runs_dir: Path, state: str, **options: object) -> Plan:
+    return make_plan(study, runs_dir, [State(state, "why")] * 4, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("state", "retry", "action", "start"),
+    [
+        ("planned", [], "submit", "new"),
+        ("planned", ["failed"], "submit", "new"),
+        ("queued", ["failed", "diverged", "cancelled", "stale"], "skip", None),
+        ("running", ["failed", "diverged", "cancelled", "stale"], "skip", None),
+        ("requeued", ["failed", "diverged", "cancelled", "stale"], "skip", None),
+        ("completed", ["failed", "diverged", "cancelled"], "skip", None),
+        ("failed", [], "skip", None),
+        ("failed", ["diverged"], "skip", None),
+        ("failed", ["failed"], "submit", "resume"),
+        ("lost", ["failed"], "submit", "resume"),
+        ("diverged", ["failed"], "skip", None),
+        ("diverged", ["diverged"], "submit", "over"),
+        ("cancelled", ["failed"], "skip", None),
+        ("cancelled", ["cancelled"], "submit", "resume"),
+    ],
+)
+def test_the_decision_table(
+    study: Study, tmp_path: Path, state: str, retry: list[str], action: str, start: str | None
+) -> None:
+    plan = plan_of(study, tmp_path, state, retry=retry)
+    assert {a.action for a in plan.actions} == {action}
+    if start is not None:
+        assert {a.start for a in plan.submitted} == {start}
+
+
+def test_a_run_can_be_retried_by_name_alone(study: Study, tmp_path: Path) -> None:
+    name = study.runs()[2].name
+    plan = plan_of(study, tmp_path, "diverged", retry_runs=[name])
+    assert [a.run.name for a in plan.submitted] == [name]
+
+
+def test_completed_runs_of_other_code_are_told_and_kept_unless_asked(
+    study: Study, tmp_path: Path
+) -> None:
+    for i, run in enumerate(study.runs()):
+        create(run, tmp_path, code="old" if i == 1 else "new", seconds=60)
+    plan = plan_of(study, tmp_path, "completed", code="new")
+    assert plan.submitted == []
+    assert plan.actions[1].reason == "completed by other code (old)"
+    assert "1 completed run was made by other code" in plan.warnings[0]
+    again = plan_of(study, tmp_path, "completed", code="new", retry=["stale"])
+    assert [(a.run.seed, a.start) for a in again.submitted] == [(1, "over")]
+    assert again.warnings == ()
+    assert plan_of(study, tmp_path, "completed", code=None, retry=["stale"]).submitted == []
+
+
+def test_a_changed_setting_makes_a_new_run_and_says_what_changed(study: Study, tmp_path: Path) -> None:
+    for run in study.runs():
+        create(run, tmp_path)
+    study.path.write_text(MANIFEST.replace("seeds:", "overrides: {sdtps.beta: 0.1}\nseeds:"))
+    changed = load_study(study.path)
+    plan = plan_of(changed, tmp_path, "planned")
+    assert len(plan.submitted) == 4
+    assert "sdtps.beta 0.25 → 0.1" in plan.actions[0].reason
+    assert study.runs()[0].folder(tmp_path).name in plan.actions[0].reason
+
+
+def test_runs_with_equal_resources_share_an_array(study: Study, tmp_path: Path) -> None:
+    plan = plan_of(study, tmp_path, "planned", max_array_size=2)
+    assert [(c.resources.gpus, len(c.actions)) for c in plan.classes] == [(2, 2), (0, 2)]
+    assert [len(part) for part in plan.classes[0].chunks] == [1, 1]
+
+
+def test_cost_comes_from_the_same_variant_then_others_then_the_limit(
+    study: Study, tmp_path: Path
+) -> None:
+    bound = plan_of(study, tmp_path, "planned").estimate
+    assert (bound.run_hours, bound.gpu_hours, bound.is_bound) == (8.0, 8.0, True)
+    create(study.runs()[0], tmp_path, seconds=1800)
+    states = [State("completed"), State("planned"), State("planned"), State("running")]
+    estimate = make_plan(study, tmp_path, states).estimate
+    assert estimate.basis == {"same variant": 1, "other variants": 1}
+    assert (estimate.run_hours, estimate.gpu_hours) == (1.0, 1.0)
+    assert not estimate.is_bound
+
+
+def test_torn_and_foreign_files_do_not_stop_a_plan(study: Study, tmp_path: Path) -> None:
+    folder = create(study.runs()[0], tmp_path, seconds=1)
+    folder.run_file.write_bytes(b'{"code": {"dig')
+    folder.result_file.write_bytes(b"[1]")
+    (tmp_path / "small" / "topk" / "seedx").mkdir()
+    (tmp_path / "small" / "soft").write_text("a file where a folder should be")
+    states = [State("completed"), *[State("planned")] * 3]
+    assert len(make_plan(study, tmp_path, states, code="new").submitted) == 3
+
+
+def test_ten_thousand_run_folders_are_planned_within_five_seconds(tmp_path: Path) -> None:
+    lines = [f"  v{i}: {{sdtps.keep_ratio: {0.1 + i / 3000:.6f}}}" for i in range(998)]
+    path = tmp_path / "small.yaml"
+    text = MANIFEST.replace("[0, 1]", "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]")
+    path.write_text(text + "\n".join(lines) + "\n")
+    study = load_study(path)
+    runs = study.runs()
+    assert len(runs) == 10_000
+    record = json.dumps({"study": "small", "code": {"digest": "new"}})
+    for run in runs[:-1]:
+        folder = run.folder(tmp_path)
+        os.makedirs(folder)  # noqa: PTH103
+        (folder / "run.json").write_text(record)
+        (folder / "result.json").write_text('{"train_seconds": 60.0}')
+    states = [State("completed")] * 9_999 + [State("planned")]
+    start = time.process_time()
+    plan = make_plan(study, tmp_path, states, code="new")
+    assert time.process_time() - start < 5.0
+    assert len(plan.submitted) == 1
