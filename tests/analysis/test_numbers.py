@@ -1,0 +1,85 @@
+"""A number is rounded once, in decimal, and never printed as something that is no number."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ablations.spec import MetricSpec
+from analysis.numbers import decimals, duration, fixed, in_unit, printed, scientific, signed
+
+PERCENT = MetricSpec(direction="up", digits=1)
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (0.25, 1, "0.3"),  # half to even would be 0.2
+        (0.35, 1, "0.4"),
+        (0.285, 2, "0.29"),
+        (2.5, 0, "3"),
+        (-2.5, 0, "-3"),
+        (81.25, 1, "81.3"),
+        (-0.04, 1, "0.0"),
+        (1e-9, 3, "0.000"),
+        (1e9, 1, "1000000000.0"),
+        (np.float64(0.25), 1, "0.3"),
+        (np.float32(0.5), 1, "0.5"),
+    ],
+)
+def test_halves_go_up_and_zero_has_no_sign(value, digits, text):
+    assert fixed(value, digits) == text
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float64("nan")])
+def test_what_is_no_number_is_refused(value):
+    with pytest.raises(ValueError, match="cannot be printed"):
+        fixed(value, 1)
+
+
+def test_differences_carry_their_sign():
+    assert [signed(v, 1) for v in (0.44, -1.25, 0.04, -0.04, 0.0)] == [
+        "+0.4",
+        "-1.3",
+        "0.0",
+        "0.0",
+        "0.0",
+    ]
+
+
+def test_per_cent_is_exact_before_it_is_rounded():
+    assert printed(0.8125, PERCENT) == "81.3"
+    assert in_unit(0.285, PERCENT) == Decimal("28.500")
+    assert 0.285 * 100 != 28.5  # what multiplying floats would have printed from
+    assert printed(12.345, MetricSpec(direction="down", digits=2, unit="px")) == "12.35"
+
+
+def test_a_rounded_difference_is_not_the_difference_of_rounded_means():
+    assert printed(0.8134 - 0.8116, PERCENT) == "0.2"
+    assert float(printed(0.8134, PERCENT)) - float(printed(0.8116, PERCENT)) < 0.11
+
+
+def test_precision_of_reported_numbers_is_read_from_their_text():
+    assert [decimals(t) for t in ("79.0", "79", "0.125")] == [1, 0, 3]
+
+
+def test_large_numbers_have_a_mantissa_below_ten():
+    assert scientific(7.0e9) == ("7.0", 9)
+    assert scientific(9.99e8) == ("1.0", 9)
+    assert scientific(0.0) == ("0.0", 0)
+    assert scientific(0.034) == ("3.4", -2)
+
+
+def test_durations_read_in_their_unit():
+    assert [duration(s) for s in (42.4, 210, 7560)] == ["42 s", "3.5 min", "2.1 h"]
+
+
+@given(st.floats(-1e12, 1e12), st.integers(0, 6))
+def test_printing_is_within_half_a_unit_of_the_last_place(value, digits):
+    error = abs(Decimal(fixed(value, digits)) - Decimal(repr(value)))
+    assert error <= Decimal(5).scaleb(-digits - 1)
