@@ -1,0 +1,250 @@
+"""The ledger's verdicts as JSON, LaTeX and Markdown, and the command that writes them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analysis.claims import Answer, Claim, counts, evaluate, load, studies_named
+from analysis.latex import escape
+from analysis.verdicts import DECIDED, WORDS
+from sdtps import atomic
+
+if TYPE_CHECKING:
+    from analysis.collect import Collected
+
+LEDGER = Path("paper/claims.yaml")
+SHOWN = 2  # measurements in a table's cell; the JSON holds all
+KIND_TITLES = {
+    "structure": "Structure and numbers",
+    "gradient": "Gradients",
+    "source": "Released code and documentation",
+    "training": "Training",
+    "reported": "Other people's logs",
+}
+
+
+# -- words --------------------------------------------------------------------------------------
+
+
+def evidence(answer: Answer, shown: int = SHOWN) -> str:
+    """What a table says beside the verdict: the reason, or the most telling measurements.
+
+    Where statements failed they come first: they are why a claim is refuted or only partly right.
+    """
+    if answer.verdict.word == "not tested":
+        return f"needs {answer.verdict.why}"
+    ordered = sorted(answer.statements, key=lambda s: bool(s.holds))
+    measured = list(dict.fromkeys(s.measured for s in ordered if s.measured))
+    text = "; ".join(measured[:shown])
+    if len(measured) > shown:
+        text += f"; {len(measured) - shown} more"
+    if answer.verdict.why:
+        text = f"{answer.verdict.why} ({text})" if text else answer.verdict.why
+    return text
+
+
+def as_json(answers: Sequence[Answer]) -> dict[str, Any]:
+    """Everything about every claim, ready for strict JSON."""
+    return {
+        "counts": counts(answers),
+        "decided": sum(a.verdict.decided for a in answers),
+        "claims": [
+            {
+                "id": a.claim.id,
+                "claim": a.claim.claim,
+                "source": a.claim.source,
+                "kind": a.claim.kind,
+                "verdict": a.verdict.word,
+                "why": a.verdict.why,
+                "evidence": evidence(a),
+                "limits": a.claim.limits,
+                "statements": [
+                    {
+                        "says": s.says,
+                        "holds": s.holds,
+                        "measured": s.measured,
+                        "numbers": {k: _strict(v) for k, v in s.numbers.items()},
+                        "runs": list(s.runs),
+                    }
+                    for s in a.statements
+                ],
+                "runs": list(a.runs),
+            }
+            for a in answers
+        ],
+    }
+
+
+def _strict(value: float | int | str | None) -> float | int | str | None:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def summary(answers: Sequence[Answer]) -> str:
+    """One line: how many of how many are decided, and how."""
+    found = counts(answers)
+    decided = sum(found[w] for w in DECIDED)
+    parts = ", ".join(f"{n} {word}" for word, n in found.items() if n)
+    return f"{decided} of {len(answers)} claims decided: {parts}"
+
+
+# -- files --------------------------------------------------------------------------------------
+
+
+def as_latex(answers: Sequence[Answer]) -> str:
+    """A whole longtable (booktabs, longtable, array): number, claim with source, verdict, evidence."""
+    head = r"\# & Claim (source) & Verdict & Evidence \\"
+    rows = []
+    for kind, group in _by_kind(answers):
+        rows.append(rf"\multicolumn{{4}}{{@{{}}l}}{{\emph{{{escape(KIND_TITLES[kind])}}}}} \\")
+        rows += [
+            f"{a.claim.id} & {escape(a.claim.claim)} ({escape(a.claim.source)}) & "
+            rf"{escape(a.verdict.word)} & {escape(evidence(a))} \\"
+            for a in group
+        ]
+        rows.append(r"\addlinespace")
+    column = r">{\raggedright\arraybackslash}p"
+    return "\n".join(
+        [
+            f"% {summary(answers)}",
+            "% Written by analysis/claim_report.py from paper/claims.yaml; every verdict is computed.",
+            rf"\begin{{longtable}}{{@{{}}r{column}{{0.37\linewidth}}{column}{{0.11\linewidth}}"
+            rf"{column}{{0.40\linewidth}}@{{}}}}",
+            r"\toprule",
+            head,
+            r"\midrule",
+            r"\endfirsthead",
+            r"\toprule",
+            head,
+            r"\midrule",
+            r"\endhead",
+            r"\bottomrule",
+            r"\endlastfoot",
+            *rows[:-1],
+            r"\end{longtable}%",
+            "",
+        ]
+    )
+
+
+def as_markdown(answers: Sequence[Answer]) -> str:
+    """The same table in Markdown, with the limits of each test."""
+    lines = ["# Claims", "", summary(answers) + ".", ""]
+    for kind, group in _by_kind(answers):
+        lines += [f"## {KIND_TITLES[kind]}", "", "| # | claim | source | verdict | evidence |"]
+        lines.append("|---|---|---|---|---|")
+        for a in group:
+            limits = f" *{a.claim.limits}*" if a.claim.limits else ""
+            cells = [str(a.claim.id), a.claim.claim, a.claim.source, a.verdict.word, evidence(a)]
+            safe = [c.replace("|", r"\|") for c in cells]
+            safe[-1] += limits.replace("|", r"\|")
+            lines.append(f"| {' | '.join(safe)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _by_kind(answers: Sequence[Answer]) -> Iterable[tuple[str, list[Answer]]]:
+    for kind in KIND_TITLES:
+        group = [a for a in answers if a.claim.kind == kind]
+        if group:
+            yield kind, group
+
+
+def write(answers: Sequence[Answer], folder: Path) -> list[Path]:
+    """claims.json, claims.tex and claims.md in `folder`; the same verdicts give the same bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic.write_json(folder / "claims.json", as_json(answers))
+    atomic.write_text(folder / "claims.tex", as_latex(answers))
+    atomic.write_text(folder / "claims.md", as_markdown(answers))
+    return [folder / f"claims.{ending}" for ending in ("json", "tex", "md")]
+
+
+# -- the command --------------------------------------------------------------------------------
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `python -m analysis claims`."""
+    parser.add_argument("--ledger", type=Path, default=LEDGER, help="default: %(default)s")
+    parser.add_argument(
+        "--study",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="STUDY.yaml",
+        help="read runs of these studies only; default: every study that a claim names",
+    )
+    parser.add_argument("--studies-dir", type=Path, default=Path("ablations"))
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs"))
+    parser.add_argument("--only", type=int, action="append", metavar="ID", help="these claims only")
+    parser.add_argument("--out", type=Path, default=Path("paper/generated"))
+    parser.add_argument("--json", action="store_true", help="print JSON, write no file")
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Recompute every verdict; print them; write the three files (unless --only or --json).
+
+    Raises:
+        SdtpsError: a ledger or a study with mistakes.
+    """
+    claims = load(arguments.ledger)
+    if arguments.only:
+        claims = [c for c in claims if c.id in arguments.only]
+    collected = runs_behind(
+        claims, arguments.study, studies_dir=arguments.studies_dir, runs_dir=arguments.runs_dir
+    )
+    answers = evaluate(claims, collected, on_claim=_progress(len(claims)))
+    if arguments.json:
+        print(json.dumps(as_json(answers), indent=2, ensure_ascii=False, allow_nan=False))
+        return 0
+    _show(answers)
+    if not arguments.only:
+        for path in write(answers, arguments.out):
+            print(path)
+    return 0
+
+
+def runs_behind(
+    claims: Sequence[Claim], studies: Sequence[Path], *, studies_dir: Path, runs_dir: Path
+) -> Collected:
+    """The runs of the given studies, or of all that `claims` name and `studies_dir` has."""
+    from ablations.manifest import load_study
+    from analysis.collect import collect
+
+    paths = list(studies) or [studies_dir / f"{name}.yaml" for name in studies_named(claims)]
+    return collect([load_study(p) for p in paths if studies or p.exists()], runs_dir)
+
+
+def _progress(total: int) -> Any:
+    """A counter on stderr where that is a terminal: the checks take some seconds."""
+    done = 0
+
+    def step(claim: Claim) -> None:
+        nonlocal done
+        done += 1
+        if sys.stderr.isatty():
+            end = "\n" if done == total else ""
+            print(f"\rclaim {claim.id} ({done}/{total})  ", end=end, file=sys.stderr, flush=True)
+
+    return step
+
+
+def _show(answers: Sequence[Answer]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    colours = dict(zip(WORDS, ("green", "red", "yellow", "magenta", "dim"), strict=True))
+    table = Table(box=None, pad_edge=False)
+    for name in ("#", "claim", "verdict", "evidence"):
+        table.add_column(name, overflow="fold")
+    for a in answers:
+        word = a.verdict.word
+        cells = (str(a.claim.id), a.claim.claim, f"[{colours[word]}]{word}[/]", evidence(a))
+        table.add_row(*(c if i == 2 else c.replace("[", r"\[") for i, c in enumerate(cells)))
+    console = Console()
+    console.print(table)
+    console.print(summary(answers), highlight=False)

@@ -1,0 +1,107 @@
+"""Training claims are decided by runs, seed by seed, and say which runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from planted import NOW, plant, planted_study
+
+from analysis.claim_expressions import Expression
+from analysis.claim_runs import StudyRuns, statement
+from analysis.collect import collect
+from analysis.verdicts import Statement, verdict
+
+STUDY = planted_study("gumbel", ["topk", "gumbel_tau1", "log"], seeds=(0, 1, 2))
+EXPLODES = "peak_loss('gumbel_tau1') >= 2 * peak_loss('topk')"
+
+
+def exploding(step: int) -> float:
+    return 2.0 + step
+
+
+def plant_study(runs: Path, *, gumbel: dict[int, dict[str, Any]] | None = None) -> None:
+    """Top-K and the log mask train; Gumbel explodes, unless `gumbel` says otherwise for a seed."""
+    for seed in STUDY.seeds:
+        for variant in ("topk", "log"):
+            scores = {"mAP": [0.3, 0.6], "rank1": [0.4, 0.7 + 0.01 * seed]}
+            plant(runs, STUDY, variant, seed, scores=scores)
+        fields = {"loss": exploding, "scores": {"mAP": [0.1, 0.1], "rank1": [0.1, 0.1]}}
+        changed = (gumbel or {}).get(seed, {})
+        if changed.get("state") != "missing":
+            plant(runs, STUDY, "gumbel_tau1", seed, **{**fields, **changed})
+
+
+def ask(runs: Path, text: str, over: str = "each_seed") -> Statement:
+    study_runs = StudyRuns(collect([STUDY], runs, now=NOW), "gumbel")
+    return statement(study_runs, "says", Expression(text), over)
+
+
+def test_a_statement_holds_in_every_seed_and_names_the_runs_behind_it(tmp_path: Path) -> None:
+    plant_study(tmp_path)
+    answer = ask(tmp_path, EXPLODES)
+    assert answer.holds is True
+    assert len(answer.runs) == 6
+    assert all((Path(run) / "result.json").exists() for run in answer.runs)
+    # epochs are steps 1 to 5 and 6 to 10: means of 2 + step
+    assert answer.numbers["peak_loss(gumbel_tau1), seed 1"] == pytest.approx(10.0)
+    assert "peak_loss(gumbel_tau1): 10 / 10 / 10" in answer.measured
+
+
+def test_a_diverged_run_counts_as_an_explosion_and_as_the_worst_score(tmp_path: Path) -> None:
+    plant_study(tmp_path, gumbel={2: {"state": "diverged", "stop": (1, 3)}})
+    assert ask(tmp_path, EXPLODES).holds is True
+    worse = ask(tmp_path, "final('gumbel_tau1', 'rank1') <= final('topk', 'rank1') - 0.3")
+    assert worse.holds is True
+    assert worse.numbers["final(gumbel_tau1, rank1), seed 2"] == "diverged"
+    assert "diverged" in worse.measured
+
+
+def test_seeds_that_disagree_leave_the_claim_inconclusive(tmp_path: Path) -> None:
+    calm = {"loss": lambda step: 1.0}
+    plant_study(tmp_path, gumbel={0: calm})
+    answer = ask(tmp_path, EXPLODES)
+    assert answer.holds is None
+    assert "2 of 3 seeds" in answer.why
+    assert verdict([answer]).word == "inconclusive"
+
+
+def test_a_missing_seed_leaves_it_inconclusive_and_gives_the_command(tmp_path: Path) -> None:
+    plant_study(tmp_path, gumbel={1: {"state": "missing"}})
+    answer = ask(tmp_path, EXPLODES)
+    assert answer.holds is None
+    assert "[1]" in answer.why
+    assert "python submit.py" in answer.why
+
+
+def test_without_any_run_it_is_not_tested(tmp_path: Path) -> None:
+    answer = ask(tmp_path, EXPLODES)
+    assert verdict([answer]).word == "not tested"
+    assert "python submit.py" in answer.why
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["peak_loss('gumble') > 1", "final('topk', 'rank2') > 0.1"],
+)
+def test_what_the_study_lacks_is_named(tmp_path: Path, text: str) -> None:
+    plant_study(tmp_path)
+    answer = ask(tmp_path, text)
+    assert answer.needs
+    assert "gumble" in answer.why or "rank2" in answer.why
+
+
+def test_the_mean_over_seeds_may_decide_where_single_seeds_waver(tmp_path: Path) -> None:
+    plant_study(tmp_path)
+    text = "final('topk', 'rank1') >= 0.705"  # 0.70, 0.71, 0.72
+    assert ask(tmp_path, text).holds is None
+    assert ask(tmp_path, text, over="mean").holds is True
+
+
+def test_two_diverged_sides_are_not_compared(tmp_path: Path) -> None:
+    plant_study(tmp_path, gumbel={s: {"state": "diverged", "stop": (1, 3)} for s in STUDY.seeds})
+    plant_twice = "peak_loss('gumbel_tau1') >= 2 * final_loss('gumbel_tau1')"
+    answer = ask(tmp_path, plant_twice)
+    assert answer.holds is None
+    assert "diverged" in answer.why
