@@ -10,78 +10,21 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sdtps.config import identity, parse_config
-from sdtps.config.load import Config
-from sdtps.runfolder import RunFolder, folder_name
+from ablations.spec import FigureSpec, MetricSpec, Resources, TableSpec
+from ablations.study import Study, Variant
+from sdtps.config import ReidConfig, parse_config
+from sdtps.runfolder import RunFolder
 
 NOW = 1_800_000_000.0  # seconds since 1970; heartbeats of planted runs lie before it
 CODE = {"commit": "a" * 40, "dirty": False, "digest": "c0de" * 16}
+PERCENT = MetricSpec(direction="up", digits=1)
+PERCENT_RANK1 = MetricSpec(direction="up", digits=1, label="Rank-1")
 OTHER_CODE = {"commit": "b" * 40, "dirty": False, "digest": "beef" * 16}
-
-
-@dataclass(frozen=True)
-class PlannedMetric:
-    direction: str = "up"
-    digits: int = 1
-    unit: str = "%"
-    label: str | None = None
-
-
-@dataclass(frozen=True)
-class PlannedVariant:
-    name: str
-    label: str
-    config: Config
-    overrides: Mapping[str, Any] = field(default_factory=dict)
-    label_tex: str | None = None
-    source: str | None = None
-    note: str | None = None
-    color: str | None = None
-    components: Mapping[str, bool] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class PlannedRun:
-    study: str
-    variant: str
-    seed: int
-    config: Config
-    identity: str
-    slug: str
-
-    def folder(self, runs_dir: Path) -> Path:
-        return Path(runs_dir) / self.study / self.slug / folder_name(self.seed, self.identity)
-
-
-@dataclass(frozen=True)
-class PlannedStudy:
-    """What `ablations.manifest.Study` offers to analysis, made without a manifest."""
-
-    name: str
-    variants: Mapping[str, PlannedVariant]
-    seeds: tuple[int, ...]
-    metrics: Mapping[str, PlannedMetric]
-    baseline: str | None = None
-    task: str = "reid"
-    title: str | None = None
-    notes: str | None = None
-    digest: str = "d1" * 8
-    path: Path = Path("ablations/planted.yaml")
-    tables: Any = ()
-    figures: Any = ()
-    reported: Any = ()
-
-    def runs(self) -> list[PlannedRun]:
-        return [
-            PlannedRun(self.name, v.name, seed, v.config, identity(v.config, seed), f"variant{number}")
-            for number, v in enumerate(self.variants.values())
-            for seed in self.seeds
-        ]
 
 
 def planted_study(
@@ -89,26 +32,51 @@ def planted_study(
     variants: Sequence[str] | Mapping[str, Mapping[str, Any]],
     *,
     seeds: Iterable[int] = (0, 1, 2),
-    metrics: Mapping[str, PlannedMetric] | None = None,
+    metrics: Mapping[str, MetricSpec] | None = None,
     **fields: Any,
-) -> PlannedStudy:
-    """A study whose variants differ in keep_ratio only; a mapping gives each variant's fields."""
+) -> Study:
+    """A study without a manifest, whose variants differ in keep_ratio only.
+
+    Args:
+        variants: names, or a mapping from name to fields of `Variant` (label, components, color ...).
+        fields: fields of `Study`; the baseline is the first variant unless given.
+    """
     given = variants if isinstance(variants, Mapping) else {name: {} for name in variants}
     made = {}
     for number, (variant, more) in enumerate(given.items()):
         overrides = {"sdtps.keep_ratio": round(0.05 + 0.9 * number / max(20, len(given)), 6)}
         config = parse_config({"task": "reid", "sdtps": {"keep_ratio": overrides["sdtps.keep_ratio"]}})
-        made[variant] = PlannedVariant(
-            **{"name": variant, "label": variant, "config": config, "overrides": overrides, **more}
+        slug = re.sub("[^a-z0-9]+", "-", variant.lower()).strip("-") or "variant"
+        made[variant] = Variant(
+            **{
+                "name": variant,
+                "slug": slug if slug not in {v.slug for v in made.values()} else f"{slug}-{number}",
+                "label": variant,
+                "config": config,
+                "overrides": overrides,
+                "resources": Resources(),
+                **more,
+            }
         )
-    fields.setdefault("baseline", next(iter(made)))
-    return PlannedStudy(
-        name=name,
-        variants=made,
-        seeds=tuple(seeds),
-        metrics=metrics or {"mAP": PlannedMetric(), "rank1": PlannedMetric(label="Rank-1")},
-        **fields,
-    )
+    study = {
+        "name": name,
+        "path": Path(f"ablations/{name}.yaml"),
+        "task": "reid",
+        "seeds": tuple(seeds),
+        "baseline": next(iter(made)),
+        "base": ReidConfig(),
+        "varies": ("sdtps.keep_ratio",),
+        "variants": made,
+        "resources": Resources(),
+        "metrics": dict(metrics or {"mAP": PERCENT, "rank1": PERCENT_RANK1}),
+        "tables": (TableSpec(name="main"),),
+        "figures": (FigureSpec(name="loss"),),
+        "reported": (),
+        "title": name,
+        "notes": "",
+        "digest": "d1" * 8,
+    }
+    return Study(**{**study, **fields})
 
 
 def falling(step: int) -> float:
