@@ -203,31 +203,40 @@ class TokenSelection(nn.Module):
         decision = self.decide(score, index, uniform)
         kept_decision = decision.gather(-1, index)
         selected = gather_tokens(tokens, index)
-        weights = self.extra_weights(decision, ordered[..., kept:], indices[..., kept:])
-        extra = None if weights is None else mix_tokens(weights.unsqueeze(-2), tokens)
         if config.mask == "multiply":
             selected = selected * kept_decision.unsqueeze(-1).to(selected.dtype)
+        weights = self.extra_weights(decision, ordered[..., kept:], indices[..., kept:])
+        extra = None if weights is None else mix_tokens(weights.unsqueeze(-2), tokens)
         return Selection(selected, extra, decision, kept_decision, ordered[..., :kept], score)
 
     def decide(self, score: Tensor, index: Tensor, uniform: Tensor | None = None) -> Tensor:
-        """D [..., N]: 1 at the kept patches `index` [..., K]; with the soft gradient of gumbel_ste."""
+        """D [..., N] for scores [..., N] of which those at index [..., K] are kept: 0 and 1.
+
+        With gumbel_ste it carries the gradient of softmax((score + noise) / temperature); the noise
+        never changes what is kept.
+        """
+        config = self.config
         decision = torch.zeros_like(score).scatter(-1, index, 1.0)
-        if self.config.decision == "gumbel_ste" and (self.training or self.config.noise_in_eval):
+        if config.decision == "gumbel_ste" and (self.training or config.noise_in_eval):
             draws = torch.rand_like(score) if uniform is None else uniform
-            noisy = score + gumbel_noise(draws, self.config.noise_clamp)
-            decision = straight_through(decision, (noisy / self.config.temperature).softmax(dim=-1))
+            noisy = score + gumbel_noise(draws, config.noise_clamp)
+            decision = straight_through(decision, (noisy / config.temperature).softmax(dim=-1))
         return decision
 
     def extra_weights(self, decision: Tensor, dropped_score: Tensor, dropped: Tensor) -> Tensor | None:
-        """What the extra token takes of each patch, [..., N]; zeros when nothing is dropped.
+        """What the extra token takes of each token, [..., N]; zeros when nothing is dropped.
 
         `uniform` under mask `multiply` weighs by 1 - D, which lets D's gradient through (the
         "fixed" version); with the other masks it is the plain mean of the dropped tokens.
+
+        Args:
+            decision: D [..., N]; dropped_score, dropped: [..., N - K] scores and indices.
         """
         if self.config.extra_token == "none":
             return None
         if self.config.extra_token == "softmax":
-            return torch.zeros_like(decision).scatter(-1, dropped, dropped_score.softmax(dim=-1))
+            weights = torch.zeros_like(decision)
+            return weights.scatter(-1, dropped, dropped_score.softmax(dim=-1))
         absent = 1 - (decision if self.config.mask == "multiply" else decision.detach())
         return absent / absent.sum(dim=-1, keepdim=True).clamp_min(MINMAX_EPSILON)
 

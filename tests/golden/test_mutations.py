@@ -73,8 +73,9 @@ MUTANTS = {
     "temperature_ignored": ("selection", "(noisy / config.temperature)", "(noisy / 1.0)"),
     "noise_steers_the_choice": (
         "selection",
-        "decision = straight_through(decision, (noisy",
-        "index = order(noisy)[1][..., :kept]\n            decision = straight_through(decision, (noisy",
+        "decision = self.decide(score, index, uniform)",
+        "index = index if uniform is None else order(score + gumbel_noise(uniform))[1][..., :kept]\n"
+        "        decision = self.decide(score, index, uniform)",
     ),
     "straight_through_reordered": (
         "selection",
