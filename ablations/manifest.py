@@ -237,8 +237,10 @@ class _Reader:
         listed = grids if isinstance(grids, list) else [] if grids is None else [grids]
         for i, grid in enumerate(listed):
             path = ("grid", i) if isinstance(grids, list) else ("grid",)
-            named, places = expand(self.mistakes, self.source, path, grid)
-            drafts += [_Draft(n, path, _About(), overrides, places) for n, overrides in named.items()]
+            points, places = expand(self.mistakes, self.source, path, grid)
+            for point in points:
+                about = _About(label=point.label or None, label_tex=point.label_tex or None)
+                drafts.append(_Draft(point.name, path, about, point.overrides, places))
         if not drafts and "variants" not in self.tree and grids is None:
             self.mistakes.add(self.source, (), "no variants: give 'variants', 'grid' or both")
         elif not drafts and not self.mistakes.found:

@@ -139,7 +139,8 @@ def sentence(entry: Mapping[str, Any], model: type[BaseModel]) -> str:
         return f"{shown(found)} is not allowed. {did_you_mean(str(found), allowed)}"
     if kind == "value_error":
         return str(entry["ctx"]["error"])
-    text = entry["msg"].replace("Input should be", "should be").replace("Field required", "is missing")
+    text = entry["msg"].replace("Input should", "should")
+    text = text.replace("valid tuple", "list").replace("valid dictionary", "mapping")
     return f"{text[0].lower()}{text[1:]}; found {shown(entry['input'])}"
 
 

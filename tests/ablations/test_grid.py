@@ -78,6 +78,25 @@ def test_several_grids_and_list_values(load: Load) -> None:
     assert list(study.variants)[1:] == ["noise_clamp=none", "noise_clamp=5", "epochs=7"]
 
 
+def test_values_may_be_named_and_labels_follow_the_names(load: Load) -> None:
+    study = load(
+        "grid:\n"
+        '  name: "c{mask}_tau{temperature}{noise_clamp}"\n'
+        '  label: "C = {mask}"\n'
+        '  label_tex: "$\\\\mathcal{L}_{mask}$"\n'
+        "  set: {sdtps.decision: gumbel_ste}\n"
+        "  product:\n"
+        "    sdtps.mask: {1: subtract_1, 1e10: subtract_1e10}\n"
+        "    sdtps.temperature: [1, 5]\n"
+        "    sdtps.noise_clamp: {'': null, _clamp: 5}\n"
+        "  exclude: [{sdtps.mask: '1', sdtps.noise_clamp: _clamp}, {sdtps.noise_clamp: null}]\n"
+    )
+    assert list(study.variants)[1:] == ["c1e10_tau1_clamp", "c1e10_tau5_clamp"]
+    last = study.variants["c1e10_tau5_clamp"]
+    assert (last.label, last.label_tex) == ("C = 1e10", r"$\mathcal{L}_1e10$")
+    assert (last.config.sdtps.mask, last.config.sdtps.noise_clamp) == ("subtract_1e10", 5.0)
+
+
 def test_keys_that_end_alike_are_spelled_out(load: Load) -> None:
     text = "grid: {product: {train.epochs: [7], optim.warmup_epochs: [1]}}\n"
     assert list(load(text).variants)[1:] == ["epochs=7,warmup_epochs=1"]
@@ -87,8 +106,8 @@ def test_keys_that_end_alike_are_spelled_out(load: Load) -> None:
     ("grid", "says"),
     [
         ("{}", "needs 'product' or 'zip'"),
-        ("{product: {optim.lr: []}}", "is an empty list"),
-        ("{product: {optim.lr: 3}}", "grid.product.optim.lr: should be a valid tuple"),
+        ("{product: {optim.lr: []}}", "holds no values"),
+        ("{product: {optim.lr: 3}}", "grid.product.optim.lr: should be"),
         ("{product: {optim.lr: [1, 1.0]}}", "holds 1 twice"),
         ("{zip: {optim.lr: [1, 2], train.epochs: [1]}}", "unequal length: optim.lr 2, train.epochs 1"),
         ("{product: {optim.lr: [1]}, zip: {optim.lr: [2]}}", "more than one of set, product and zip"),
