@@ -1,0 +1,365 @@
+"""A real SLURM of one node in a folder: its own munge, controller, node, and where asked for accounting.
+
+    python -m tests.slurm.cluster start FOLDER [--accounting] [--max-array-size N]
+    export SLURM_CONF=FOLDER/slurm.conf
+    python -m tests.slurm.cluster stop FOLDER
+
+Nothing outside FOLDER is touched: keys, sockets, state, ports and logs are its own, so that it stands beside a
+cluster the machine belongs to. Two CPUs (more than one job at a time even on one core), two GPUs that are
+/dev/null, a partition `gpu` whose jobs are requeued by those of partition `urgent`. Works as root and, without
+accounting, as any user. The folder's name must be short: sockets lie in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+NODE = "testnode"
+CPUS = 2
+GPUS = 2
+# Daemons live in sbin, which a user's PATH may lack.
+PATH = os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/local/sbin:/usr/sbin:/sbin"
+NEEDED = ("slurmctld", "slurmd", "sbatch", "squeue", "munged")
+NEEDED_FOR_ACCOUNTING = ("slurmdbd", "sacct", "sacctmgr", "mariadbd", "mariadb-install-db", "mariadb")
+
+SLURM_CONF = """\
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller_port}
+SlurmdPort={node_port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+CredType=cred/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+SwitchType=switch/none
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+DefMemPerCPU=200
+SchedulerType=sched/backfill
+# batch_sched_delay=0 and a short interval: a test waits for each scheduling decision.
+SchedulerParameters=bf_interval=1,sched_interval=2,batch_sched_delay=0,sched_min_interval=0,default_queue_depth=2000
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=1
+JobAcctGatherParams=OverMemoryKill
+{accounting}
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+KillWait=3
+MinJobAge={min_job_age}
+MaxArraySize={max_array_size}
+MaxJobCount=20000
+ReturnToService=2
+SlurmdTimeout=300
+MessageTimeout=30
+GresTypes=gpu
+NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory} Gres=gpu:{gpus}
+PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE OverSubscribe=NO
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF OverSubscribe=NO
+"""
+
+ACCOUNTING_OFF = "AccountingStorageType=accounting_storage/none"
+ACCOUNTING_ON = """\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePass={folder}/munge.socket
+AccountingStoragePort={database_daemon_port}"""
+
+SLURMDBD_CONF = """\
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort={database_daemon_port}
+SlurmUser={user}
+LogFile={folder}/slurmdbd.log
+PidFile={folder}/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={database_port}
+StorageUser=slurm
+StoragePass=slurm
+StorageLoc=slurm_acct_db
+"""
+
+
+class ClusterError(RuntimeError):
+    """The cluster did not come up; the text ends with the log of the daemon that failed."""
+
+
+def missing(accounting: bool = False) -> str | None:
+    """Why no cluster can be started here, or None."""
+    for program in NEEDED + (NEEDED_FOR_ACCOUNTING if accounting else ()):
+        if shutil.which(program, path=PATH) is None:
+            return f"'{program}' is not installed (see .ci/packages)"
+    if accounting and os.getuid() != 0:
+        return "accounting needs root: MariaDB runs as its own user"
+    return None
+
+
+class Cluster:
+    """Starts and stops the daemons in `folder`; `SLURM_CONF` points the client commands at them."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        accounting: bool = False,
+        max_array_size: int = 1001,
+        memory_mib: int = 4000,
+        min_job_age_s: int = 300,
+    ) -> None:
+        self.folder = Path(folder).resolve()
+        self.accounting = accounting
+        self.conf = self.folder / "slurm.conf"
+        self._settings = {
+            "max_array_size": max_array_size,
+            "memory": memory_mib,
+            "min_job_age": min_job_age_s,
+        }
+
+    def start(self, timeout_s: float = 120) -> None:
+        """Start everything and wait until the node takes jobs.
+
+        Raises:
+            ClusterError: a program is missing, or a daemon did not answer within `timeout_s`.
+        """
+        if reason := missing(self.accounting):
+            raise ClusterError(reason)
+        for name in ("state", "spool"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o755)
+        self._write_configuration()
+        self._start_munge()
+        deadline = time.monotonic() + timeout_s
+        if self.accounting:
+            self._start_database(deadline)
+            self._daemon("slurmdbd")
+            self._wait(deadline, "slurmdbd", "sacctmgr", "-n", "show", "cluster")
+            self.run("sacctmgr", "-i", "add", "cluster", "test")
+            self.run("sacctmgr", "-i", "add", "account", "lab", "cluster=test")
+            self.run("sacctmgr", "-i", "add", "user", getpass.getuser(), "account=lab")
+        self._daemon("slurmctld", "-c")
+        self._wait(deadline, "slurmctld", "scontrol", "ping")
+        self._daemon("slurmd", "-N", NODE)
+        while "idle" not in self.run("sinfo", "-h", "-o", "%T").stdout:
+            if time.monotonic() > deadline:
+                raise ClusterError("the node did not become idle\n" + self._log("slurmd"))
+            time.sleep(0.2)
+
+    def stop(self) -> None:
+        """End all daemons; the folder stays. Safe to call twice."""
+        if (self.folder / "slurmctld.pid").exists():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.run("scancel", "--me", "--full", timeout_s=10)
+                self.run("scontrol", "shutdown", timeout_s=10)
+        for name in ("slurmd", "slurmctld", "slurmdbd", "mariadbd", "munged"):
+            _end(self.folder / f"{name}.pid")
+
+    def run(self, *command: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+        """A client command against this cluster; never raises for its exit status."""
+        return subprocess.run(
+            command, env=self.environment(), capture_output=True, text=True, timeout=timeout_s
+        )
+
+    def environment(self) -> dict[str, str]:
+        """This process's environment, pointed at the cluster."""
+        return {**os.environ, "PATH": PATH, "SLURM_CONF": str(self.conf)}
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    def _write_configuration(self) -> None:
+        controller, node, daemon, database = _free_ports(4)
+        values = {
+            **self._settings,
+            "folder": self.folder,
+            "host": socket.gethostname().split(".")[0],
+            "user": getpass.getuser(),
+            "node": NODE,
+            "cpus": CPUS,
+            "gpus": GPUS,
+            "controller_port": controller,
+            "node_port": node,
+            "database_daemon_port": daemon,
+            "database_port": database,
+        }
+        accounting = ACCOUNTING_ON.format(**values) if self.accounting else ACCOUNTING_OFF
+        self.conf.write_text(SLURM_CONF.format(accounting=accounting, **values))
+        devices = [self.folder / f"gpu{k}" for k in range(GPUS)]
+        for device in devices:  # slurmd insists on character devices
+            device.unlink(missing_ok=True)
+            device.symlink_to("/dev/null")
+        (self.folder / "gres.conf").write_text("".join(f"Name=gpu File={d}\n" for d in devices))
+        dbd = self.folder / "slurmdbd.conf"
+        dbd.write_text(SLURMDBD_CONF.format(**values))
+        dbd.chmod(0o600)
+        self._database_port = database
+
+    def _start_munge(self) -> None:
+        key = self.folder / "munge.key"
+        if not key.exists():
+            key.touch(mode=0o600)
+            key.write_bytes(os.urandom(128))
+        self._check(
+            "munged",
+            "--force",  # the daemon of a test may run as root and in a folder of the temporary directory
+            f"--socket={self.folder}/munge.socket",
+            f"--key-file={key}",
+            f"--pid-file={self.folder}/munged.pid",
+            f"--log-file={self.folder}/munged.log",
+            f"--seed-file={self.folder}/munge.seed",
+        )
+
+    def _start_database(self, deadline: float) -> None:
+        data = self.folder / "mariadb"
+        sock = self.folder / "mariadb.socket"
+        if not data.exists():
+            data.mkdir()
+            shutil.chown(data, "mysql", "mysql")
+            self._check("mariadb-install-db", "--no-defaults", "--user=mysql", f"--datadir={data}")
+        log = (self.folder / "mariadbd.log").open("ab")
+        process = subprocess.Popen(
+            [
+                *(
+                    "mariadbd",
+                    "--no-defaults",
+                    "--user=mysql",
+                    f"--datadir={data}",
+                    f"--socket={data}/m.socket",
+                ),
+                *(
+                    "--bind-address=127.0.0.1",
+                    f"--port={self._database_port}",
+                    f"--pid-file={data}/m.pid",
+                ),
+                # slurmdbd asks for these; small, since the tests keep a few thousand rows.
+                *("--innodb-buffer-pool-size=64M", "--innodb-lock-wait-timeout=900"),
+            ],
+            env=self.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        (self.folder / "mariadbd.pid").write_text(str(process.pid))
+        client = ("mariadb", "--no-defaults", "-u", "root", f"--socket={data}/m.socket")
+        self._wait(deadline, "mariadbd", *client, "-e", "select 1")
+        sock.unlink(missing_ok=True)
+        grant = (
+            "create database if not exists slurm_acct_db;"
+            "create user if not exists slurm@localhost identified by 'slurm';"
+            "create user if not exists slurm@'127.0.0.1' identified by 'slurm';"
+            "grant all on slurm_acct_db.* to slurm@localhost; grant all on slurm_acct_db.* to slurm@'127.0.0.1';"
+        )
+        self._check(*client, "-e", grant)
+
+    def _daemon(self, name: str, *options: str) -> None:
+        configuration = () if name == "slurmdbd" else ("-f", str(self.conf))
+        self._check(name, *configuration, *options)
+
+    def _check(self, *command: str) -> None:
+        # A daemon keeps its parent's pipes open: output goes to a file instead.
+        log = self.folder / f"{Path(command[0]).name}.start.log"
+        with log.open("ab") as stream:
+            done = subprocess.run(
+                command,
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                timeout=120,
+            )
+        if done.returncode != 0:
+            raise ClusterError(
+                f"{' '.join(command)}: exit {done.returncode}\n{log.read_text()[-2000:]}"
+            )
+
+    def _wait(self, deadline: float, daemon: str, *command: str) -> None:
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                done = self.run(*command)
+                if done.returncode == 0 and "DOWN" not in done.stdout:
+                    return
+            if time.monotonic() > deadline:
+                raise ClusterError(f"{daemon} does not answer\n{self._log(daemon)}")
+            time.sleep(0.2)
+
+    def _log(self, daemon: str) -> str:
+        log = self.folder / f"{daemon}.log"
+        return log.read_text(errors="replace")[-3000:] if log.exists() else "(no log)"
+
+
+def _end(pid_file: Path, patience_s: float = 10) -> None:
+    """SIGTERM, then SIGKILL, to the process in `pid_file`, if it still is there."""
+    try:
+        pid = int(pid_file.read_text())
+    except (FileNotFoundError, ValueError):
+        return
+    deadline = time.monotonic() + patience_s
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+        while time.monotonic() < deadline:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+            os.kill(pid, 0)
+            time.sleep(0.05)
+        os.kill(pid, signal.SIGKILL)
+    pid_file.unlink(missing_ok=True)
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]
+    finally:
+        for s in sockets:
+            s.close()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Start or stop a cluster by hand."""
+    parser = argparse.ArgumentParser(prog="python -m tests.slurm.cluster", description=__doc__)
+    parser.add_argument("action", choices=["start", "stop"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--accounting", action="store_true", help="with slurmdbd and MariaDB")
+    parser.add_argument("--max-array-size", type=int, default=1001)
+    options = parser.parse_args(arguments)
+    cluster = Cluster(
+        options.folder, accounting=options.accounting, max_array_size=options.max_array_size
+    )
+    if options.action == "stop":
+        cluster.stop()
+        return 0
+    try:
+        cluster.start()
+    except ClusterError as error:
+        print(error, file=sys.stderr)
+        cluster.stop()
+        return 2
+    print(f"export SLURM_CONF={cluster.conf}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

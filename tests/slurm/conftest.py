@@ -1,0 +1,56 @@
+"""The clusters of the session: each is started once, when the first test asks for it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.cluster import Cluster, missing
+
+
+def _running(accounting: bool) -> Iterator[Cluster]:
+    if reason := missing(accounting):
+        pytest.skip(f"no SLURM here: {reason}")
+    # Sockets lie in this folder, and their paths must stay below 108 characters.
+    folder = Path(tempfile.mkdtemp(prefix="sdtps-slurm-"))
+    cluster = Cluster(folder, accounting=accounting)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def plain_cluster() -> Iterator[Cluster]:
+    """Accounting off, which is normal."""
+    yield from _running(accounting=False)
+
+
+@pytest.fixture(scope="session")
+def accounting_cluster() -> Iterator[Cluster]:
+    """With slurmdbd and MariaDB."""
+    yield from _running(accounting=True)
+
+
+@pytest.fixture
+def slurm(plain_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """The plain cluster, as this process's own: sbatch and squeue go there."""
+    return _use(plain_cluster, monkeypatch)
+
+
+@pytest.fixture
+def slurm_with_accounting(accounting_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """The cluster with accounting, as this process's own."""
+    return _use(accounting_cluster, monkeypatch)
+
+
+def _use(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    for name in ("SLURM_CONF", "PATH"):
+        monkeypatch.setenv(name, cluster.environment()[name])
+    return cluster
