@@ -1,11 +1,12 @@
 """Checks that decide claims by computation, seconds each, no training. Importing registers them all."""
 
-from analysis.claim_checks import gradients, masks, memory, noise, reported, structure
+from analysis.claim_checks import crossmodal, gradients, masks, memory, noise, reported, structure
 from analysis.claim_checks.registry import CHECKS, argument_mistake
 
 __all__ = [
     "CHECKS",
     "argument_mistake",
+    "crossmodal",
     "gradients",
     "masks",
     "memory",

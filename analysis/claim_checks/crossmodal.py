@@ -1,0 +1,339 @@
+"""Claims on the image-text cross-net in its released and paper-version arrangements.
+
+tests/golden proves that these configurations equal the published cross-nets, outputs and gradients, an
+absent gradient included. That is why they can stand for code that is not part of this project.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from analysis.claim_checks.arrangements import norm, seed_weights
+from analysis.claim_checks.registry import check
+from analysis.verdicts import Statement
+from sdtps.config import RetrievalConfig, SdtpsConfig
+from sdtps.config.retrieval import MatchingConfig
+from sdtps.contrastive import contrastive_loss, ratio_loss
+from sdtps.crossmodal import CrossNet, Matches
+
+Form = Literal["released", "paper"]
+_RELEASED: dict[str, Any] = {
+    "score": "attention_sum",
+    "normalise": "none",
+    "no_grad": "selection",
+    "aggregation": "single",
+}
+_PAPER: dict[str, Any] = {"score": "eq3", "beta": 0.25, "no_grad": "attention", "aggregation": "dual"}
+# ViT-B/16 at 224 has 14 x 14 patches and a class token, Swin-B 7 x 7 and none.
+VIT, SWIN = (196, True), (49, False)
+IMAGES, WIDTH, WORDS, DENSE_WORDS = 4, 64, 12, 30
+
+
+def crossnet(
+    form: Form, *, width: int = WIDTH, grid: tuple[int, bool] = VIT, **changes: Any
+) -> CrossNet:
+    """A published cross-net with seeded weights."""
+    sdtps = SdtpsConfig(**{**(_RELEASED if form == "released" else _PAPER), **changes})
+    matching = MatchingConfig(form=form, alignment="mean" if form == "released" else "mean_topk")
+    torch.manual_seed(0)
+    net = CrossNet(sdtps, matching, width=width, patches=grid[0], class_token=grid[1])
+    seed_weights(net)
+    return net
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Images with their tokens first, one caption and one dense text for each."""
+
+    classes: Tensor | None
+    patches: Tensor
+    words: Tensor
+    dense: Tensor
+
+    def images(self) -> Tensor:
+        parts = [self.patches] if self.classes is None else [self.classes, self.patches]
+        return torch.cat(parts, dim=1)
+
+
+def inputs(grid: tuple[int, bool]) -> Inputs:
+    torch.manual_seed(1)
+    return Inputs(
+        torch.randn(IMAGES, 1, WIDTH, requires_grad=True) if grid[1] else None,
+        torch.randn(IMAGES, grid[0], WIDTH, requires_grad=True),
+        torch.randn(IMAGES, WORDS, WIDTH, requires_grad=True),
+        torch.randn(IMAGES, DENSE_WORDS, WIDTH, requires_grad=True),
+    )
+
+
+def match(net: CrossNet, given: Inputs, *, noise_seed: int = 2) -> Matches:
+    torch.manual_seed(noise_seed)
+    count = len(given.words)
+    lengths, dense_lengths = (torch.full((count,), t.shape[1]) for t in (given.words, given.dense))
+    return net(given.images(), given.words, lengths, given.dense, dense_lengths)
+
+
+def backward(net: CrossNet, grid: tuple[int, bool]) -> tuple[Inputs, Matches]:
+    """A pass with the loss of the first epoch; gradients lie in the inputs and the net."""
+    given = inputs(grid)
+    matches = match(net, given)
+    contrastive_loss(matches.similarity).backward()
+    return given, matches
+
+
+def _text(value: float | None) -> str:
+    return "None" if value is None else f"{value:.3g}"
+
+
+def _attentions(net: CrossNet) -> tuple[bool, bool]:
+    """Whether the self-attention and the guides' attentions carry gradients."""
+    given = inputs(VIT)
+    assert net.sparse_selection is not None
+    own, guides = net.sparse_selection.attentions(
+        given.patches, given.patches.mean(dim=1), [given.words.mean(dim=1)]
+    )
+    return own.requires_grad, guides[0].requires_grad
+
+
+@check
+def released_self_attention() -> list[Statement]:
+    """The patches' gradient in the released arrangement, and had the self-attention been outside."""
+    net = crossnet("released")
+    own, _ = _attentions(net)
+    given, _ = backward(net, VIT)
+    elsewhere, _ = backward(crossnet("released", no_grad="cross"), VIT)
+    reached, other = norm([given.patches.grad]), norm([elsewhere.patches.grad])
+    return [
+        Statement(
+            "the image's patches learn from it",
+            own and bool(reached),
+            f"patches' gradient {_text(reached)}; with gradients through self-attention and selection "
+            f"it would be {_text(other)}",
+            {"patches": reached, "outside": other},
+        )
+    ]
+
+
+@check
+def released_guides() -> list[Statement]:
+    """Gradients through the guides' attentions and the selection in the released arrangement."""
+    net = crossnet("released")
+    _, guides = _attentions(net)
+    given, matches = backward(crossnet("released", grid=SWIN), SWIN)
+    assert matches.sparse_decision is not None
+    image, words = norm([given.patches.grad]), norm([given.words.grad])
+    return [
+        Statement(
+            "the captions' attention carries no gradient",
+            not guides,
+            "no gradient through it" if not guides else "it carries gradients",
+        ),
+        Statement(
+            "neither does the selection: an image without a class token gets none at all",
+            not image,
+            f"image without class token {_text(image)}, words {_text(words)} by the alignment alone",
+            {"image": image, "words": words},
+        ),
+    ]
+
+
+@check
+def released_parts() -> list[Statement]:
+    """Parts of the released arrangement at full width."""
+    net = crossnet("released", width=512)
+    names = [name for name, _ in net.named_parameters()]
+    count = sum(p.numel() for p in net.parameters())
+    networks = {name.partition(".weight")[0] for name in names if ".weight" in name}
+    small, given = crossnet("released"), inputs(VIT)
+    with torch.no_grad():
+        first, second = (match(small, given, noise_seed=seed) for seed in (2, 3))
+        given.dense.add_(torch.randn_like(given.dense))
+        other = match(small, given)
+    assert first.sparse_decision is not None and other.sparse_decision is not None
+    same = torch.equal(first.similarity, second.similarity)
+    alone = torch.equal(first.sparse_decision, other.sparse_decision)
+    return [
+        Statement(
+            "no score MLP",
+            not any("score_mlp" in name for name in names),
+            f"{count:,} parameters, all in the aggregation",
+            {"parameters": count},
+        ),
+        Statement(
+            "no noise", same, f"two random states give {'one result' if same else 'two results'}"
+        ),
+        Statement(
+            "the sparse branch does not see the dense text",
+            alone,
+            f"another dense text {'keeps' if alone else 'changes'} the sparse branch's decision",
+        ),
+        Statement(
+            "one aggregation for both branches",
+            networks == {"aggregation"},
+            f"weight networks: {', '.join(sorted(networks))}",
+        ),
+    ]
+
+
+@check
+def paper_version_parts() -> list[Statement]:
+    """Parts and options of the paper-version arrangement."""
+    own, guides = _attentions(crossnet("paper"))
+    net = crossnet("paper")
+    given, matches = backward(net, VIT)
+    noisy = match(crossnet("paper", decision="gumbel_ste", noise_in_eval=True), given)
+    single = crossnet("paper", aggregation="single", width=512)
+    dual = crossnet("paper", width=512)
+    counts = [sum(p.numel() for p in n.parameters()) for n in (dual, single)]
+    assert matches.sparse_decision is not None and noisy.sparse_decision is not None
+    dense = norm([given.dense.grad])
+    return [
+        Statement(
+            "no attention carries a gradient, so dense text, which only guides, gets none",
+            not own and not guides and not dense,
+            f"dense text's gradient {_text(dense)}",
+            {"dense": dense},
+        ),
+        Statement(
+            "Gumbel can be on or off",
+            noisy.sparse_decision.requires_grad and not _through_decision(matches),
+            "the decision carries a gradient with Gumbel and none without",
+        ),
+        Statement(
+            "aggregation can be dual or single",
+            counts[0] > counts[1],
+            f"{counts[0]:,} parameters dual, {counts[1]:,} single",
+            {"dual": counts[0], "single": counts[1]},
+        ),
+    ]
+
+
+def _through_decision(matches: Matches) -> bool:
+    assert matches.sparse_decision is not None
+    return matches.sparse_decision.requires_grad
+
+
+@check
+def paper_version_mask() -> list[Statement]:
+    """Gradients with Gumbel in the paper-version arrangement, and had the decision been the mask."""
+    settings: dict[str, dict[str, Any]] = {
+        "off": {},
+        "on": {"decision": "gumbel_ste"},
+        "masked": {"decision": "gumbel_ste", "mask": "subtract_1e10"},
+    }
+    norms = {}
+    for name, changes in settings.items():
+        net = crossnet("paper", **changes)
+        backward(net, VIT)
+        norms[name] = norm(p.grad for p in net.parameters())
+    return [
+        Statement(
+            "Gumbel changes the gradients, as a mask would",
+            norms["on"] != norms["off"],
+            f"gradient {_text(norms['on'])} with Gumbel, {_text(norms['off'])} without; as a mask it "
+            f"would be {_text(norms['masked'])}",
+            norms,
+        )
+    ]
+
+
+@check
+def ratio_loss_gradient() -> list[Statement]:
+    """The score MLP's gradient from the ratio loss with Gumbel, beside that from the alignment."""
+    net = crossnet("paper", decision="gumbel_ste")
+    matches = match(net, inputs(VIT))
+    assert matches.sparse_decision is not None and matches.dense_decision is not None
+    parameters = [p for name, p in net.named_parameters() if "score_mlp" in name]
+    loss = ratio_loss(matches.sparse_decision, matches.dense_decision, form="separate", keep_ratio=0.4)
+    ratio = norm(torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True))
+    align = norm(
+        torch.autograd.grad(contrastive_loss(matches.similarity), parameters, allow_unused=True)
+    )
+    assert align is not None
+    return [
+        Statement(
+            "the gradient is more than rounding",
+            (ratio or 0.0) > 1e-6 * align,
+            f"{_text(ratio)} from the ratio loss, although it is off its target by 0.1; "
+            f"{align:.3g} from the alignment",
+            {"ratio": ratio, "alignment": align},
+        )
+    ]
+
+
+@check
+def ratio_loss_constant() -> list[Statement]:
+    """Value and gradient of the ratio loss with Top-K, in the released and paper-version form."""
+    statements = []
+    for form, ratio_form in (("released", "released"), ("paper", "separate")):
+        matches = match(crossnet(form), inputs(VIT))  # type: ignore[arg-type]
+        assert matches.sparse_decision is not None
+        loss = ratio_loss(
+            matches.sparse_decision,
+            matches.dense_decision,
+            form=ratio_form,  # type: ignore[arg-type]
+            keep_ratio=0.5,
+        )
+        statements.append(
+            Statement(
+                f"it has a gradient in the {form} form",
+                loss.requires_grad,
+                f"{form}: the constant {float(loss):.2g}, no gradient"
+                if not loss.requires_grad
+                else f"{form}: {float(loss):.2g} with a gradient",
+                {"value": float(loss)},
+            )
+        )
+    return statements
+
+
+@check
+def released_encoder_trains() -> list[Statement]:
+    """Gradients that reach the image encoder in the released arrangement, by encoder."""
+    vit, _ = backward(crossnet("released"), VIT)
+    swin, _ = backward(crossnet("released", grid=SWIN), SWIN)
+    assert vit.classes is not None
+    through_class, without = norm([vit.classes.grad]), norm([swin.patches.grad])
+    recipe = RetrievalConfig()
+    return [
+        Statement(
+            "the encoder gets no gradient, or is switched off",
+            not through_class or recipe.image_encoder.frozen,
+            f"with a class token {_text(through_class)}, through that token alone; without one "
+            f"{_text(without)}; it learns at {recipe.optim.backbone_lr_factor:g} of the others' rate",
+            {"vit": through_class, "swin": without},
+        )
+    ]
+
+
+@check
+def dense_text_leak() -> list[Statement]:
+    """Text-to-image R@1 when captions say nothing and dense texts describe an image.
+
+    The released arrangement, untrained. All captions are equal; a dense text's words are noisy copies
+    of the patches of the image that it belongs to.
+    """
+    count = 32
+    net = crossnet("released", grid=SWIN)
+    torch.manual_seed(3)
+    patches = torch.randn(count, SWIN[0], WIDTH)
+    words = torch.randn(1, WORDS, WIDTH).expand(count, -1, -1)
+    own = patches[:, :DENSE_WORDS] + 0.5 * torch.randn(count, DENSE_WORDS, WIDTH)
+    recall = {}
+    with torch.no_grad():
+        for name, dense in {"own": own, "shuffled": own.roll(1, dims=0)}.items():
+            scores = match(net, Inputs(None, patches, words, dense)).similarity
+            recall[name] = float((scores.argmax(dim=0) == torch.arange(count)).double().mean())
+    chance = 1 / count
+    return [
+        Statement(
+            "with empty captions retrieval stays near chance",
+            recall["own"] <= 3 * chance,
+            f"R@1 {recall['own']:.0%} with the target's own dense text, {recall['shuffled']:.0%} with "
+            f"another image's, chance {chance:.0%}",
+            {**recall, "chance": chance},
+        )
+    ]

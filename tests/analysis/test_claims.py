@@ -1,0 +1,191 @@
+"""Sixty claims, decided by computation, that agree with a line-by-line reading of the sources."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from facts_verdicts import FACTS, ONLY_BY_TEXT, agrees
+from planted import NOW, plant, planted_study
+
+from analysis.claim_report import as_json, as_latex, as_markdown, evidence, summary, write
+from analysis.claims import (
+    Answer,
+    CheckTest,
+    ClaimsError,
+    NeedsTest,
+    RunsTest,
+    evaluate,
+    load,
+    studies_named,
+)
+from analysis.collect import collect
+from analysis.verdicts import WORDS, Verdict
+
+LEDGER = Path(__file__).parents[2] / "paper" / "claims.yaml"
+
+
+@pytest.fixture(scope="module")
+def answers() -> list[Answer]:
+    """Every claim without any run: what structure, gradients and logs decide."""
+    return evaluate(load(LEDGER), None)
+
+
+def test_all_sixty_claims_are_in_the_ledger_once_and_in_order() -> None:
+    claims = load(LEDGER)
+    assert [c.id for c in claims] == list(range(1, 61)) == list(FACTS)
+    assert all(c.claim and c.source for c in claims)
+
+
+def test_no_verdict_is_typed_into_the_ledger() -> None:
+    text = "\n".join(line.partition("#")[0] for line in LEDGER.read_text().splitlines())
+    assert not re.search(r"^\s*(verdict|answer|expected_verdict)\s*:", text, re.MULTILINE)
+    assert not re.search(r"\b(supported|refuted)\b", text)
+
+
+def test_every_decided_verdict_agrees_with_the_reading_of_the_sources(answers: list[Answer]) -> None:
+    differing = {
+        a.claim.id: (a.verdict.word, FACTS[a.claim.id])
+        for a in answers
+        if not agrees(a.claim.id, a.verdict.word)
+    }
+    assert not differing, "write the evidence to docs/decisions/ or mend the check"
+
+
+def test_every_claim_that_needs_no_training_is_decided(answers: list[Answer]) -> None:
+    undecided = {
+        a.claim.id for a in answers if isinstance(a.claim.test, CheckTest) and not a.verdict.decided
+    }
+    assert not undecided
+    assert sum(a.verdict.decided for a in answers) >= 39
+
+
+def test_what_is_not_decided_says_what_it_needs(answers: list[Answer]) -> None:
+    for answer in answers:
+        if not answer.verdict.decided:
+            assert answer.verdict.word == "not tested"
+            assert answer.verdict.why
+            assert isinstance(answer.claim.test, RunsTest | NeedsTest)
+    assert {a.claim.id for a in answers if isinstance(a.claim.test, NeedsTest)} >= ONLY_BY_TEXT
+
+
+def test_every_decided_verdict_cites_numbers_or_what_was_seen(answers: list[Answer]) -> None:
+    for answer in answers:
+        if answer.verdict.decided:
+            assert all(s.measured for s in answer.statements), answer.claim.id
+            assert evidence(answer)
+
+
+# -- mistakes in a ledger -----------------------------------------------------------------------
+
+MISTAKEN = """
+claims:
+  - {id: 1, claim: a, source: s, kind: structure, test: {check: token_count, patches: 196}}
+  - {id: 1, claim: a, source: s, kind: structural, test: {needs: x}}
+  - {id: 2, claim: a, source: s, kind: training, verdikt: refuted, test: {needs: x}}
+  - {id: 3, claim: a, source: s, kind: training, test: {study: g, statements: [{says: x, holds: 1 <}]}}
+  - {id: 4, claim: a, source: s, kind: structure, test: {check: noise_clamp, limt: 5.0}}
+  - {id: 5, claim: a, kind: structure}
+  - {id: 7, claim: a, source: s, kind: source, test: {needs: x}}
+  - {id: 7, claim: a, source: s, kind: source, test: {needs: x}}
+"""
+
+
+def test_all_mistakes_of_a_ledger_are_told_at_once_with_their_lines(tmp_path: Path) -> None:
+    path = tmp_path / "claims.yaml"
+    path.write_text(MISTAKEN)
+    with pytest.raises(ClaimsError) as caught:
+        load(path)
+    text = str(caught.value)
+    for line, says in {
+        3: "Did you mean 'token_counts'?",
+        4: "Did you mean 'structure'?",
+        5: "unknown key 'verdikt'",
+        6: "invalid syntax",
+        7: "noise_clamp",
+        8: "'test' is missing",
+        10: "claim 7 stands twice",
+    }.items():
+        assert re.search(rf":{line}: .*{re.escape(says)}", text), (line, text)
+
+
+def test_a_ledger_without_a_list_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "claims.yaml"
+    path.write_text("claim: 3\n")
+    with pytest.raises(ClaimsError):
+        load(path)
+
+
+# -- training claims over planted runs ----------------------------------------------------------
+
+
+def test_a_planted_explosion_decides_the_training_claims_and_cites_its_runs(tmp_path: Path) -> None:
+    names = [
+        "topk",
+        "gumbel_tau1",
+        "gumbel_tau5_clamp",
+        "gumbel_tau10",
+        "gumbel_tau1_clip",
+        "gumbel_tau1_log",
+    ]
+    study = planted_study("gumbel", names, seeds=(0, 1, 2))
+    for seed in study.seeds:
+        for name in names:
+            trains = name in ("topk", "gumbel_tau1_log")
+            plant(
+                tmp_path,
+                study,
+                name,
+                seed,
+                loss=(lambda step: 2.0 / step) if trains else (lambda step: 10.0 * step),
+                scores={"mAP": [0.3, 0.8 if trains else 0.1], "rank1": [0.4, 0.9 if trains else 0.1]},
+            )
+    claims = [c for c in load(LEDGER) if isinstance(c.test, RunsTest) and c.test.study == "gumbel"]
+    found = evaluate(claims, collect([study], tmp_path, now=NOW))
+    words = {a.claim.id: a.verdict.word for a in found}
+    assert words == {
+        43: "supported",
+        44: "supported",
+        45: "supported",
+        46: "refuted",
+        48: "refuted",
+        49: "refuted",
+        56: "supported",
+    }
+    assert all(agrees(claim, word) for claim, word in words.items())
+    runs = next(a for a in found if a.claim.id == 43).runs
+    assert len(runs) == 6 and all("gumbel" in run for run in runs)
+    assert "gumbel" in studies_named(load(LEDGER))
+
+
+# -- what is written ----------------------------------------------------------------------------
+
+
+def test_the_three_files_hold_all_claims_and_compile_safely(
+    answers: list[Answer], tmp_path: Path
+) -> None:
+    json_file, tex_file, markdown_file = write(answers, tmp_path / "generated")
+    table = json.loads(json_file.read_text())
+    assert len(table["claims"]) == 60
+    assert sum(table["counts"].values()) == 60
+    assert table["decided"] == sum(a.verdict.decided for a in answers)
+    tex = tex_file.read_text()
+    for line in tex.splitlines():
+        if line.startswith("%"):
+            continue
+        assert not re.search(r"(?<!\\)[#_]", line)
+        assert not re.search(r"(?<!\\)%.", line)
+    assert not re.search(r"\b(nan|None|inf)\b", re.sub(r"(?i)none", "", tex))
+    assert tex.count(r"\\") >= 60
+    assert markdown_file.read_text().count("\n| ") >= 60
+    assert summary(answers) in tex
+
+
+def test_the_same_verdicts_give_the_same_bytes(answers: list[Answer]) -> None:
+    again = [Answer(a.claim, a.statements, Verdict(a.verdict.word, a.verdict.why)) for a in answers]
+    assert as_latex(again) == as_latex(answers)
+    assert as_markdown(again) == as_markdown(answers)
+    assert as_json(again) == as_json(answers)
+    assert set(as_json(answers)["counts"]) == set(WORDS)
