@@ -1,102 +1,38 @@
-"""Published parameter names and ours: a table each way, losing nothing.
+"""Published checkpoints to ours and back: the tables, and files.
 
-A layout is a list of (published, ours) name templates; `{modality}` and the like stand for one of
-the listed words, `{n}` for a number, `{rest}` for the rest of the name. A name that no template
-matches is refused, by name, in both directions.
+    token_sparse, token_aggregation, multimodal_sdtps, fusion, crossnet, clip_visual    single modules
+    demo    DeMo and DeMo2, whole models
+    seps    SEPS and LAPS, whole models
+
+`python -m sdtps convert IN OUT` finds the layout by itself; `--to published` goes back.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import TypeVar
+import argparse
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
 
+import torch
+from safetensors.torch import save as save_safetensors
+from torch import Tensor
+
+from sdtps import atomic
 from sdtps.errors import WeightsError, did_you_mean
-
-Value = TypeVar("Value")
-
-FIELDS = {
-    "modality": "rgb|nir|tir",
-    "set": "rnt|rn|rt|nt|r|n|t",
-    "n": r"\d+",
-    "m": r"\d+",
-    "rest": ".+",
-}
-_FIELD = re.compile(r"\{(\w+)\}")
-
-
-def _pattern(template: str) -> re.Pattern[str]:
-    parts = _FIELD.split(template)  # text, field, text, field, ..., text
-    return re.compile(
-        "".join(
-            f"(?P<{part}>{FIELDS[part]})" if i % 2 else re.escape(part) for i, part in enumerate(parts)
-        )
-    )
-
-
-@dataclass(frozen=True)
-class Layout:
-    """One published module or model and the names that ours has for its tensors."""
-
-    name: str
-    source: str
-    templates: tuple[tuple[str, str], ...]
-
-    def under(self, theirs: str, ours: str) -> tuple[tuple[str, str], ...]:
-        """The templates with a prefix on each side, to build larger layouts from smaller ones."""
-        return tuple((theirs + a, ours + b) for a, b in self.templates)
-
-    def names(self, published: Iterable[str]) -> dict[str, str]:
-        """Published name -> our name.
-
-        Raises:
-            WeightsError: names that do not belong to this layout, all of them.
-        """
-        return self._map(published, 0, f"not a tensor of {self.name} ({self.source})")
-
-    def published_names(self, ours: Iterable[str]) -> dict[str, str]:
-        """Our name -> published name; raises as `names` does."""
-        return self._map(ours, 1, f"has no counterpart in {self.name} ({self.source})")
-
-    def to_ours(self, state: Mapping[str, Value]) -> dict[str, Value]:
-        """A published state dict under our names; raises as `names` does."""
-        return {ours: state[theirs] for theirs, ours in self.names(state).items()}
-
-    def to_published(self, state: Mapping[str, Value]) -> dict[str, Value]:
-        """Our state dict under the published names; raises as `names` does."""
-        return {theirs: state[ours] for ours, theirs in self.published_names(state).items()}
-
-    def _map(self, names: Iterable[str], side: int, complaint: str) -> dict[str, str]:
-        rules = [(_pattern(pair[side]), pair[1 - side]) for pair in self.templates]
-        mapped: dict[str, str] = {}
-        refused: list[str] = []
-        for name in names:
-            match = next(((m, to) for p, to in rules if (m := p.fullmatch(name))), None)
-            if match is None:
-                refused.append(f"{name}: {complaint}")
-            else:
-                mapped[name] = match[1].format(**match[0].groupdict())
-        targets = list(mapped.values())
-        refused += [
-            f"{n}: two tensors would share the name {t}"
-            for n, t in mapped.items()
-            if targets.count(t) > 1
-        ]
-        if refused:
-            raise WeightsError("\n".join(refused))
-        return mapped
-
+from sdtps.layout import THIRDS, TRANSPOSED, Layout, Rule, same
+from sdtps.weights import read_tensors
 
 TOKEN_SPARSE = Layout(
     "token_sparse",
     "TokenSparse of the paper-version module",
-    (("score_predictor.{rest}", "score_mlp.{rest}"),),
+    same(("score_predictor.{rest}", "score_mlp.{rest}")),
 )
 TOKEN_AGGREGATION = Layout(
     "token_aggregation",
     "TokenAggregation and DualTokenAggregation",
-    (
+    same(
         ("scale", "scale"),
         ("weight.{rest}", "weight.{rest}"),
         ("weight_sparse.{rest}", "weight_sparse.{rest}"),
@@ -114,7 +50,7 @@ MULTIMODAL_SDTPS = Layout(
 FUSION = Layout(
     "fusion",
     "GeneralFusion of DeMo",
-    (
+    same(
         ("{set}_token", "hdm.tokens.{set}"),
         ("{set}.{rest}", "hdm.attention.{set}.{rest}"),
         ("moe.experts.{n}.expertHead.{m}.mlp.{rest}", "moe.experts.{n}.{m}.{rest}"),
@@ -125,22 +61,136 @@ FUSION = Layout(
 )
 CROSSNET = Layout(
     "crossnet",
-    "CrossSparseAggrNet of the released code, of LAPS and of the paper-version module",
+    "CrossSparseAggrNet_v2 (SEPS, LAPS) and CrossSparseAggrNet (paper-version module)",
     (
         *TOKEN_SPARSE.under("sparse_net_cap.", "sparse_selection."),
         *TOKEN_SPARSE.under("sparse_net_long.", "dense_selection."),
         *TOKEN_AGGREGATION.under("aggr_net.", "aggregation."),
-        ("hrpa.{rest}", "alignment.{rest}"),
+        *same(("hrpa.relevance_mlp.{rest}", "alignment.relevance_mlp.{rest}")),
+    ),
+)
+_BLOCK, _LAYER = "transformer.resblocks.{n}.", "vision_model.encoder.layers.{n}."
+# OpenAI's visual transformer against transformers' CLIPVisionModelWithProjection.
+CLIP_VISUAL = Layout(
+    "clip_visual",
+    "visual transformer of OpenAI's CLIP",
+    (
+        *same(
+            ("class_embedding", "vision_model.embeddings.class_embedding"),
+            ("positional_embedding", "vision_model.embeddings.position_embedding.weight"),
+            ("conv1.weight", "vision_model.embeddings.patch_embedding.weight"),
+            ("ln_pre.{kind}", "vision_model.pre_layrnorm.{kind}"),
+            ("ln_post.{kind}", "vision_model.post_layernorm.{kind}"),
+        ),
+        Rule("proj", ("visual_projection.weight",), TRANSPOSED),
+        Rule(
+            _BLOCK + "attn.in_proj_{kind}",
+            tuple(_LAYER + f"self_attn.{part}_proj.{{kind}}" for part in "qkv"),
+            THIRDS,
+        ),
+        *same(
+            (_BLOCK + "attn.out_proj.{kind}", _LAYER + "self_attn.out_proj.{kind}"),
+            (_BLOCK + "mlp.c_fc.{kind}", _LAYER + "mlp.fc1.{kind}"),
+            (_BLOCK + "mlp.c_proj.{kind}", _LAYER + "mlp.fc2.{kind}"),
+            (_BLOCK + "ln_{m}.{kind}", _LAYER + "layer_norm{m}.{kind}"),
+        ),
     ),
 )
 LAYOUTS = {
     layout.name: layout
-    for layout in (TOKEN_SPARSE, TOKEN_AGGREGATION, MULTIMODAL_SDTPS, FUSION, CROSSNET)
+    for layout in (TOKEN_SPARSE, TOKEN_AGGREGATION, MULTIMODAL_SDTPS, FUSION, CROSSNET, CLIP_VISUAL)
 }
+Direction = Literal["ours", "published"]
 
 
 def layout_named(name: str) -> Layout:
-    """The layout of that name; raises WeightsError with the nearest one."""
+    """The layout of that name.
+
+    Raises:
+        WeightsError: there is none; names the nearest.
+    """
     if name not in LAYOUTS:
         raise WeightsError(f"unknown layout '{name}'. {did_you_mean(name, LAYOUTS)}")
     return LAYOUTS[name]
+
+
+def find_layout(names: list[str], to: Direction) -> Layout:
+    """The only layout that has a place for every name.
+
+    Raises:
+        WeightsError: none has, or several have; names what the nearest one refuses.
+    """
+    refused = {name: layout.refused(names, to) for name, layout in LAYOUTS.items()}
+    fitting = [name for name, left in refused.items() if not left]
+    if len(fitting) == 1:
+        return LAYOUTS[fitting[0]]
+    if fitting:
+        raise WeightsError(f"these tensors fit several layouts, name one: {', '.join(fitting)}")
+    nearest = min(refused, key=lambda name: len(refused[name]))
+    raise WeightsError(
+        f"no layout fits. The nearest, {nearest}, has no place for "
+        + "\n  ".join([f"{len(refused[nearest])} of {len(names)} tensors:", *refused[nearest]])
+    )
+
+
+def convert(state: Mapping[str, Tensor], layout: Layout, to: Direction) -> dict[str, Tensor]:
+    """`state` under the other names, checked to come back as it was.
+
+    Raises:
+        WeightsError: tensors without a place, by name.
+    """
+    there, back = layout.to_ours, layout.to_published
+    if to == "published":
+        there, back = back, there
+    converted = there(state)
+    returned = back(converted)
+    lost = [
+        name
+        for name, value in state.items()
+        if name not in returned or not _equal(returned[name], value)
+    ]
+    if lost or len(returned) != len(state):
+        raise WeightsError("\n".join(f"{name}: would not survive the way back" for name in lost))
+    return converted
+
+
+def _equal(first: Tensor, second: Tensor) -> bool:
+    return first.dtype == second.dtype and torch.equal(first.nan_to_num(), second.nan_to_num())
+
+
+def convert_file(
+    source: Path, target: Path, *, layout: str | None = None, to: Direction = "ours"
+) -> tuple[Layout, int]:
+    """Convert a safetensors or PyTorch file into another, by the target's suffix.
+
+    PyTorch files are read with `weights_only`; what stands beside the state dict in a training
+    checkpoint (options, epoch) is left out. A `module.` in front of every name is DataParallel's.
+
+    Returns:
+        the layout and the number of tensors written.
+
+    Raises:
+        WeightsError: an unreadable file, or tensors without a place, by name.
+    """
+    if target.suffix not in (".safetensors", ".pt", ".pth"):
+        raise WeightsError(f"{target}: writes .safetensors, .pt or .pth")
+    with torch.serialization.safe_globals([argparse.Namespace]):  # the options that SEPS and LAPS save
+        state = read_tensors(source)
+    if all(name.startswith("module.") for name in state):
+        state = {name.removeprefix("module."): value for name, value in state.items()}
+    chosen = find_layout(list(state), to) if layout is None else layout_named(layout)
+    converted = {name: value.contiguous() for name, value in convert(state, chosen, to).items()}
+    write_tensors(target, converted, {"layout": chosen.name, "names": to})
+    return chosen, len(converted)
+
+
+def write_tensors(path: Path, state: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """A state dict as safetensors or PyTorch file, whole or not at all."""
+    if path.suffix == ".safetensors":
+        # Its own storage for each: safetensors refuses tensors that share one.
+        content = save_safetensors({name: value.clone() for name, value in state.items()}, metadata)
+    else:
+        stream = io.BytesIO()
+        torch.save(state, stream)
+        content = stream.getvalue()
+    atomic.write_bytes(path, content)
