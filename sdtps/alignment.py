@@ -45,39 +45,42 @@ class Alignment(nn.Module):
         """Similarity (B) of normalised tokens (B, V, C) and words (B, L, C) of `lengths` (B)."""
         cosines = tokens @ words.transpose(1, 2)
         if lengths is None:
-            lengths = torch.full((len(words),), words.shape[1], device=words.device)
-        valid = word_mask(lengths, words.shape[1])
-        best_word = cosines.masked_fill(~valid[:, None], -torch.inf).amax(2)
-        return self.pool(best_word, cosines.amax(1), valid)
+            return self.pool(cosines.amax(2), cosines.amax(1))
+        present = word_mask(lengths, words.shape[1])
+        best_word = cosines.masked_fill(~present[:, None], -torch.inf).amax(2)
+        return self.pool(best_word, cosines.amax(1), words=present)
 
     def pool(
-        self, best_word: Tensor, best_token: Tensor, words: Tensor, weight: Tensor | None = None
+        self,
+        best_word: Tensor,
+        best_token: Tensor,
+        *,
+        words: Tensor | None = None,
+        tokens: Tensor | None = None,
     ) -> Tensor:
         """Similarity (...) from each token's best word (..., V) and each word's best token (..., L).
 
-        `words` (..., L) is True where a word is no padding; `weight` (..., V) counts each token that
-        many times (0 leaves it out, None counts all once). The leak of `mean` acts here: a monotone
-        function can be applied after the maximum.
+        `words` (..., L) and `tokens` (..., V) say which of them exist; None = all. The leak of `mean`
+        acts here: a monotone function may as well be applied after the maximum.
         """
-        return self._side(best_word, weight) + self._side(best_token, words)
+        return self._side(best_word, tokens) + self._side(best_token, words)
 
-    def _side(self, best: Tensor, weight: Tensor | None) -> Tensor:
-        present = None if weight is None else weight > 0
+    def _side(self, best: Tensor, present: Tensor | None) -> Tensor:
+        if present is not None:
+            present = present.expand_as(best)
         total = best.new_zeros(best.shape[:-1])
         if self.kind != "topk":
             value = F.leaky_relu(best, LEAK) if self.kind == "mean" else best
-            if weight is None or present is None:
+            if present is None:
                 total = value.mean(-1)
             else:
-                share = weight.to(value.dtype)
-                # Padding holds -inf in no valid slot, but 0 x -inf would be NaN.
-                total = (value.masked_fill(~present, 0.0) * share).sum(-1) / share.sum(-1)
+                total = value.masked_fill(~present, 0.0).sum(-1) / present.sum(-1)
         if self.relevance_mlp is not None:
             total = total + self.relevance_mlp(self._top(best, present)).squeeze(-1)
         return total
 
     def _top(self, best: Tensor, present: Tensor | None) -> Tensor:
-        """The `top_k` largest of the present entries (..., top_k), zero where there are fewer."""
+        """The `top_k` largest of those present (..., top_k), zero where there are fewer."""
         if present is not None:
             best = best.masked_fill(~present, -torch.inf)
         values = best.topk(min(self.top_k, best.shape[-1]), dim=-1).values

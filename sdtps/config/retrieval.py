@@ -78,8 +78,18 @@ class MatchingConfig(Frozen):
     # Dense text used in training and at evaluation. `own` is the query's own target image's text.
     dense_text: DenseText = "own"
     eval_dense_text: DenseText = "own"
-    # Pairs scored at once; bounds memory, cannot change a result beyond rounding.
-    chunk: PositiveInt = 64
+    # Whether the sparse caption guides the selection; False = the dense text alone does, and the
+    # sparse words are aligned all the same (the paper's "only dense text"). `paper` form only.
+    sparse_guide: bool = True
+    # Pairs scored at once; bounds memory, cannot change a result beyond rounding. Null: as many as
+    # suit the device.
+    chunk: PositiveInt | None = None
+
+    @model_validator(mode="after")
+    def _guides_fit(self) -> MatchingConfig:
+        if not self.sparse_guide and (self.form != "paper" or self.dense_text == "none"):
+            raise ValueError("sparse_guide false leaves the dense text: needs form paper with one")
+        return self
 
 
 class RetrievalLossConfig(Frozen):

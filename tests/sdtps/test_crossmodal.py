@@ -1,0 +1,191 @@
+"""The batched cross-net is the loop: on every axis, in chunks, with gradients, also at the edges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from sdtps import cosines, crossmodal
+from sdtps.bench.crossnet_loop import similarity_loop
+from sdtps.config import SdtpsConfig
+from sdtps.config.retrieval import MatchingConfig
+from sdtps.crossmodal import CrossNet
+
+IMAGES, CAPTIONS, PATCHES, WIDTH = 3, 5, 12, 8
+LAPS = {"form": "laps", "dense_text": "none", "eval_dense_text": "none"}
+
+
+def build(sdtps: dict[str, Any], matching: dict[str, Any], class_token: bool = True) -> CrossNet:
+    torch.manual_seed(0)
+    return CrossNet(
+        SdtpsConfig(**{"aggregation_ratio": 0.6, **sdtps}),
+        MatchingConfig(**{"top_k": 3, **matching}),
+        width=WIDTH,
+        patches=PATCHES,
+        class_token=class_token,
+    ).double()
+
+
+def inputs(net: CrossNet) -> list[Tensor]:
+    torch.manual_seed(1)
+    shapes = [(IMAGES, PATCHES + net.class_token, WIDTH), (CAPTIONS, 6, WIDTH), (CAPTIONS, 9, WIDTH)]
+    images, words, dense = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes)
+    lengths, dense_lengths = torch.tensor([6, 1, 3, 5, 2]), torch.tensor([1, 9, 4, 9, 7])
+    if net.matching.dense_text == "none":
+        return [images, words, lengths]
+    return [images, words, lengths, dense, dense_lengths]
+
+
+def outcome(net: CrossNet, similarity: Tensor, leaves: list[Tensor]) -> list[Tensor | None]:
+    """The similarity and its gradients: of the inputs, of each parameter."""
+    cotangent = torch.linspace(-1, 2, similarity.numel(), dtype=similarity.dtype).view_as(similarity)
+    wanted = [leaf for leaf in leaves if leaf.requires_grad] + list(net.parameters())
+    grads = torch.autograd.grad((similarity * cotangent).sum(), wanted, allow_unused=True)
+    return [similarity, *grads]
+
+
+def assert_is_the_loop(net: CrossNet) -> None:
+    leaves = inputs(net)
+    torch.manual_seed(2)
+    ours = outcome(net, net(*leaves).similarity, leaves)
+    torch.manual_seed(2)
+    loop = outcome(net, similarity_loop(net, *leaves), leaves)
+    for position, (a, b) in enumerate(zip(ours, loop, strict=True)):
+        if a is None or b is None:
+            assert a is b or not (b if a is None else a).any(), f"gradient {position} is None in one"
+        else:
+            scale = max(b.abs().max().item(), 1e-3)
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9 * scale)
+
+
+FORMS = [
+    LAPS,
+    {"form": "released", "alignment": "mean"},
+    {"form": "released", "dense_text": "none"},
+    {"form": "paper"},
+    {"form": "paper", "dense_text": "none"},
+    {"form": "paper", "sparse_guide": False},
+]
+AXES: list[dict[str, Any]] = [
+    {},
+    {"enabled": False},
+    {"score": "attention_sum", "normalise": "none"},
+    {"no_grad": "none"},
+    {"no_grad": "cross"},
+    {"no_grad": "selection"},
+    {"aggregation": "single"},
+    {"aggregation": "none"},
+    {"aggregation": "none", "extra_token": "none"},
+    {"extra_token": "uniform"},
+    {"extra_token": "none"},
+    {"keep_ratio": 1.0},
+    {"mask": "importance", "no_grad": "none"},
+    {"mask": "log"},
+    {"decision": "gumbel_ste"},
+    {"decision": "gumbel_ste", "mask": "log", "no_grad": "none"},
+    {"decision": "gumbel_ste", "mask": "subtract_10", "temperature": 2.0, "noise_clamp": 1.0},
+    {"decision": "gumbel_ste", "mask": "subtract_1e10", "aggregation": "single"},
+    {"decision": "gumbel_ste", "mask": "multiply", "extra_token": "uniform"},
+    {"decision": "gumbel_ste", "mask": "multiply", "aggregation": "none"},
+    {"decision": "gumbel_ste", "mask": "log", "noise_in_eval": True},
+    {"decision": "soft", "temperature": 0.3},
+    {"decision": "soft", "aggregation": "none", "extra_token": "uniform"},
+    {"decision": "soft", "aggregation": "single", "mask": "log", "no_grad": "selection"},
+]
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("axes", AXES, ids=str)
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_batched_form_is_the_loop(form: dict[str, Any], axes: dict[str, Any], training: bool) -> None:
+    assert_is_the_loop(build(axes, {"chunk": 6, **form}).train(training))
+
+
+@pytest.mark.parametrize("order", ["_WordsFirst", "_MixtureFirst"])
+@pytest.mark.parametrize("alignment", ["mean", "mean_topk", "topk"])
+@pytest.mark.parametrize("class_token", [True, False])
+def test_both_orders_of_the_product_are_the_loop(
+    order: str, alignment: str, class_token: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forced(weights: Tensor, patches: Tensor, gram: Tensor, words: Tensor) -> Tensor:
+        if order == "_WordsFirst":
+            return cosines._WordsFirst.apply(weights, patches, gram, words)
+        return cosines._MixtureFirst.apply(weights, patches, words)
+
+    monkeypatch.setattr(crossmodal, "mixture_cosines", forced)
+    assert_is_the_loop(build({"no_grad": "none"}, {"alignment": alignment}, class_token))
+
+
+@pytest.mark.parametrize("aggregation", ["single", "dual"])
+def test_logits_far_apart_do_not_underflow(aggregation: str) -> None:
+    """Kept patches may all be e^-200 of the one that a caption drops."""
+    net = build({"aggregation": aggregation}, {}).float()
+    with torch.no_grad():
+        net.aggregation.scale.fill_(2000.0)
+    leaves = [x.detach().float() if x.is_floating_point() else x for x in inputs(net)]
+    ours, loop = net(*leaves).similarity, similarity_loop(net, *leaves)
+    torch.testing.assert_close(ours, loop, rtol=1e-4, atol=1e-4)
+
+
+def test_chunks_do_not_change_the_noise_or_the_result() -> None:
+    results = []
+    for chunk in (1, 4, 10**6):
+        axes = {"decision": "gumbel_ste", "mask": "log", "no_grad": "none"}
+        net = build(axes, {"chunk": chunk})
+        leaves = inputs(net)
+        torch.manual_seed(3)
+        results.append(outcome(net, net(*leaves).similarity, leaves))
+    for other in results[1:]:
+        for a, b in zip(results[0], other, strict=True):
+            if a is not None:
+                torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_a_pair_does_not_know_the_other_pairs() -> None:
+    net = build({}, {})
+    images, words, lengths, dense, dense_lengths = inputs(net)
+    whole = net(images, words, lengths, dense, dense_lengths).similarity
+    rows, columns = torch.tensor([2, 0]), torch.tensor([4, 1, 3])
+    part = net(
+        images[rows], words[columns], lengths[columns], dense[columns], dense_lengths[columns]
+    ).similarity
+    torch.testing.assert_close(part, whole[rows][:, columns], rtol=1e-12, atol=1e-12)
+
+
+def test_padding_does_not_count() -> None:
+    net = build({}, {})
+    images, words, lengths, dense, dense_lengths = inputs(net)
+    noisy = torch.cat([words, torch.full((CAPTIONS, 4, WIDTH), 1e6, dtype=words.dtype)], 1)
+    torch.testing.assert_close(
+        net(images, noisy, lengths, dense, dense_lengths).similarity,
+        net(images, words, lengths, dense, dense_lengths).similarity,
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_inputs_are_scored_in_float32(dtype: torch.dtype) -> None:
+    net = build({"decision": "gumbel_ste", "mask": "subtract_1e10"}, {}).float()
+    leaves = [x.detach().to(dtype) if x.is_floating_point() else x for x in inputs(net)]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ours = net(*leaves).similarity
+    assert ours.dtype == torch.float32
+    loop = similarity_loop(net, *(x.float() if x.is_floating_point() else x for x in leaves))
+    torch.testing.assert_close(ours, loop, rtol=1e-4, atol=1e-4)
+
+
+def test_released_form_gives_the_patches_no_gradient() -> None:
+    """FACTS of the released code: with a class token only that learns, without one nothing does."""
+    axes = {"score": "attention_sum", "normalise": "none", "no_grad": "selection"}
+    released = {"form": "released", "alignment": "mean"}
+    net = build({**axes, "aggregation": "single"}, released, class_token=True)
+    leaves = inputs(net)
+    net(*leaves).similarity.sum().backward()
+    assert leaves[0].grad[:, :1].abs().sum() > 0
+    assert not leaves[0].grad[:, 1:].any()
+    net = build({**axes, "aggregation": "single"}, released, class_token=False)
+    leaves = inputs(net)
+    net(*leaves).similarity.sum().backward()
+    assert leaves[0].grad is None
