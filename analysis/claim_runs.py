@@ -56,11 +56,19 @@ class StudyRuns:
         return float(self._runs[call.variant, seed][f"{call.function}/{metric}"])
 
     def epoch_losses(self, variant: str, seed: int) -> np.ndarray:
-        """Mean logged training loss of each epoch, in order; a non-finite loss makes it infinite."""
-        rows = self.collected.rows_of(self.study.name, variant, "train", "loss")
-        rows = rows[rows["seed"] == seed]
-        losses = rows.groupby("epoch")["value"].agg(lambda v: v.mean(skipna=False)).sort_index()
+        """Mean training loss of each epoch, in order; a non-finite loss makes it infinite.
+
+        The trainer writes an epoch's mean over all steps; logs from elsewhere hold single steps only.
+        """
+        losses = self._by_epoch(variant, seed, "epoch_loss")
+        if not len(losses):
+            losses = self._by_epoch(variant, seed, "loss")
         return np.where(np.isfinite(losses), losses, math.inf)
+
+    def _by_epoch(self, variant: str, seed: int, metric: str) -> np.ndarray:
+        rows = self.collected.rows_of(self.study.name, variant, "train", metric)
+        by_epoch = rows[rows["seed"] == seed].groupby("epoch")["value"]
+        return by_epoch.agg(lambda v: v.mean(skipna=False)).sort_index().to_numpy()
 
 
 def statement(runs: StudyRuns, says: str, expression: Expression, over: str) -> Statement:

@@ -12,6 +12,7 @@ from analysis.claim_expressions import Expression
 from analysis.claim_runs import StudyRuns, statement
 from analysis.collect import collect
 from analysis.verdicts import Statement, verdict
+from sdtps.runfolder import RunFolder
 
 STUDY = planted_study("gumbel", ["topk", "gumbel_tau1", "log"], seeds=(0, 1, 2))
 EXPLODES = "peak_loss('gumbel_tau1') >= 2 * peak_loss('topk')"
@@ -47,6 +48,15 @@ def test_a_statement_holds_in_every_seed_and_names_the_runs_behind_it(tmp_path: 
     # epochs are steps 1 to 5 and 6 to 10: means of 2 + step
     assert answer.numbers["peak_loss(gumbel_tau1), seed 1"] == pytest.approx(10.0)
     assert "peak_loss(gumbel_tau1): 10 / 10 / 10" in answer.measured
+
+
+def test_an_epoch_s_own_mean_is_read_where_the_trainer_wrote_it(tmp_path: Path) -> None:
+    plant_study(tmp_path)
+    folder = next(r for r in STUDY.runs() if (r.variant, r.seed) == ("gumbel_tau1", 0)).folder(tmp_path)
+    row = {"attempt": 1, "kind": "train", "epoch": 2, "step": 10, "loss": 12.0, "epoch_loss": 77.0}
+    RunFolder(folder).append_metrics(row)
+    answer = ask(tmp_path, EXPLODES)
+    assert answer.numbers["peak_loss(gumbel_tau1), seed 0"] == 77.0
 
 
 def test_a_diverged_run_counts_as_an_explosion_and_as_the_worst_score(tmp_path: Path) -> None:
