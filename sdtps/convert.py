@@ -21,7 +21,7 @@ from torch import Tensor
 
 from sdtps import atomic
 from sdtps.errors import WeightsError, did_you_mean
-from sdtps.layout import THIRDS, TRANSPOSED, Layout, Rule, same
+from sdtps.layout import SQUEEZED, THIRDS, TRANSPOSED, Layout, Rule, same
 from sdtps.weights import read_tensors
 
 TOKEN_SPARSE = Layout(
@@ -96,9 +96,39 @@ CLIP_VISUAL = Layout(
         ),
     ),
 )
+_HEADS = {"": "global", "_sdtps": "sdtps", "_moe": "fusion", "_r": "rgb", "_n": "nir", "_t": "tir"}
+DEMO = Layout(
+    "demo",
+    "DeMo, and DeMo2 with SDTPS v0 to v3; with CLIP",
+    (
+        *CLIP_VISUAL.under("BACKBONE.base.", "backbone.tower."),
+        Rule("BACKBONE.cv_embed", ("backbone.camera",), SQUEEZED),
+        *MULTIMODAL_SDTPS.under("sdtps.", "sdtps."),
+        *FUSION.under("generalFusion.", "fusion."),
+        *same(("{modality}_reduce.{rest}", "pife.{modality}.{rest}")),
+        *same(
+            *(
+                (f"classifier{theirs}.{{kind}}", f"heads.{ours}.classifier.{{kind}}")
+                for theirs, ours in _HEADS.items()
+            ),
+            *(
+                (f"bottleneck{theirs}.{{rest}}", f"heads.{ours}.neck.{{rest}}")
+                for theirs, ours in _HEADS.items()
+            ),
+        ),
+    ),
+)
 LAYOUTS = {
     layout.name: layout
-    for layout in (TOKEN_SPARSE, TOKEN_AGGREGATION, MULTIMODAL_SDTPS, FUSION, CROSSNET, CLIP_VISUAL)
+    for layout in (
+        TOKEN_SPARSE,
+        TOKEN_AGGREGATION,
+        MULTIMODAL_SDTPS,
+        FUSION,
+        CROSSNET,
+        CLIP_VISUAL,
+        DEMO,
+    )
 }
 Direction = Literal["ours", "published"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,6 +101,57 @@ def test_clip_is_split_and_transposed_as_transformers_expects() -> None:
     assert torch.equal(query, state["transformer.resblocks.1.attn.in_proj_weight"][:8])
     back = convert(ours, LAYOUTS["clip_visual"], "published")
     assert all(torch.equal(back[name], state[name]) for name in state)
+
+
+def reid_state(**parts: Any) -> dict[str, Tensor]:
+    """State of our whole model around a small CLIP tower."""
+    from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
+
+    from sdtps.backbones import ClipVit
+    from sdtps.config import ReidConfig, parse_config
+    from sdtps.reid import ReidModel
+
+    config = parse_config({"backbone": {"name": "tiny_vit", "weights": "random"}, **parts})
+    assert isinstance(config, ReidConfig)
+    model = ReidModel(config, pids=5, cameras=4)
+    vision = CLIPVisionConfig(
+        hidden_size=8,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        projection_dim=64,
+    )
+    tower = CLIPVisionModelWithProjection(vision)
+    model.backbone = ClipVit(tower, config.backbone, 256, 128, cameras=4)
+    return model.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("parts", "names"),
+    [
+        (
+            {"sdtps": {"enabled": False}, "fusion": {"kind": "hdm_atmoe", "global_local": True}},
+            {"generalFusion.rnt_token", "rgb_reduce.1.weight", "bottleneck_moe.running_var"},
+        ),
+        (
+            {"sdtps": {"aggregation": "single"}, "fusion": {"direct": False}},
+            {"sdtps.tir_aggr.weight.3.bias", "classifier_sdtps.weight", "bottleneck_r.weight"},
+        ),
+    ],
+    ids=["fusion", "three_heads"],
+)
+def test_whole_models_have_the_published_names(parts: dict[str, Any], names: set[str]) -> None:
+    ours = reid_state(**parts)
+    state = convert(ours, LAYOUTS["demo"], "published")
+    assert names <= state.keys()
+    assert state["BACKBONE.cv_embed"].shape == (4, 1, 8)
+    back = convert(state, find_layout(list(state), "ours"), "ours")
+    assert all(torch.equal(back[name], ours[name]) for name in ours)
+
+
+def test_an_arrangement_that_was_never_published_is_refused() -> None:
+    with pytest.raises(WeightsError, match=r"modalities\.tir\.selection_dense\.score_mlp"):
+        convert(reid_state(sdtps={"aggregation": "dual"}), LAYOUTS["demo"], "published")
 
 
 def test_every_name_that_does_not_fit_is_named() -> None:

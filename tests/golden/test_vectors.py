@@ -1,0 +1,34 @@
+"""Every golden file is reproduced by some test; none lies unread."""
+
+from __future__ import annotations
+
+import ast
+from fnmatch import fnmatch
+from pathlib import Path
+
+from tests.golden.conftest import FOLDER
+
+HERE = Path(__file__).parent
+
+
+def patterns() -> set[str]:
+    """All string literals of the golden tests: case names and patterns are among them."""
+    found: set[str] = set()
+    for path in HERE.glob("test_*.py"):
+        if path.name == Path(__file__).name:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.add(node.value)
+    return found - {"*"}
+
+
+def test_every_vector_is_claimed_by_a_test() -> None:
+    stems = [path.stem for path in FOLDER.glob("*.npz")]
+    assert stems, f"{FOLDER} holds no vectors"
+    claimed = patterns()
+    assert [stem for stem in stems if not any(fnmatch(stem, p) for p in claimed)] == []
+
+
+def test_all_published_cases_are_here() -> None:
+    assert len(list((HERE / "vectors").glob("*.npz"))) == 32
