@@ -104,8 +104,8 @@ def same_gradient(actual: Tensor | None, expected: Tensor, what: str) -> None:
         same(actual, expected, what)
 
 
-def cases(patterns: tuple[str, ...]) -> list[Path]:
-    return sorted(p for p in FOLDER.glob("*.npz") if any(fnmatch(p.stem, q) for q in patterns))
+def cases(patterns: tuple[str, ...], folder: Path = FOLDER) -> list[Path]:
+    return sorted(p for p in folder.glob("*.npz") if any(fnmatch(p.stem, q) for q in patterns))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -143,7 +143,7 @@ def failures(change: tuple[str, str, str] | None, patch: pytest.MonkeyPatch) -> 
             if not name.startswith("test_"):
                 continue
             runs = (
-                [({"golden": Golden(p)}, p.stem) for p in cases(module.CASES)]
+                [({"golden": Golden(p)}, p.stem) for p in cases(module.CASES, HERE / "vectors")]
                 if hasattr(module, "CASES")
                 else [(arguments, name) for arguments in parameters(test)]
             )

@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 
 
 def patterns() -> set[str]:
-    """All string literals of the golden tests: case names and patterns are among them."""
+    """All strings of the golden tests; in f-strings a value counts as any text."""
     found: set[str] = set()
     for path in HERE.glob("test_*.py"):
         if path.name == Path(__file__).name:
@@ -20,7 +20,10 @@ def patterns() -> set[str]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.add(node.value)
-    return found - {"*"}
+            if isinstance(node, ast.JoinedStr):
+                parts = (p.value if isinstance(p, ast.Constant) else "*" for p in node.values)
+                found.add("".join(str(part) for part in parts))
+    return {pattern for pattern in found if pattern.strip("*")}
 
 
 def test_every_vector_is_claimed_by_a_test() -> None:
