@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -75,9 +76,16 @@ class Mistakes:
         try:
             return model.model_validate(tuples(value))
         except ValidationError as error:
-            for entry in error.errors():
-                self.add(source, (*path, *_place(entry, value)), sentence(entry, model))
-            return None
+            entries = error.errors()
+        as_text = _with_texts(source, path, value, entries)
+        if as_text is not None:
+            try:
+                return model.model_validate(tuples(as_text))
+            except ValidationError as error:
+                value, entries = as_text, error.errors()
+        for entry in entries:
+            self.add(source, (*path, *_place(entry, value)), sentence(entry, model))
+        return None
 
     def raise_if_any(self, file: Path) -> None:
         """Raises ManifestError with all mistakes, in the order of their lines."""
@@ -120,6 +128,22 @@ def _place(entry: Mapping[str, Any], value: Any) -> KeyPath:
         path.append(part)
         value = value[part]
     return tuple(path)
+
+
+def _with_texts(source: Source, path: KeyPath, value: Any, entries: list[Any]) -> Any:
+    """A copy of `value` in which what was read as a number, but is wanted as text, is as written."""
+    texts = source.document.texts
+    places = [_place(e, value) for e in entries if e["type"] in ("string_type", "literal_error")]
+    places = [place for place in places if place and (*path, *place) in texts]
+    if not places:
+        return None
+    value = copy.deepcopy(value)
+    for place in places:
+        below = value
+        for part in place[:-1]:
+            below = below[part]
+        below[place[-1]] = texts[(*path, *place)]
+    return value
 
 
 def sentence(entry: Mapping[str, Any], model: type[BaseModel]) -> str:

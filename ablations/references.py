@@ -58,6 +58,8 @@ def check_references(
     for path, figure in figures:
         for i, name in enumerate(figure.variants):
             variant((*path, "variants", i), name)
+        for i, name in enumerate(figure.in_every_panel):
+            variant((*path, "in_every_panel", i), name)
         key((*path, "panel_by"), figure.panel_by)
         key((*path, "axis"), figure.axis)
         if figure.kind == "sweep":

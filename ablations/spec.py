@@ -126,6 +126,7 @@ class FigureSpec(Frozen):
     metric: str = "loss"
     variants: tuple[str, ...] = ()
     panel_by: str | None = None  # one panel for each value of this dotted key
+    in_every_panel: tuple[str, ...] = ()  # variants repeated in all panels, such as the baseline
     axis: str | None = None  # sweep: a dotted configuration key
     log_y: bool = False
     log_x: bool = False
@@ -146,15 +147,8 @@ class FigureSpec(Frozen):
         return self
 
 
-def _as_printed(value: Any) -> Any:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        raise ValueError(f"put {value} in quotes: reported values keep their digits as printed")
-    return value
-
-
-Printed = Annotated[
-    str, BeforeValidator(_as_printed), Field(pattern=r"^[-+]?\d+(\.\d+)?$", max_length=20)
-]
+# Text, quoted or not: `79.10` keeps its last digit.
+Printed = Annotated[str, Field(pattern=r"^[-+]?\d+(\.\d+)?$", max_length=20)]
 
 
 class Reported(Frozen):

@@ -40,11 +40,16 @@ class Problem:
 
 @dataclass(frozen=True)
 class Document:
-    """What a YAML text holds. `problems` are mistakes after which the rest still could be read."""
+    """What a YAML text holds. `problems` are mistakes after which the rest still could be read.
+
+    `texts` has the written text of every plain scalar that was read as something else: where a name is
+    wanted, `1`, `6334359` or `79.10` means these characters.
+    """
 
     data: Any
     lines: dict[KeyPath, int]
     problems: tuple[Problem, ...]
+    texts: dict[KeyPath, str]
 
     def line(self, path: KeyPath) -> int:
         """The line of `path`, or of the nearest parent that is written in the file; 0 if none is."""
@@ -96,6 +101,7 @@ class _Builder:
     def __init__(self) -> None:
         self.lines: dict[KeyPath, int] = {}
         self.problems: list[Problem] = []
+        self.texts: dict[KeyPath, str] = {}
         self.nodes = 0
 
     def build(self, node: yaml.Node, path: KeyPath, above: tuple[int, ...]) -> Any:
@@ -107,7 +113,7 @@ class _Builder:
         if node.tag not in _PLAIN_TAGS:
             self._problem(line, f"tag '{node.tag}' is not allowed: write plain values")
         if isinstance(node, yaml.ScalarNode):
-            return self._scalar(node, line)
+            return self._scalar(node, path, line)
         if id(node) in above:
             raise YamlError(f"line {line}: an alias that contains itself")
         above = (*above, id(node))
@@ -116,14 +122,18 @@ class _Builder:
         assert isinstance(node, yaml.MappingNode), node
         return self._mapping(node, path, above)
 
-    def _scalar(self, node: yaml.ScalarNode, line: int) -> Any:
+    def _scalar(self, node: yaml.ScalarNode, path: KeyPath, line: int) -> Any:
+        written = str(node.value)
         if node.style:  # quoted or block: text, whatever it looks like
-            return node.value
+            return written
         try:
-            return scalar(node.value)
+            value = scalar(written)
         except ValueError as error:
             self._problem(line, f"{error}: quote it if it is a text")
-            return node.value
+            return written
+        if not isinstance(value, str):
+            self.texts[path] = written
+        return value
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath, above: tuple[int, ...]) -> dict[str, Any]:
         result: dict[str, Any] = {}
@@ -177,7 +187,7 @@ def parse(text: str) -> Document:
         raise YamlError(str(error).replace("\n", " ")) from None
     except RecursionError:
         raise YamlError("nested too deeply to be read") from None
-    return Document(data, builder.lines, tuple(builder.problems))
+    return Document(data, builder.lines, tuple(builder.problems), builder.texts)
 
 
 def read_text(path: Path) -> str:

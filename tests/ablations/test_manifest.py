@@ -113,7 +113,7 @@ variants:
         ("resources: {gpus: -1}\n", "greater than or equal to 0"),
         ("resources: {timeout_min: 1:30}\n", "'1:30' is no time limit"),
         ("resources: [1]\n", "must be a mapping"),
-        ("reported: [{variant: topk, source: x, values: {mAP: 79.0}}]\n", "put 79.0 in quotes"),
+        ("reported: [{variant: topk, source: x, values: {mAP: about 79}}]\n", "found 'about 79'"),
         ("reported: [{source: x, values: {mAP: '79.0'}}]\n", "give either 'variant'"),
         ("reported: [{variant: topk, csv: no.csv, where: {}, columns: {}}]\n", "'no.csv' lies neither"),
         ("base: absent.yaml\n", "No such file"),
@@ -216,6 +216,19 @@ def test_names_are_free_text_and_folders_are_safe_and_distinct(load: Load) -> No
     assert slugs[:4] == ["off", "none", "1", "1e-4"]
     assert len({s.casefold() for s in slugs}) == len(names)
     assert all("/" not in s and s[0].isalnum() and s.isascii() for s in slugs)
+
+
+def test_what_looks_like_a_number_is_text_where_text_is_wanted(load: Load) -> None:
+    text = HEAD.replace("baseline: topk", "baseline: 1e-4") + (
+        "variants: {1e-4: {}, 1: {optim.lr: 1, source: 6334359, label: 010}}\n"
+        "tables: [{name: 2024-01-02, rows: [1, 1e-4]}]\n"
+        "reported: [{variant: 1, source: 12, values: {mAP: 79.10}}]\n"
+    )
+    study = load(text)
+    assert study.baseline == "1e-4"
+    assert (study.variants["1"].source, study.variants["1"].label) == ("6334359", "010")
+    assert study.tables[0].rows == ("1", "1e-4")
+    assert study.reported[0].values == {"mAP": "79.10"}
 
 
 def test_a_folder_depends_on_its_own_name_only(load: Load) -> None:

@@ -117,3 +117,8 @@ def test_a_file_is_named_in_its_errors(tmp_path: Path) -> None:
     path.write_text("a: [\n")
     with pytest.raises(YamlError, match=r"study\.yaml: line 2"):
         load_yaml(path)
+
+
+def test_the_written_text_of_numbers_is_kept() -> None:
+    document = parse("a: 79.10\nb: '1'\nc: [off, 010, ~]\n")
+    assert document.texts == {("a",): "79.10", ("c", 1): "010", ("c", 2): "~"}

@@ -1,0 +1,66 @@
+"""Every study in the repository can be loaded and keeps the promises that studies make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ablations.manifest import load_study
+
+ROOT = Path(__file__).resolve().parents[2]
+STUDIES = sorted((ROOT / "ablations").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda p: p.stem)
+def test_every_study_loads_and_bears_its_files_name(path: Path) -> None:
+    study = load_study(path)
+    assert study.name == path.stem
+    assert study.metrics
+    assert study.tables or study.figures
+    assert len({run.identity for run in study.runs()}) == len(study.runs())
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda p: p.stem)
+def test_every_studys_header_says_command_size_and_expectation(path: Path) -> None:
+    header = "".join(
+        line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line[0] == "#"
+    )
+    study = load_study(path)
+    assert f"python submit.py ablations/{path.name}" in header
+    assert f"{len(study.variants)} variants x {len(study.seeds)} seed" in header
+    assert "Expected: " in header
+
+
+def test_every_published_arrangement_is_a_variant_of_the_main_study() -> None:
+    study = load_study(ROOT / "ablations" / "rgbnt201.yaml")
+    found = {
+        (s.enabled, s.score, s.no_grad, s.decision, s.temperature, s.noise_clamp, s.mask, s.aggregation)
+        for s in (v.config.sdtps for v in study.variants.values())
+    }
+    published = {
+        "without": (False, "eq3", "none", "topk", 1.0, None, "subtract_1e10", "single"),
+        "released": (True, "attention_sum", "selection", "topk", 1.0, None, "none", "single"),
+        "paper": (True, "eq3", "attention", "topk", 1.0, None, "none", "dual"),
+        "v0": (True, "eq3", "none", "topk", 1.0, None, "none", "none"),
+        "v1": (True, "eq3", "attention", "gumbel_ste", 1.0, None, "subtract_1e10", "single"),
+        "v2": (True, "eq3", "none", "gumbel_ste", 1.0, None, "subtract_1e10", "single"),
+        "v2 without Gumbel": (True, "eq3", "none", "topk", 1.0, None, "subtract_1e10", "single"),
+        "v3": (True, "eq3", "none", "gumbel_ste", 5.0, 5.0, "subtract_1e10", "single"),
+        "tau 10": (True, "eq3", "none", "gumbel_ste", 10.0, 5.0, "subtract_1e10", "single"),
+        "mask not passed": (True, "eq3", "none", "gumbel_ste", 1.0, None, "none", "single"),
+        "log mask": (True, "eq3", "none", "gumbel_ste", 1.0, None, "log", "single"),
+        "v4": (True, "eq3", "none", "topk", 1.0, None, "importance", "single"),
+    }
+    assert {name for name, point in published.items() if point not in found} == set()
+    placements = {(s.no_grad, s.decision) for s in (v.config.sdtps for v in study.variants.values())}
+    assert {("none", "topk"), ("cross", "topk"), ("attention", "topk"), ("selection", "topk")} <= placements
+    assert "soft" in {v.config.sdtps.decision for v in study.variants.values()}
+
+
+@pytest.mark.parametrize("name", ["gumbel", "mask_constant", "nograd"])
+def test_the_small_studies_have_three_seeds_and_need_no_data(name: str) -> None:
+    study = load_study(ROOT / "ablations" / f"{name}.yaml")
+    assert len(study.seeds) == 3
+    assert study.base.data.generate is not None
+    assert study.resources.gpus == 0
