@@ -2,64 +2,56 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
-import pytest
 import torch
 
 from sdtps.alignment import Alignment
 from sdtps.contrastive import contrastive_loss, ratio_loss
 
-VECTORS = Path(os.environ.get("SDTPS_GOLDEN", Path(__file__).parent / "vectors"))
+if TYPE_CHECKING:
+    from tests.golden.conftest import Golden
+
+CASES = ("hrpa_*", "contrastive_loss_*", "ratio_loss*")
 
 
-def load(name: str) -> dict[str, torch.Tensor]:
-    with np.load(VECTORS / f"{name}.npz") as arrays:
-        return {key: torch.from_numpy(np.array(arrays[key])) for key in arrays.files}
-
-
-def same(ours: torch.Tensor, published: torch.Tensor) -> None:
-    torch.testing.assert_close(ours, published, rtol=1e-9, atol=1e-13)
-
-
-@pytest.mark.parametrize("name", ["hrpa_opensource", "hrpa_paper"])
-def test_alignment_equals_the_published_module(name: str) -> None:
-    case = load(name)
-    kind = "mean" if name == "hrpa_opensource" else "mean_topk"
-    module = Alignment(kind, int(case["top_k"])).double()
-    module.load_state_dict({k[6:]: v for k, v in case.items() if k.startswith("param.")})
-    tokens = case["patches"].requires_grad_()
-    words = case["words"].requires_grad_()
-    similarity = module(tokens, words)
-    same(similarity, case["similarity"].squeeze(1))
+def hrpa(golden: Golden) -> None:
+    kind = "mean_topk" if "paper" in golden.name else "mean"
+    module = Alignment(kind, int(golden.number("top_k"))).double()
+    module.load_state_dict(golden.parameters())
+    similarity = module(golden.input("patches"), golden.input("words"))
+    golden.check("similarity", similarity.unsqueeze(1))
     similarity.sum().backward()
-    same(tokens.grad, case["grad_patches"])
-    same(words.grad, case["grad_words"])
-    for key, parameter in module.named_parameters():
-        same(parameter.grad, case[f"grad.{key}"])
+    golden.check_input_gradients()
+    golden.check_parameter_gradients(module, {name: name for name in golden.parameters()})
 
 
-@pytest.mark.parametrize("name", ["sum", "hard"])
-def test_contrastive_loss_equals_the_published_one(name: str) -> None:
-    case = load(f"contrastive_loss_{name}")
-    scores = case["scores"].requires_grad_()
+def contrastive(golden: Golden) -> None:
     loss = contrastive_loss(
-        scores, margin=float(case["margin"]), hardest=name == "hard", image_ids=case["image_ids"]
+        golden.input("scores"),
+        margin=golden.number("margin"),
+        hardest="hard" in golden.name,
+        image_ids=golden.constant("image_ids"),
     )
-    same(loss, case["loss"])
+    golden.check("loss", loss)
     loss.backward()
-    same(scores.grad, case["grad_scores"])
+    golden.check_input_gradients()
 
 
-def test_separate_ratio_loss_equals_the_published_one() -> None:
-    case = load("ratio_loss")
+def ratio(golden: Golden) -> None:
     loss = ratio_loss(
-        case["mask_sparse"],
-        case["mask_dense"],
+        golden.constant("mask_sparse"),
+        golden.constant("mask_dense"),
         form="separate",
-        keep_ratio=float(case["target_ratio"]),
+        keep_ratio=golden.number("target_ratio"),
     )
     # Published in float32.
-    torch.testing.assert_close(loss, case["loss"].double(), rtol=1e-5, atol=0)
+    torch.testing.assert_close(loss, golden.constant("loss").double(), rtol=1e-5, atol=0)
+
+
+def test_equals_the_published_module_or_loss(golden: Golden) -> None:
+    for prefix, check in (("hrpa", hrpa), ("contrastive_loss", contrastive), ("ratio_loss", ratio)):
+        if golden.name.startswith(prefix):
+            check(golden)
+            return
+    raise AssertionError(f"{golden.name}: nothing reproduces this case")
