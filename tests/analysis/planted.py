@@ -91,7 +91,7 @@ def plant(
     *,
     state: str = "completed",
     scores: Mapping[str, Sequence[float]] | None = None,
-    loss: Callable[[int], float] = falling,
+    loss: Callable[[int], float] | None = None,
     parts: Mapping[str, Callable[[int], float]] | None = None,
     steps_per_epoch: int = 5,
     epochs: int | None = None,
@@ -112,11 +112,12 @@ def plant(
     Args:
         state: completed, diverged, failed, cancelled, running, requeued or queued.
         scores: for each metric its value after each epoch, in [0, 1]; the first decides the best.
-        loss: training loss at a step (from 1); None or a non-finite value is written as such.
+        loss: training loss at a step (from 1); None: falling, a little different for each seed.
         stop: (epoch, step) of the last row; a diverged run's loss there is NaN.
     """
     spec = next(r for r in study.runs() if r.variant == variant and r.seed == seed)
     folder = RunFolder(spec.folder(runs_dir))
+    loss = loss or (lambda step: falling(step) * (1 + 0.01 * seed))
     scores = scores or {"mAP": [0.4, 0.6], "rank1": [0.5, 0.7]}
     epochs = epochs or len(next(iter(scores.values())))
     folder.create(
@@ -223,3 +224,60 @@ def _append(folder: RunFolder, rows: list[dict[str, Any]]) -> None:
 def _set_heartbeat(folder: RunFolder, seconds: float) -> None:
     status = json.loads(folder.status_file.read_text())
     folder.status_file.write_text(json.dumps({**status, "heartbeat": seconds}))
+
+
+WEIRD = "w/o_msa & 5% #1 {x}~^\\"
+
+
+def hard_study(name: str = "hard") -> Study:
+    """Variants called as YAML and pandas like least, and a metric where lower is better."""
+    return planted_study(
+        name,
+        {
+            "none": {"components": {"SDTPS": False}},
+            "NA": {"components": {"SDTPS": True}},
+            "off": {"components": {"SDTPS": True}, "color": "#cc3311"},
+            "1": {"components": {"SDTPS": True}},
+            WEIRD: {"components": {"SDTPS": "half"}},
+            "all_diverged": {},
+            "failed": {},
+            "absent": {},
+            "tex": {"label": "L_ce", "label_tex": r"w/o $\mathcal{L}_{ce}$"},
+        },
+        metrics={
+            "mAP": PERCENT,
+            "rank1": PERCENT_RANK1,
+            "nar": MetricSpec(direction="down", digits=2, unit="", label="NAR"),
+        },
+        tables=(
+            TableSpec(name="main", epoch="both", caption="What each name does to the table."),
+            TableSpec(name="parts", kind="components"),
+            TableSpec(name="loo", kind="leave_one_out", metrics=("mAP",)),
+            TableSpec(name="sweep", kind="sweep", axis="sdtps.keep_ratio", metrics=("mAP", "nar")),
+        ),
+        title="Hard names & cases",
+    )
+
+
+def plant_hard(runs_dir: Path, study: Study) -> None:
+    """`none` and `NA` tie at printed precision; `off` lacks a seed, `1` lost one to divergence at epoch
+    2, WEIRD one to an error and has one left (n = 1); three variants have no finished seed."""
+
+    def scores(m_ap: float, nar: float) -> dict[str, list[float]]:
+        return {"mAP": [m_ap - 0.1, m_ap, m_ap - 0.05], "rank1": [m_ap] * 3, "nar": [nar] * 3}
+
+    for seed in (0, 1, 2):
+        plant(runs_dir, study, "none", seed, scores=scores(0.812 + 0.002 * seed, 2.0), loss=falling)
+        plant(runs_dir, study, "NA", seed, scores=scores(0.8122 + 0.002 * seed, 1.5))
+        plant(runs_dir, study, "tex", seed, scores=scores(0.7 + 0.01 * seed, 1.25 + seed / 100))
+        plant(
+            runs_dir, study, "all_diverged", seed, state="diverged", stop=(1 + seed, 5 + 5 * seed - 2)
+        )
+        plant(runs_dir, study, "failed", seed, state="failed", stop=(1, 2), reason="CUDA out of memory")
+    for seed in (0, 2):
+        plant(runs_dir, study, "off", seed, scores=scores(0.9, 1.0))
+    for seed in (0, 1):
+        plant(runs_dir, study, "1", seed, scores=scores(0.85 + 0.01 * seed, 1.7))
+    plant(runs_dir, study, "1", 2, state="diverged", stop=(2, 8), reason="loss is nan")
+    plant(runs_dir, study, WEIRD, 0, scores=scores(0.95, 0.5))
+    plant(runs_dir, study, WEIRD, 1, state="failed", stop=(1, 3), reason="KeyError: 'x_1 & y'")

@@ -1,0 +1,173 @@
+"""Reported against reproduced: a number somebody printed, ours, and a verdict with its reason.
+
+A reported number is text: its digits say how exactly it was meant, and they are kept. What third
+parties got when they tried stands apart from what the authors report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import stats as scipy_stats
+
+from analysis import captions, numbers, stats
+from analysis.cells import score_cell
+from analysis.collect import Collected, Mark
+from analysis.outcomes import Epoch, Outcome, outcomes
+from analysis.tablemodel import EMPTY, Cell, Column, Row, Table, text
+
+if TYPE_CHECKING:
+    from ablations.spec import MetricSpec, Reported, TableSpec
+    from ablations.study import Study
+
+# With two seeds the interval is 12.7 standard errors wide each way: it would call anything reproduced.
+SEEDS_FOR_A_SPREAD = 3
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`word` is for the table, `why` for explain and the report."""
+
+    word: str
+    why: str
+
+
+def verdict(
+    reported: str,
+    values: Sequence[float],
+    metric: MetricSpec,
+    *,
+    tolerance: float | None = None,
+) -> Verdict:
+    """Judge a reported number against the values of our seeds.
+
+    In this order: equal at the reported precision is a match; inside `tolerance` (in the printed
+    unit) is within tolerance; inside the 95 % prediction interval of one more seed of ours is within
+    seed spread; otherwise it is not reproduced. One seed decides nothing, and without a tolerance two
+    do not either.
+    """
+    n = len(values)
+    if n == 0:
+        return Verdict("not run", "no finished seed")
+    if n == 1:
+        return Verdict("inconclusive", "one seed (n = 1) says nothing about spread")
+    s = stats.summary(values)
+    mean, target = numbers.in_unit(s.mean, metric), Decimal(reported)
+    digits = numbers.decimals(reported)
+    difference = mean - target
+    if numbers.rounded(mean, digits) == numbers.rounded(target, digits):
+        return Verdict("match", f"equal at {digits} decimals, n = {n}")
+    if tolerance is not None:
+        if abs(difference) <= Decimal(repr(tolerance)):
+            return Verdict("within tolerance", f"difference at most {tolerance:g}, n = {n}")
+        return _apart(difference, metric, f"difference above the tolerance {tolerance:g}, n = {n}")
+    if n < SEEDS_FOR_A_SPREAD:
+        return Verdict("inconclusive", f"{n} seeds give no usable interval, and no tolerance is stated")
+    assert s.sd is not None
+    half = numbers.in_unit(float(scipy_stats.t.ppf(0.975, n - 1) * s.sd * np.sqrt(1 + 1 / n)), metric)
+    spread = f"95 % prediction interval of one seed ±{numbers.fixed(half, metric.digits)}, n = {n}"
+    if abs(difference) <= half:
+        return Verdict("within seed spread", f"inside the {spread}")
+    return _apart(difference, metric, f"outside the {spread}")
+
+
+def _apart(difference: Decimal, metric: MetricSpec, why: str) -> Verdict:
+    better = (difference > 0) == (metric.direction == "up")
+    return Verdict("ours is better" if better else "ours is worse", why)
+
+
+def reported_table(
+    collected: Collected, study: Study, spec: TableSpec, marks: Sequence[Mark] = ()
+) -> Table:
+    """A row for each reported number: authors, third parties, then methods that were not run."""
+    found = outcomes(collected, study)
+    metrics = spec.metrics or tuple(study.metrics)
+    epoch: Epoch = "final" if spec.epoch == "final" else "best"
+    entries = [r for r in study.reported if not spec.rows or r.variant in spec.rows]
+    compared = [r for r in entries if r.variant is not None]
+    groups = [
+        ("Reported by the authors", [r for r in compared if r.by == "authors"]),
+        ("Reproductions by third parties", [r for r in compared if r.by == "third party"]),
+        ("Reported, not run here", [r for r in entries if r.variant is None]),
+    ]
+    rows: list[Row] = []
+    for heading, members in groups:
+        lines = [
+            _row(entry, name, study.metrics[name], found, epoch)
+            for entry in members
+            for name in entry.values
+            if name in metrics
+        ]
+        if lines:
+            rows.append(Row("", (), heading=heading, rule_before=bool(rows)))
+            rows += lines
+    used = [found[r.variant] for r in compared if r.variant in found]
+    columns = (
+        Column("subject", "Setting", align="l"),
+        Column("source", "Source", align="l", width=0.22),
+        Column("metric", "Metric", align="l"),
+        Column("reported", "Reported"),
+        Column("ours", "Ours"),
+        Column("difference", "Δ", tex=r"$\Delta$"),
+        Column("verdict", "Verdict", align="l"),
+    )
+    caption = (
+        spec.caption or f"{(spec.title or 'Reported against reproduced').rstrip('.')}.",
+        "Reported numbers keep their printed digits.",
+        captions.statistic(used) if used else "",
+        captions.epochs(spec.model_copy(update={"epoch": epoch}), collected, study) if used else "",
+        "Δ: ours minus reported, from unrounded values. Match: equal at the reported precision; within "
+        "tolerance: at most the stated difference; within seed spread: inside the 95 % prediction "
+        "interval of one further seed (three or more seeds); inconclusive: too few seeds to say.",
+        *captions.warnings(marks, study.name),
+    )
+    return Table(
+        name=f"{study.name}-{spec.name}",
+        study=study.name,
+        title=spec.title or "Reported against reproduced",
+        columns=columns,
+        rows=tuple(rows),
+        caption=tuple(sentence for sentence in caption if sentence),
+        notes=(*captions.notes(collected, study, used), *([spec.notes] if spec.notes else [])),
+        origin=captions.origin(collected, study),
+        marks=captions.warnings(marks, study.name),
+    )
+
+
+def _row(
+    entry: Reported, name: str, metric: MetricSpec, found: dict[str, Outcome], epoch: Epoch
+) -> Row:
+    unit = f" ({metric.unit})" if metric.unit else ""
+    outcome = found.get(entry.variant) if entry.variant else None
+    subject = outcome.label if outcome else str(entry.method or entry.variant)
+    if entry.dataset:
+        subject += f", {entry.dataset}"
+    n = f"n = {entry.n}" if entry.n else None
+    reported = Cell("text", entry.values[name], note=n, metric=name)
+    ours, difference, word = EMPTY, EMPTY, EMPTY
+    if outcome is not None:
+        values = list(outcome.values(name, epoch).values())
+        ours = score_cell(outcome, name, metric, epoch)
+        judged = verdict(entry.values[name], values, metric, tolerance=entry.tolerance)
+        state = outcome.glyph() if not values else judged.word
+        word = Cell("text", judged.word if values or state == "--" else state, runs=ours.runs)
+        if values:
+            gap = numbers.in_unit(stats.summary(values).mean, metric) - Decimal(entry.values[name])
+            digits = max(metric.digits, numbers.decimals(entry.values[name]))
+            difference = Cell("number", numbers.signed(gap, digits), value=float(gap), runs=ours.runs)
+    key = f"{entry.variant or entry.method}|{entry.source}|{name}"
+    source = entry.source + (f"; {entry.note}" if entry.note else "")
+    cells = (
+        text(subject, tex=None),
+        text(source),
+        text(f"{metric.label or name}{unit}"),
+        reported,
+        ours,
+        difference,
+        word,
+    )
+    return Row(key, cells)

@@ -1,0 +1,260 @@
+"""Tables of a study, as its manifest declares them: main, components, leave-one-out, sweep.
+
+`analysis.reproduction` makes the reported-against-reproduced table, `analysis.resources` the compute
+table. Cells are honest: a mean is over finished seeds and says k/N, a variant without any says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from analysis import captions, reproduction, resources
+from analysis.cells import difference_cell, score_cell
+from analysis.collect import Collected, Mark
+from analysis.outcomes import Epoch, Outcome, outcomes
+from analysis.tablemodel import Cell, Column, Row, Table, check, ranked, text
+from sdtps.config import resolved
+from sdtps.config.identity import flatten
+
+if TYPE_CHECKING:
+    from ablations.spec import MetricSpec, TableSpec
+    from ablations.study import Study
+
+
+def tables(collected: Collected, study: Study, marks: Sequence[Mark] = ()) -> list[Table]:
+    """Every table of a study: those of its manifest, its variants, and the compute it used."""
+    made = [table(collected, study, spec, marks) for spec in study.tables]
+    return [*made, variants_table(collected, study), resources.compute_table(collected, study, marks)]
+
+
+def table(collected: Collected, study: Study, spec: TableSpec, marks: Sequence[Mark] = ()) -> Table:
+    """One declared table."""
+    if spec.kind == "reported":
+        return reproduction.reported_table(collected, study, spec, marks)
+    found = outcomes(collected, study)
+    chosen = [found[name] for name in spec.rows] if spec.rows else list(found.values())
+    baseline = spec.baseline or (study.baseline if spec.kind == "leave_one_out" else None)
+    if spec.kind == "leave_one_out" and baseline in found:
+        chosen = [found[baseline], *(row for row in chosen if row.variant != baseline)]
+    if spec.kind == "sweep":
+        chosen = _by_axis(study, chosen, str(spec.axis))
+    metrics = {name: study.metrics[name] for name in spec.metrics or study.metrics}
+    epochs: tuple[Epoch, ...] = ("best", "final") if spec.epoch == "both" else (spec.epoch,)
+    differences = found.get(baseline) if baseline else None
+    columns = [
+        *_name_columns(study, spec, chosen),
+        *_metric_columns(metrics, epochs, differences),
+    ]
+    rows = [
+        Row(
+            row.variant,
+            (
+                *_name_cells(study, spec, chosen, row),
+                *_metric_cells(row, metrics, epochs, differences, chosen),
+            ),
+            shaded=row.variant == study.baseline and len(chosen) > 1,
+        )
+        for row in chosen
+    ]
+    rows = list(ranked(rows, columns))
+    marked = any(cell.rank for row in rows for cell in row.cells)
+    if spec.group_by:
+        rows = _grouped(study, rows, spec.group_by)
+    title = spec.title or study.title
+    caption = (
+        spec.caption or f"{title.rstrip('.')}.",
+        captions.statistic(chosen),
+        captions.epochs(spec, collected, study),
+        _difference_sentence(differences, chosen),
+        captions.ranking(marked),
+        captions.data(collected, study),
+        *captions.warnings(marks, study.name),
+    )
+    return Table(
+        name=f"{study.name}-{spec.name}",
+        study=study.name,
+        title=title,
+        columns=tuple(columns),
+        rows=tuple(rows),
+        caption=tuple(sentence for sentence in caption if sentence),
+        notes=(
+            *captions.notes(collected, study, chosen),
+            *([spec.notes] if spec.notes else []),
+        ),
+        origin=captions.origin(collected, study),
+        marks=captions.warnings(marks, study.name),
+    )
+
+
+# -- columns ------------------------------------------------------------------------------------
+
+
+def _name_columns(study: Study, spec: TableSpec, rows: Sequence[Outcome]) -> list[Column]:
+    if spec.kind == "components":
+        names = _components(study, rows)
+        return [Column("variant", "Variant", align="l"), *(Column(n, n, align="c") for n in names)]
+    if spec.kind == "sweep":
+        return [
+            Column("axis", str(spec.axis), align="l"),
+            *(
+                [Column("variant", "Variant", align="l")]
+                if not _axis_says_all(study, spec, rows)
+                else []
+            ),
+        ]
+    return [Column("variant", "Variant", align="l")]
+
+
+def _name_cells(study: Study, spec: TableSpec, rows: Sequence[Outcome], row: Outcome) -> list[Cell]:
+    name = text(row.label + (" (imported)" if row.imported else ""), tex=row.label_tex)
+    variant = study.variants.get(row.variant)
+    if spec.kind == "components":
+        own = variant.components if variant else {}
+        return [name, *(check(own.get(c)) for c in _components(study, rows))]
+    if spec.kind == "sweep":
+        value = text(readable(setting(study, row.variant, str(spec.axis))))
+        return [value] if _axis_says_all(study, spec, rows) else [value, name]
+    return [name]
+
+
+def _components(study: Study, rows: Sequence[Outcome]) -> list[str]:
+    names: dict[str, None] = {}
+    for row in rows:
+        if row.variant in study.variants:
+            names.update(dict.fromkeys(study.variants[row.variant].components))
+    return list(names)
+
+
+def _metric_columns(
+    metrics: dict[str, MetricSpec], epochs: Sequence[Epoch], baseline: Outcome | None
+) -> list[Column]:
+    columns = []
+    for epoch in epochs:
+        group = {"best": "best epoch", "final": "last epoch"}[epoch] if len(epochs) > 1 else ""
+        for name, metric in metrics.items():
+            label = metric.label or name
+            columns.append(
+                Column(
+                    f"{epoch}/{name}", label, unit=metric.unit, direction=metric.direction, group=group
+                )
+            )
+            if baseline is not None:
+                columns.append(Column(f"{epoch}/{name}/difference", "Δ", tex=r"$\Delta$", group=group))
+    return columns
+
+
+# -- cells --------------------------------------------------------------------------------------
+
+
+def _metric_cells(
+    row: Outcome,
+    metrics: dict[str, MetricSpec],
+    epochs: Sequence[Epoch],
+    baseline: Outcome | None,
+    rows: Sequence[Outcome],
+) -> list[Cell]:
+    cells = []
+    all_imported = all(r.imported for r in rows)
+    for epoch in epochs:
+        for name, metric in metrics.items():
+            cells.append(score_cell(row, name, metric, epoch, count_imported=all_imported))
+            if baseline is not None:
+                others = [r for r in rows if r.variant != baseline.variant]
+                cells.append(difference_cell(row, baseline, name, metric, epoch, others))
+    return cells
+
+
+def _difference_sentence(baseline: Outcome | None, rows: Sequence[Outcome]) -> str:
+    if baseline is None:
+        return ""
+    tests = len([row for row in rows if row.variant != baseline.variant])
+    return (
+        f"Δ: mean difference to {baseline.label} over seeds that both have, from unrounded values, "
+        "± half width of its 95 % t interval (paired by seed, two or more seeds); * marks p < 0.05 in "
+        f"a two-sided paired t test, Holm-corrected over {tests} rows."
+    )
+
+
+# -- settings -----------------------------------------------------------------------------------
+
+
+def setting(study: Study, variant: str, key: str) -> Any:
+    """The resolved value of a dotted key in a variant; None for variants without a configuration."""
+    if variant not in study.variants:
+        return None
+    return flatten(resolved(study.variants[variant].config)).get(key)
+
+
+def readable(value: Any) -> str:
+    """A configuration value as people write it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(readable(v) for v in value) or "none"
+    return str(value)
+
+
+def _by_axis(study: Study, rows: Sequence[Outcome], axis: str) -> list[Outcome]:
+    """Rows in order of the axis; texts keep the manifest's order, behind the numbers."""
+
+    def place(row: Outcome) -> tuple[bool, float]:
+        value = setting(study, row.variant, axis)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return (not number, float(value) if number else 0.0)
+
+    return sorted(rows, key=place)
+
+
+def _axis_says_all(study: Study, spec: TableSpec, rows: Sequence[Outcome]) -> bool:
+    values = [readable(setting(study, row.variant, str(spec.axis))) for row in rows]
+    return len(set(values)) == len(values)
+
+
+def _grouped(study: Study, rows: Sequence[Row], key: str) -> list[Row]:
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(readable(setting(study, row.key, key)), []).append(row)
+    grouped: list[Row] = []
+    for number, (value, members) in enumerate(groups.items()):
+        grouped.append(Row("", (), heading=f"{key}: {value}", rule_before=number > 0))
+        grouped += members
+    return grouped
+
+
+def variants_table(collected: Collected, study: Study) -> Table:
+    """Each variant with what it changes and where it comes from."""
+    rows = []
+    for name, variant in study.variants.items():
+        changes = ", ".join(f"{k} = {readable(v)}" for k, v in variant.overrides.items())
+        rows.append(
+            Row(
+                name,
+                (
+                    text(variant.label, tex=variant.label_tex),
+                    text(changes or "the base"),
+                    text(variant.source or ""),
+                ),
+            )
+        )
+    columns = (
+        Column("variant", "Variant", align="l"),
+        Column("changes", "Differs from the base in", align="l", width=0.42),
+        Column("source", "Source", align="l", width=0.25),
+    )
+    return Table(
+        name=f"{study.name}-variants",
+        study=study.name,
+        title=f"Variants of {study.title}",
+        columns=columns,
+        rows=tuple(rows),
+        caption=(
+            f"Variants of the study {study.name}. Every other setting is equal in all of them; the "
+            "base and its defaults are in each run's config.yaml.",
+        ),
+        origin=captions.origin(collected, study),
+    )

@@ -1,0 +1,246 @@
+"""Cells say what happened: k of N, diverged, failed, missing; best is decided on what is printed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shutil
+
+import pytest
+from planted import NOW, WEIRD, hard_study, plant, plant_all, plant_hard, planted_study
+from rich.console import Console
+
+from ablations.spec import MetricSpec, Reported, TableSpec
+from analysis import render
+from analysis.collect import collect, refuse_to_average
+from analysis.reproduction import verdict
+from analysis.tables import table, tables
+
+FORBIDDEN = re.compile(r"\b(nan|inf|none|<na>|null)\b", re.IGNORECASE)
+PERCENT = MetricSpec(direction="up", digits=1)
+
+
+@pytest.fixture(scope="module")
+def hard(tmp_path_factory):
+    runs = tmp_path_factory.mktemp("hard")
+    study = hard_study()
+    plant_hard(runs, study)
+    collected = collect([study], runs, now=NOW)
+    marks = refuse_to_average(collected, allow_missing=True)
+    return study, collected, {t.name: t for t in tables(collected, study, marks)}
+
+
+def plain(table, row, column):
+    return table.cell(row, column).plain
+
+
+def test_each_outcome_has_its_own_cell(hard):
+    main = hard[2]["hard-main"]
+    assert plain(main, "none", "best/mAP") == "81.4 ± 0.2"
+    assert plain(main, "off", "best/mAP") == "90.0 ± 0.0 (2/3)"
+    assert plain(main, "1", "best/mAP") == "85.5 ± 0.7 (2/3)"
+    assert plain(main, WEIRD, "best/mAP") == "95.0 (1/3)"
+    assert plain(main, "all_diverged", "best/mAP") == "div. (ep. 1–3)"
+    assert plain(main, "failed", "best/mAP") == "OOM"
+    assert plain(main, "absent", "best/mAP") == "--"
+    assert plain(main, "none", "final/mAP") == "76.4 ± 0.2"
+
+
+def test_best_is_decided_on_printed_values_among_whole_variants(hard):
+    main = hard[2]["hard-main"]
+    ranks = {row.key: main.cell(row.key, "best/mAP").rank for row in main.rows}
+    assert (ranks["none"], ranks["NA"], ranks["tex"]) == (1, 1, 2)  # 81.4 and 81.42 print alike
+    assert ranks["off"] == ranks["1"] == ranks[WEIRD] == 0  # higher, but not all seeds finished
+    nar = {row.key: main.cell(row.key, "best/nar").rank for row in main.rows}
+    assert (nar["tex"], nar["NA"], nar["none"]) == (1, 2, 0)  # lower is better
+
+
+def test_the_caption_says_what_was_computed(hard):
+    caption = " ".join(hard[2]["hard-main"].caption)
+    for phrase in (
+        "What each name does to the table.",
+        "Mean ± sample standard deviation (ddof 1)",
+        "k/N where some are not",
+        "best on the test split",
+        "Right: from the last epoch",
+        "underlined",
+        "Images are generated",
+        "22 of 27 planned runs are finished",
+    ):
+        assert phrase in caption, phrase
+
+
+def test_the_notes_name_each_seed_that_is_not_in_a_mean(hard):
+    notes = " ".join(hard[2]["hard-main"].notes)
+    assert "1: seed 2 diverged at epoch 2 (step 8)." in notes
+    assert "off: seed 1 not run." in notes
+    assert f"{WEIRD}: seed 1 failed; seed 2 not run." in notes
+    assert "failed: seeds 0, 1, 2 out of memory." in notes
+
+
+def test_seeds_with_identical_curves_are_said_to_be(hard):
+    assert "none: seeds 0, 1, 2 gave identical loss curves" in " ".join(hard[2]["hard-main"].notes)
+
+
+@pytest.mark.parametrize("form", ["tex", "csv", "md", "html", "json"])
+def test_no_form_prints_what_is_no_number(hard, form):
+    for name, made in hard[2].items():
+        text = render.FORMS[form](made)
+        if form == "json":
+            json.loads(text, parse_constant=lambda c: pytest.fail(c))
+            continue
+        cleaned = re.sub(r"(?<![\w.])none(?![\w.])", "", text)  # a variant is called none
+        assert not FORBIDDEN.search(cleaned), (name, FORBIDDEN.search(cleaned))
+
+
+def test_latex_has_the_whole_tabular_with_equal_columns(hard):
+    text = render.to_latex(hard[2]["hard-main"])
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
+    body = text[text.index(r"\midrule") : text.index(r"\bottomrule")]
+    for line in body.splitlines()[1:]:
+        assert len(re.findall(r"(?<!\\)&", line)) == 6, line
+    assert r"w/o\_msa \& 5\% \#1 \{x\}\textasciitilde{}\textasciicircum{}\textbackslash{}" in text
+    assert r"w/o $\mathcal{L}_{ce}$" in text
+    assert r"\textbf{81.4}" in text and r"NAR $\downarrow$" in text
+    assert r"\multicolumn{3}{c}{best epoch}" in text and r"\cmidrule(lr){2-4}" in text
+
+
+def test_csv_and_markdown_keep_names_and_trailing_zeros(hard):
+    main = hard[2]["hard-main"]
+    rows = list(csv.reader(io.StringIO(render.to_csv(main))))
+    assert [r[0] for r in rows[1:5]] == ["none", "NA", "off", "1"]
+    assert rows[3][1] == "90.0 ± 0.0 (2/3)"
+    assert r"w/o\_msa & 5% \#1 \{x\}\~^\\" in render.to_markdown(main)
+    assert "**81.4** ± 0.2" in render.to_markdown(main)
+
+
+def test_html_escapes_names_and_links_numbers_to_runs(hard):
+    text = render.to_html(hard[2]["hard-main"])
+    assert "w/o_msa &amp; 5% #1 {x}~^\\" in text
+    runs = re.findall(r'data-runs="([^"]+)"', text)
+    assert "hard/none/seed0-" in runs[0]
+
+
+def test_the_terminal_shows_the_same_cells(hard):
+    console = Console(width=220, record=True, file=io.StringIO())
+    console.print(render.to_terminal(hard[2]["hard-main"]))
+    text = console.export_text()
+    assert "81.4 ± 0.2" in text and "div. (ep. 1–3)" in text and WEIRD in text
+
+
+def test_json_names_the_runs_behind_each_cell(hard):
+    data = json.loads(render.FORMS["json"](hard[2]["hard-main"]))
+    cell = next(r for r in data["rows"] if r["key"] == "off")["cells"]["best/mAP"]
+    assert cell["seeds"] == {"0": 0.9, "2": 0.9}
+    assert len(cell["runs"]) == 3 and all(r.startswith("hard/off/seed") for r in cell["runs"])
+
+
+def test_components_have_check_marks_or_their_word(hard):
+    parts = hard[2]["hard-parts"]
+    assert [plain(parts, v, "SDTPS") for v in ("none", "NA", WEIRD, "absent")] == ["", "✓", "half", ""]
+
+
+def test_differences_are_paired_by_seed_and_from_unrounded_means(hard):
+    loo = hard[2]["hard-loo"]
+    assert loo.rows[0].key == "none"
+    assert plain(loo, "tex", "best/mAP/difference") == "-10.4 ± 2.0 (*)"
+    assert plain(loo, "NA", "best/mAP/difference") == "0.0 ± 0.0"
+    assert (
+        plain(loo, "none", "best/mAP/difference") == plain(loo, "absent", "best/mAP/difference") == ""
+    )
+    assert "Holm-corrected over 8 rows" in " ".join(loo.caption)
+
+
+def test_a_sweep_is_in_order_of_its_axis(tmp_path):
+    study = planted_study(
+        "s", ["c", "a", "b"], tables=(TableSpec(name="t", kind="sweep", axis="sdtps.keep_ratio"),)
+    )
+    plant_all(tmp_path, study)
+    made = table(collect([study], tmp_path, now=NOW), study, study.tables[0])
+    assert [row.cells[0].text for row in made.rows] == ["0.05", "0.095", "0.14"]
+    assert [c.key for c in made.columns][:2] == ["axis", "best/mAP"]
+
+
+def test_running_variants_say_so(tmp_path):
+    study = planted_study("s", ["a", "b"])
+    plant(tmp_path, study, "a", 0)
+    plant(tmp_path, study, "a", 1, state="running", stop=(1, 3))
+    for seed in study.seeds:
+        plant(tmp_path, study, "b", seed, state="running", stop=(1, 3))
+    main = table(collect([study], tmp_path, now=NOW), study, study.tables[0])
+    assert plain(main, "a", "best/mAP") == "60.0 (1/3)" and plain(main, "b", "best/mAP") == "running"
+
+
+def test_a_killed_seed_turns_a_cell_into_two_of_three(tmp_path):
+    study = planted_study("s", ["a", "b"])
+    plant_all(tmp_path, study)
+    shutil.rmtree(study.runs()[1].folder(tmp_path))
+    main = table(collect([study], tmp_path, now=NOW), study, study.tables[0])
+    assert plain(main, "a", "best/mAP").endswith("(2/3)")
+    assert main.cell("a", "best/mAP").rank == 0
+
+
+def test_compute_counts_what_failed_too(hard):
+    compute = hard[2]["hard-compute"]
+    assert plain(compute, "*", "runs") == "14/27"
+    assert plain(compute, "failed", "lost") == "6.0 min" == plain(compute, "failed", "time")
+    assert "NVIDIA H100" in compute.caption[0]
+
+
+def test_variants_are_listed_with_their_differences(hard):
+    listed = hard[2]["hard-variants"]
+    assert plain(listed, "NA", "changes") == "sdtps.keep_ratio = 0.095"
+
+
+# -- reported against reproduced ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reported", "values", "tolerance", "word"),
+    [
+        ("74.0", [0.731, 0.735, 0.739], 1.0, "within tolerance"),
+        ("74.0", [0.735], 1.0, "inconclusive"),
+        ("74.0", [0.7396, 0.7404], None, "match"),
+        ("74", [0.7396, 0.7449], None, "match"),
+        ("74.0", [0.70, 0.71], None, "inconclusive"),
+        ("74.0", [0.731, 0.735, 0.739], None, "within seed spread"),
+        ("79.0", [0.731, 0.735, 0.739], None, "ours is worse"),
+        ("70.0", [0.731, 0.735, 0.739], None, "ours is better"),
+        ("79.0", [0.731, 0.735, 0.739], 2.0, "ours is worse"),
+        ("79.0", [], None, "not run"),
+    ],
+)
+def test_verdicts(reported, values, tolerance, word):
+    assert verdict(reported, values, PERCENT, tolerance=tolerance).word == word
+
+
+def test_lower_is_better_turns_the_verdict_around():
+    down = MetricSpec(direction="down", digits=1, unit="")
+    assert verdict("5.0", [3.0, 3.1, 2.9], down).word == "ours is better"
+
+
+def test_third_parties_stand_apart_and_digits_are_kept(tmp_path):
+    study = planted_study(
+        "s",
+        ["a", "b"],
+        tables=(TableSpec(name="rep", kind="reported"),),
+        reported=(
+            Reported(variant="a", source="Table 2", values={"mAP": "79.00"}),
+            Reported(variant="a", source="issue 6", by="third party", values={"mAP": "75"}, n=1),
+            Reported(method="LAPS", source="Table 1", values={"rank1": "62.5"}),
+        ),
+    )
+    plant_all(tmp_path, study)
+    made = table(collect([study], tmp_path, now=NOW), study, study.tables[0])
+    headings = [row.heading for row in made.rows if not row.cells]
+    assert headings == [
+        "Reported by the authors",
+        "Reproductions by third parties",
+        "Reported, not run here",
+    ]
+    lines = [[cell.plain for cell in row.cells] for row in made.rows if row.cells]
+    assert lines[0] == ["a", "Table 2", "mAP (%)", "79.00", "51.0 ± 1.0", "-28.00", "ours is worse"]
+    assert lines[1][3:5] == ["75 (n = 1)", "51.0 ± 1.0"]
+    assert lines[2][3:] == ["62.5", "", "", ""]
