@@ -46,6 +46,7 @@ class Task(Protocol):
     steps_per_epoch: int
     select_metric: str  # of evaluate(): the epoch where it is highest is the best (ties: the earliest)
     selected_on: str  # the split behind it: dev, or test as the publications do
+    record: dict[str, Any]  # what run.json must know: data (name, root, fingerprint), weights (sha256)
 
     def train_batches(self, epoch: int, first: int) -> Iterator[Any]:
         """Batches `first`, `first` + 1, ... of `epoch` (from 1)."""
@@ -57,7 +58,11 @@ class Task(Protocol):
         """The scalar to minimise and its parts (detached scalars); `epoch` and `step` from 1."""
 
     def evaluate(self) -> dict[str, float]:
-        """Flat metrics, fractions in [0, 1]; called in eval mode, no gradients, in every process."""
+        """Flat metrics, fractions in [0, 1]; called in eval mode, no gradients, in every process.
+
+        Raises:
+            FloatingPointError: the model's outputs are not finite: the run has diverged.
+        """
 
     def trunk(self) -> list[nn.Parameter]:
         """Parameters of the pretrained part, which may have a learning rate of its own."""
@@ -146,6 +151,8 @@ class _Loop:
         if self.settings.compile:
             task.model.compile()  # in place: names in checkpoints stay as they are
         self.compute_loss = _whole_batch_loss(task)
+        self._first_bad_step = 0  # as last read from the device
+        self._skipped_in_a_row = 0
         self.reporter = Reporter(folder, attempt, total=self.total_steps, writes=self.writes)
 
     # -- the run ----------------------------------------------------------------------------------
@@ -154,14 +161,17 @@ class _Loop:
         self.resume()
         with self.reporter:
             self.task.model.train()
-            self.evaluate_if_due()  # the attempt before may have ended before its evaluation
+            # The attempt before may have ended before its evaluation.
+            if not self.evaluate_if_due():
+                return self.end_diverged(self.counters.epoch, "features are not finite")
             while self.counters.step < self.total_steps:
                 outcome = self.train_epoch()
                 if outcome is not None:
                     return outcome
                 if self.must_stop(boundary=True):
                     return self.interrupt()
-                self.evaluate_if_due()
+                if not self.evaluate_if_due():
+                    return self.end_diverged(self.counters.epoch, "features are not finite")
                 self.save_checkpoint()
             return self.complete()
 
@@ -322,20 +332,26 @@ class _Loop:
                 f"{row['images_per_s']:.0f} images/s"
             )
 
-    def evaluate_if_due(self) -> None:
-        """Evaluate the finished epoch when its turn has come (always the last) and once only."""
+    def evaluate_if_due(self) -> bool:
+        """Evaluate the finished epoch when its turn has come (always the last) and once only.
+
+        False when the model computes no numbers any more, which the loss may not have shown yet.
+        """
         counters = self.counters
         last = counters.step >= self.total_steps
         if counters.evaluated == counters.epoch or (
             not last and counters.epoch % self.settings.eval_every
         ):
-            return
+            return True
         self.task.model.eval()
         # Noise drawn in evaluation neither depends on training's nor changes it.
         states = checkpoint.random_states()
         checkpoint.seed_everything(self.seed + 7919 * counters.step)
-        with torch.no_grad():
-            metrics = self.task.evaluate()
+        try:
+            with torch.no_grad():
+                metrics = self.task.evaluate()
+        except FloatingPointError:
+            return False
         checkpoint.set_random_states(states)
         self.task.model.train()
         row = {"kind": "eval", "attempt": self.attempt, "epoch": counters.epoch, "step": counters.step}
@@ -346,6 +362,7 @@ class _Loop:
         metric = self.task.select_metric
         if counters.best is None or row[metric] > counters.best[metric]:
             counters.best = row
+        return True
 
     # -- how it ends ------------------------------------------------------------------------------
 
@@ -364,6 +381,7 @@ class _Loop:
 
     def end_diverged(self, epoch: int, reason: str) -> Outcome:
         step = self.counters.step if self.scaler.is_enabled() else self._first_bad_step
+        step = step or self.counters.step
         event = {"kind": "event", "event": "diverged", "reason": reason, "attempt": self.attempt}
         if self.writes:
             self.folder.append_metrics({**event, "epoch": epoch, "step": step})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ class ToyTask:
 
     select_metric = "accuracy"
     selected_on = "test"
+    record: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, seed: int = 0, *, steps: int = 5, blow_up_at: int | None = None) -> None:
         torch.manual_seed(seed)

@@ -1,0 +1,71 @@
+"""python -m sdtps run|generate: one run, and images to run on. Each command imports what it needs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from sdtps.errors import SdtpsError
+
+EXIT_CODES = {"completed": 0, "diverged": 3, "requeued": 75}  # 75: temporary failure, try again
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from sdtps.job import execute
+
+    outcome = execute(arguments.folder, max_steps=arguments.max_steps)
+    print(f"{arguments.folder}: {outcome}")
+    return EXIT_CODES[outcome]
+
+
+def generate(arguments: argparse.Namespace) -> int:
+    from sdtps.config.reid import GeneratedReidConfig
+    from sdtps.data.generated import generate_rgbnt201
+
+    config = GeneratedReidConfig(
+        train_pids=arguments.train_pids,
+        test_pids=arguments.test_pids,
+        cameras=arguments.cameras,
+        images_per_camera=arguments.images_per_camera,
+        seed=arguments.seed,
+    )
+    root = generate_rgbnt201(config, arguments.height, arguments.width, arguments.root)
+    print(root)
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line; every block adds one command."""
+    top = argparse.ArgumentParser(prog="python -m sdtps", description=__doc__)
+    commands = top.add_subparsers(dest="command", required=True)
+
+    block = commands.add_parser("run", help="run, or go on with, the run in a folder")
+    block.add_argument("folder", type=Path, help="runs/STUDY/VARIANT/seedK-HASH")
+    block.add_argument("--max-steps", type=int, help="stop with a checkpoint after this many steps")
+    block.set_defaults(handler=run)
+
+    block = commands.add_parser("generate", help="write three-modality images in RGBNT201's layout")
+    block.add_argument("root", type=Path, help="folder that will hold the generated RGBNT201/")
+    block.add_argument("--train-pids", type=int, default=24)
+    block.add_argument("--test-pids", type=int, default=16)
+    block.add_argument("--cameras", type=int, default=2)
+    block.add_argument("--images-per-camera", type=int, default=4)
+    block.add_argument("--height", type=int, default=64)
+    block.add_argument("--width", type=int, default=32)
+    block.add_argument("--seed", type=int, default=0)
+    block.set_defaults(handler=generate)
+    return top
+
+
+def main(words: list[str] | None = None) -> int:
+    arguments = parser().parse_args(words)
+    try:
+        return int(arguments.handler(arguments))
+    except SdtpsError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Data on disk, in batches. Importing this package imports nothing heavy."""

@@ -1,0 +1,170 @@
+"""The cached pipeline: images decoded and resized once, kept as uint8, augmented in batches.
+
+One memory-mapped file per split serves all jobs of a node; on a GPU with room it is copied there whole.
+The JPEG path (`reid_images`) is the reference: same pixels, same distribution of augmentation.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from sdtps.config.reid import ReidDataConfig
+from sdtps.data.augment import DEVIATION, MEAN, BatchAugmentation
+from sdtps.data.reid_folders import MISTAKES_SHOWN, Sample
+from sdtps.data.reid_images import BICUBIC, BILINEAR, ReidBatch, augment_config, decode, own_rows
+from sdtps.data.sampler import PkSampler
+from sdtps.errors import DataError
+
+RESIDENT_SHARE = 0.25  # of the GPU's free memory that a split may take
+
+
+def cached_pixels(
+    samples: Sequence[Sample],
+    config: ReidDataConfig,
+    resampling: Image.Resampling,
+    folder: Path,
+) -> np.ndarray:
+    """uint8 [samples, M, 3, H, W] as a read-only memory map; made first if no job has made it.
+
+    Raises:
+        DataError: files that cannot be decoded, all of them (named).
+    """
+    target = folder / f"reid-{_key(samples, config, resampling)}.npy"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f".{target.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # others of this node wait and then find the file
+        if not target.exists():
+            _decode_all(samples, config, resampling, target)
+    return np.load(target, mmap_mode="r")
+
+
+def _key(samples: Sequence[Sample], config: ReidDataConfig, resampling: Image.Resampling) -> str:
+    """Changes with every file's path, size and time, and with the size they are brought to."""
+    digest = hashlib.sha256(f"{config.height}x{config.width} {resampling.name}\n".encode())
+    for sample in samples:
+        for path in sample.images:
+            state = path.stat()
+            digest.update(f"{path.absolute()}:{state.st_size}:{state.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def _decode_all(
+    samples: Sequence[Sample], config: ReidDataConfig, resampling: Image.Resampling, target: Path
+) -> None:
+    shape = (len(samples), 3, 3, config.height, config.width)
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    os.close(handle)
+    mistakes: list[str] = []
+    try:
+        pixels = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=shape)
+
+        def fill(index: int) -> None:
+            try:
+                images = decode(samples[index], config.height, config.width, resampling)
+            except DataError as error:
+                mistakes.append(str(error))
+                return
+            pixels[index] = np.stack(images).transpose(0, 3, 1, 2)
+
+        with ThreadPoolExecutor(max(1, config.workers)) as pool:  # Pillow decodes without the GIL
+            list(pool.map(fill, range(len(samples))))
+        if mistakes:
+            shown = sorted(mistakes)[:MISTAKES_SHOWN]
+            raise DataError(f"{len(mistakes)} image(s) cannot be read:\n  " + "\n  ".join(shown))
+        pixels.flush()
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(target)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+class _Pixels:
+    """Rows of a split on the device: gathered there if they fit, else copied from the map."""
+
+    def __init__(self, mapped: np.ndarray, device: torch.device) -> None:
+        self.mapped = mapped
+        self.device = device
+        self.resident: Tensor | None = None
+        if device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(device)
+            if mapped.nbytes <= RESIDENT_SHARE * free:
+                self.resident = torch.from_numpy(np.array(mapped)).to(device)
+
+    def rows(self, indices: np.ndarray) -> Tensor:
+        """uint8 [len(indices), M, 3, H, W]."""
+        if self.resident is not None:
+            index = torch.from_numpy(indices).pin_memory().to(self.device, non_blocking=True)
+            return self.resident[index]
+        rows = torch.from_numpy(self.mapped[indices])
+        return rows.pin_memory().to(self.device, non_blocking=True) if self._gpu else rows
+
+    @property
+    def _gpu(self) -> bool:
+        return self.device.type == "cuda"
+
+
+class CachedBatches:
+    """Training batches from the cache."""
+
+    def __init__(
+        self,
+        samples: Sequence[Sample],
+        config: ReidDataConfig,
+        seed: int,
+        device: torch.device,
+        folder: Path,
+    ) -> None:
+        labels = [s.label for s in samples]
+        self.sampler = PkSampler(labels, config.batch_size, config.instances, seed)
+        self.steps_per_epoch = self.sampler.batches
+        self.seed = seed
+        self.pixels = _Pixels(cached_pixels(samples, config, BICUBIC, folder), device)
+        self.augment = BatchAugmentation(augment_config(config), device)
+        self.labels = torch.tensor(labels, device=device)
+        self.camids = torch.tensor([s.camid for s in samples], device=device)
+        self.own = own_rows(config.batch_size)
+
+    def epoch(self, epoch: int, first: int) -> Iterator[ReidBatch]:
+        """Batches `first`, `first` + 1, ... of `epoch` on the device."""
+        order = self.sampler.epoch(epoch)
+        for number in range(first, len(order)):
+            indices = order[number][self.own]
+            rng = np.random.default_rng([self.seed, epoch, number, self.own.start, 103])
+            pixels = self.pixels.rows(indices).transpose(0, 1)  # [M, B, 3, H, W]
+            modalities, size = pixels.shape[:2]
+            images = self.augment(pixels.flatten(0, 1), rng)
+            index = torch.from_numpy(indices).to(self.labels.device, non_blocking=True)
+            yield ReidBatch(
+                images.unflatten(0, (modalities, size)), self.labels[index], self.camids[index]
+            )
+
+
+class CachedTestBatches:
+    """Test batches from the cache, in the order of `samples`."""
+
+    def __init__(
+        self, samples: Sequence[Sample], config: ReidDataConfig, device: torch.device, folder: Path
+    ) -> None:
+        self.pixels = _Pixels(cached_pixels(samples, config, BILINEAR, folder), device)
+        self.labels = torch.tensor([s.label for s in samples], device=device)
+        self.camids = torch.tensor([s.camid for s in samples], device=device)
+        self.size = config.test_batch_size
+
+    def __iter__(self) -> Iterator[ReidBatch]:
+        for start in range(0, len(self.labels), self.size):
+            rows = slice(start, start + self.size)
+            indices = np.arange(start, min(start + self.size, len(self.labels)))
+            pixels = self.pixels.rows(indices).transpose(0, 1)
+            images = pixels.to(torch.float32).div_(255.0).sub_(MEAN).div_(DEVIATION)
+            yield ReidBatch(images, self.labels[rows], self.camids[rows])
