@@ -7,6 +7,7 @@ are then run on the mutant.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -24,8 +25,14 @@ SOURCES = {
     "sdtps.losses": ROOT / "sdtps/losses.py",
     "sdtps.metrics": ROOT / "sdtps/metrics.py",
     "sdtps.fusion": ROOT / "sdtps/fusion.py",
+    "sdtps.alignment": ROOT / "sdtps/alignment.py",
+    "sdtps.contrastive": ROOT / "sdtps/contrastive.py",
+    "sdtps.cosines": ROOT / "sdtps/cosines.py",
+    "sdtps.crossmodal": ROOT / "sdtps/crossmodal.py",
 }
-SUITES = (HERE / "test_modules.py", HERE / "test_losses.py", HERE / "test_counts.py")
+SUITES = tuple(
+    HERE / f"test_{name}.py" for name in ("modules", "losses", "counts", "alignment", "crossnet")
+)
 
 MUTANTS = {
     "mask_constant": ("aggregation", "(1 - decision) * constant", "(1 - decision) * constant * 0.999"),
@@ -109,6 +116,8 @@ MUTANTS = {
     ),
     "mean_positive": ("losses", ".amax(dim=1)", ".nan_to_num(0, 0, 0).mean(dim=1)"),
     "own_view_stays": ("metrics", "kept = ~(same_pid & (", "kept = ~(same_pid & ~same_pid & ("),
+    "released_patches_learn": ("crossmodal", "patches.detach() if inside else patches", "patches"),
+    "aligned_without_leak": ("alignment", "LEAK = 0.1", "LEAK = 0.0"),
     "experts_head_by_head": (
         "fusion",
         "            for v in range(len(SETS))\n            for h in range(self.heads)\n",
@@ -142,12 +151,7 @@ def failures(change: tuple[str, str, str] | None, patch: pytest.MonkeyPatch) -> 
         for name, test in vars(module).items():
             if not name.startswith("test_"):
                 continue
-            runs = (
-                [({"golden": Golden(p)}, p.stem) for p in cases(module.CASES, HERE / "vectors")]
-                if hasattr(module, "CASES")
-                else [(arguments, name) for arguments in parameters(test)]
-            )
-            for arguments, label in runs:
+            for label, arguments in calls(module, name, test):
                 try:
                     test(**arguments)
                 except (AssertionError, RuntimeError) as error:
@@ -155,12 +159,20 @@ def failures(change: tuple[str, str, str] | None, patch: pytest.MonkeyPatch) -> 
     return []
 
 
-def parameters(test: object) -> list[dict[str, object]]:
-    """The argument sets of a test with one `parametrize`, or one empty set."""
+def calls(module: ModuleType, name: str, test: object) -> Iterator[tuple[str, dict[str, object]]]:
+    """What pytest would call the test with; of several ways to run a golden case the first."""
+    sets: list[dict[str, object]] = [{}]
     for mark in getattr(test, "pytestmark", []):
-        names, rows = mark.args
-        return [dict(zip(names, row, strict=True)) for row in rows]
-    return [{}]
+        names, values = mark.args
+        rows = [
+            dict(zip(names, v, strict=True)) if isinstance(names, tuple) else {names: v} for v in values
+        ]
+        sets = [one | row for one in sets for row in rows]
+    if not hasattr(module, "CASES"):
+        yield from ((name, one) for one in sets)
+        return
+    for path in cases(module.CASES, HERE / "vectors"):
+        yield path.stem, sets[0] | {"golden": Golden(path)}
 
 
 def test_the_unchanged_source_passes(monkeypatch: pytest.MonkeyPatch) -> None:
