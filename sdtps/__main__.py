@@ -1,4 +1,4 @@
-"""python -m sdtps run|generate: one run, and images to run on. Each command imports what it needs."""
+"""python -m sdtps: one run, images to run on, published weights. Each command imports what it needs."""
 
 from __future__ import annotations
 
@@ -35,6 +35,16 @@ def generate(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def convert(arguments: argparse.Namespace) -> int:
+    from sdtps.convert import convert_file
+
+    layout, count = convert_file(
+        arguments.source, arguments.target, layout=arguments.layout, to=arguments.to
+    )
+    print(f"{arguments.target}: {count} tensors of {layout.name} under {arguments.to} names")
+    return 0
+
+
 def parser() -> argparse.ArgumentParser:
     """The whole command line; every block adds one command."""
     top = argparse.ArgumentParser(prog="python -m sdtps", description=__doc__)
@@ -55,6 +65,13 @@ def parser() -> argparse.ArgumentParser:
     block.add_argument("--width", type=int, default=32)
     block.add_argument("--seed", type=int, default=0)
     block.set_defaults(handler=generate)
+
+    block = commands.add_parser("convert", help="published weights to ours, or back")
+    block.add_argument("source", type=Path, help=".safetensors, .pt or .pth, read without running code")
+    block.add_argument("target", type=Path, help=".safetensors, .pt or .pth")
+    block.add_argument("--to", choices=["ours", "published"], default="ours")
+    block.add_argument("--layout", help="whose names they are; found by itself where only one fits")
+    block.set_defaults(handler=convert)
     return top
 
 

@@ -1,4 +1,4 @@
-"""Published checkpoints to ours and back: the tables, and files.
+"""Published checkpoints to ours and back, as files.
 
     token_sparse, token_aggregation, multimodal_sdtps, fusion, crossnet, clip_visual    single modules
     demo    DeMo and DeMo2, whole models
@@ -21,115 +21,10 @@ from torch import Tensor
 
 from sdtps import atomic
 from sdtps.errors import WeightsError, did_you_mean
-from sdtps.layout import SQUEEZED, THIRDS, TRANSPOSED, Layout, Rule, same
+from sdtps.layout import Layout
+from sdtps.published import LAYOUTS
 from sdtps.weights import read_tensors
 
-TOKEN_SPARSE = Layout(
-    "token_sparse",
-    "TokenSparse of the paper-version module",
-    same(("score_predictor.{rest}", "score_mlp.{rest}")),
-)
-TOKEN_AGGREGATION = Layout(
-    "token_aggregation",
-    "TokenAggregation and DualTokenAggregation",
-    same(
-        ("scale", "scale"),
-        ("weight.{rest}", "weight.{rest}"),
-        ("weight_sparse.{rest}", "weight_sparse.{rest}"),
-        ("weight_dense.{rest}", "weight_dense.{rest}"),
-    ),
-)
-MULTIMODAL_SDTPS = Layout(
-    "multimodal_sdtps",
-    "MultiModalSDTPS of DeMo2, v0 to v3",
-    (
-        *TOKEN_SPARSE.under("{modality}_sparse.", "modalities.{modality}.selection."),
-        *TOKEN_AGGREGATION.under("{modality}_aggr.", "modalities.{modality}.aggregation."),
-    ),
-)
-FUSION = Layout(
-    "fusion",
-    "GeneralFusion of DeMo",
-    same(
-        ("{set}_token", "hdm.tokens.{set}"),
-        ("{set}.{rest}", "hdm.attention.{set}.{rest}"),
-        ("moe.experts.{n}.expertHead.{m}.mlp.{rest}", "moe.experts.{n}.{m}.{rest}"),
-        ("moe.gating_network.gate.linear_re.{rest}", "moe.gate.bottleneck.{rest}"),
-        ("moe.gating_network.gate.q_.{rest}", "moe.gate.query.{rest}"),
-        ("moe.gating_network.gate.k_.{rest}", "moe.gate.key.{rest}"),
-    ),
-)
-CROSSNET = Layout(
-    "crossnet",
-    "CrossSparseAggrNet_v2 (SEPS, LAPS) and CrossSparseAggrNet (paper-version module)",
-    (
-        *TOKEN_SPARSE.under("sparse_net_cap.", "sparse_selection."),
-        *TOKEN_SPARSE.under("sparse_net_long.", "dense_selection."),
-        *TOKEN_AGGREGATION.under("aggr_net.", "aggregation."),
-        *same(("hrpa.relevance_mlp.{rest}", "alignment.relevance_mlp.{rest}")),
-    ),
-)
-_BLOCK, _LAYER = "transformer.resblocks.{n}.", "vision_model.encoder.layers.{n}."
-# OpenAI's visual transformer against transformers' CLIPVisionModelWithProjection.
-CLIP_VISUAL = Layout(
-    "clip_visual",
-    "visual transformer of OpenAI's CLIP",
-    (
-        *same(
-            ("class_embedding", "vision_model.embeddings.class_embedding"),
-            ("positional_embedding", "vision_model.embeddings.position_embedding.weight"),
-            ("conv1.weight", "vision_model.embeddings.patch_embedding.weight"),
-            ("ln_pre.{kind}", "vision_model.pre_layrnorm.{kind}"),
-            ("ln_post.{kind}", "vision_model.post_layernorm.{kind}"),
-        ),
-        Rule("proj", ("visual_projection.weight",), TRANSPOSED),
-        Rule(
-            _BLOCK + "attn.in_proj_{kind}",
-            tuple(_LAYER + f"self_attn.{part}_proj.{{kind}}" for part in "qkv"),
-            THIRDS,
-        ),
-        *same(
-            (_BLOCK + "attn.out_proj.{kind}", _LAYER + "self_attn.out_proj.{kind}"),
-            (_BLOCK + "mlp.c_fc.{kind}", _LAYER + "mlp.fc1.{kind}"),
-            (_BLOCK + "mlp.c_proj.{kind}", _LAYER + "mlp.fc2.{kind}"),
-            (_BLOCK + "ln_{m}.{kind}", _LAYER + "layer_norm{m}.{kind}"),
-        ),
-    ),
-)
-_HEADS = {"": "global", "_sdtps": "sdtps", "_moe": "fusion", "_r": "rgb", "_n": "nir", "_t": "tir"}
-DEMO = Layout(
-    "demo",
-    "DeMo, and DeMo2 with SDTPS v0 to v3; with CLIP",
-    (
-        *CLIP_VISUAL.under("BACKBONE.base.", "backbone.tower."),
-        Rule("BACKBONE.cv_embed", ("backbone.camera",), SQUEEZED),
-        *MULTIMODAL_SDTPS.under("sdtps.", "sdtps."),
-        *FUSION.under("generalFusion.", "fusion."),
-        *same(("{modality}_reduce.{rest}", "pife.{modality}.{rest}")),
-        *same(
-            *(
-                (f"classifier{theirs}.{{kind}}", f"heads.{ours}.classifier.{{kind}}")
-                for theirs, ours in _HEADS.items()
-            ),
-            *(
-                (f"bottleneck{theirs}.{{rest}}", f"heads.{ours}.neck.{{rest}}")
-                for theirs, ours in _HEADS.items()
-            ),
-        ),
-    ),
-)
-LAYOUTS = {
-    layout.name: layout
-    for layout in (
-        TOKEN_SPARSE,
-        TOKEN_AGGREGATION,
-        MULTIMODAL_SDTPS,
-        FUSION,
-        CROSSNET,
-        CLIP_VISUAL,
-        DEMO,
-    )
-}
 Direction = Literal["ours", "published"]
 
 

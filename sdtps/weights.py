@@ -7,7 +7,6 @@ one), or a Hugging Face folder with model.safetensors or pytorch_model.bin. Noth
 from __future__ import annotations
 
 import os
-import re
 import zipfile
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sdtps.errors import WeightsError
+from sdtps.published import CLIP_VISUAL
 
 FOLDER_FILES = ("model.safetensors", "pytorch_model.bin")
 NAMES_SHOWN = 8
@@ -132,47 +132,15 @@ def load_clip_weights(tower: nn.Module, path: str) -> None:
     load_exactly(tower, vision, str(file))
 
 
-_OPENAI_NAMES = (
-    (r"class_embedding", "vision_model.embeddings.class_embedding"),
-    (r"positional_embedding", "vision_model.embeddings.position_embedding.weight"),
-    (r"conv1\.weight", "vision_model.embeddings.patch_embedding.weight"),
-    (r"ln_pre\.(\w+)", r"vision_model.pre_layrnorm.\1"),
-    (r"ln_post\.(\w+)", r"vision_model.post_layernorm.\1"),
-    (r"transformer\.resblocks\.(\d+)\.ln_([12])\.(\w+)", r"LAYER\1.layer_norm\2.\3"),
-    (r"transformer\.resblocks\.(\d+)\.mlp\.c_fc\.(\w+)", r"LAYER\1.mlp.fc1.\2"),
-    (r"transformer\.resblocks\.(\d+)\.mlp\.c_proj\.(\w+)", r"LAYER\1.mlp.fc2.\2"),
-    (r"transformer\.resblocks\.(\d+)\.attn\.out_proj\.(\w+)", r"LAYER\1.self_attn.out_proj.\2"),
-)
-_OPENAI_QKV = re.compile(r"transformer\.resblocks\.(\d+)\.attn\.in_proj_(weight|bias)")
-
-
 def clip_from_openai(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The vision tower of OpenAI's layout under transformers' names, in float32.
 
-    OpenAI keeps query, key and value in one matrix and the projection transposed. Unknown names below
-    `visual.` are handed on as they are, so that loading reports them.
+    Raises:
+        WeightsError: a tensor below `visual.` that no ViT of OpenAI's has.
     """
-    renamed: dict[str, Tensor] = {}
-    for name, value in tensors.items():
-        if not name.startswith("visual."):
-            continue
-        name, value = name.removeprefix("visual."), value.float()
-        if name == "proj":
-            renamed["visual_projection.weight"] = value.T.contiguous()
-            continue
-        qkv = _OPENAI_QKV.fullmatch(name)
-        if qkv is not None:
-            for part, piece in zip("qkv", value.chunk(3), strict=True):
-                renamed[_layer(qkv[1], f"self_attn.{part}_proj.{qkv[2]}")] = piece.contiguous()
-            continue
-        for pattern, target in _OPENAI_NAMES:
-            match = re.fullmatch(pattern, name)
-            if match is not None:
-                name = re.sub(r"^LAYER(\d+)\.(.*)", lambda m: _layer(m[1], m[2]), match.expand(target))
-                break
-        renamed[name] = value
-    return renamed
-
-
-def _layer(number: str, rest: str) -> str:
-    return f"vision_model.encoder.layers.{number}.{rest}"
+    visual = {
+        name.removeprefix("visual."): value.float()
+        for name, value in tensors.items()
+        if name.startswith("visual.")
+    }
+    return {name: value.contiguous() for name, value in CLIP_VISUAL.to_ours(visual).items()}

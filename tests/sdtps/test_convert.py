@@ -208,3 +208,18 @@ def test_an_unknown_layout_names_the_nearest() -> None:
 
     with pytest.raises(WeightsError, match="Did you mean 'crossnet'"):
         layout_named("crosnet")
+
+
+def test_the_command_converts_and_says_what_does_not_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sdtps.__main__ import main
+
+    save_file(published("dual_token_aggregation"), tmp_path / "in.safetensors")
+    words = ["convert", str(tmp_path / "in.safetensors"), str(tmp_path / "out.pt")]
+    assert main(words) == 0
+    assert "13 tensors of token_aggregation under ours names" in capsys.readouterr().out
+    assert main([*words, "--layout", "demo"]) == 2
+    printed = capsys.readouterr().err
+    assert "weight_dense.3.bias: not a tensor of demo" in printed
+    assert "Traceback" not in printed
