@@ -1,0 +1,76 @@
+// The dialog: one run in full, or the runs behind a number.
+const panel = document.getElementById("panel");
+panel.addEventListener("click", (event) => { if (event.target === panel) panel.close(); });
+panel.addEventListener("close", () => { if (location.hash.startsWith("#run=")) history.replaceState(null, "", location.pathname + location.search); });
+
+function openPanel(title, ...content) {
+  fill(panel,
+    el("div", { class: "head" }, el("h3", { id: "panel-title" }, title), el("button", { type: "button", on: { click: () => panel.close() } }, "Close")),
+    el("div", { class: "content" }, content));
+  if (!panel.open) panel.showModal();
+  panel.scrollTop = 0;
+}
+
+function facts(pairs) {
+  return el("dl", { class: "facts" }, pairs.filter(([, value]) => value !== null && value !== undefined && value !== "")
+    .flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+}
+
+function command(text) {
+  const copy = el("button", { type: "button", on: { click: async () => {
+    try { await navigator.clipboard.writeText(text); say("Copied"); copy.textContent = "Copied"; }
+    catch { getSelection().selectAllChildren(code); say("Selected: press Ctrl+C to copy"); }
+  } } }, "Copy");
+  const code = el("pre", {}, text);
+  return el("div", { class: "command" }, code, copy);
+}
+
+function scoreTable(run) {
+  const metrics = studyOf(run).metrics.filter((m) => run.best[m.name] || run.final[m.name]);
+  if (!metrics.length) return null;
+  return el("div", { class: "scroll" }, el("table", {},
+    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Metric"), el("th", { scope: "col", class: "value" }, `Best (epoch ${run.best_epoch ?? "?"})`), el("th", { scope: "col", class: "value" }, `Final (epoch ${run.final_epoch ?? "?"})`))),
+    el("tbody", {}, metrics.map((m) => el("tr", {}, el("th", { scope: "row" }, m.label), el("td", { class: "value" }, run.best[m.name]?.[1] ?? "–"), el("td", { class: "value" }, run.final[m.name]?.[1] ?? "–"))))));
+}
+
+function openRun(run) {
+  const study = studyOf(run), variant = variantOf(run);
+  const differences = Object.entries(variant.differences);
+  const chartHost = el("div", { class: "chart" });
+  openPanel(`${variant.label}, seed ${run.seed}`,
+    el("p", {}, stateBadge(run), run.imported && " ", run.imported && el("span", { class: "tag" }, "imported"), run.reason && ` ${run.reason}`),
+    facts([
+      ["Study", study.name], ["Variant", variant.name], ["Seed", String(run.seed)], ["Identity", el("code", {}, run.identity)],
+      ["Folder", el("code", {}, run.folder)], ["Commit", run.commit && el("code", {}, run.commit + (run.dirty ? " with uncommitted changes" : ""))],
+      ["Code digest", run.code && el("code", {}, run.code)], ["Host", run.host], ["GPU", run.gpu], ["Attempts", run.attempts && String(run.attempts)],
+      ["Jobs", run.jobs], ["Stopped at", run.epoch !== null && run.state !== "completed" ? `epoch ${run.epoch}, step ${run.step}` : null],
+      ["Selected on", run.selected_on], ["Training time", run.train_seconds !== null ? duration(run.train_seconds) : null],
+      ["Time on machines", run.wall_seconds !== null ? duration(run.wall_seconds) : null],
+      ["Peak memory", run.peak_memory_mib !== null ? `${Math.round(run.peak_memory_mib)} MiB` : null],
+      ["Parameters", run.parameters !== null ? run.parameters.toLocaleString("en") : null],
+      ["Read from", run.source], ["Notes", run.notes],
+    ]),
+    scoreTable(run),
+    differences.length > 0 && [el("h4", {}, "Differs from the base in"), el("div", { class: "scroll" }, el("table", {},
+      el("thead", {}, el("tr", {}, ["Key", "Base", "Here"].map((t) => el("th", { scope: "col" }, t)))),
+      el("tbody", {}, differences.map(([key, [base, here]]) => el("tr", {}, el("td", {}, el("code", {}, key)), el("td", {}, base), el("td", {}, here))))))],
+    el("h4", {}, "Loss"), chartHost,
+    run.rerun && [el("h4", {}, "Run it again"), command(run.rerun)],
+    el("h4", {}, "End of its log"), run.log ? el("pre", { class: "log", tabindex: "0" }, run.log) : el("p", { class: "muted" }, "No log was found in its folder."));
+  const lines = runLines(run, "train", "loss", variant.color);
+  if (lines.length) new Chart(chartHost, { height: 190, label: `Training loss of ${runName(run)}` }).set({ lines, marks: crosses(lines, [run]), xLabel: "step", yLabel: "loss" });
+  else fill(chartHost, el("p", { class: "muted" }, "No loss was logged."));
+  history.replaceState(null, "", `#run=${encodeURIComponent(run.where)}`);
+}
+
+// runs: the runs behind a number; value(run) shows what each contributes.
+function openBehind(title, runs, value, note) {
+  openPanel(title,
+    el("p", { class: "muted" }, note ?? `${runs.length} ${runs.length === 1 ? "run" : "runs"} behind this number.`),
+    el("div", { class: "scroll" }, el("table", { class: "behind" },
+      el("thead", {}, el("tr", {}, ["Seed", "State", "Value", "Best epoch", "Commit", "Host", ""].map((t) => el("th", { scope: "col" }, t)))),
+      el("tbody", {}, runs.map((run) => el("tr", {}, el("td", {}, String(run.seed)), el("td", {}, stateBadge(run)), el("td", { class: "value" }, value(run) ?? "–"),
+        el("td", { class: "value" }, run.best_epoch ?? "–"), el("td", {}, run.commit ? el("code", {}, run.commit.slice(0, 10)) : "–"), el("td", {}, run.host ?? "–"),
+        el("td", {}, el("button", { type: "button", on: { click: () => openRun(run) } }, "Open"))))))),
+    el("p", {}, el("button", { type: "button", on: { click: () => { panel.close(); showOnly(runs, title); } } }, "Show these in the runs table")));
+}
