@@ -3,13 +3,14 @@
 Planning is read-only and quick: one listing for each variant, small JSON files, no YAML parsed (except
 a few old configurations, to say how they differ).
 
-    state                     without --retry        with it
-    planned (nothing there)   submit                 submit
-    queued, running, requeued skip                   skip
-    completed                 skip                   `stale`: from scratch, where other code made it
-    diverged                  skip                   `diverged`: submit, from scratch
-    failed, lost              skip                   `failed`: submit, from its checkpoint
-    cancelled                 skip                   `cancelled`: submit, from its checkpoint
+    state                         without --retry        with it
+    planned (nothing there)       submit                 submit
+    queued, running, requeued     skip                   skip
+    completed                     skip                   `stale`: from scratch, where other code made it
+    diverged                      skip                   `diverged`: from scratch
+    failed: lost, node, killed    submit                 submit: it was not the run's fault
+    failed: anything else         skip                   `failed`: from its checkpoint
+    cancelled                     skip                   `cancelled`: from its checkpoint
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -30,6 +31,8 @@ from sdtps.runfolder import RunFolder
 
 RETRY_WORDS = ("failed", "diverged", "cancelled", "stale")
 ACTIVE = frozenset({"queued", "running", "requeued"})
+# Kinds of failure that say nothing about the run: machine, scheduler or submitter went away under it.
+REPAIRED = frozenset({"lost", "node", "killed", "preempted"})
 MAX_ARRAY_SIZE = 1001  # SLURM's default MaxArraySize: the largest index is one less
 _EXPLAINED = 20  # older settings that are read and compared in one plan
 
@@ -43,7 +46,9 @@ class State(Protocol):
     @property
     def state(self) -> str: ...
     @property
-    def reason(self) -> str: ...
+    def kind(self) -> str | None: ...
+    @property
+    def detail(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,7 @@ class Plan:
     classes: tuple[ResourceClass, ...]
     estimate: Estimate
     warnings: tuple[str, ...] = ()
+    max_array_size: int = MAX_ARRAY_SIZE
 
     @property
     def submitted(self) -> list[Action]:
@@ -106,6 +112,20 @@ class Plan:
     @property
     def skipped(self) -> list[Action]:
         return [a for a in self.actions if a.action == "skip"]
+
+    def without_new(self) -> Plan:
+        """Only what is run again: runs that were never submitted are skipped."""
+        actions = tuple(
+            replace(a, action="skip", reason="never submitted") if a.state == "planned" else a
+            for a in self.actions
+        )
+        submitted = [a for a in actions if a.action == "submit"]
+        return replace(
+            self,
+            actions=actions,
+            classes=_classes(submitted, self.max_array_size),
+            estimate=_estimate(list(actions), submitted),
+        )
 
 
 def make_plan(
@@ -155,6 +175,7 @@ def make_plan(
         classes=_classes(submitted, max_array_size),
         estimate=_estimate(actions, submitted),
         warnings=tuple(warnings),
+        max_array_size=max_array_size,
     )
 
 
@@ -163,7 +184,8 @@ def _decide(
 ) -> tuple[str, Literal["submit", "skip"], Start]:
     """(reason, action, start): the table at the top of this file."""
     state = status.state
-    ended = f"{state}: {status.reason}" if status.reason else state
+    word = f"{state} ({status.kind})" if status.kind else state
+    ended = f"{word}: {status.detail}" if status.detail else word
     if state == "planned":
         return "no run yet", "submit", "new"
     if state in ACTIVE:
@@ -178,12 +200,13 @@ def _decide(
                 "over",
             )
         return f"completed by other code ({made_by})" if stale else "completed", "skip", "resume"
-    word = "failed" if state == "lost" else state
-    if word in retry or named or (stale and "stale" in retry):
+    if status.kind in REPAIRED:
+        return f"{ended}; goes on", "submit", "resume"
+    if state in retry or named or (stale and "stale" in retry):
         over = state == "diverged"  # going on from a diverged checkpoint would diverge again
         how = "from scratch" if over else "again"
         return f"{ended}; {how}", "submit", "over" if over else "resume"
-    return f"{ended} (--retry {word} runs it again)", "skip", "resume"
+    return f"{ended} (--retry {state} runs it again)", "skip", "resume"
 
 
 def _code(folder: Path) -> str | None:

@@ -29,7 +29,8 @@ variants:
 @dataclass
 class State:
     state: str
-    reason: str = ""
+    detail: str = ""
+    kind: str | None = None
 
 
 @pytest.fixture
@@ -48,7 +49,8 @@ def create(run: RunSpec, runs_dir: Path, code: str = "new", seconds: float | Non
 
 
 def plan_of(study: Study, runs_dir: Path, state: str, **options: object) -> Plan:
-    return make_plan(study, runs_dir, [State(state, "why")] * 4, **options)  # type: ignore[arg-type]
+    state, _, kind = state.partition(":")
+    return make_plan(study, runs_dir, [State(state, "why", kind or None)] * 4, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +65,9 @@ def plan_of(study: Study, runs_dir: Path, state: str, **options: object) -> Plan
         ("failed", [], "skip", None),
         ("failed", ["diverged"], "skip", None),
         ("failed", ["failed"], "submit", "resume"),
-        ("lost", ["failed"], "submit", "resume"),
+        ("failed:oom", [], "skip", None),
+        ("failed:lost", [], "submit", "resume"),
+        ("failed:node", [], "submit", "resume"),
         ("diverged", ["failed"], "skip", None),
         ("diverged", ["diverged"], "submit", "over"),
         ("cancelled", ["failed"], "skip", None),

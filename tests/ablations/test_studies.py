@@ -54,7 +54,12 @@ def test_every_published_arrangement_is_a_variant_of_the_main_study() -> None:
     }
     assert {name for name, point in published.items() if point not in found} == set()
     placements = {(s.no_grad, s.decision) for s in (v.config.sdtps for v in study.variants.values())}
-    assert {("none", "topk"), ("cross", "topk"), ("attention", "topk"), ("selection", "topk")} <= placements
+    assert {
+        ("none", "topk"),
+        ("cross", "topk"),
+        ("attention", "topk"),
+        ("selection", "topk"),
+    } <= placements
     assert "soft" in {v.config.sdtps.decision for v in study.variants.values()}
 
 
