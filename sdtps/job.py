@@ -116,6 +116,8 @@ def prepare_torch(config: Config) -> Any:
         torch.set_num_threads(settings.threads)
     wants_gpu = settings.device == "cuda" or (settings.device == "auto" and torch.cuda.is_available())
     torch.use_deterministic_algorithms(not wants_gpu)
+    # Deterministic mode also fills new memory, against reads of what nobody wrote; we have none.
+    torch.utils.deterministic.fill_uninitialized_memory = False
     if not wants_gpu:
         return torch.device("cpu")
     if not torch.cuda.is_available():

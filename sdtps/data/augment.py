@@ -9,6 +9,7 @@ neither depends on workers, prefetching or resuming.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,61 +70,44 @@ def draw_box(height: int, width: int, rng: np.random.Generator) -> tuple[int, in
     return None
 
 
+@dataclass(frozen=True)
+class Draws:
+    """What is drawn for n images: numbers on the host, int64 [n] each."""
+
+    flips: np.ndarray  # 0 or 1
+    down: np.ndarray  # output row r shows input row r + down; black outside
+    right: np.ndarray
+    boxes: np.ndarray  # [n, 4] top, left, height, width; no area = nothing erased
+    noise_seed: int
+
+
 class BatchAugmentation:
-    """The same distribution for a whole batch, as a gather and two masks on the batch's device."""
+    """The same distribution for a whole batch, on its device.
+
+    On a CPU images are moved by slices and only erased pixels are drawn; on a GPU by one gather,
+    without a loop. Both give the same pixels outside the erased boxes.
+    """
 
     def __init__(self, config: AugmentConfig, device: torch.device) -> None:
         self.config = config
         self.device = device
-        self.rows = torch.arange(config.height, device=device)
-        self.columns = torch.arange(config.width, device=device)
 
     def __call__(self, pixels: Tensor, rng: np.random.Generator) -> Tensor:
-        """uint8 [n, 3, H, W] to augmented, normalised float32 [n, 3, H, W].
+        """uint8 [n, 3, H, W] to augmented, normalised float32 [n, 3, H, W]."""
+        draws = self.draw(len(pixels), rng)
+        generator = torch.Generator(self.device).manual_seed(draws.noise_seed)
+        if self.device.type == "cpu":
+            return erase_boxes(move_by_slices(pixels, draws), draws, generator)
+        return move_and_erase_by_gather(pixels, draws, generator)
 
-        Draws on the host (a few numbers an image); noise is drawn on the device from a seed of `rng`.
-        """
-        config, n = self.config, len(pixels)
-        flip = rng.random(n) < config.flip
-        shift = rng.integers(0, 2 * config.pad + 1, size=(n, 2)) - config.pad
-        boxes = self._boxes(n, rng)
-        noise_seed = int(rng.integers(0, 2**63 - 1))
-        drawn = np.concatenate([flip[:, None], shift, boxes], axis=1).astype(np.int64)
-        flips, shifts, tops, lefts, heights, widths = self._on_device(drawn)
-
-        # Crop of the padded image: row r of the output is row r + shift of the input, black outside.
-        rows = self.rows + shifts[0]  # [n, H]
-        columns = self.columns + shifts[1]  # [n, W]
-        inside = ((rows >= 0) & (rows < config.height))[:, :, None] & (
-            (columns >= 0) & (columns < config.width)
-        )[:, None, :]
-        rows = rows.clamp(0, config.height - 1)
-        columns = columns.clamp(0, config.width - 1)
-        columns = torch.where(flips, config.width - 1 - columns, columns)
-        index = torch.arange(n, device=self.device)[:, None, None]
-        # Advanced indices around the channel slice put the channels last: [n, H, W, 3].
-        image = pixels.movedim(1, -1)[index, rows[:, :, None], columns[:, None, :]]
-        image = image.movedim(-1, 1).to(torch.float32).div_(255.0 * DEVIATION).sub_(MEAN / DEVIATION)
-        image.masked_fill_(~inside[:, None], -MEAN / DEVIATION)
-
-        erased = ((self.rows >= tops) & (self.rows < tops + heights))[:, :, None] & (
-            (self.columns >= lefts) & (self.columns < lefts + widths)
-        )[:, None, :]
-        generator = torch.Generator(self.device).manual_seed(noise_seed)
-        noise = torch.randn(image.shape, generator=generator, device=self.device)
-        return torch.where(erased[:, None], noise, image)
-
-    def _on_device(self, drawn: np.ndarray) -> tuple[Tensor, ...]:
-        host = torch.from_numpy(drawn)
-        if self.device.type == "cuda":
-            host = host.pin_memory()
-        columns = host.to(self.device, non_blocking=True)
-        shifts = columns[:, 1:3].T[:, :, None]  # [2, n, 1]
-        tops, lefts, heights, widths = columns[:, 3:].T[:, :, None]
-        return columns[:, :1].bool(), shifts, tops, lefts, heights, widths
+    def draw(self, n: int, rng: np.random.Generator) -> Draws:
+        """Draws of n images, vectorised over them."""
+        pad = self.config.pad
+        flips = (rng.random(n) < self.config.flip).astype(np.int64)
+        down, right = rng.integers(0, 2 * pad + 1, size=(2, n)) - pad
+        return Draws(flips, down, right, self._boxes(n, rng), int(rng.integers(0, 2**63 - 1)))
 
     def _boxes(self, n: int, rng: np.random.Generator) -> np.ndarray:
-        """[n, 4] top, left, height, width; an empty box where nothing is erased."""
         config = self.config
         shape = (ERASE_TRIES, n)
         area = rng.uniform(*ERASE_AREA, size=shape) * config.height * config.width
@@ -139,3 +123,67 @@ class BatchAugmentation:
         top = np.floor(rng.random(n) * (config.height - h + 1)).astype(np.int64)
         left = np.floor(rng.random(n) * (config.width - w + 1)).astype(np.int64)
         return np.stack([top, left, h, w], axis=1)
+
+
+def move_by_slices(pixels: Tensor, draws: Draws) -> Tensor:
+    """Flip, pad and crop, normalise; one copy an image, one conversion for all."""
+    height, width = pixels.shape[2:]
+    source = pixels.numpy()
+    if draws.flips.any() or draws.down.any() or draws.right.any():
+        moved = np.zeros_like(source)
+        for i, (flip, down, right) in enumerate(
+            zip(draws.flips.tolist(), draws.down.tolist(), draws.right.tolist(), strict=True)
+        ):
+            image = source[i, :, :, ::-1] if flip else source[i]
+            rows = slice(max(0, -down), height - max(0, down))
+            columns = slice(max(0, -right), width - max(0, right))
+            moved[i, :, rows, columns] = image[
+                :,
+                rows.start + down : rows.stop + down,
+                columns.start + right : columns.stop + right,
+            ]
+        source = moved
+    return normalised(torch.from_numpy(source))
+
+
+def erase_boxes(images: Tensor, draws: Draws, generator: torch.Generator) -> Tensor:
+    """Fill each box with normal noise, in place."""
+    for image, (top, left, height, width) in zip(images, draws.boxes.tolist(), strict=True):
+        if height and width:
+            image[:, top : top + height, left : left + width].normal_(generator=generator)
+    return images
+
+
+def normalised(pixels: Tensor) -> Tensor:
+    """uint8 to float32 in [-1, 1], whatever the shape."""
+    return pixels.to(torch.float32).mul_(1 / (255.0 * DEVIATION)).sub_(MEAN / DEVIATION)
+
+
+def move_and_erase_by_gather(pixels: Tensor, draws: Draws, generator: torch.Generator) -> Tensor:
+    """All of it in a few kernels, without waiting for the host's loop."""
+    device, (height, width) = pixels.device, pixels.shape[2:]
+    drawn = np.column_stack([draws.flips, draws.down, draws.right, draws.boxes])
+    host = torch.from_numpy(drawn.T.copy())
+    if device.type == "cuda":
+        host = host.pin_memory()
+    flips, down, right, top, left, tall, wide = host.to(device, non_blocking=True)[:, :, None]
+    row, column = torch.arange(height, device=device), torch.arange(width, device=device)
+
+    rows, columns = row + down, column + right  # [n, H], [n, W] in the flipped input
+    black_rows = (rows < 0) | (rows >= height)
+    black_columns = (columns < 0) | (columns >= width)
+    rows, columns = rows.clamp(0, height - 1), columns.clamp(0, width - 1)
+    columns = torch.where(flips.bool(), width - 1 - columns, columns)
+    flat = (rows[:, :, None] * width + columns[:, None, :]).flatten(1)[:, None]  # [n, 1, H W]
+    moved = pixels.flatten(2).gather(2, flat.expand(-1, pixels.shape[1], -1)).view(pixels.shape)
+    moved = moved.masked_fill(_outer(black_rows, black_columns, torch.logical_or), 0)
+
+    erased_rows = (row >= top) & (row < top + tall)
+    erased_columns = (column >= left) & (column < left + wide)
+    noise = torch.randn(pixels.shape, generator=generator, device=device)
+    return torch.where(_outer(erased_rows, erased_columns, torch.logical_and), noise, normalised(moved))
+
+
+def _outer(rows: Tensor, columns: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """[n, H] and [n, W] to [n, 1, H, W]."""
+    return combine(rows[:, None, :, None], columns[:, None, None, :])

@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from sdtps.config.reid import ReidDataConfig
-from sdtps.data.augment import DEVIATION, MEAN, BatchAugmentation
+from sdtps.data.augment import BatchAugmentation, normalised
 from sdtps.data.reid_folders import MISTAKES_SHOWN, Sample
 from sdtps.data.reid_images import BICUBIC, BILINEAR, ReidBatch, augment_config, decode, own_rows
 from sdtps.data.sampler import PkSampler
@@ -166,5 +166,4 @@ class CachedTestBatches:
             rows = slice(start, start + self.size)
             indices = np.arange(start, min(start + self.size, len(self.labels)))
             pixels = self.pixels.rows(indices).transpose(0, 1)
-            images = pixels.to(torch.float32).div_(255.0).sub_(MEAN).div_(DEVIATION)
-            yield ReidBatch(images, self.labels[rows], self.camids[rows])
+            yield ReidBatch(normalised(pixels), self.labels[rows], self.camids[rows])

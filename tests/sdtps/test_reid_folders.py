@@ -1,0 +1,141 @@
+"""The three benchmarks are read by their published rules, and bad data is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sdtps.data.reid_folders import read_dataset
+from sdtps.data.reid_images import BICUBIC, decode
+from sdtps.errors import DataError
+
+
+def picture(path: Path, size: tuple[int, int] = (8, 16), level: int = 0) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, (level, level, level)).save(path, "JPEG")
+
+
+def rgbnt201(root: Path) -> Path:
+    for split, pids in (("train_171", (7, 2)), ("test", (300, 258))):
+        for pid in pids:
+            for camera in (1, 3):
+                for modality in ("RGB", "NI", "TI"):
+                    picture(root / "RGBNT201" / split / modality / f"{pid:06d}_cam{camera}_0_00.jpg")
+    return root
+
+
+def rgbnt100(root: Path) -> Path:
+    for split in ("bounding_box_train", "query", "bounding_box_test"):
+        for camera in (1, 8):
+            path = root / "RGBNT100" / "rgbir" / split / f"0012_c{camera}_05.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            wide = np.zeros((128, 768, 3), np.uint8)
+            wide[:, 256:512], wide[:, 512:] = 100, 200
+            Image.fromarray(wide).save(path, "JPEG")
+    return root
+
+
+def msvr310(root: Path) -> Path:
+    for split in ("bounding_box_train", "query3", "bounding_box_test"):
+        for scene in (1, 24):
+            for modality in ("vis", "ni", "th"):
+                name = f"0003_s{scene:03d}_v0_001.jpg"
+                picture(root / "MSVR310" / split / "0003" / modality / name)
+    return root
+
+
+def test_rgbnt201_names_give_identity_and_camera_in_sorted_order(tmp_path: Path) -> None:
+    dataset = read_dataset("rgbnt201", rgbnt201(tmp_path))
+    assert [(s.pid, s.camid, s.label) for s in dataset.train] == [
+        (2, 0, 0),
+        (2, 2, 0),
+        (7, 0, 1),
+        (7, 2, 1),
+    ]
+    assert dataset.query == dataset.gallery
+    assert [s.pid for s in dataset.query] == [258, 258, 300, 300]
+    assert all(s.label == -1 for s in dataset.query)
+    assert [p.parent.name for p in dataset.train[0].images] == ["RGB", "NI", "TI"]
+    assert (dataset.cameras, dataset.train_pids, dataset.view_rule) == (3, 2, "camera")
+
+
+def test_rgbnt100_cuts_one_wide_image_into_three(tmp_path: Path) -> None:
+    dataset = read_dataset("rgbnt100", rgbnt100(tmp_path))
+    assert [(s.pid, s.camid) for s in dataset.train] == [(12, 0), (12, 7)]
+    images = decode(dataset.train[0], 128, 256, BICUBIC)
+    assert [round(float(i.mean())) for i in images] == pytest.approx([0, 100, 200], abs=1)
+
+
+def test_rgbnt100_leaves_junk_out_and_ignores_folder_names(tmp_path: Path) -> None:
+    root = rgbnt100(tmp_path / "data_5_c3")
+    (root / "RGBNT100/rgbir/query/-1_c2_00.jpg").write_bytes(b"\xff\xd8")
+    dataset = read_dataset("rgbnt100", root)
+    assert [(s.pid, s.camid) for s in dataset.query] == [(12, 0), (12, 7)]
+
+
+def test_msvr310_reads_scene_and_camera(tmp_path: Path) -> None:
+    dataset = read_dataset("msvr310", msvr310(tmp_path))
+    assert [(s.pid, s.sceneid, s.camid) for s in dataset.query] == [(3, 1, 0), (3, 24, 0)]
+    assert dataset.view_rule == "scene"
+
+
+def test_all_mistakes_are_found_in_one_pass(tmp_path: Path) -> None:
+    root = rgbnt201(tmp_path) / "RGBNT201"
+    (root / "train_171/NI/000007_cam1_0_00.jpg").unlink()
+    (root / "train_171/TI/000002_cam1_0_00.jpg").write_bytes(b"GIF89a")
+    (root / "test/TI/000300_cam3_0_00.jpg").write_bytes(b"")
+    for modality in ("RGB", "NI", "TI"):
+        picture(root / "train_171" / modality / "person_three.jpg")
+    with pytest.raises(DataError) as caught:
+        read_dataset("rgbnt201", tmp_path)
+    text = str(caught.value)
+    assert "NI/000007_cam1_0_00.jpg: is missing" in text
+    assert "TI/000002_cam1_0_00.jpg: is not a JPEG" in text
+    assert "TI/000300_cam3_0_00.jpg: is an empty file" in text
+    assert "person_three.jpg: name is not" in text
+    assert "identity 300 is seen by one camera only" in text
+    assert "5 mistake(s)" in text
+
+
+def test_a_missing_rgb_image_is_a_mistake_too(tmp_path: Path) -> None:
+    (rgbnt201(tmp_path) / "RGBNT201/test/RGB/000258_cam1_0_00.jpg").unlink()
+    with pytest.raises(DataError, match=r"RGB/000258_cam1_0_00\.jpg: is missing"):
+        read_dataset("rgbnt201", tmp_path)
+
+
+def test_many_mistakes_are_cut(tmp_path: Path) -> None:
+    root = rgbnt201(tmp_path) / "RGBNT201/train_171"
+    for number in range(30):
+        for modality in ("RGB", "NI", "TI"):
+            picture(root / modality / f"x{number}.jpg")
+    with pytest.raises(DataError, match=r"30 mistake\(s\)") as caught:
+        read_dataset("rgbnt201", tmp_path)
+    assert "... and 10 more" in str(caught.value)
+
+
+def test_an_empty_split_and_a_missing_folder_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        read_dataset("msvr310", tmp_path)
+    for split in ("bounding_box_train", "query3", "bounding_box_test"):
+        assert f"{split}: folder is missing" in str(caught.value)
+    assert "split train is empty" in str(caught.value)
+
+
+def test_a_torn_jpeg_is_named_when_decoded(tmp_path: Path) -> None:
+    root = rgbnt201(tmp_path)
+    torn = root / "RGBNT201/test/NI/000258_cam1_0_00.jpg"
+    torn.write_bytes(torn.read_bytes()[:200])
+    dataset = read_dataset("rgbnt201", root)
+    with pytest.raises(DataError, match=r"NI/000258_cam1_0_00\.jpg: cannot be decoded"):
+        decode(dataset.query[0], 16, 8, BICUBIC)
+
+
+def test_the_fingerprint_follows_the_files(tmp_path: Path) -> None:
+    root = rgbnt201(tmp_path)
+    before = read_dataset("rgbnt201", root).fingerprint()
+    assert before == read_dataset("rgbnt201", root).fingerprint()
+    picture(root / "RGBNT201/test/NI/000258_cam1_0_00.jpg", (80, 80), 90)
+    assert read_dataset("rgbnt201", root).fingerprint() != before

@@ -1,0 +1,140 @@
+"""PK batches and augmentation: functions of seed and epoch, with DeMo's distributions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from sdtps.data.augment import (
+    AugmentConfig,
+    BatchAugmentation,
+    Draws,
+    augment_image,
+    draw_box,
+    erase_boxes,
+    move_and_erase_by_gather,
+    move_by_slices,
+)
+from sdtps.data.sampler import PkSampler
+
+LABELS = [0] * 9 + [1] * 4 + [2] * 2 + [3] * 8 + [4] * 5
+DEMO = AugmentConfig(height=64, width=32, flip=0.5, pad=10, erase=0.5)
+
+
+def test_a_batch_has_p_identities_with_k_images_each() -> None:
+    sampler = PkSampler(LABELS, batch_size=8, instances=4, seed=0)
+    for epoch in range(1, 4):
+        order = sampler.epoch(epoch)
+        assert order.shape == (sampler.batches, 8)
+        for batch in order:
+            _, counts = np.unique(np.asarray(LABELS)[batch], return_counts=True)
+            assert list(counts) == [4, 4]
+
+
+def test_an_identity_with_enough_images_repeats_none_in_its_group() -> None:
+    sampler = PkSampler(LABELS, batch_size=8, instances=4, seed=0)
+    for batch in sampler.epoch(1):
+        for group in batch.reshape(2, 4):
+            if LABELS[group[0]] != 2:
+                assert len(set(group)) == 4
+
+
+def test_order_is_a_function_of_seed_and_epoch() -> None:
+    one, two = (PkSampler(LABELS, 8, 4, seed=3) for _ in range(2))
+    assert (one.epoch(2) == two.epoch(2)).all()
+    assert (one.epoch(1) != one.epoch(2)).any()
+    assert (PkSampler(LABELS, 8, 4, seed=4).epoch(2) != two.epoch(2)).any()
+
+
+def test_too_few_identities_are_an_error() -> None:
+    with pytest.raises(ValueError, match="needs 8 identities"):
+        PkSampler(LABELS, batch_size=32, instances=4, seed=0)
+
+
+def reference_statistics(count: int) -> dict[str, np.ndarray]:
+    """Black margins, flips and erased boxes as seen in the pixels that the reference gives."""
+    ramp = np.broadcast_to((np.arange(32, dtype=np.uint8) * 2 + 100)[None, :, None], (64, 32, 3)).copy()
+    plain = AugmentConfig(64, 32, 0.5, 10, 0.0)
+    flipped, top, left = [], [], []
+    for seed in range(count):
+        image = augment_image(ramp, plain, np.random.default_rng([seed, 5]))
+        row = image[0, 32]
+        black = row <= -1 + 1e-6
+        visible = row[~black]
+        flipped.append(visible[0] > visible[-1])
+        left.append(int(black[:16].sum()) - int(black[16:].sum()))
+        column = image[0, :, 16] <= -1 + 1e-6
+        top.append(int(column[:32].sum()) - int(column[32:].sum()))
+    return {"flip": np.array(flipped), "top": np.array(top), "left": np.array(left)}
+
+
+def test_batched_draws_have_the_references_distribution() -> None:
+    """Mean and spread of flips, shifts and boxes agree within four standard errors."""
+    count = 2000
+    reference = reference_statistics(count)
+    draws = BatchAugmentation(DEMO, torch.device("cpu")).draw(20 * count, np.random.default_rng(0))
+    pairs = [
+        (reference["flip"].astype(float), draws.flips.astype(float)),
+        (reference["top"].astype(float), -draws.down.astype(float)),
+        (reference["left"].astype(float), -draws.right.astype(float)),
+    ]
+    boxes = [draw_box(64, 32, np.random.default_rng([s, 9])) for s in range(count)]
+    found = np.array([b for b in boxes if b is not None], dtype=float)
+    drawn = draws.boxes[draws.boxes[:, 2] > 0].astype(float)
+    pairs += [(found[:, k], drawn[:, k]) for k in range(4)]
+    pairs.append((found[:, 2] * found[:, 3], drawn[:, 2] * drawn[:, 3]))
+    pairs.append((np.array([b is not None for b in boxes]) * 0.5, (draws.boxes[:, 2] > 0) * 1.0))
+    for number, (one, two) in enumerate(pairs):
+        error = np.sqrt(one.var() / len(one) + two.var() / len(two))
+        assert abs(one.mean() - two.mean()) < 4 * error, number
+        if number < 8:
+            assert one.std() == pytest.approx(two.std(), rel=0.08), number
+
+
+def test_shifts_are_uniform_over_the_padding() -> None:
+    draws = BatchAugmentation(DEMO, torch.device("cpu")).draw(21_000, np.random.default_rng(1))
+    for shift in (draws.down, draws.right):
+        values, counts = np.unique(shift, return_counts=True)
+        assert list(values) == list(range(-10, 11))
+        assert (abs(counts - 1000) < 5 * 1000**0.5).all()
+
+
+def fixed(n: int, *, flips: list[int], down: list[int], right: list[int]) -> Draws:
+    boxes = np.zeros((n, 4), dtype=np.int64)
+    return Draws(np.array(flips), np.array(down), np.array(right), boxes, 0)
+
+
+def test_moving_by_slices_equals_the_reference_arithmetic() -> None:
+    pixels = torch.arange(2 * 3 * 4 * 5, dtype=torch.uint8).view(2, 3, 4, 5)
+    draws = fixed(2, flips=[0, 1], down=[1, -2], right=[-1, 2])
+    moved = move_by_slices(pixels, draws)
+    for i, (flip, down, right) in enumerate(((False, 1, -1), (True, -2, 2))):
+        image = pixels[i].numpy()[:, :, ::-1] if flip else pixels[i].numpy()
+        padded = np.pad(image, ((0, 0), (3, 3), (3, 3)))
+        crop = padded[:, 3 + down : 7 + down, 3 + right : 8 + right].astype(np.float32)
+        assert np.allclose(moved[i].numpy(), crop / 255 / 0.5 - 1, atol=1e-6)
+
+
+def test_gather_and_slices_give_the_same_pixels() -> None:
+    rng = np.random.default_rng(2)
+    pixels = torch.from_numpy(rng.integers(0, 256, size=(40, 3, 64, 32), dtype=np.uint8))
+    draws = BatchAugmentation(DEMO, torch.device("cpu")).draw(40, rng)
+    one = erase_boxes(move_by_slices(pixels, draws), draws, torch.Generator().manual_seed(1))
+    two = move_and_erase_by_gather(pixels, draws, torch.Generator().manual_seed(1))
+    outside = torch.ones(40, 1, 64, 32, dtype=torch.bool)
+    for i, (top, left, tall, wide) in enumerate(draws.boxes.tolist()):
+        outside[i, :, top : top + tall, left : left + wide] = False
+    assert torch.equal(one.where(outside, 0.0), two.where(outside, 0.0))
+    inside = two.masked_select(~outside.expand_as(two))
+    assert inside.mean().abs() < 0.05 and inside.std() == pytest.approx(1, abs=0.05)
+
+
+def test_without_augmentation_both_paths_only_normalise() -> None:
+    none = AugmentConfig(64, 32, 0.0, 0, 0.0)
+    pixels = np.random.default_rng(0).integers(0, 256, size=(64, 32, 3), dtype=np.uint8)
+    expected = pixels.transpose(2, 0, 1).astype(np.float32) / 127.5 - 1
+    assert np.allclose(augment_image(pixels, none, np.random.default_rng(0)), expected, atol=1e-6)
+    batch = torch.from_numpy(pixels.transpose(2, 0, 1).copy())[None]
+    out = BatchAugmentation(none, torch.device("cpu"))(batch, np.random.default_rng(0))
+    assert np.allclose(out[0].numpy(), expected, atol=1e-6)
