@@ -111,8 +111,10 @@ def tuples(value: Any) -> Any:
 
 def shown(value: Any) -> str:
     """A value as a person would have written it, not too long."""
-    text = {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value)
-    if value is None:
+    text = repr(list(value) if isinstance(value, tuple) else value)
+    if isinstance(value, bool):
+        text = "true" if value else "false"
+    elif value is None:
         text = "nothing (null)"
     return text if len(text) <= 80 else f"{text[:77]}..."
 

@@ -1,0 +1,189 @@
+"""Hundreds of damaged manifests and configurations: a clear error or a right study, no traceback."""
+
+from __future__ import annotations
+
+import copy
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ablations.manifest import load_study
+from sdtps.config import ReidConfig, RetrievalConfig, identity, load_config, parse_config, resolved
+from sdtps.config.identity import flatten
+from sdtps.errors import ConfigError, ManifestError
+
+ROOT = Path(__file__).resolve().parents[2]
+STUDIES = ("landsat", "landsat", "landsat", "rgbnt100", "rgbnt100", "demo", "rgbnt201")
+SCALARS = (
+    "", "null", "~", "on", "off", "true", "0", "-1", "010", "1e999", "-1e-4", ".nan", ".inf", "1:30",
+    "2024-01-02", "''", '"\\n"', '"\\0"', "[]", "{}", "[1, [2]]", "{a: {b: 1}}", "*x", "&x 1",
+    "!!int 3", "!!python/name:os.system x", "|", ">", "@", "`", "%", "{", "]", "- 1", "? 1", ": 1", "# x",
+    "\t", "9" * 500, "x" * 3000, "é", "🙂", "../../etc", "subtract_1e10", "subtract_0", "log", "dual",
+)  # fmt: skip
+
+KEYS = ("x", "1", "seeds", "grid", "topk", "metrics")
+
+
+def damaged(text: str, rng: random.Random) -> str:
+    """`text` after one to three small accidents."""
+    for _ in range(rng.randint(1, 3)):
+        lines = text.splitlines()
+        i = rng.randrange(len(lines)) if lines else 0
+        line = lines[i] if lines else ""
+        kind = rng.randrange(10)
+        if kind == 0 and lines:
+            del lines[i]
+        elif kind == 1:
+            lines.insert(rng.randrange(len(lines) + 1), line)
+        elif kind == 2 and ":" in line:
+            lines[i] = line[: line.index(":") + 1] + " " + rng.choice(SCALARS)
+        elif kind == 3 and line:
+            j = rng.randrange(len(line))
+            lines[i] = (
+                line[:j]
+                + chr(rng.choice((0, 7, 9, 34, 39, 58, 91, 93, 123, 125, 8232, 65279)))
+                + line[j:]
+            )
+        elif kind == 4 and line:
+            j = rng.randrange(len(line))
+            lines[i] = line[:j] + line[j + 1 :]
+        elif kind == 5:
+            lines[i : i + 1] = [" " * rng.randrange(5) + line]
+        elif kind == 6 and len(lines) > 1:
+            j = rng.randrange(len(lines))
+            lines[i], lines[j] = lines[j], lines[i]
+        elif kind == 7:
+            words = line.split(" ")
+            words[rng.randrange(len(words))] = rng.choice(SCALARS)
+            lines[i] = " ".join(words)
+        elif kind == 8:
+            lines = lines[:i]
+        else:
+            lines.insert(
+                i,
+                " " * rng.choice((0, 2, 4)) + f"{rng.choice(KEYS)}: {rng.choice(SCALARS)}",
+            )
+        text = "\n".join(lines) + "\n"
+    return text
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("studies")
+    shutil.copytree(ROOT / "ablations" / "base", folder / "base")
+    shutil.copytree(ROOT / "paper" / "reported", folder / "paper" / "reported")
+    return folder
+
+
+def check(path: Path) -> bool:
+    """Load it; True for a study. Anything but a ManifestError with places fails the test."""
+    try:
+        study = load_study(path)
+    except ManifestError as error:
+        text = str(error)
+        assert str(path) in text
+        assert "Traceback" not in text
+        assert all(line.strip() for line in text.splitlines())
+        return False
+    runs = study.runs()
+    assert len(runs) == len(study.variants) * len(study.seeds) > 0
+    assert len({r.name.casefold() for r in runs}) == len(runs)
+    assert study.baseline in study.variants
+    for variant in study.variants.values():
+        assert all(
+            any(key == v or key.startswith(f"{v}.") for v in study.varies)
+            for key in study.differences(variant.name)
+        )
+    return True
+
+
+def test_damaged_manifests_give_a_clear_error_or_a_right_study(folder: Path) -> None:
+    rng = random.Random(20261127)
+    texts = {n: (ROOT / "ablations" / f"{n}.yaml").read_text(encoding="utf-8") for n in set(STUDIES)}
+    outcomes = []
+    for i in range(500):
+        path = folder / f"damaged{i}.yaml"
+        path.write_text(damaged(texts[STUDIES[i % len(STUDIES)]], rng), encoding="utf-8")
+        outcomes.append(check(path))
+    assert 50 < sum(outcomes) < 450  # the accidents are neither all harmless nor all fatal
+
+
+def test_a_damaged_base_gives_a_clear_error_or_a_right_study(folder: Path) -> None:
+    rng = random.Random(1)
+    study = (ROOT / "ablations" / "landsat.yaml").read_text(encoding="utf-8")
+    base = (ROOT / "ablations" / "base" / "landsat.yaml").read_text(encoding="utf-8")
+    for i in range(200):
+        (folder / "base" / "x.yaml").write_text(damaged(base, rng), encoding="utf-8")
+        path = folder / f"based{i}.yaml"
+        path.write_text(study.replace("base/landsat.yaml", "base/x.yaml"), encoding="utf-8")
+        check(path)
+
+
+def test_damaged_bytes_give_a_clear_error(folder: Path) -> None:
+    rng = random.Random(2)
+    content = (ROOT / "ablations" / "landsat.yaml").read_bytes()
+    for i in range(100):
+        damage = bytearray(content)
+        for _ in range(rng.randint(1, 5)):
+            damage[rng.randrange(len(damage))] = rng.randrange(256)
+        path = folder / f"bytes{i}.yaml"
+        path.write_bytes(bytes(damage))
+        check(path)
+
+
+def damaged_tree(tree: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    """A configuration with one to three keys changed, removed or added."""
+    values: list[Any] = [
+        None,
+        True,
+        -1,
+        0,
+        1e300,
+        float("nan"),
+        float("inf"),
+        "",
+        "x",
+        [],
+        {},
+        [1, "a"],
+        {"a": {}},
+    ]
+    for _ in range(rng.randint(1, 3)):
+        *sections, last = rng.choice(list(flatten(tree))).split(".")
+        below = tree
+        for section in sections:
+            below = below[section]
+        kind = rng.randrange(3)
+        if kind == 0:
+            del below[last]
+        elif kind == 1:
+            below[last] = copy.deepcopy(rng.choice(values))
+        else:
+            below[rng.choice(("x", "lr", "mask", ""))] = copy.deepcopy(rng.choice(values))
+    return tree
+
+
+@pytest.mark.parametrize("model", [ReidConfig, RetrievalConfig])
+def test_damaged_configurations_give_a_clear_error_or_a_right_configuration(
+    model: type[ReidConfig] | type[RetrievalConfig], tmp_path: Path
+) -> None:
+    rng = random.Random(3)
+    good = 0
+    for i in range(250):
+        tree = damaged_tree(resolved(model()), rng)
+        try:
+            config = parse_config(tree, where="here")
+        except ConfigError as error:
+            assert all(line.startswith("here: ") for line in str(error).splitlines())
+            continue
+        good += 1
+        assert parse_config(resolved(config)) == config
+        assert len(identity(config, i)) == 10
+        path = tmp_path / "config.yaml"
+        path.write_text(yaml.safe_dump(resolved(config), sort_keys=False), encoding="utf-8")
+        assert load_config(path) == config
+    assert 10 < good < 240
