@@ -1,0 +1,262 @@
+"""Curves show what was logged: spikes, divergence, number of seeds; files do not change."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from planted import NOW, WEIRD, falling, hard_study, plant, plant_hard, planted_study
+from pypdf import PdfReader
+
+from ablations.spec import FigureSpec
+from analysis import binning, figurefile
+from analysis.collect import Collected, collect
+from analysis.curvedata import curve_set
+from analysis.curves import draw as draw_all
+from analysis.palette import palette
+from analysis.variantpage import variant_page
+from analysis.venues import VENUES
+
+
+def draw(collected, study, spec, **options):
+    return draw_all(collected, study, spec, **{"endings": ("pdf",), **options})
+
+
+@pytest.fixture(scope="module")
+def hard(tmp_path_factory):
+    runs = tmp_path_factory.mktemp("hard")
+    study = hard_study()
+    plant_hard(runs, study)
+    return study, collect([study], runs, now=NOW)
+
+
+@pytest.fixture
+def exploding(tmp_path):
+    """Three seeds of `fine`; of `bad` one explodes to 1e9 and one diverges at step 12."""
+    study = planted_study("x", ["fine", "bad"])
+    for seed in study.seeds:
+        plant(tmp_path, study, "fine", seed, scores={"mAP": [0.1] * 4})
+    plant(tmp_path, study, "bad", 0, scores={"mAP": [0.1] * 4}, loss=lambda s: 1e9 if s > 9 else 1.0)
+    plant(tmp_path, study, "bad", 1, state="diverged", stop=(3, 12), loss=lambda s: 2.0)
+    plant(tmp_path, study, "bad", 2, scores={"mAP": [0.1] * 4}, loss=lambda s: 3.0)
+    return study, collect([study], tmp_path, now=NOW)
+
+
+def curve(pair, variant, **fields):
+    study, collected = pair
+    spec = FigureSpec(name="f", **fields)
+    return next(c for c in curve_set(collected, study, spec).curves if c.variant == variant)
+
+
+def test_the_mean_is_linear_also_on_a_logarithmic_axis(exploding):
+    bad = curve(exploding, "bad", log_y=True)
+    assert bad.mean[0] == pytest.approx((1 + 2 + 3) / 3)
+    assert bad.mean[10] == pytest.approx((1e9 + 2 + 3) / 3)
+
+
+def test_a_diverged_seed_ends_in_a_mark_and_leaves_the_label(exploding):
+    bad = curve(exploding, "bad")
+    assert bad.label == "bad (2/3)"
+    assert bad.seeds[1].end == (11.0, 2.0)  # the last finite value: step 12 was no number
+    assert bad.whole[:11].all() and not bad.whole[11:].any()
+    assert np.isfinite(bad.mean).all()  # the two others go on
+    assert curve(exploding, "fine").label == "fine"
+
+
+def test_an_explosion_turns_the_axis_logarithmic(exploding):
+    study, collected = exploding
+    assert curve_set(collected, study, FigureSpec(name="f")).explodes
+    calm = FigureSpec(name="f", variants=("fine",))
+    assert not curve_set(collected, study, calm).explodes
+    assert "The vertical axis is logarithmic." in draw(collected, study, FigureSpec(name="f")).caption
+
+
+def test_the_caption_follows_from_what_is_drawn(exploding):
+    study, collected = exploding
+    text = " ".join(draw(collected, study, FigureSpec(name="f", band="t95", smoothing=0.9)).caption)
+    assert "95 % t interval" in text and "weight 0.9" in text and "cross marks" in text
+    assert "k of N seeds completed" in text
+
+
+def test_bands_are_what_the_caption_says(exploding):
+    seeds = np.array([falling(3) * f for f in (1.0, 1.01, 1.02)])
+    sd = curve(exploding, "fine", band="sd")
+    assert sd.high[2] - sd.mean[2] == pytest.approx(seeds.std(ddof=1))
+    t95 = curve(exploding, "fine", band="t95")
+    assert t95.high[2] - t95.mean[2] == pytest.approx(4.302653 * seeds.std(ddof=1) / math.sqrt(3))
+    assert curve(exploding, "fine", band="minmax").high[2] == pytest.approx(seeds.max())
+
+
+def test_a_gap_is_not_bridged_by_smoothing():
+    values = np.array([1.0, 1.0, np.nan, 3.0, 3.0])
+    assert binning.smoothed(values, 0.9)[3:] == pytest.approx([3.0, 3.0])
+    assert np.isnan(binning.smoothed(values, 0.9)[2])
+
+
+@given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=300), st.integers(1, 40))
+def test_binning_keeps_extremes_and_mean(values, limit):
+    steps = np.arange(1, len(values) + 1)
+    on = binning.grid(steps, limit)
+    line = binning.binned(steps, np.array(values), on)
+    assert np.nanmax(line.high) == max(values) and np.nanmin(line.low) == min(values)
+    counts = np.bincount(np.searchsorted(on.edges, steps, side="right") - 1, minlength=on.bins)
+    assert np.nansum(line.mean * counts) == pytest.approx(sum(values))
+
+
+def big(variants: int, seeds: int, steps: int) -> tuple:
+    """A frame as collect makes it, without the files; one spike at one step of one seed."""
+    import pandas as pd
+
+    study = planted_study("big", [f"v{i}" for i in range(variants)], seeds=range(seeds))
+    rng = np.random.default_rng(0)
+    parts, spans = [], {}
+    for number, variant in enumerate(study.variants):
+        for seed in study.seeds:
+            value = 2 * np.exp(-np.arange(steps) / 9000) + 0.1 * rng.random(steps) + 0.2 * number
+            if number == 2 and seed == 1:
+                value[steps // 2] = 40.0
+            start = len(parts) * steps
+            spans.setdefault(("big", variant), []).append((start, start + steps))
+            parts.append((number, seed, value))
+    step = np.tile(np.arange(1, steps + 1, dtype=np.int32), len(parts))
+    names = pd.Index(list(study.variants), dtype=object)
+    rows = pd.DataFrame(
+        {
+            "study": pd.Categorical(["big"]).repeat(len(step)),
+            "variant": pd.Categorical.from_codes(np.repeat([p[0] for p in parts], steps), names),
+            "seed": np.repeat([p[1] for p in parts], steps),
+            "kind": pd.Categorical(["train"]).repeat(len(step)),
+            "attempt": 1,
+            "epoch": step // 1000 + 1,
+            "step": step,
+            "metric": pd.Categorical(["loss"]).repeat(len(step)),
+            "value": np.concatenate([p[2] for p in parts]),
+        }
+    )
+    runs = pd.DataFrame(
+        [
+            {
+                "study": "big",
+                "variant": v,
+                "seed": s,
+                "folder": f"{v}/{s}",
+                "state": "completed",
+                "planned": True,
+                "imported": False,
+                "epoch": 50,
+                "step": steps,
+                "reason": None,
+                "code": "c",
+                "commit": "c",
+                "generated_data": False,
+            }
+            for v in study.variants
+            for s in study.seeds
+        ]
+    )
+    return study, Collected([study], study.path, runs, rows, spans=spans)
+
+
+def test_a_spike_of_one_step_in_a_long_run_is_drawn_at_its_height():
+    study, collected = big(3, 2, 20_000)
+    curves = curve_set(collected, study, FigureSpec(name="f"))
+    assert curves.grid.merges and len(curves.grid.edges) == 401
+    assert np.nanmax(curves.curves[2].seeds[1].line.high) == 40.0
+    assert np.nanmax(curves.curves[2].mean) < 5.0  # which the mean of the bin would have hidden
+    picture = draw(collected, study, FigureSpec(name="f"), endings=("png",))
+    from PIL import Image
+
+    image = np.asarray(Image.open(io.BytesIO(picture.files["png"])).convert("L")).astype(int)
+    top = image[int(image.shape[0] * 0.02) : int(image.shape[0] * 0.35), image.shape[1] // 5 :]
+    assert (top < 200).any(), "nothing is drawn where the spike should be"
+
+
+def test_eight_variants_five_seeds_and_fifty_thousand_steps_take_under_ten_seconds():
+    study, collected = big(8, 5, 50_000)
+    start = time.process_time()
+    drawn = draw(collected, study, FigureSpec(name="f"))
+    assert time.process_time() - start < 10
+    assert len(drawn.files["pdf"]) < 2_000_000
+
+
+@pytest.mark.parametrize("venue", sorted(VENUES))
+def test_a_figure_is_exactly_as_wide_as_the_venue_wants(hard, venue):
+    study, collected = hard
+    drawn = draw(collected, study, FigureSpec(name="f", variants=("none", "1")), venue=venue)
+    box = PdfReader(io.BytesIO(drawn.files["pdf"])).pages[0].mediabox
+    assert float(box.width) == pytest.approx(VENUES[venue].column * 72, abs=1e-6)
+
+
+def test_fonts_are_embedded_as_truetype(hard):
+    study, collected = hard
+    content = draw(collected, study, FigureSpec(name="f")).files["pdf"]
+    fonts = PdfReader(io.BytesIO(content)).pages[0]["/Resources"]["/Font"]
+    kinds = {str(font.get_object()["/Subtype"]) for font in fonts.values()}
+    assert kinds == {"/Type0"} and b"/Type3" not in content  # Type 0 holds the TrueType (type 42) font
+
+
+def test_drawing_twice_gives_the_same_bytes(hard):
+    study, collected = hard
+    spec = FigureSpec(name="f")
+    first = draw_all(collected, study, spec)
+    time.sleep(1.1)  # a time stamp would have a resolution of one second
+    assert draw_all(collected, study, spec).files == first.files
+
+
+def test_legends_print_every_name(hard):
+    study, collected = hard
+    content = draw(collected, study, FigureSpec(name="f")).files["pdf"]
+    text = PdfReader(io.BytesIO(content)).pages[0].extract_text()
+    for label in ("none", "NA", "off (2/3)", "1 (2/3)", f"{WEIRD} (1/3)", "all_diverged (0/3)"):
+        assert re.sub(r"\s", "", label) in re.sub(r"\s", "", text), label
+
+
+def test_names_that_matplotlib_reads_as_something_else_are_printed(tmp_path):
+    study = planted_study("m", ["_hidden", "$x^2$", "a$b"], seeds=(0,))
+    for variant in study.variants:
+        plant(tmp_path, study, variant, 0)
+    content = draw(collect([study], tmp_path, now=NOW), study, FigureSpec(name="f")).files["pdf"]
+    text = PdfReader(io.BytesIO(content)).pages[0].extract_text()
+    assert all(label in text for label in ("_hidden", "$x^2$", "a$b"))
+
+
+def test_colours_belong_to_variants_and_not_to_figures(hard):
+    study, _ = hard
+    styles = palette(study)
+    assert styles["none"].colour == "#000000" and styles["off"].colour == "#cc3311"
+    many = planted_study("many", [f"v{i}" for i in range(30)])
+    assert len({(s.colour, s.dashes) for s in palette(many).values()}) == 30
+
+
+def test_panels_and_sweeps_are_drawn(hard, tmp_path):
+    study, collected = hard
+    spec = FigureSpec(name="p", panel_by="sdtps.keep_ratio", in_every_panel=("none",))
+    assert draw(collected, study, spec, endings=("svg",)).files["svg"].count(b'id="axes_') == 8
+    sweep = FigureSpec(name="s", kind="sweep", metric="mAP", axis="sdtps.keep_ratio")
+    drawn = draw_all(collected, study, sweep)
+    text = PdfReader(io.BytesIO(drawn.files["pdf"])).pages[0].extract_text()
+    assert "div." in text and "OOM" in text
+    paths = figurefile.write(drawn, tmp_path / "figures")
+    assert {p.suffix for p in paths} == {".pdf", ".svg", ".png", ".tex", ".json"}
+    assert "figures/hard-s.pdf" in (tmp_path / "figures" / "hard-s.tex").read_text()
+
+
+def test_a_variant_has_a_page_of_all_it_logged(hard):
+    study, collected = hard
+    text = (
+        PdfReader(io.BytesIO(variant_page(collected, study, "1").files["pdf"])).pages[0].extract_text()
+    )
+    assert all(name in text for name in ("training loss", "learning rate", "gradient norm", "Rank-1"))
+
+
+def test_a_study_without_any_run_still_draws(tmp_path):
+    study = planted_study("empty", ["a"])
+    drawn = draw(collect([study], tmp_path, now=NOW), study, FigureSpec(name="f"))
+    text = PdfReader(io.BytesIO(drawn.files["pdf"])).pages[0].extract_text()
+    assert "no run has logged it" in text and "a (0/3)" in text
