@@ -77,7 +77,8 @@ def notes(collected: Collected, study: Study, rows: Iterable[Outcome]) -> tuple[
             by_text.setdefault(why, []).append(row.label)
     sentences += [f"{', '.join(labels)}: {why}." for why, labels in by_text.items()]
     if imported := [row.label for row in rows if row.imported]:
-        sentences.append(f"Imported from other people's logs: {', '.join(imported)}.")
+        which = f": {', '.join(imported)}" if len(imported) < len(rows) else ""
+        sentences.append(f"Imported from other people's logs{which}.")
     for row in rows:
         for seeds in identical_seeds(collected, row):
             listed = ", ".join(map(str, seeds))
@@ -95,6 +96,16 @@ def identical_seeds(collected: Collected, row: Outcome) -> list[tuple]:
     seeds = losses["seed"].to_numpy()
     values = losses["value"].to_numpy()
     return stats.identical_curves({run.seed: values[seeds == run.seed] for run in row.runs})
+
+
+def other_settings(study: Study) -> str:
+    """What holds for the settings that a table of variants does not name."""
+    if getattr(study, "imported", False):
+        return "Every other setting that their logs print is equal in all of them."
+    return (
+        "Every other setting is equal in all of them; the base and its defaults are in each run's "
+        "config.yaml."
+    )
 
 
 def origin(collected: Collected, study: Study) -> tuple[str, ...]:

@@ -36,7 +36,9 @@ class Run:
             return f"{at} (step {self.step})" if self.step is not None else at
         if self.state == "failed":
             return "out of memory" if out_of_memory(self.reason) else "failed"
-        return {"missing": "not run", "lost": "lost", "queued": "queued"}.get(self.state, self.state)
+        if self.state == "lost" and self.reason:
+            return f"lost ({self.reason})"
+        return {"missing": "not run"}.get(self.state, self.state)
 
 
 def out_of_memory(reason: str) -> bool:
@@ -118,17 +120,20 @@ def _seeds(seeds: Sequence[int]) -> str:
 def outcomes(collected: Collected, study: Study) -> dict[str, Outcome]:
     """Variant to outcome: the manifest's variants in its order, then imported ones by name."""
     frame = collected.runs_of(study.name)
+    all_imported = bool(getattr(study, "imported", False))  # a study made of other people's logs
+    own = frame["planned"] | all_imported
     found: dict[str, Outcome] = {}
     for name, variant in study.variants.items():
-        mine = frame[(frame["variant"] == name) & frame["planned"]]
+        mine = frame[(frame["variant"] == name) & own]
+        runs = _runs(mine, collected)
         found[name] = Outcome(
-            study.name, name, variant.label, variant.label_tex, _runs(mine, collected)
+            study.name, name, variant.label, variant.label_tex, runs, imported=all_imported
         )
-    strangers = frame[frame["imported"] & ~frame["planned"]]
+    strangers = frame[frame["imported"] & ~own]
     for name in sorted(set(strangers["variant"])):
         mine = strangers[strangers["variant"] == name]
         key = name if name not in found else f"{name} (imported)"
-        found[key] = Outcome(study.name, name, key, None, _runs(mine, collected), imported=True)
+        found[key] = Outcome(study.name, name, name, None, _runs(mine, collected), imported=True)
     return found
 
 

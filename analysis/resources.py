@@ -53,6 +53,8 @@ def compute_table(collected: Collected, study: Study, marks: Sequence[Mark] = ()
 
 def machines(runs: pd.DataFrame) -> str:
     """The accelerators that the runs saw, or CPUs."""
+    if len(runs) and runs["imported"].all():
+        return "machines that the logs do not name"
     started = runs[runs["attempts"].notna()]
     names = sorted({str(gpu) for gpu in started["gpu"] if gpu})
     if started["gpu"].isna().any() or not names:

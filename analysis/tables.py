@@ -107,7 +107,8 @@ def _name_columns(study: Study, spec: TableSpec, rows: Sequence[Outcome]) -> lis
 
 
 def _name_cells(study: Study, spec: TableSpec, rows: Sequence[Outcome], row: Outcome) -> list[Cell]:
-    name = text(row.label + (" (imported)" if row.imported else ""), tex=row.label_tex)
+    told_apart = row.imported and not all(r.imported for r in rows)
+    name = text(row.label + (" (imported)" if told_apart else ""), tex=row.label_tex)
     variant = study.variants.get(row.variant)
     if spec.kind == "components":
         own = variant.components if variant else {}
@@ -183,7 +184,9 @@ def setting(study: Study, variant: str, key: str) -> Any:
     """The resolved value of a dotted key in a variant; None for variants without a configuration."""
     if variant not in study.variants:
         return None
-    return flatten(resolved(study.variants[variant].config)).get(key)
+    config = study.variants[variant].config
+    # An imported variant has no configuration of ours but what its log printed, flat.
+    return (config if isinstance(config, dict) else flatten(resolved(config))).get(key)
 
 
 def readable(value: Any) -> str:
@@ -252,9 +255,6 @@ def variants_table(collected: Collected, study: Study) -> Table:
         title=f"Variants of {study.title}",
         columns=columns,
         rows=tuple(rows),
-        caption=(
-            f"Variants of the study {study.name}. Every other setting is equal in all of them; the "
-            "base and its defaults are in each run's config.yaml.",
-        ),
+        caption=(f"Variants of the study {study.name}. {captions.other_settings(study)}",),
         origin=captions.origin(collected, study),
     )

@@ -218,6 +218,7 @@ class _Reader:
             facts=self.facts,
         )
         run.label, run.components = name, components
+        run.selected_on = "test"  # its trainer validates on query and gallery, and has no other split
         for head in self.heads:
             if head and (best := best_row(evaluations, f"mAP/{head}", "max")):
                 run.heads[head] = {

@@ -181,7 +181,7 @@ def _result(run: ImportedRun) -> dict[str, Any]:
         "best": run.best or {},
         "final": run.final or {},
         "heads": run.heads,
-        "selected_on": "not told by the log",
+        "selected_on": run.selected_on,
         "train_seconds": run.facts.get("train_seconds"),
         "peak_memory_mib": max((r["memory_mib"] for r in run.rows if "memory_mib" in r), default=None),
         "steps": run.rows[-1]["step"] if run.rows else 0,

@@ -50,6 +50,7 @@ class ImportedRun:
     best: dict[str, Any] | None = None  # the evaluation row selected
     final: dict[str, Any] | None = None  # the last evaluation row
     select: str = ""  # "mAP max": how `best` was chosen
+    selected_on: str | None = None  # the split that `best` was selected on, where the format says so
     heads: dict[str, dict[str, Any]] = field(default_factory=dict)  # best row of each head
     printed: dict[str, str] = field(default_factory=dict)  # best values exactly as the log prints them
     facts: dict[str, Any] = field(default_factory=dict)

@@ -105,6 +105,7 @@ def imported_study(name: str, runs_dir: Path | str) -> ImportedStudy:
         by_variant.setdefault(str(record["variant"]), record)
     differing = _differing([r.get("imported_config") or {} for r in by_variant.values()])
     variants = {variant: _variant(variant, record, differing) for variant, record in by_variant.items()}
+    metrics = _metrics(records)
     seeds = sorted({int(record.get("seed", 0)) for record in records})
     dataset = {str(record["imported"]["facts"].get("dataset") or "") for record in records} - {""}
     return ImportedStudy(
@@ -113,11 +114,36 @@ def imported_study(name: str, runs_dir: Path | str) -> ImportedStudy:
         variants=variants,
         seeds=tuple(seeds),
         baseline=_baseline(variants),
-        metrics=_metrics(records),
+        metrics=metrics,
         digest=hash_of(records),
         title=f"{name} ({', '.join(sorted(dataset))}, imported)" if dataset else f"{name} (imported)",
+        tables=_tables(variants, metrics),
+        figures=_figures(records, metrics),
         notes="Read from other people's logs; the seed and what selected the best epoch are theirs.",
     )
+
+
+def _tables(
+    variants: dict[str, ImportedVariant], metrics: dict[str, MetricSpec]
+) -> tuple[TableSpec, ...]:
+    """What every ablation is asked for: the scores, and which component was on where."""
+    if not metrics:
+        return ()
+    tables = [TableSpec(name="main", title="Best and last epoch", epoch="both")]
+    switches = [tuple(v.components.values()) for v in variants.values()]
+    if len(set(switches)) > 1 and all(v.components.keys() for v in variants.values()):
+        tables.append(TableSpec(name="components", kind="components", title="Components"))
+    return tuple(tables)
+
+
+def _figures(
+    records: Sequence[dict[str, Any]], metrics: dict[str, MetricSpec]
+) -> tuple[FigureSpec, ...]:
+    figures = []
+    if any(record["imported"]["facts"].get("max_loss") is not None for record in records):
+        figures.append(FigureSpec(name="loss", metric="loss", title="Training loss"))
+    figures += [FigureSpec(name=name, metric=name) for name in list(metrics)[:1]]
+    return tuple(figures)
 
 
 def hash_of(records: Sequence[dict[str, Any]]) -> str:

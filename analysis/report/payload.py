@@ -16,15 +16,12 @@ import pandas as pd
 
 from analysis import numbers, tablemodel
 from analysis.collect import Collected, refuse_to_average
+from analysis.palette import Style, palette
 from analysis.report import logs, series
 from analysis.tablemodel import Table
 from sdtps.runfolder import RunFolder
 
-# Okabe and Ito's colours without yellow and black, darkened where white paper needs it; the baseline
-# is grey. Told apart by dashes too: colour is never the only sign.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#8A63B8", "#A65628")
-BASELINE_COLOR = "#7A7A7A"
-DASHES: tuple[list[int], ...] = ([], [7, 3], [2, 2], [9, 3, 2, 3])
+LINE_WIDTH = 2.0  # pixels; dashes are in line widths
 _TEXTS = ("identity", "state", "commit", "code", "reason", "selected_on", "gpu", "host", "notes")
 _COUNTS = ("seed", "attempt", "attempts", "epoch", "step", "best_epoch", "final_epoch", "parameters")
 _FLOATS = ("train_seconds", "wall_seconds", "peak_memory_mib", "images_per_s")
@@ -141,40 +138,27 @@ def _study(
 
 def _variants(collected: Collected, study: Any) -> list[dict[str, Any]]:
     """The manifest's variants, then variants that only imported runs have."""
+    others = tuple(sorted(set(collected.runs_of(study.name)["variant"]) - set(study.variants)))
+    styles = palette(study, others)
     listed = []
-    names = list(study.variants)
-    used = {name: variant.color for name, variant in study.variants.items() if variant.color}
     for name, variant in study.variants.items():
-        color, dash = _look(name, names, study.baseline)
         differences = study.differences(name) if hasattr(study, "differences") else {}
         listed.append(
             _variant(
                 name,
                 variant.label,
-                used.get(name) or color,
-                dash,
+                styles[name],
                 overrides=[[k, _plain(v)] for k, v in variant.overrides.items()],
                 differences={k: [_plain(a), _plain(b)] for k, (a, b) in differences.items()},
             )
         )
-    frame = collected.runs_of(study.name)
-    for name in sorted(set(frame["variant"]) - set(names)):
-        names.append(name)
-        color, dash = _look(name, names, study.baseline)
-        listed.append(_variant(name, f"{name} (imported)", color, dash))
-    return listed
+    return [*listed, *(_variant(name, f"{name} (imported)", styles[name]) for name in others)]
 
 
-def _variant(name: str, label: str, color: str, dash: list[int], **more: Any) -> dict[str, Any]:
-    base = {"name": name, "label": label, "color": color, "dash": dash, "runs": []}
+def _variant(name: str, label: str, style: Style, **more: Any) -> dict[str, Any]:
+    dash = [round(part * LINE_WIDTH, 1) for part in style.dashes or ()]
+    base = {"name": name, "label": label, "color": style.colour, "dash": dash, "runs": []}
     return {**base, "overrides": [], "differences": {}, **more}
-
-
-def _look(name: str, names: Sequence[str], baseline: str | None) -> tuple[str, list[int]]:
-    if name == baseline:
-        return BASELINE_COLOR, []
-    place = [n for n in names if n != baseline].index(name)
-    return PALETTE[place % len(PALETTE)], DASHES[place // len(PALETTE) % len(DASHES)]
 
 
 def _plain(value: Any) -> str:

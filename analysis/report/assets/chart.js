@@ -99,9 +99,12 @@ class Chart {
     this.#hover(c, box, muted);
   }
 
+  // The baseline is black on white paper; on a dark card it is the colour of the text.
+  static paint(color) { return color.toLowerCase() === "#000000" ? getComputedStyle(document.documentElement).getPropertyValue("--ink") : color; }
+
   #band(c, line, X, Y) {
     const ok = (i) => line.lo[i] !== null && line.hi[i] !== null && !(this.log && line.lo[i] <= 0);
-    c.fillStyle = line.color; c.globalAlpha = 0.13;
+    c.fillStyle = Chart.paint(line.color); c.globalAlpha = 0.13;
     for (let i = 0; i < line.x.length; i++) {
       if (!ok(i)) continue;
       let end = i;
@@ -116,7 +119,7 @@ class Chart {
 
   // Drawn in stretches: a mean over fewer seeds than planned is dotted, so that it cannot be missed.
   #line(c, line, X, Y) {
-    c.strokeStyle = line.color; c.lineWidth = line.width ?? 1.8; c.globalAlpha = line.alpha ?? 1; c.lineJoin = "round";
+    c.strokeStyle = Chart.paint(line.color); c.lineWidth = line.width ?? 1.8; c.globalAlpha = line.alpha ?? 1; c.lineJoin = "round";
     const drawable = (i) => line.y[i] !== null && !(this.log && line.y[i] <= 0);
     const thin = (i) => Boolean(line.n) && line.n[i] < line.planned;
     let start = 0;
@@ -130,14 +133,14 @@ class Chart {
       const from = few && start > 0 && drawable(start - 1) ? start - 1 : start;
       for (let i = from; i <= end; i++) c.lineTo(X(line.x[i]), Y(line.y[i]));
       c.stroke();
-      if (end === from) { c.beginPath(); c.arc(X(line.x[end]), Y(line.y[end]), 2.2, 0, 7); c.fillStyle = line.color; c.fill(); }
+      if (end === from) { c.beginPath(); c.arc(X(line.x[end]), Y(line.y[end]), 2.2, 0, 7); c.fillStyle = Chart.paint(line.color); c.fill(); }
       start = end + 1;
     }
     c.setLineDash([]); c.globalAlpha = 1;
   }
 
   #cross(c, mark, x, y) {
-    c.strokeStyle = mark.color; c.lineWidth = 2.2; c.beginPath();
+    c.strokeStyle = Chart.paint(mark.color); c.lineWidth = 2.2; c.beginPath();
     c.moveTo(x - 5, y - 5); c.lineTo(x + 5, y + 5); c.moveTo(x + 5, y - 5); c.lineTo(x - 5, y + 5); c.stroke();
   }
 
@@ -161,7 +164,7 @@ class Chart {
     rows.sort((a, b) => (b.value ?? -Infinity) - (a.value ?? -Infinity));
     c.strokeStyle = muted; c.lineWidth = 1; c.beginPath(); c.moveTo(X(at), box.top); c.lineTo(X(at), box.bottom); c.stroke();
     const shown = rows.slice(0, 14).map(({ line, value, n }) => el("tr", {},
-      el("td", { css: { color: line.color } }, "●"), el("td", {}, line.label),
+      el("td", { css: { color: Chart.paint(line.color) } }, "●"), el("td", {}, line.label),
       el("td", { class: "value" }, value === null ? "not finite" : this.format(value)),
       el("td", { class: "count" }, n === null ? "" : `${n}/${line.planned}`)));
     fill(this.tip, el("strong", {}, `${this.xLabel} ${short(at)}`), el("table", {}, el("tbody", {}, shown)),
@@ -237,7 +240,7 @@ function logTicks(from, to) {
 function swatch(line) {
   const ratio = window.devicePixelRatio || 1, canvas = el("canvas", { width: 30 * ratio, height: 12 * ratio, "aria-hidden": "true", css: { width: "30px", height: "12px" } });
   const c = canvas.getContext("2d");
-  c.scale(ratio, ratio); c.strokeStyle = line.color; c.lineWidth = 2.4; c.setLineDash(line.dash ?? []);
+  c.scale(ratio, ratio); c.strokeStyle = Chart.paint(line.color); c.lineWidth = 2.4; c.setLineDash(line.dash ?? []);
   c.beginPath(); c.moveTo(0, 6); c.lineTo(30, 6); c.stroke();
   return canvas;
 }

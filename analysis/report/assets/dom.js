@@ -48,4 +48,4 @@ const variantOf = (run) => studyOf(run).variants[run.variant];
 const runName = (run) => `${variantOf(run).label}, seed ${run.seed}`;
 
 // Runs by their folder below runs/: what tables and claims name, and what `#run=` links to.
-const byWhere = new Map(data.runs.map((run) => [run.where, run]));
+const byWhere = new Map(data.runs.flatMap((run) => [[run.folder, run], [run.where, run]]));

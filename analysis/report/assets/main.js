@@ -12,12 +12,12 @@ function start() {
     run.index = index;
     run.text = [studyOf(run).name, variantOf(run).name, variantOf(run).label, `seed ${run.seed}`, `seed${run.seed}`, run.state, run.host, run.gpu, run.commit, run.reason, run.identity, run.imported ? "imported" : ""].join(" ").toLowerCase();
   });
-  const theme = (name) => { document.documentElement.dataset.theme = name; if (curveChart) curveChart.draw(); };
+  const select = document.getElementById("study");
+  const theme = (name) => { document.documentElement.dataset.theme = name; if (curveChart) buildCurves(data.studies[Number(select.value)]); };
   const dark = matchMedia("(prefers-color-scheme: dark)");
   theme(dark.matches ? "dark" : "light");
   dark.addEventListener("change", () => theme(dark.matches ? "dark" : "light"));
   document.getElementById("theme").addEventListener("click", () => theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
-  const select = document.getElementById("study");
   fill(select, data.studies.map((s, i) => el("option", { value: String(i) }, s.name)));
   select.addEventListener("change", () => showStudy(Number(select.value)));
   document.getElementById("headline").textContent = data.headline;
