@@ -135,12 +135,14 @@ def load_clip_weights(tower: nn.Module, path: str) -> None:
 def clip_from_openai(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The vision tower of OpenAI's layout under transformers' names, in float32.
 
-    Raises:
-        WeightsError: a tensor below `visual.` that no ViT of OpenAI's has.
+    A name below `visual.` that no ViT of OpenAI's has stays as it is, so that loading reports it beside
+    everything else that does not fit.
     """
     visual = {
         name.removeprefix("visual."): value.float()
         for name, value in tensors.items()
         if name.startswith("visual.")
     }
-    return {name: value.contiguous() for name, value in CLIP_VISUAL.to_ours(visual).items()}
+    unknown = {name: visual.pop(name) for name in CLIP_VISUAL.refused(visual)}
+    known = {name: value.contiguous() for name, value in CLIP_VISUAL.to_ours(visual).items()}
+    return known | unknown

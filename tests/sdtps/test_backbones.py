@@ -1,0 +1,238 @@
+"""Encoders: shapes, DeMo's use of CLIP, and weights that fit exactly or are refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from sdtps.backbones import ClipVit, TinyVit, build_backbone, interpolate_positions
+from sdtps.config.reid import BackboneConfig
+from sdtps.errors import WeightsError
+from sdtps.weights import find_weights, load_clip_weights, read_tensors
+
+RANDOM = BackboneConfig(name="tiny_vit", weights="random", patch=8, width=16, heads=2, embed=12)
+
+
+def small_tower(seed: int = 0) -> Any:
+    from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
+
+    torch.manual_seed(seed)
+    config = CLIPVisionConfig(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        image_size=32,
+        patch_size=8,
+        projection_dim=16,
+    )
+    tower = CLIPVisionModelWithProjection(config)
+    for parameter in tower.parameters():
+        nn.init.normal_(parameter, std=0.05)
+    return tower.eval()
+
+
+def openai_layout(tower: Any) -> dict[str, Tensor]:
+    """What OpenAI would have saved for this tower, text tensors included."""
+    source = tower.state_dict()
+    saved: dict[str, Tensor] = {
+        "visual.class_embedding": source["vision_model.embeddings.class_embedding"],
+        "visual.positional_embedding": source["vision_model.embeddings.position_embedding.weight"],
+        "visual.conv1.weight": source["vision_model.embeddings.patch_embedding.weight"],
+        "visual.proj": source["visual_projection.weight"].T,
+        "token_embedding.weight": torch.zeros(3, 3),
+        "logit_scale": torch.zeros(()),
+        "input_resolution": torch.tensor(32),
+    }
+    for end in ("weight", "bias"):
+        saved[f"visual.ln_pre.{end}"] = source[f"vision_model.pre_layrnorm.{end}"]
+        saved[f"visual.ln_post.{end}"] = source[f"vision_model.post_layernorm.{end}"]
+        for i in range(2):
+            layer = f"vision_model.encoder.layers.{i}"
+            block = f"visual.transformer.resblocks.{i}"
+            saved[f"{block}.attn.in_proj_{end}"] = torch.cat(
+                [source[f"{layer}.self_attn.{part}_proj.{end}"] for part in "qkv"]
+            )
+            saved[f"{block}.attn.out_proj.{end}"] = source[f"{layer}.self_attn.out_proj.{end}"]
+            saved[f"{block}.ln_1.{end}"] = source[f"{layer}.layer_norm1.{end}"]
+            saved[f"{block}.ln_2.{end}"] = source[f"{layer}.layer_norm2.{end}"]
+            saved[f"{block}.mlp.c_fc.{end}"] = source[f"{layer}.mlp.fc1.{end}"]
+            saved[f"{block}.mlp.c_proj.{end}"] = source[f"{layer}.mlp.fc2.{end}"]
+    return {name: value.clone().contiguous() for name, value in saved.items()}
+
+
+class OpenAiArchive(nn.Module):
+    """Named tensors below `visual`, to be scripted into an archive like ViT-B-16.pt."""
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        super().__init__()
+        for name, value in tensors.items():
+            module: nn.Module = self
+            *path, last = name.split(".")
+            for part in path:
+                if part not in dict(module.named_children()):
+                    module.add_module(part, nn.Module())
+                module = module.get_submodule(part)
+            module.register_buffer(last, value)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+def saved_as(layout: str, tower: Any, folder: Path) -> Path:
+    if layout == "hf_folder":
+        tower.save_pretrained(folder / "clip")
+        return folder / "clip"
+    if layout == "hf_whole_clip":
+        path = folder / "model.safetensors"
+        extra = {
+            "text_model.embeddings.token_embedding.weight": torch.zeros(2),
+            "logit_scale": torch.ones(1),
+        }
+        save_file({k: v.contiguous() for k, v in tower.state_dict().items()} | extra, path)
+        return path
+    if layout == "openai_state_dict":
+        path = folder / "ViT-B-16.pt"
+        torch.save(openai_layout(tower), path)
+        return path
+    path = folder / "ViT-B-16.pt"
+    torch.jit.script(OpenAiArchive(openai_layout(tower))).save(str(path))
+    return path
+
+
+@pytest.mark.parametrize(
+    "layout", ["hf_folder", "hf_whole_clip", "openai_state_dict", "openai_archive"]
+)
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_every_layout_gives_the_same_tokens(tmp_path: Path, layout: str) -> None:
+    tower = small_tower()
+    loaded = small_tower(seed=1)
+    load_clip_weights(loaded, str(saved_as(layout, tower, tmp_path)))
+    images = torch.randn(2, 3, 32, 32)
+    assert torch.equal(tower(images).image_embeds, loaded.eval()(images).image_embeds)
+
+
+def test_the_class_token_equals_transformers_embedding() -> None:
+    """On a square image without cameras our forward is CLIP's."""
+    tower = small_tower()
+    images = torch.randn(2, 3, 32, 32)
+    expected = tower(images)
+    ours = ClipVit(tower, RANDOM, 32, 32, cameras=0).eval()
+    classes, patches = ours(images)
+    assert torch.allclose(classes, expected.image_embeds, atol=1e-6)
+    projected = tower.visual_projection(tower.vision_model.post_layernorm(expected.last_hidden_state))
+    assert torch.allclose(patches, projected[:, 1:], atol=1e-6)
+
+
+def test_positions_are_interpolated_bilinearly_and_the_class_row_kept() -> None:
+    table = torch.randn(1 + 14 * 14, 4)
+    fitted = interpolate_positions(table, (16, 8))
+    assert fitted.shape == (1 + 128, 4) and torch.equal(fitted[0], table[0])
+    # Corner of a 14 -> 8 column grid: output column 0 samples input at (0 + 0.5) * 14 / 8 - 0.5.
+    x, y = 0.5 * 14 / 8 - 0.5, max(0.0, 0.5 * 14 / 16 - 0.5)
+    square = table[1:].view(14, 14, 4)
+    expected = (1 - x) * square[0, 0] + x * square[0, 1]
+    assert y == 0.0 and torch.allclose(fitted[1], expected, atol=1e-6)
+    assert torch.equal(interpolate_positions(table, (14, 14)), table)
+
+
+def test_a_tall_image_has_its_own_grid() -> None:
+    ours = ClipVit(small_tower(), RANDOM, 64, 16, cameras=0)
+    classes, patches = ours(torch.randn(3, 3, 64, 16))
+    assert classes.shape == (3, 16) and patches.shape == (3, 16, 16) and ours.patches == 16
+    names = dict(ours.named_parameters())
+    assert names["tower.vision_model.embeddings.position_embedding.weight"].shape == (17, 32)
+
+
+@pytest.mark.parametrize("kind", ["tiny", "clip"])
+def test_the_camera_moves_only_the_class_token_before_the_first_layer(kind: str) -> None:
+    """With the encoder's blocks taken out, patches do not depend on the camera."""
+    model: Any
+    if kind == "tiny":
+        model = TinyVit(RANDOM, 16, 16, cameras=2)
+        model.blocks = nn.ModuleList()
+    else:
+        model = ClipVit(small_tower(), RANDOM, 32, 32, cameras=2)
+        model.tower.vision_model.encoder.layers = nn.ModuleList()
+    images = torch.randn(1, 3, 16, 16) if kind == "tiny" else torch.randn(1, 3, 32, 32)
+    first, second = (model(images, torch.tensor([c])) for c in (0, 1))
+    assert not torch.allclose(first[0], second[0])
+    assert torch.equal(first[1], second[1])
+
+
+def test_tiny_vit_shapes_and_one_call_for_many_images() -> None:
+    model = TinyVit(RANDOM, 32, 16, cameras=0)
+    images = torch.randn(6, 3, 32, 16)
+    classes, patches = model(images)
+    assert classes.shape == (6, 12) and patches.shape == (6, 8, 12)
+    one = model(images[2:3])
+    assert torch.allclose(one[0], classes[2:3], atol=1e-6)
+
+
+def test_every_tensor_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    tensors = openai_layout(small_tower())
+    del tensors["visual.ln_pre.weight"]
+    tensors["visual.mystery"] = torch.zeros(1)
+    tensors["visual.proj"] = torch.zeros(5, 5)
+    torch.save(tensors, tmp_path / "clip.pt")
+    with pytest.raises(WeightsError) as caught:
+        load_clip_weights(small_tower(), str(tmp_path / "clip.pt"))
+    text = str(caught.value)
+    assert "1 missing: vision_model.pre_layrnorm.weight" in text
+    assert "1 unexpected: mystery" in text
+    assert "visual_projection.weight is (5, 5), the model has (16, 32)" in text
+
+
+def test_half_precision_files_are_read_as_float32(tmp_path: Path) -> None:
+    tensors = {k: v.half() for k, v in openai_layout(small_tower()).items()}
+    torch.save(tensors, tmp_path / "clip.pt")
+    tower = small_tower(1)
+    load_clip_weights(tower, str(tmp_path / "clip.pt"))
+    assert all(p.dtype == torch.float32 for p in tower.parameters())
+
+
+def test_random_weights_must_be_asked_for(tmp_path: Path) -> None:
+    missing = RANDOM.model_copy(update={"weights": str(tmp_path / "none.pt")})
+    with pytest.raises(WeightsError, match="'random'"):
+        build_backbone(missing, 16, 16, 0)
+    assert isinstance(build_backbone(RANDOM, 16, 16, 0), TinyVit)
+
+
+def test_a_tiny_vit_can_be_saved_and_loaded(tmp_path: Path) -> None:
+    model = build_backbone(RANDOM, 16, 16, 2)
+    torch.save(model.state_dict(), tmp_path / "tiny.pt")
+    again = build_backbone(RANDOM.model_copy(update={"weights": str(tmp_path / "tiny.pt")}), 16, 16, 2)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name])
+
+
+def test_a_file_that_is_no_weights_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.pt").write_bytes(b"not weights")
+    with pytest.raises(WeightsError, match=r"x\.pt: not a readable weight file"):
+        read_tensors(tmp_path / "x.pt")
+
+
+def test_a_relative_name_is_looked_up_in_the_weights_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "w.pt").write_bytes(b"")
+    monkeypatch.setenv("SDTPS_WEIGHTS", str(tmp_path))
+    assert find_weights("w.pt") == tmp_path / "w.pt"
+
+
+def test_the_published_size_of_clip_vit_b16() -> None:
+    """86.2 M parameters of the tower (FACTS: 86.41 M with DeMo's heads and camera table)."""
+    config = BackboneConfig(weights="random", camera_embedding=False)
+    with torch.device("meta"):
+        from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
+
+        tower = CLIPVisionModelWithProjection(
+            CLIPVisionConfig(patch_size=16, image_size=224, projection_dim=512)
+        )
+    count = sum(p.numel() for p in tower.parameters())
+    assert config.name == "clip_vit_b16" and count == 86_192_640

@@ -1,0 +1,234 @@
+"""The re-identification task: losses and heads as DeMo has them, evaluation, missing modalities."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from sdtps.config import ReidConfig, parse_config
+from sdtps.data.reid_images import ReidBatch
+from sdtps.losses import batch_hard_triplet, label_smooth_cross_entropy
+from sdtps.reid import ReidModel, ReidTask
+
+CPU = torch.device("cpu")
+BASE: dict[str, Any] = {
+    "data": {
+        "generate": {"train_pids": 6, "test_pids": 4, "images_per_camera": 3},
+        "height": 32,
+        "width": 16,
+        "batch_size": 8,
+        "instances": 2,
+        "pad": 2,
+        "test_batch_size": 5,
+        "workers": 0,
+    },
+    "backbone": {
+        "name": "tiny_vit",
+        "weights": "random",
+        "patch": 4,
+        "width": 16,
+        "depth": 1,
+        "heads": 2,
+        "embed": 16,
+    },
+    "train": {"amp": "off", "epochs": 1},
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SDTPS_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def config(**sections: dict[str, Any]) -> ReidConfig:
+    tree = {k: dict(v) for k, v in BASE.items()}
+    for name, section in sections.items():
+        tree[name] = {**tree.get(name, {}), **section}
+    parsed = parse_config(tree)
+    assert isinstance(parsed, ReidConfig)
+    return parsed
+
+
+def images(batch: int = 4) -> torch.Tensor:
+    return torch.randn(3, batch, 3, 32, 16, generator=torch.Generator().manual_seed(0))
+
+
+def model(**sections: dict[str, Any]) -> ReidModel:
+    torch.manual_seed(0)
+    return ReidModel(config(**sections), pids=6, cameras=2)
+
+
+CAMIDS = torch.tensor([0, 1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("sections", "widths"),
+    [
+        ({}, {"sdtps": 48, "global": 48}),
+        ({"sdtps": {"enabled": False}}, {"global": 48}),
+        ({"loss": {"global_branch": False}}, {"sdtps": 48}),
+        ({"fusion": {"direct": False}}, {"sdtps": 48, "rgb": 16, "nir": 16, "tir": 16}),
+        ({"sdtps": {"enabled": False}, "fusion": {"kind": "hdm_atmoe", "global_local": True}},
+         {"fusion": 112, "global": 48}),
+    ],
+)  # fmt: skip
+def test_each_branch_has_its_own_head(sections: dict[str, Any], widths: dict[str, int]) -> None:
+    made = model(**sections)
+    assert {n: h.classifier.in_features for n, h in made.heads.items()} == widths
+    features = made(images(), CAMIDS)
+    for name, width in widths.items():
+        assert features[name].shape == (4, width)
+
+
+def test_the_neck_has_no_bias_to_learn_and_the_classifier_none_at_all() -> None:
+    head = model().heads["sdtps"]
+    assert not head.neck.bias.requires_grad and head.classifier.bias is None
+    assert head.classifier.weight.std().item() == pytest.approx(0.001, rel=0.2)
+
+
+def test_one_encoder_call_equals_three() -> None:
+    made = model().eval()
+    calls = []
+    made.backbone.register_forward_hook(lambda m, i, o: calls.append(o))
+    joint = made(images(), CAMIDS)
+    assert len(calls) == 1 and calls[0][0].shape[0] == 12
+    for number, name in enumerate(("rgb", "nir", "tir")):
+        alone = made.backbone(images()[number], CAMIDS)[0]
+        assert torch.allclose(joint[name], alone, atol=1e-6)
+
+
+def test_the_loss_is_demos_sum_over_branches() -> None:
+    settings = config(sdtps={"loss_weight": 2.0})
+    task = ReidTask(settings, 0, CPU)
+    batch = next(task.train_batches(1, 0))
+    total, parts = task.loss(batch, 1, 1)
+    features = task.model(batch.images, batch.camids)
+    expected = torch.zeros(())
+    for name, weight in (("sdtps", 2.0), ("global", 1.0)):
+        logits = task.model.heads[name](features[name])
+        identity = label_smooth_cross_entropy(logits, batch.labels, 0.1)
+        triplet = batch_hard_triplet(features[name], batch.labels)
+        expected = expected + weight * (0.25 * identity + triplet)
+        assert parts[f"{name}_triplet"] == pytest.approx(triplet.item(), rel=1e-4)
+    assert total.item() == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_a_batch_of_one_can_be_evaluated() -> None:
+    for sections in ({}, {"sdtps": {"enabled": False}, "fusion": {"kind": "hdm_atmoe"}}):
+        made = model(**sections).eval()
+        features = made(images(1), CAMIDS[:1])
+        assert all(f.shape[0] == 1 for f in features.values())
+
+
+@pytest.mark.parametrize(
+    ("feature", "sections", "width"),
+    [
+        ("concat", {}, 96),
+        ("global", {}, 48),
+        ("sdtps", {}, 48),
+        ("concat", {"loss": {"global_branch": False}}, 48),
+        ("sdtps", {"sdtps": {"enabled": False}}, 48),
+    ],
+)
+def test_the_ranked_feature_is_the_configured_one(
+    feature: str, sections: dict[str, Any], width: int
+) -> None:
+    task = ReidTask(config(eval={"feature": feature}, **sections), 0, CPU)
+    task.model.eval()
+    features = task.test_features(next(iter(task.test_batches)))
+    assert features.shape == (5, width)
+    assert torch.allclose(features.norm(dim=1), torch.ones(5), atol=1e-5)
+
+
+def test_missing_modalities_are_zero_at_test_only() -> None:
+    task = ReidTask(config(eval={"missing": "rt"}), 0, CPU)
+    task.model.eval()
+    batch = next(iter(task.test_batches))
+    kept = batch.images.clone()
+    blind = task.test_features(batch)
+    assert torch.equal(batch.images, kept)
+    kept[0] = kept[2] = 0
+    whole = ReidTask(config(), 0, CPU)
+    whole.model.load_state_dict(task.model.state_dict())
+    whole.model.eval()
+    assert torch.allclose(blind, whole.test_features(ReidBatch(kept, batch.labels, batch.camids)))
+
+
+def test_evaluation_ranks_queries_against_the_other_camera() -> None:
+    """Features replaced by the identity itself rank perfectly; by the camera, as badly as possible."""
+    task = ReidTask(config(), 0, CPU)
+    samples = list(task.place)
+    task.model.eval()
+    for key, perfect in (("pid", True), ("camid", False)):
+        codes = torch.tensor([getattr(s, key) for s in samples])
+        parts = iter(F.one_hot(codes).float().split(5))
+        task.test_features = lambda batch, parts=parts: next(parts)  # type: ignore[method-assign]
+        assert (task.evaluate()["rank1"] == 1.0) is perfect
+
+
+def test_the_trunk_is_the_encoder_without_its_camera_table() -> None:
+    task = ReidTask(config(), 0, CPU)
+    trunk = {id(p) for p in task.trunk()}
+    camera = task.model.backbone.camera
+    assert camera is not None and id(camera) not in trunk
+    assert len(trunk) == len(list(task.model.backbone.parameters())) - 1
+
+
+def test_every_trained_parameter_is_in_one_module_group() -> None:
+    task = ReidTask(config(), 0, CPU)
+    grouped = [id(p) for group in task.module_groups().values() for p in group]
+    assert sorted(grouped) == sorted(id(p) for p in task.model.parameters())
+    assert {"backbone", "score_mlp", "aggregation", "head_sdtps", "head_global"} == set(
+        task.module_groups()
+    )
+
+
+def test_cached_and_jpeg_pipelines_see_the_same_pixels() -> None:
+    plain = {"flip": 0.0, "pad": 0, "erase": 0.0}
+    jpeg = ReidTask(config(data=plain), 0, CPU)
+    cached = ReidTask(config(data={**plain, "pipeline": "cached"}), 0, CPU)
+    for one, two in (
+        (next(jpeg.train_batches(2, 1)), next(cached.train_batches(2, 1))),
+        (next(iter(jpeg.test_batches)), next(iter(cached.test_batches))),
+    ):
+        assert torch.allclose(one.images, two.images, atol=1e-6)
+        assert torch.equal(one.labels, two.labels) and torch.equal(one.camids, two.camids)
+
+
+def test_batches_of_an_epoch_can_begin_anywhere() -> None:
+    for pipeline in ("jpeg", "cached"):
+        task = ReidTask(config(data={"pipeline": pipeline}), 0, CPU)
+        whole = list(task.train_batches(3, 0))
+        rest = list(task.train_batches(3, 2))
+        assert len(whole) == task.steps_per_epoch == len(rest) + 2
+        for one, two in zip(whole[2:], rest, strict=True):
+            assert torch.equal(one.images, two.images)
+
+
+def test_workers_do_not_change_a_batch() -> None:
+    batches = [
+        next(ReidTask(config(data={"workers": workers}), 0, CPU).train_batches(1, 1))
+        for workers in (0, 1, 4)
+    ]
+    for other in batches[1:]:
+        assert torch.equal(batches[0].images, other.images)
+
+
+def test_the_record_names_data_and_weights(tmp_path: Path) -> None:
+    first = ReidTask(config(), 0, CPU)
+    assert first.record["data"]["name"] == "rgbnt201"
+    assert first.record["data"]["generated"]["train_pids"] == 6
+    assert first.record["weights"] is None
+    torch.save(first.model.backbone.state_dict(), tmp_path / "tiny.pt")
+    second = ReidTask(config(backbone={"weights": str(tmp_path / "tiny.pt")}), 1, CPU)
+    assert len(second.record["weights"]["sha256"]) == 64
+    for one, two in zip(
+        first.model.backbone.parameters(), second.model.backbone.parameters(), strict=True
+    ):
+        assert torch.equal(one, two)
