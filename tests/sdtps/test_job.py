@@ -1,0 +1,211 @@
+"""A run from its folder to its end: provenance, kills, signals, failures, workers, seeds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sdtps import provenance
+from sdtps.config import identity, parse_config
+from sdtps.errors import DataError, RunError
+from sdtps.job import execute
+from sdtps.runfolder import RunFolder
+
+TIMED = {"images_per_s", "memory_mib", "attempt"}
+TREE: dict[str, Any] = {
+    "task": "reid",
+    "data": {
+        "generate": {"train_pids": 8, "test_pids": 4, "images_per_camera": 4},
+        "height": 32,
+        "width": 16,
+        "batch_size": 8,
+        "instances": 2,
+        "pad": 2,
+        "workers": 0,
+    },
+    "backbone": {"name": "tiny_vit", "weights": "random", "patch": 4, "width": 16, "depth": 1,
+                 "heads": 2, "embed": 16},
+    "optim": {"lr": 1e-3, "backbone_lr": None, "warmup_epochs": 0.0},
+    "sdtps": {"decision": "gumbel_ste", "mask": "log", "aggregation": "single"},
+    "train": {"amp": "off", "epochs": 3, "log_every": 1, "checkpoint_every_steps": 2},
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SDTPS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+def make(path: Path, seed: int = 0, **sections: dict[str, Any]) -> RunFolder:
+    tree = {k: dict(v) if isinstance(v, dict) else v for k, v in TREE.items()}
+    for name, section in sections.items():
+        tree[name] = {**tree[name], **section}
+    config = parse_config(tree)
+    folder = RunFolder(path)
+    run = {"study": "s", "variant": "v", "seed": seed, "identity": identity(config, seed)}
+    folder.create(config, run)
+    return folder
+
+
+def comparable(folder: RunFolder) -> list[dict[str, Any]]:
+    rows = [r for r in folder.resolved_metrics() if r["kind"] != "event"]
+    return [{k: v for k, v in row.items() if k not in TIMED} for row in rows]
+
+
+def spawn(folder: RunFolder) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "sdtps", "run", str(folder.path)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def wait_for_step(folder: RunFolder, step: int, job: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and job.poll() is None:
+        if any(r.get("step", 0) >= step for r in folder.metrics()):
+            return
+        time.sleep(0.005)
+    raise AssertionError(f"step {step} was not reached: exit {job.poll()}")
+
+
+def test_a_run_completes_with_its_provenance(tmp_path: Path) -> None:
+    folder = make(tmp_path / "r")
+    assert execute(folder.path) == "completed"
+    run, result = folder.run(), folder.result()
+    assert result is not None and 0 <= result["final"]["rank1"] <= 1
+    assert run["code"]["digest"] == provenance.source_digest()
+    assert run["environment"]["packages"]["torch"]
+    assert run["data"]["generated"]["train_pids"] == 8 and len(run["data"]["fingerprint"]) == 16
+    assert run["parameters"] > 1000
+    assert [a["ended_as"] for a in run["attempts"]] == ["completed"]
+    assert execute(folder.path) == "completed"  # again: nothing happens
+    assert len(folder.run()["attempts"]) == 1
+    assert {p.name for p in folder.path.iterdir()} == {
+        "config.yaml",
+        "run.json",
+        "metrics.jsonl",
+        "status.json",
+        "result.json",
+        "train.log",
+        "checkpoint.pt",
+    }
+
+
+def test_the_same_run_twice_gives_the_same_metrics_and_another_seed_others(tmp_path: Path) -> None:
+    runs = [make(tmp_path / name, seed) for name, seed in (("a", 0), ("b", 0), ("c", 1))]
+    for folder in runs:
+        assert execute(folder.path) == "completed"
+    first, again, other = (comparable(folder) for folder in runs)
+    assert first == again
+    assert [r.get("loss") for r in first] != [r.get("loss") for r in other]
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker")
+def test_workers_do_not_change_a_run(tmp_path: Path) -> None:
+    runs = [make(tmp_path / str(w), data={"workers": w}) for w in (0, 1, 4)]
+    for folder in runs:
+        execute(folder.path)
+    assert comparable(runs[0]) == comparable(runs[1]) == comparable(runs[2])
+
+
+def test_a_run_killed_mid_epoch_resumes_to_the_same_metrics(tmp_path: Path) -> None:
+    whole = make(tmp_path / "whole")
+    execute(whole.path)
+    killed = make(tmp_path / "killed")
+    job = spawn(killed)
+    wait_for_step(killed, 3, job)
+    job.send_signal(signal.SIGKILL)
+    assert job.wait() == -signal.SIGKILL
+    assert killed.result() is None
+    status = killed.status()
+    assert status is not None and status["state"] == "running"  # nobody could say otherwise
+    assert execute(killed.path) == "completed"
+    assert [a["ended_as"] for a in killed.run()["attempts"]] == [None, "completed"]
+    assert comparable(killed) == comparable(whole)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+def test_a_signal_ends_the_attempt_with_a_checkpoint(tmp_path: Path, number: signal.Signals) -> None:
+    folder = make(tmp_path / "r", train={"epochs": 500, "eval_every": 500})
+    job = spawn(folder)
+    wait_for_step(folder, 1, job)
+    job.send_signal(number)
+    assert job.wait(timeout=60) == 75
+    status = folder.status()
+    assert status is not None and status["state"] == "requeued"
+    assert folder.checkpoint_file.exists()
+    assert folder.run()["attempts"][0]["ended_as"] == "requeued"
+
+
+def test_max_steps_interrupts_and_the_next_attempt_goes_on(tmp_path: Path) -> None:
+    whole, parts = make(tmp_path / "whole"), make(tmp_path / "parts")
+    execute(whole.path)
+    assert execute(parts.path, max_steps=5) == "requeued"
+    assert execute(parts.path) == "completed"
+    assert comparable(parts) == comparable(whole)
+
+
+def test_a_failure_is_recorded_before_it_is_raised(tmp_path: Path) -> None:
+    folder = make(tmp_path / "r", data={"generate": None, "root": str(tmp_path / "nowhere")})
+    with pytest.raises(DataError, match="folder is missing"):
+        execute(folder.path)
+    status = folder.status()
+    assert status is not None
+    assert (status["state"], status["kind"]) == ("failed", "error")
+    assert "folder is missing" in status["reason"]
+    assert "Traceback" in folder.log_file.read_text()
+    assert folder.run()["attempts"][0]["ended_as"] == "failed"
+
+
+def test_a_folder_without_a_seed_is_refused(tmp_path: Path) -> None:
+    folder = make(tmp_path / "r")
+    folder.run_file.unlink()
+    with pytest.raises(RunError, match="no seed"):
+        execute(folder.path)
+
+
+def test_the_command_line_prints_errors_without_a_traceback(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "sdtps", "run", str(tmp_path / "none")],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        check=False,
+    )
+    assert done.returncode == 2 and "cannot be read" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_help_imports_no_torch() -> None:
+    program = (
+        "import sys\nfrom sdtps.__main__ import main\n"
+        "try: main(['--help'])\nexcept SystemExit: pass\n"
+        "assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program],
+        check=True,
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def test_the_digest_follows_the_sources(tmp_path: Path) -> None:
+    (tmp_path / "sdtps").mkdir()
+    file = tmp_path / "sdtps" / "a.py"
+    file.write_text("x = 1\n")
+    before = provenance.code_version(tmp_path)
+    (tmp_path / "sdtps" / "notes.txt").write_text("not code")
+    assert provenance.code_version(tmp_path)["digest"] == before["digest"]
+    file.write_text("x = 2\n")
+    assert provenance.code_version(tmp_path)["digest"] != before["digest"]
+    assert before["commit"] is None and before["dirty"] is False
