@@ -20,8 +20,9 @@ from matplotlib.ticker import MaxNLocator
 from analysis import captions, figcaption, sweepfigure
 from analysis.collect import Collected, Mark
 from analysis.curvedata import CurveSet, VariantCurve, curve_set
-from analysis.figurefile import Drawn, file_name
+from analysis.figurefile import Drawn
 from analysis.figurestyle import ENDINGS, saved, styled
+from analysis.filenames import file_name
 from analysis.outcomes import outcomes
 from analysis.palette import Style, palette
 from analysis.tables import readable, setting
@@ -106,6 +107,8 @@ def _curves(
             axes.set_ylabel("")
         if number + across < len(panels):
             axes.set_xlabel("")
+        else:  # nothing below it shows the shared axis
+            axes.tick_params(labelbottom=True)
     _legend(picture, [(c.label, styles[c.variant]) for c in curves.curves], columns)
     return picture
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from analysis import latex
 from analysis.latex import Tex
 from analysis.render import TEMPLATES, write_if_changed
-
-if TYPE_CHECKING:
-    from ablations.study import Study
 
 
 @dataclass(frozen=True)
@@ -27,11 +23,6 @@ class Drawn:
     origin: tuple[str, ...]
     runs: dict[str, list[str]]  # variant to folders below runs/
     width: float  # inches
-
-
-def file_name(study: Study, name: str) -> str:
-    """STUDY-NAME, or NAME where it says the study already."""
-    return name if name.startswith(study.name) else f"{study.name}-{name}"
 
 
 def write(drawn: Drawn, folder: Path) -> list[Path]:

@@ -17,6 +17,7 @@ from scipy import stats as scipy_stats
 from analysis import captions, numbers, stats
 from analysis.cells import score_cell
 from analysis.collect import Collected, Mark
+from analysis.filenames import file_name
 from analysis.outcomes import Epoch, Outcome, outcomes
 from analysis.tablemodel import EMPTY, Cell, Column, Row, Table, text
 
@@ -126,7 +127,7 @@ def reported_table(
         *captions.warnings(marks, study.name),
     )
     return Table(
-        name=f"{study.name}-{spec.name}",
+        name=file_name(study, spec.name),
         study=study.name,
         title=spec.title or "Reported against reproduced",
         columns=columns,

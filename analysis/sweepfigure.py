@@ -36,7 +36,7 @@ def sweep(
     FigureCanvasAgg(picture)
     axes = picture.subplots()
     centres: list[tuple[float, float]] = []
-    for name in names:
+    for name in sorted(names, key=lambda n: places[n]):
         place, style = places[name], styles[name]
         values = np.array(list(found[name].values(spec.metric).values())) * scale
         if not len(values):
@@ -50,15 +50,22 @@ def sweep(
                 parse_math=False,
             )
             axes.plot([place], [np.nan])
+            centres.append((place, np.nan))  # the line is broken where there is no result
             continue
         s = stats.summary(values)
         centres.append((place, s.mean))
         axes.plot([place] * len(values), values, ".", color=style.colour, alpha=0.4, markersize=4)
         axes.errorbar(
-            [place], [s.mean], yerr=[s.sd or 0.0], fmt="o", color=style.colour, markersize=4, capsize=2
+            [place],
+            [s.mean],
+            yerr=[s.sd or 0.0],
+            fmt="o",
+            color=style.colour,
+            markerfacecolor=style.colour if found[name].whole else "white",
+            markersize=4,
+            capsize=2,
         )
     if ticks is None and len(centres) > 1:
-        centres.sort()
         axes.plot(*zip(*centres, strict=True), color="#888888", linewidth=0.8, zorder=1)
     if ticks is not None:
         axes.set_xticks(range(len(ticks)), ticks, parse_math=False)
@@ -70,7 +77,10 @@ def sweep(
     axes.set_ylabel(figcaption.metric_label(study, spec.metric, scale), parse_math=False)
     axes.margins(x=0.06)
     title = spec.caption or f"{figcaption.metric_name(study, spec.metric)} against {axis}."
-    counted = "Dots: seeds; circle and bar: mean and sample standard deviation (ddof 1)."
+    counted = (
+        "Dots: seeds; circle and bar: mean and sample standard deviation (ddof 1); hollow: not all "
+        "seeds finished; the line is broken where no seed did."
+    )
     return picture, (title if title.endswith(".") else f"{title}.", counted)
 
 

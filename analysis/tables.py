@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from analysis import captions, reproduction, resources
 from analysis.cells import difference_cell, score_cell
 from analysis.collect import Collected, Mark
+from analysis.filenames import file_name
 from analysis.outcomes import Epoch, Outcome, outcomes
 from analysis.tablemodel import Cell, Column, Row, Table, check, ranked, text
 from sdtps.config import resolved
@@ -72,7 +73,7 @@ def table(collected: Collected, study: Study, spec: TableSpec, marks: Sequence[M
         *captions.warnings(marks, study.name),
     )
     return Table(
-        name=f"{study.name}-{spec.name}",
+        name=file_name(study, spec.name),
         study=study.name,
         title=title,
         columns=tuple(columns),
