@@ -1,13 +1,13 @@
-"""A real SLURM of one node in a folder: its own munge, controller, node, and where asked for accounting.
+"""A real SLURM of one node in a folder: its own munge, controller and node, and accounting if asked.
 
     python -m tests.slurm.cluster start FOLDER [--accounting] [--max-array-size N]
     export SLURM_CONF=FOLDER/slurm.conf
     python -m tests.slurm.cluster stop FOLDER
 
-Nothing outside FOLDER is touched: keys, sockets, state, ports and logs are its own, so that it stands beside a
-cluster the machine belongs to. Two CPUs (more than one job at a time even on one core), two GPUs that are
-/dev/null, a partition `gpu` whose jobs are requeued by those of partition `urgent`. Works as root and, without
-accounting, as any user. The folder's name must be short: sockets lie in it.
+Nothing outside FOLDER is touched: keys, sockets, state, ports and logs are its own, so that it stands
+beside a cluster the machine belongs to. Two CPUs (more than one job at a time even on one core), two
+GPUs that are /dev/null, a partition `gpu` whose jobs are requeued by those of partition `urgent`. Works
+as root and, without accounting, as any user. The folder's name must be short: sockets lie in it.
 """
 
 from __future__ import annotations
@@ -73,8 +73,9 @@ SlurmdTimeout=300
 MessageTimeout=30
 GresTypes=gpu
 NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory} Gres=gpu:{gpus}
-PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE OverSubscribe=NO
-PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF OverSubscribe=NO
+PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE
+OverSubscribe=NO PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10
+PreemptMode=OFF OverSubscribe=NO
 """
 
 ACCOUNTING_OFF = "AccountingStorageType=accounting_storage/none"
@@ -221,7 +222,7 @@ class Cluster:
             key.write_bytes(os.urandom(128))
         self._check(
             "munged",
-            "--force",  # the daemon of a test may run as root and in a folder of the temporary directory
+            "--force",  # it may run as root, and in the temporary directory
             f"--socket={self.folder}/munge.socket",
             f"--key-file={key}",
             f"--pid-file={self.folder}/munged.pid",
@@ -268,7 +269,8 @@ class Cluster:
             "create database if not exists slurm_acct_db;"
             "create user if not exists slurm@localhost identified by 'slurm';"
             "create user if not exists slurm@'127.0.0.1' identified by 'slurm';"
-            "grant all on slurm_acct_db.* to slurm@localhost; grant all on slurm_acct_db.* to slurm@'127.0.0.1';"
+            "grant all on slurm_acct_db.* to slurm@localhost;"
+            "grant all on slurm_acct_db.* to slurm@'127.0.0.1';"
         )
         self._check(*client, "-e", grant)
 

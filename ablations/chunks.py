@@ -1,0 +1,62 @@
+"""Runs into job arrays: one for each class of resources, cut to the cluster's MaxArraySize.
+
+`max_parallel` holds for the class as a whole: its arrays share it, and where it is smaller than their
+number each waits for the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ablations.spec import Resources
+from ablations.study import RunSpec
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One array.
+
+    Attributes:
+        throttle: runs of this array at once; None: no limit.
+        after_previous: starts when the array before it has ended.
+    """
+
+    runs: tuple[RunSpec, ...]
+    resources: Resources
+    throttle: int | None = None
+    after_previous: bool = False
+
+
+def chunks(runs: Sequence[RunSpec], max_array_size: int) -> list[Chunk]:
+    """Arrays of nearly equal size, each of less than `max_array_size` runs (the index's limit)."""
+    classes: dict[str, list[RunSpec]] = {}
+    for run in runs:
+        classes.setdefault(run.resources.key(), []).append(run)
+    found = []
+    for members in classes.values():
+        resources = members[0].resources
+        parts = _parts(members, max(1, max_array_size - 1))
+        limit = resources.max_parallel
+        shares = _shares(limit, [len(part) for part in parts])
+        chained = limit is not None and limit < len(parts)
+        found += [
+            Chunk(tuple(part), resources, limit if chained else share, chained and number > 0)
+            for number, (part, share) in enumerate(zip(parts, shares, strict=True))
+        ]
+    return found
+
+
+def _parts(runs: list[RunSpec], size: int) -> list[list[RunSpec]]:
+    count = -(-len(runs) // size)
+    bounds = [len(runs) * k // count for k in range(count + 1)]
+    return [runs[a:b] for a, b in pairwise(bounds)]
+
+
+def _shares(limit: int | None, sizes: list[int]) -> list[int | None]:
+    """`limit` split over arrays by size. Each gets at least one; the sum is `limit` where it can be."""
+    if limit is None:
+        return [None] * len(sizes)
+    bounds = [limit * sum(sizes[:k]) // sum(sizes) for k in range(len(sizes) + 1)]
+    return [max(1, b - a) for a, b in pairwise(bounds)]

@@ -1,0 +1,48 @@
+"""Ending runs: exactly those that are named, whatever else the user has in the queue."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ablations import claims, records, slurm
+from ablations.status import RunStatus
+from sdtps.errors import SubmissionError
+
+
+def cancel(statuses: Sequence[RunStatus], runs_dir: Path) -> list[RunStatus]:
+    """End the queued and running ones among `statuses`; the others are left alone.
+
+    The claim is marked first, so that the end is known for a cancellation without accounting too, and
+    so that a run which writes its checkpoint meanwhile does not come back.
+
+    Raises:
+        SubmissionError: the scheduler did not take some of it; the runs stay marked.
+    """
+    active = [s for s in statuses if s.active]
+    elements = []
+    for status in active:
+        folder = status.run.folder(Path(runs_dir).resolve())
+        claim = claims.read(folder)
+        if claim is None:
+            continue
+        claims.rewrite(folder, claim, replace(claim, cancelled=True))
+        if claim.executor == "local":
+            _end_local(folder, claim.submission)
+        elif status.job_id:
+            elements.append(status.job_id)
+    problems: list[str] = []
+    if not slurm.cancel(elements, say=problems.append):
+        raise SubmissionError("scancel failed; try again:\n  " + "\n  ".join(problems))
+    return active
+
+
+def _end_local(folder: Path, submission: str) -> None:
+    start = records.read(folder, submission).last_start
+    if start is not None and start.process.alive():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(start.process.pid, signal.SIGTERM)

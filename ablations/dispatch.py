@@ -1,0 +1,333 @@
+"""From planned runs to jobs: runs are claimed, the code frozen, and the scheduler asked once an array.
+
+    1. a submission folder with a fresh name, which is also the jobs' name
+    2. a claim for each run; what another submission holds is left out
+    3. the intent: which runs, in which order, by which code
+    4. sbatch, or this machine's queue
+    5. the receipt: the job id
+
+A submitter may die between any two of these. The next one tells by 3 whether the scheduler may have
+been asked, then by the name whether it took the job, and goes on from what it finds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ablations import batch, claims, repair, slurm, snapshot
+from ablations.chunks import Chunk, chunks
+from ablations.claims import Claim
+from ablations.spec import Resources
+from ablations.status import RunStatus, run_states
+from ablations.study import RunSpec, Study
+from ablations.submissions import JOBS, Submission, new_name
+from sdtps.errors import SubmissionError
+from sdtps.runfolder import RunFolder
+
+# What a job calls with its run folder; tests put something short in its place.
+ENTRY = "sdtps.job:execute"
+ENTRY_VARIABLE = "SDTPS_JOB_ENTRY"
+
+
+@dataclass
+class SubmitReport:
+    """What became of the runs.
+
+    Attributes:
+        submitted: run folders whose jobs the scheduler has (local: that were worked through).
+        skipped: run folders that were not, and why.
+        jobs: ids of the arrays.
+        outcomes: on local slots, how each run ended.
+    """
+
+    submitted: list[Path] = field(default_factory=list)
+    skipped: dict[Path, str] = field(default_factory=dict)
+    jobs: list[str] = field(default_factory=list)
+    sbatch_calls: int = 0
+    outcomes: dict[Path, str] = field(default_factory=dict)
+
+
+def submit(
+    study: Study,
+    runs: Sequence[RunSpec],
+    runs_dir: Path,
+    *,
+    executor: str = "slurm",
+    slots: int | None = None,
+    replace: Collection[Path] = frozenset(),
+    over: Collection[Path] = frozenset(),
+    entry: str | None = None,
+) -> SubmitReport:
+    """Submit those of `runs` that nobody has; on local slots, work through them.
+
+    Args:
+        slots: local runs at once.
+        replace: folders of ended runs that may be run again, going on from their checkpoint.
+        over: folders of ended runs that start from nothing; what they hold is put aside.
+        entry: `module:function` in place of the trainer.
+
+    Raises:
+        SubmissionError: refused (nothing of the refused part is recorded), or no clear answer.
+        KeyboardInterrupt: the local queue was stopped; what had not ended is given back.
+    """
+    runs_dir = Path(runs_dir).resolve()
+    order = _Order(study, runs_dir, executor, entry or os.environ.get(ENTRY_VARIABLE, ENTRY))
+    repair.repair(runs, runs_dir)
+    again = {Path(p).resolve() for p in (*replace, *over)}
+    wanted = []
+    for run, status in zip(runs, run_states(runs, runs_dir), strict=True):
+        folder = run.folder(runs_dir)
+        if status.state == "planned" or (folder in again and not status.active):
+            wanted.append(run)
+        else:
+            order.report.skipped[folder] = _why(status)
+    if wanted:
+        order.over = frozenset(Path(p).resolve() for p in over)
+        order.send(wanted, slots)
+    return order.report
+
+
+def render(study: Study, runs: Sequence[RunSpec], runs_dir: Path, executor: str = "slurm") -> list[str]:
+    """What sbatch would be given for `runs`, array by array. Writes nothing and asks nobody."""
+    jobs = Path(runs_dir).resolve() / study.name / JOBS
+    frozen = Path(runs_dir).resolve() / snapshot.CODE / "DIGEST"
+    texts = []
+    for chunk in chunks(runs, slurm.DEFAULT_MAX_ARRAY_SIZE):
+        # Stands for the name that a submission makes up.
+        placeholder = Submission(jobs / f"sdtps-{study.name}-NAME")
+        texts.append(
+            batch.script(placeholder, chunk.resources, len(chunk.runs), chunk.throttle, frozen)
+        )
+    return texts
+
+
+@dataclass
+class _Order:
+    """One call of `submit`."""
+
+    study: Study
+    runs_dir: Path
+    executor: str
+    entry: str
+    report: SubmitReport = field(default_factory=SubmitReport)
+    over: frozenset[Path] = frozenset()
+
+    def send(self, runs: list[RunSpec], slots: int | None) -> None:
+        frozen = snapshot.freeze(self.runs_dir)
+        if self.executor == "local":
+            for chunk in chunks(runs, len(runs) + 1):
+                self._work(chunk, frozen, slots)
+            return
+        previous: str | None = None
+        parts = chunks(runs, slurm.max_array_size())
+        for chunk in parts:  # options are checked before the first array is queued
+            batch.script(Submission(self.runs_dir / "check"), chunk.resources, 1, None, frozen)
+        for number, chunk in enumerate(parts):
+            try:
+                job = self._array(chunk, frozen, previous)
+            except SubmissionError as error:
+                jobs = ", ".join(self.report.jobs)
+                done = f"{number} of {len(parts)} arrays were accepted before it (job {jobs})"
+                raise SubmissionError(f"{error}\n  {done}" if number else str(error)) from None
+            previous = job or previous
+
+    # -- one array ------------------------------------------------------------------------------
+
+    def _array(self, chunk: Chunk, frozen: Path, previous: str | None) -> str | None:
+        """Submit one array; returns its job id, or None where others hold all of its runs."""
+        held = self._claim(chunk)
+        if not held.runs:
+            held.submission.discard()
+            return None
+        try:
+            script = batch.script(
+                held.submission,
+                chunk.resources,
+                len(held.runs),
+                chunk.throttle,
+                frozen,
+                dependency=f"afterany:{previous}" if chunk.after_previous and previous else None,
+            )
+            held.submission.script_file.write_text(script, encoding="utf-8")
+            self._write_runs(held, chunk.resources, frozen)
+        except BaseException:
+            held.give_back()
+            raise
+        self.report.sbatch_calls += 1
+        job = _ask(held, chunk.resources)
+        held.submission.write_receipt(job)
+        self.report.jobs.append(job)
+        self.report.submitted += held.folders
+        return job
+
+    def _work(self, chunk: Chunk, frozen: Path, slots: int | None) -> None:
+        """Work through the chunk on this machine."""
+        from ablations import local
+
+        held = self._claim(chunk)
+        if not held.runs:
+            held.submission.discard()
+            return
+        try:
+            self._write_runs(held, chunk.resources, frozen)
+        except BaseException:
+            held.give_back()
+            raise
+        items = [
+            local.Item(index, folder, f"{run.slug} seed {run.seed}")
+            for index, (run, folder) in enumerate(zip(held.runs, held.folders, strict=True))
+        ]
+        self.report.submitted += held.folders
+        self.report.outcomes |= local.run_queue(
+            held.submission,
+            items,
+            chunk.resources,
+            frozen,
+            slots=slots,
+            max_requeues=chunk.resources.max_requeues,
+        )
+
+    def _claim(self, chunk: Chunk) -> _Held:
+        """A new submission, and those runs of the chunk that nobody else holds."""
+        folder = self.runs_dir / self.study.name / JOBS / new_name(self.study.name)
+        held = _Held(Submission(folder))
+        held.submission.begin(Claim.new(held.submission.name, self.executor))
+        for run in chunk.runs:
+            run_folder = run.folder(self.runs_dir)
+            fresh = not run_folder.exists()
+            run_folder.mkdir(parents=True, exist_ok=True)
+            earlier = claims.read(run_folder)
+            source = held.submission.claim_file
+            if earlier is None:
+                won = claims.take(run_folder, source)
+            else:
+                won = claims.replace(run_folder, earlier, source)
+            if won:
+                held.add(run, run_folder, fresh, earlier)
+            else:
+                self.report.skipped[run_folder] = "another submission was first"
+        return held
+
+    def _write_runs(self, held: _Held, resources: Resources, frozen: Path) -> None:
+        """The run folders' own files, then the intent."""
+        labels = {v.name: v.label for v in self.study.variants.values()}
+        for run, folder in zip(held.runs, held.folders, strict=True):
+            if folder in self.over:
+                repair.put_aside(folder, self.runs_dir)
+            record = {
+                "study": run.study,
+                "variant": run.variant,
+                "label": labels.get(run.variant, run.variant),
+                "seed": run.seed,
+                "identity": run.identity,
+            }
+            RunFolder(folder).create(run.config, record)
+        held.submission.write_intent(
+            held.folders,
+            study=self.study.name,
+            executor=self.executor,
+            entry=self.entry,
+            max_requeues=resources.max_requeues,
+            resources=resources.model_dump(mode="json"),
+            snapshot=str(frozen),
+        )
+
+
+@dataclass
+class _Held:
+    """A submission and the runs that it has claimed."""
+
+    submission: Submission
+    runs: list[RunSpec] = field(default_factory=list)
+    folders: list[Path] = field(default_factory=list)
+    _fresh: set[Path] = field(default_factory=set)
+    _earlier: dict[Path, Claim] = field(default_factory=dict)
+
+    def add(self, run: RunSpec, folder: Path, fresh: bool, earlier: Claim | None) -> None:
+        self.runs.append(run)
+        self.folders.append(folder)
+        if fresh:
+            self._fresh.add(folder)
+        if earlier is not None:
+            self._earlier[folder] = earlier
+
+    def give_back(self) -> None:
+        """Nothing was queued: leave every run as it was found, and no file of ours."""
+        for folder in self.folders:
+            mine = claims.read(folder)
+            if mine is None or mine.submission != self.submission.name:
+                continue
+            earlier = self._earlier.get(folder)
+            if earlier is not None and earlier.submission:
+                claims.rewrite(folder, mine, earlier)
+                continue
+            if folder in self._fresh:
+                for file in (RunFolder(folder).config_file, RunFolder(folder).run_file):
+                    file.unlink(missing_ok=True)
+            claims.release(folder, mine)
+            if folder in self._fresh:
+                _remove_empty(folder)
+        self.submission.discard()
+
+
+def _ask(held: _Held, resources: Resources) -> str:
+    """The job id that sbatch gave, found by the job's name where its answer was lost.
+
+    Raises:
+        SubmissionError: refused, after everything was given back; or nobody knows.
+    """
+    name = held.submission.name
+    interrupted: KeyboardInterrupt | None = None
+    try:
+        answer = slurm.submit(held.submission.script_file, resources, Path.cwd())
+    except KeyboardInterrupt as error:
+        interrupted, answer = error, slurm.Answer(unclear="interrupted")
+    if answer.job_id is not None:
+        return answer.job_id
+    if answer.refused is not None:
+        held.give_back()
+        raise SubmissionError(_refusal(answer.refused))
+    try:
+        job = slurm.find_array(name)
+    except slurm.NoAnswer as error:
+        raise SubmissionError(
+            f"sbatch gave no clear answer: {answer.unclear}\n"
+            f"  {error}\n"
+            f"  Nobody knows whether the array {name} is queued. Its {len(held.runs)} runs stay"
+            " claimed; submit again later, and it will be looked up before anything is queued twice."
+        ) from None
+    if job is None:
+        held.give_back()
+        if interrupted is not None:
+            raise interrupted
+        raise SubmissionError(
+            f"sbatch gave no clear answer, and squeue knows no job {name}: {answer.unclear}\n"
+            "  Nothing was queued. Submit again."
+        )
+    if interrupted is not None:
+        held.submission.write_receipt(job)
+        raise interrupted
+    return job
+
+
+def _refusal(words: str) -> str:
+    key = slurm.key_to_change(words)
+    hint = f"  Change {key} in the manifest." if key else "  Nothing was queued."
+    quoted = "\n".join(f"  {line}" for line in words.splitlines())
+    return f"sbatch refused the array:\n{quoted}\n{hint}"
+
+
+def _why(status: RunStatus) -> str:
+    return f"{status.state}: {status.reason}" if status.reason else status.state
+
+
+def _remove_empty(folder: Path) -> None:
+    """The run folder and its variant's, where nothing is left in them."""
+    for path in (folder, folder.parent):
+        try:
+            path.rmdir()
+        except OSError:
+            return

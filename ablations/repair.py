@@ -1,0 +1,79 @@
+"""What submitters that died have left: jobs whose ids nobody wrote, claims of jobs that never were.
+
+Called before each submission, so that a study never waits for a dead process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ablations import claims, records, slurm
+from ablations.claims import Claim
+from ablations.status import SUBMITTING_SECONDS
+from ablations.study import RunSpec
+from ablations.submissions import Submission, submission
+from sdtps.runfolder import RunFolder
+
+ASIDE = "_aside"
+
+
+def repair(runs: Sequence[RunSpec], runs_dir: Path) -> None:
+    """Look up what dead submitters may have queued, by the jobs' unique names; release the rest.
+
+    Claims stay where the scheduler does not answer: nothing is queued twice for want of an answer.
+    """
+    held: dict[str, list[tuple[Path, Claim]]] = {}
+    for run in runs:
+        folder = run.folder(runs_dir)
+        claim = claims.read(folder)
+        if claim is not None and not RunFolder(folder).result_file.exists() and _dead(claim):
+            held.setdefault(claim.submission, []).append((folder, claim))
+    for name, members in held.items():
+        work = submission(members[0][0], name or "unreadable")
+        if work.job_id is None:
+            _settle(work, members)
+
+
+def _dead(claim: Claim) -> bool:
+    """Its submitter cannot be about to write a receipt any more. `status` judges local queues."""
+    if claim.executor == "local":
+        return False
+    alive = claim.submitter.alive() if claim.submitter else False
+    if alive is None:
+        return time.time() - claim.time > SUBMITTING_SECONDS
+    return not alive and (claim.submission != "" or claim.time == 0.0)
+
+
+def _settle(work: Submission, members: list[tuple[Path, Claim]]) -> None:
+    if work.intent:  # the scheduler may have been asked
+        started = [records.read(folder, work.name).last_start for folder, _ in members]
+        jobs = {start.job.partition("_")[0] for start in started if start}
+        try:
+            job = min(jobs) if jobs else slurm.find_array(work.name)
+        except slurm.NoAnswer:
+            return
+        if job is not None:
+            work.write_receipt(job, found_by="name")
+            return
+    for folder, claim in members:
+        claims.release(folder, claim)
+    if work.folder.is_dir():
+        work.discard()
+
+
+def put_aside(folder: Path, runs_dir: Path) -> None:
+    """Move what a run holds, but for its claim, to runs/_aside/: it starts from nothing.
+
+    The checkpoint goes first: if this is interrupted, nothing goes on from it.
+    """
+    name = f"{folder.name.replace('seed', 'aside-', 1)}-{time.time_ns()}"
+    target = runs_dir / ASIDE / folder.parent.parent.name / folder.parent.name / name
+    target.mkdir(parents=True)
+    run = RunFolder(folder)
+    first = [run.checkpoint_file, run.result_file, run.status_file]
+    others = [p for p in sorted(folder.iterdir()) if p not in first and p != run.claim_file]
+    for path in [*first, *others]:
+        if path.exists():
+            path.rename(target / path.name)

@@ -1,0 +1,309 @@
+"""What this project asks of SLURM: sbatch, squeue, sacct, scancel, each with its ways to fail.
+
+An answer is one of three: it worked, it was refused (in the scheduler's own words), or nobody knows.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ablations.spec import Resources
+
+SBATCH_SECONDS = 180  # a busy controller may take its MessageTimeout several times
+QUERY_SECONDS = 45
+DEFAULT_MAX_ARRAY_SIZE = 1001
+
+WAITING = frozenset(
+    {
+        *("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"),
+        "SPECIAL_EXIT",
+        "PREEMPTED",  # squeue shows it while a preempted job is on its way back
+    }
+)
+ENDED = frozenset(
+    {
+        *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL"),
+        *("OUT_OF_MEMORY", "RECONFIG_FAIL", "REVOKED", "TIMEOUT"),
+    }
+)
+
+# After these words of sbatch nobody knows whether the controller took the job.
+_UNCLEAR = re.compile(
+    r"timed out|zero bytes|connection (reset|refused by peer|closed)|unexpected (message|eof)|"
+    r"transport endpoint|communication|broken pipe|interrupted system call",
+    re.IGNORECASE,
+)
+# What in the manifest to change, by what sbatch complains about. The first that matches is named.
+_KEYS = (
+    ("partition", "partition"),
+    ("qos", "qos"),
+    ("account", "account"),
+    ("constraint|feature", "constraint"),
+    ("gres|gpu|tres", "gpus"),
+    ("memory", "mem_gb"),
+    ("time limit", "timeout_min"),
+    ("node count", "nodes"),
+    ("cpu", "cpus"),
+    ("array", "max_parallel"),
+    ("node configuration", "gpus, resources.cpus, resources.mem_gb or resources.nodes"),
+    ("unrecognized option|invalid option", "sbatch"),
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """sbatch's: exactly one of the three is set."""
+
+    job_id: str | None = None
+    refused: str | None = None
+    unclear: str | None = None
+
+
+@dataclass(frozen=True)
+class JobInfo:
+    """A job, or one element of a job array, as the scheduler sees it.
+
+    Attributes:
+        state: the scheduler's word without what follows it ("CANCELLED by 1000" is CANCELLED).
+        code, signal: how the batch script ended.
+        missed: the newest answer no longer named it.
+    """
+
+    id: str
+    name: str
+    state: str
+    reason: str = ""
+    restarts: int = 0
+    node: str = ""
+    code: int = 0
+    signal: int = 0
+    missed: bool = False
+
+    @property
+    def waiting(self) -> bool:
+        return self.state in WAITING
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDED
+
+    @property
+    def running(self) -> bool:
+        """Neither: also any state that this version of ours has never heard of."""
+        return not self.waiting and not self.ended
+
+
+def submit(script: Path, resources: Resources, working_directory: Path) -> Answer:
+    """Ask sbatch to queue `script`."""
+    command = ["sbatch", "--parsable", f"--chdir={working_directory}", str(script)]
+    try:
+        done = subprocess.run(
+            command,
+            env=environment(resources),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            timeout=SBATCH_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Answer(unclear=f"sbatch did not answer within {SBATCH_SECONDS} s")
+    except OSError as error:
+        return Answer(refused=f"sbatch cannot be run: {error.strerror}")
+    words = (done.stderr.strip() or done.stdout.strip())[-2000:]
+    # Only a line that is nothing but an id counts: a site's banner may say "job 12" as well.
+    ids = re.findall(r"^(\d+)(?:;[\w.-]+)?$", done.stdout, re.MULTILINE)
+    if done.returncode == 0 and len(ids) == 1:
+        return Answer(job_id=ids[0])
+    if done.returncode == 0 or ids or _UNCLEAR.search(words) or done.returncode < 0:
+        return Answer(unclear=words or f"sbatch gave no job id (exit {done.returncode})")
+    return Answer(refused=words or f"sbatch exited with {done.returncode} and said nothing")
+
+
+def key_to_change(words: str) -> str | None:
+    """The manifest's key behind sbatch's complaint, such as `resources.partition`."""
+    for pattern, key in _KEYS:
+        if re.search(pattern, words, re.IGNORECASE):
+            return f"resources.{key}"
+    return None
+
+
+def environment(resources: Resources | None = None) -> dict[str, str]:
+    """This process's environment without what a surrounding job would pass on to a new one.
+
+    SLURM_CONF stays: it says which cluster. Of sbatch's own defaults (SBATCH_..., which beat the
+    options written in the script) those stay that the manifest leaves open.
+    """
+    open_defaults = set()
+    if resources is not None:
+        wanted = {"ACCOUNT": resources.account, "PARTITION": resources.partition, "QOS": resources.qos}
+        open_defaults = {f"SBATCH_{key}" for key, value in wanted.items() if value is None}
+        open_defaults |= {"SBATCH_RESERVATION", "SBATCH_CLUSTERS"}
+    if "SLURM_JOB_ID" in os.environ:  # inside a job they are that job's
+        open_defaults = set()
+    kept = {"SLURM_CONF", *open_defaults}
+    prefixes = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_", "PMI_", "PMIX_")
+    names = {"MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
+    return {
+        key: value
+        for key, value in os.environ.items()
+        if key in kept or not (key.startswith(prefixes) or key in names)
+    }
+
+
+# -- questions ----------------------------------------------------------------------------------
+
+
+class NoAnswer(Exception):
+    """The scheduler did not answer. This says nothing about any job."""
+
+
+_FIELDS = ("JobArrayID", "State", "RestartCnt", "exit_code", "NodeList", "Reason", "Name")
+
+
+def squeue(name: str | None = None) -> dict[str, JobInfo]:
+    """Every job of this user that the scheduler still remembers (ended ones for MinJobAge), by id.
+
+    Args:
+        name: only jobs of this name.
+
+    Raises:
+        NoAnswer: squeue failed or timed out.
+    """
+    command = ["squeue", "--noheader", "--array", "--states=all", f"--user={getpass.getuser()}"]
+    command += [f"--name={name}"] if name else []
+    command += ["--Format=" + ",".join(f"{field}:|" for field in _FIELDS)]
+    jobs = {}
+    for line in _ask(command).splitlines():
+        parts = line.strip().split("|")
+        if len(parts) < len(_FIELDS) or not re.fullmatch(r"\d+(_\d+)?", parts[0]):
+            continue  # a banner, or a job that is no array element we could own
+        job, state, restarts, status, node, reason, job_name = parts[: len(_FIELDS)]
+        raw = int(status) if status.isdigit() else 0  # as wait(2) has it: code x 256 + signal
+        jobs[job] = JobInfo(
+            id=job,
+            name=job_name,
+            state=_word(state),
+            reason="" if reason == "None" else reason,
+            restarts=int(restarts) if restarts.isdigit() else 0,
+            node=node,
+            code=raw >> 8,
+            signal=raw & 0x7F,
+        )
+    return jobs
+
+
+def sacct(jobs: Collection[str]) -> dict[str, JobInfo]:
+    """What accounting remembers of `jobs` (ids of whole arrays or elements), by element.
+
+    Raises:
+        NoAnswer: no accounting here, or it does not answer.
+    """
+    command = ["sacct", "-X", "-n", "-P", "-j", ",".join(sorted(jobs))]
+    command += ["-o", "JobID,State,ExitCode,NodeList,JobName"]
+    found = {}
+    for line in _ask(command).splitlines():
+        parts = line.strip().split("|")
+        if len(parts) < 5 or not re.fullmatch(r"\d+(_\d+)?", parts[0]):
+            continue
+        job, state, exits, node, name = parts[:5]
+        code, _, signal = exits.partition(":")
+        found[job] = JobInfo(
+            id=job,
+            name=name,
+            state=_word(state),
+            node=node,
+            code=int(code) if code.isdigit() else 0,
+            signal=int(signal) if signal.isdigit() else 0,
+        )
+    return found
+
+
+LOOKUP_PAUSES: Sequence[float] = (0, 3, 6, 12)
+
+
+def find_array(name: str) -> str | None:
+    """The id of the array called `name`, asked for repeatedly: a controller's first answer may be empty.
+
+    Returns:
+        None where every answer was that there is no such job.
+
+    Raises:
+        NoAnswer: at least one question, the last one among them, was not answered.
+    """
+    failure: NoAnswer | None = None
+    for pause in LOOKUP_PAUSES:
+        time.sleep(pause)
+        try:
+            jobs = squeue(name)
+        except NoAnswer as error:
+            failure = error
+            continue
+        failure = None
+        ids = {job.id.partition("_")[0] for job in jobs.values() if job.name == name}
+        if ids:
+            return min(ids, key=int)
+    if failure is not None:
+        raise failure
+    return None
+
+
+def max_array_size() -> int:
+    """MaxArraySize of this cluster: array indices stay below it. SLURM's default if nobody answers."""
+    try:
+        match = re.search(
+            r"^MaxArraySize\s*=\s*(\d+)", _ask(["scontrol", "show", "config"]), re.MULTILINE
+        )
+    except NoAnswer:
+        match = None
+    return max(2, int(match[1])) if match else DEFAULT_MAX_ARRAY_SIZE
+
+
+def cancel(elements: Iterable[str], *, say: Callable[[str], None] = print) -> bool:
+    """scancel exactly these array elements; False where it failed. Nothing to cancel asks nothing.
+
+    scancel without ids but with a filter would take every job of the user, so it is never called so.
+    """
+    ids = [e for e in elements if re.fullmatch(r"\d+(_\d+)?", e)]
+    done = True
+    for start in range(0, len(ids), 200):  # well below the longest command line
+        try:
+            _ask(["scancel", *ids[start : start + 200]])
+        except NoAnswer as error:
+            say(str(error))
+            done = False
+    return done
+
+
+def _ask(command: list[str]) -> str:
+    try:
+        done = subprocess.run(
+            command,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            timeout=QUERY_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise NoAnswer(f"{command[0]} did not answer within {QUERY_SECONDS} s") from None
+    except OSError as error:
+        raise NoAnswer(f"{command[0]} cannot be run: {error.strerror}") from None
+    if done.returncode != 0:
+        raise NoAnswer(f"{command[0]}: {(done.stderr or done.stdout).strip()[-500:]}")
+    return done.stdout
+
+
+def _word(state: str) -> str:
+    """`CANCELLED by 1000` and `RUNNING+` as one word."""
+    return state.split(" ")[0].rstrip("+").upper()

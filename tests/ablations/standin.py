@@ -1,0 +1,95 @@
+"""What a job runs in tests in place of the trainer: it ends as the run's variant is called.
+
+A job imports it by its bare name: `entry` below names the function, and `path` is put on PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from sdtps.runfolder import RunFolder
+
+ENTRY = "standin:execute"
+PATH = str(Path(__file__).resolve().parent)
+
+
+def execute(path: Path) -> str:
+    """End as the folder's variant says: ok, raise, exit3, killed, memory, sleep, polite, diverge ..."""
+    folder = RunFolder(path)
+    word = folder.path.parent.name.partition("-")[0]
+    attempt = len(folder.run().get("attempts", [])) + 1
+    folder.update_run(attempts=[*folder.run().get("attempts", []), {"attempt": attempt}])
+    folder.write_status("running", attempt=attempt, epoch=attempt, step=attempt, progress=0.5)
+    print(f"stand-in {word}, attempt {attempt}", flush=True)
+    return ENDINGS[word](folder, attempt)
+
+
+def _complete(folder: RunFolder, attempt: int) -> str:
+    folder.write_status("completed", attempt=attempt, epoch=attempt, progress=1.0)
+    folder.write_result({"attempt": attempt, "best": {"mAP": 0.5, "epoch": 1}, "select_metric": "mAP"})
+    return "completed"
+
+
+def _raise(folder: RunFolder, attempt: int) -> str:
+    raise ValueError("the loss went to the wrong place")
+
+
+def _exit(folder: RunFolder, attempt: int) -> str:
+    sys.exit(3)
+
+
+def _kill(folder: RunFolder, attempt: int) -> str:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return "unreachable"
+
+
+def _memory(folder: RunFolder, attempt: int) -> str:
+    held = []
+    for _ in range(600):
+        held.append(bytearray(os.urandom(1024)) * 4096)  # 4 MiB, touched
+        time.sleep(0.01)
+    return _complete(folder, attempt)
+
+
+def _sleep(folder: RunFolder, attempt: int) -> str:
+    """Never listens to a signal, as a hang in a C library would not."""
+    for number in (signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+    time.sleep(600)
+    return "unreachable"
+
+
+def _polite(folder: RunFolder, attempt: int) -> str:
+    """Writes a checkpoint when told to stop; the attempt after that completes."""
+    told: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(number, lambda n, _: told.append(n))
+    if folder.checkpoint_file.exists():
+        return _complete(folder, attempt)
+    deadline = time.monotonic() + 300
+    while not told and time.monotonic() < deadline:
+        time.sleep(0.05)
+    folder.checkpoint_file.write_text(str(attempt))
+    folder.write_status("requeued", attempt=attempt, epoch=attempt)
+    return "requeued"
+
+
+def _diverge(folder: RunFolder, attempt: int) -> str:
+    folder.write_status("diverged", attempt=attempt, epoch=2, step=17, reason="loss is inf")
+    return "diverged"
+
+
+ENDINGS = {
+    "ok": _complete,
+    "raise": _raise,
+    "exit3": _exit,
+    "killed": _kill,
+    "memory": _memory,
+    "sleep": _sleep,
+    "polite": _polite,
+    "diverge": _diverge,
+}
