@@ -1,0 +1,1 @@
+"""Patch pictures: which patches of which image a trained run keeps, drops and aggregates."""

@@ -1,0 +1,179 @@
+"""Patch pictures show what the model does, and the same bytes every time."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from analysis.patches import command
+from analysis.patches.maps import Images, PatchMap, RunMaps, run_maps
+from analysis.patches.picture import ORANGE, draw, painted
+from sdtps.config import identity, parse_config
+from sdtps.errors import RunError
+from sdtps.runfolder import RunFolder
+
+BASE: dict[str, Any] = {
+    "task": "reid",
+    "data": {
+        "generate": {"train_pids": 4, "test_pids": 3, "images_per_camera": 2},
+        "height": 32,
+        "width": 16,
+        "batch_size": 4,
+        "instances": 2,
+        "pad": 2,
+        "workers": 0,
+    },
+    "backbone": {"name": "tiny_vit", "weights": "random", "patch": 4, "width": 16, "depth": 1}
+    | {"heads": 2, "embed": 16},
+    "train": {"amp": "off", "epochs": 1, "device": "cpu"},
+}
+
+
+def trained(tmp_path: Path, name: str, **sdtps: Any) -> RunFolder:
+    """A run folder with a checkpoint of random weights that differ from the initial ones."""
+    import torch
+
+    from sdtps import checkpoint
+    from sdtps.reid import ReidModel, load_data
+
+    data = {**BASE["data"], "root": str(tmp_path / "data")}
+    config = parse_config({**BASE, "data": data, "sdtps": sdtps})
+    folder = RunFolder(tmp_path / name / "seed3-x")
+    run = {"study": "s", "variant": name, "seed": 3, "identity": identity(config, 3)}
+    folder.create(config, run)
+    dataset, _ = load_data(config)
+    torch.manual_seed(5)
+    model = ReidModel(config, dataset.train_pids, dataset.cameras)
+    checkpoint.save(folder.checkpoint_file, {"seed": 3, "step": 7, "model": model.state_dict()})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("patches")
+
+
+def names(folder: RunFolder, count: int = 2) -> list[str]:
+    from analysis.patches.maps import choose, name_of
+    from sdtps.reid import load_data
+
+    dataset, _ = load_data(folder.config())
+    return [name_of(s, dataset) for s in choose(dataset, count)]
+
+
+@pytest.mark.parametrize("aggregation", ["single", "dual"])
+def test_maps_are_what_the_model_computes(place: Path, aggregation: str) -> None:
+    """The maps alone reproduce the model's output tokens, so they cannot show anything else."""
+    import torch
+
+    from sdtps.data.reid_images import TestImages, collate
+    from sdtps.reid import ReidModel, load_data
+
+    options = {"aggregation": aggregation, "extra_token": "none", "keep_ratio": 0.5}
+    folder = trained(place, f"exact_{aggregation}", **options)
+    chosen = names(folder)
+    maps = run_maps(folder.path, chosen)
+    config = folder.config()
+    dataset, _ = load_data(config)
+    model = ReidModel(config, dataset.train_pids, dataset.cameras).eval()
+    model.load_state_dict(torch.load(folder.checkpoint_file, weights_only=True)["model"])
+    samples = [s for n in chosen for s in dataset.query if s.images[0].as_posix().endswith(n)]
+    images = TestImages(samples, config.data)
+    batch = collate([images[i] for i in range(len(samples))])
+    with torch.inference_mode():
+        _, patches = model.backbone(batch.images.flatten(0, 1), batch.camids.repeat(3))
+        feature = model(batch.images, batch.camids)["sdtps"]
+    patches = patches.unflatten(0, (3, len(samples)))
+    branches = 2 if aggregation == "dual" else 1
+    for i in range(len(samples)):
+        parts = []
+        for m, modality in enumerate(("rgb", "nir", "tir")):
+            found = maps.maps[i][modality]
+            assert found.weight is not None
+            assert found.weight.sum() == pytest.approx(1.0)
+            assert np.all(found.kept[found.weight > 0])
+            weight = torch.tensor(found.weight.ravel(), dtype=torch.float32)
+            parts.append(branches * weight @ patches[m, i])
+        torch.testing.assert_close(torch.cat(parts), feature[i], rtol=1e-4, atol=1e-5)
+
+
+def test_exactly_the_kept_ratio_is_kept(place: Path) -> None:
+    folder = trained(place, "ratio", aggregation="single", keep_ratio=0.25)
+    maps = run_maps(folder.path, names(folder))
+    assert {int(m.kept.sum()) for image in maps.maps for m in image.values()} == {8}  # of 8 x 4
+    assert maps.label == "ratio, seed 3, step 7"
+
+
+def test_without_aggregation_patches_are_kept_or_dropped_and_no_more(place: Path) -> None:
+    folder = trained(place, "none", aggregation="none", mask="none")
+    (first, *_) = run_maps(folder.path, names(folder)).maps
+    assert first["rgb"].weight is None
+
+
+def test_before_training_differs_from_after(place: Path) -> None:
+    folder = trained(place, "init", aggregation="single")
+    before = run_maps(folder.path, names(folder), initial=True)
+    after = run_maps(folder.path, names(folder))
+    assert before.label.endswith("before training")
+    assert any(
+        not np.allclose(a["rgb"].weight, b["rgb"].weight)
+        for a, b in zip(before.maps, after.maps, strict=True)
+    )
+
+
+def test_runs_side_by_side_are_the_same_bytes_twice(place: Path) -> None:
+    folders = [trained(place, "one", aggregation="single"), trained(place, "off", enabled=False)]
+    digests = []
+    for output in (place / "a.png", place / "b.png"):
+        command.write([f.path for f in folders], output, count=2, initial=True)
+        digests.append(hashlib.sha256(output.read_bytes()).hexdigest())
+    assert digests[0] == digests[1]
+    picture = Image.open(place / "a.png")
+    assert picture.width > 4 * 3 * 96 and picture.height > 2 * 192
+    caption = (place / "a.txt").read_text()
+    assert "one, seed 3, step 7" in caption and "off, seed 3" in caption
+
+
+def test_opacity_follows_the_weight_and_dropped_patches_are_dark() -> None:
+    pixels = np.full((8, 8, 3), 200, dtype=np.uint8)
+    kept = np.array([[True, True], [True, False]])
+    weight = np.array([[0.6, 0.3], [0.1, 0.0]])
+    shown = painted(pixels, PatchMap(kept, weight)).astype(float)
+    distance = [np.abs(shown[y, x] - ORANGE).sum() for y, x in ((0, 0), (0, 4), (4, 0))]
+    assert distance[0] < distance[1] < distance[2]
+    assert shown[6, 6].tolist() == [50, 50, 50]
+    assert painted(pixels, PatchMap(kept, None))[0, 0].tolist() == [200, 200, 200]
+
+
+def test_a_run_without_selection_says_so(tmp_path: Path) -> None:
+    pixels = {m: np.zeros((8, 4, 3), dtype=np.uint8) for m in ("rgb", "nir", "tir")}
+    images = Images(("a",), (pixels,))
+    plain = draw(images, [RunMaps(RunFolder(tmp_path), "w/o_msa & 5% 尺", ())])
+    named = draw(images, [RunMaps(RunFolder(tmp_path), "other", ())])
+    assert plain.startswith(b"\x89PNG") and plain != named
+
+
+def test_what_cannot_be_drawn_is_named(place: Path) -> None:
+    import torch
+
+    folder = trained(place, "broken", aggregation="single")
+    with pytest.raises(RunError, match=r"FILE\.png"):
+        command.write([folder.path], place / "x.jpg")
+    with pytest.raises(RunError, match="no image"):
+        run_maps(folder.path, ["nobody.jpg"])
+    saved = torch.load(folder.checkpoint_file, weights_only=True)
+    name = next(iter(saved["model"]))
+    saved["model"][name] = torch.full_like(saved["model"][name], float("nan"))
+    torch.save(saved, folder.checkpoint_file)
+    with pytest.raises(RunError, match="not finite"):
+        run_maps(folder.path, names(folder))
+    folder.checkpoint_file.unlink()
+    with pytest.raises(RunError, match=r"no checkpoint\.pt"):
+        run_maps(folder.path, names(folder))
+    with pytest.raises(RunError, match=r"no config\.yaml"):
+        command.write([place / "nowhere"], place / "x.png")
