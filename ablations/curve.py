@@ -7,6 +7,7 @@ import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 BARS = "▁▂▃▄▅▆▇█"
 _KEPT = 512  # points at least; where there are twice as many, every second one goes
@@ -15,10 +16,18 @@ _WIDE = 50.0  # largest over smallest from which on the heights are logarithmic
 
 @dataclass
 class LossCurve:
-    """Losses of one metrics.jsonl in file order. `update` reads only what was added since."""
+    """What one metrics.jsonl says so far. `update` reads only what was added since.
+
+    Attributes:
+        losses: training losses in file order, thinned where there are many.
+        loss: the last one.
+        evaluation: the last evaluation row.
+    """
 
     file: Path
     losses: list[float] = field(default_factory=list)
+    loss: float | None = None
+    evaluation: dict[str, Any] = field(default_factory=dict)
     _offset: int = 0
     _rows: int = 0
     _stride: int = 1
@@ -42,16 +51,18 @@ class LossCurve:
             self._take(line)
 
     def _take(self, line: bytes) -> None:
-        if b'"train"' not in line:
-            return
         try:
             row = json.loads(line)
         except ValueError:
             return
-        if not isinstance(row, dict) or row.get("kind") != "train" or "loss" not in row:
+        if not isinstance(row, dict):
+            return
+        if row.get("kind") == "eval":
+            self.evaluation = row
+        if row.get("kind") != "train" or "loss" not in row:
             return
         loss = row["loss"]
-        value = float(loss) if isinstance(loss, (int, float)) else math.inf
+        self.loss = value = float(loss) if isinstance(loss, (int, float)) else math.inf
         if self._rows % self._stride == 0 or not math.isfinite(value):
             self.losses.append(value)
         self._rows += 1

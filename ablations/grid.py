@@ -140,7 +140,7 @@ def _cells(mistakes: Mistakes, source: Source, path: KeyPath, spec: GridSpec) ->
 def _matches(cell: Cell, excluded: dict[str, Any]) -> bool:
     return all(
         any(
-            same(cell[key].value, w) or cell[key].word == w
+            same(cell[key].value, w) or cell[key].word == plain(w)
             for w in (v if isinstance(v, tuple) else (v,))
         )
         for key, v in excluded.items()

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from ablations.spec import Resources
+from ablations.chunks import Chunk, chunks
 from ablations.study import RunSpec, Study
 from sdtps.config import resolved
 from sdtps.config.identity import NOT_IN_IDENTITY, flatten
@@ -36,7 +36,7 @@ REPAIRED = frozenset({"lost", "node", "killed", "preempted"})
 MAX_ARRAY_SIZE = 1001  # SLURM's default MaxArraySize: the largest index is one less
 _EXPLAINED = 20  # older settings that are read and compared in one plan
 
-# new: nothing there. resume: from the run's checkpoint. over: results of the old attempt are put aside.
+# new: nothing there. resume: from the run's checkpoint. over: from nothing, what is there is put aside.
 Start = Literal["new", "resume", "over"]
 
 
@@ -64,21 +64,6 @@ class Action:
 
 
 @dataclass(frozen=True)
-class ResourceClass:
-    """Runs that ask for the same resources: one job array, in as many chunks as the cluster demands."""
-
-    resources: Resources
-    actions: tuple[Action, ...]
-    max_array_size: int = MAX_ARRAY_SIZE
-
-    @property
-    def chunks(self) -> list[tuple[Action, ...]]:
-        """Parts of at most MaxArraySize - 1 runs: the limit is on the index, which starts at 0."""
-        size = max(1, self.max_array_size - 1)
-        return [self.actions[i : i + size] for i in range(0, len(self.actions), size)]
-
-
-@dataclass(frozen=True)
 class Estimate:
     """What the submitted runs will cost.
 
@@ -100,7 +85,7 @@ class Plan:
     study: Study
     runs_dir: Path
     actions: tuple[Action, ...]
-    classes: tuple[ResourceClass, ...]
+    arrays: tuple[Chunk, ...]  # job arrays: one for each class of resources, or more by MaxArraySize
     estimate: Estimate
     warnings: tuple[str, ...] = ()
     max_array_size: int = MAX_ARRAY_SIZE
@@ -123,7 +108,7 @@ class Plan:
         return replace(
             self,
             actions=actions,
-            classes=_classes(submitted, self.max_array_size),
+            arrays=_arrays(submitted, self.max_array_size),
             estimate=_estimate(list(actions), submitted),
         )
 
@@ -158,7 +143,7 @@ def make_plan(
         stale = made_by is not None and made_by != code
         why, action, start = _decide(status, stale, made_by, retry, run.name in retry_runs)
         made_by_other += stale and status.state == "completed" and action == "skip"
-        if status.state == "planned":
+        if status.state == "planned" and not status.detail:
             why = older.reason(run) or why
         actions.append(Action(run, action, why, folder, status.state, start))
     warnings = []
@@ -172,7 +157,7 @@ def make_plan(
         study=study,
         runs_dir=runs_dir,
         actions=tuple(actions),
-        classes=_classes(submitted, max_array_size),
+        arrays=_arrays(submitted, max_array_size),
         estimate=_estimate(actions, submitted),
         warnings=tuple(warnings),
         max_array_size=max_array_size,
@@ -185,9 +170,10 @@ def _decide(
     """(reason, action, start): the table at the top of this file."""
     state = status.state
     word = f"{state} ({status.kind})" if status.kind else state
-    ended = f"{word}: {status.detail}" if status.detail else word
+    detail = status.detail.partition("\n")[0][:160]
+    ended = f"{word}: {detail}" if detail else word
     if state == "planned":
-        return "no run yet", "submit", "new"
+        return detail or "no run yet", "submit", "resume" if detail else "new"
     if state in ACTIVE:
         return ended, "skip", "resume"
     if state == "completed":
@@ -278,14 +264,8 @@ def _what_changed(folder: Path, run: RunSpec) -> str:
     return ", ".join(changed[:3]) + more or "the meaning of the configuration changed"
 
 
-def _classes(submitted: list[Action], max_array_size: int) -> tuple[ResourceClass, ...]:
-    grouped: dict[str, list[Action]] = {}
-    for action in submitted:
-        grouped.setdefault(action.run.resources.key(), []).append(action)
-    return tuple(
-        ResourceClass(group[0].run.resources, tuple(group), max_array_size)
-        for group in grouped.values()
-    )
+def _arrays(submitted: list[Action], max_array_size: int) -> tuple[Chunk, ...]:
+    return tuple(chunks([a.run for a in submitted], max_array_size))
 
 
 def _estimate(actions: list[Action], submitted: list[Action]) -> Estimate:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ablations.chunks import Chunk
 from ablations.plan import Action, Plan
 from ablations.study import Study
 
@@ -61,11 +62,15 @@ def plan_lines(plan: Plan) -> Iterator[str]:
 def _cost_lines(plan: Plan) -> Iterator[str]:
     if not plan.submitted:
         yield "Nothing to submit."
-    for part in plan.classes:
-        limit = part.resources.max_parallel
+    classes: dict[str, list[Chunk]] = {}
+    for array in plan.arrays:
+        classes.setdefault(array.resources.key(), []).append(array)
+    for parts in classes.values():
+        resources = parts[0].resources
+        limit = resources.max_parallel
         throttle = f", at most {limit} at once" if limit else ""
-        arrays = _count(len(part.chunks), "array")
-        yield f"{_count(len(part.actions), 'run')} in {arrays}{throttle}: {part.resources.summary()}"
+        runs = _count(sum(len(part.runs) for part in parts), "run")
+        yield f"{runs} in {_count(len(parts), 'array')}{throttle}: {resources.summary()}"
     estimate = plan.estimate
     if plan.submitted:
         hours = [f"{estimate.run_hours:.1f} run-hours"]
@@ -123,11 +128,11 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         },
         "arrays": [
             {
-                "resources": part.resources.model_dump(mode="json"),
-                "runs": len(part.actions),
-                "chunks": [len(chunk) for chunk in part.chunks],
+                "resources": array.resources.model_dump(mode="json"),
+                "runs": [run.name for run in array.runs],
+                "throttle": array.throttle,
             }
-            for part in plan.classes
+            for array in plan.arrays
         ],
         "estimate": {
             "run_hours": plan.estimate.run_hours,

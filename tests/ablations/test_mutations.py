@@ -21,8 +21,9 @@ STUDIES = ("landsat", "landsat", "landsat", "rgbnt100", "rgbnt100", "demo", "rgb
 SCALARS = (
     "", "null", "~", "on", "off", "true", "0", "-1", "010", "1e999", "-1e-4", ".nan", ".inf", "1:30",
     "2024-01-02", "''", '"\\n"', '"\\0"', "[]", "{}", "[1, [2]]", "{a: {b: 1}}", "*x", "&x 1",
-    "!!int 3", "!!python/name:os.system x", "|", ">", "@", "`", "%", "{", "]", "- 1", "? 1", ": 1", "# x",
-    "\t", "9" * 500, "x" * 3000, "é", "🙂", "../../etc", "subtract_1e10", "subtract_0", "log", "dual",
+    "!!int 3", "!!python/name:os.system x", "|", ">", "@", "`", "%", "{", "]", "- 1", "? 1", ": 1",
+    "# x", "\t", "9" * 500, "x" * 3000, "é", "🙂", "../../etc", "subtract_1e10", "subtract_0",
+    "log", "dual",
 )  # fmt: skip
 
 KEYS = ("x", "1", "seeds", "grid", "topk", "metrics")

@@ -56,8 +56,8 @@ def plan_of(study: Study, runs_dir: Path, state: str, **options: object) -> Plan
 @pytest.mark.parametrize(
     ("state", "retry", "action", "start"),
     [
-        ("planned", [], "submit", "new"),
-        ("planned", ["failed"], "submit", "new"),
+        ("planned", [], "submit", "resume"),
+        ("planned", ["failed"], "submit", "resume"),
         ("queued", ["failed", "diverged", "cancelled", "stale"], "skip", None),
         ("running", ["failed", "diverged", "cancelled", "stale"], "skip", None),
         ("requeued", ["failed", "diverged", "cancelled", "stale"], "skip", None),
@@ -109,7 +109,7 @@ def test_a_changed_setting_makes_a_new_run_and_says_what_changed(study: Study, t
         create(run, tmp_path)
     study.path.write_text(MANIFEST.replace("seeds:", "overrides: {sdtps.beta: 0.1}\nseeds:"))
     changed = load_study(study.path)
-    plan = plan_of(changed, tmp_path, "planned")
+    plan = make_plan(changed, tmp_path, [State("planned")] * 4)
     assert len(plan.submitted) == 4
     assert "sdtps.beta 0.25 → 0.1" in plan.actions[0].reason
     assert study.runs()[0].folder(tmp_path).name in plan.actions[0].reason
@@ -117,8 +117,9 @@ def test_a_changed_setting_makes_a_new_run_and_says_what_changed(study: Study, t
 
 def test_runs_with_equal_resources_share_an_array(study: Study, tmp_path: Path) -> None:
     plan = plan_of(study, tmp_path, "planned", max_array_size=2)
-    assert [(c.resources.gpus, len(c.actions)) for c in plan.classes] == [(2, 2), (0, 2)]
-    assert [len(part) for part in plan.classes[0].chunks] == [1, 1]
+    assert [(c.resources.gpus, len(c.runs)) for c in plan.arrays] == [(2, 1), (2, 1), (0, 1), (0, 1)]
+    whole = plan_of(study, tmp_path, "planned")
+    assert [(c.resources.gpus, len(c.runs)) for c in whole.arrays] == [(2, 2), (0, 2)]
 
 
 def test_cost_comes_from_the_same_variant_then_others_then_the_limit(

@@ -69,3 +69,15 @@ def test_the_small_studies_have_three_seeds_and_need_no_data(name: str) -> None:
     assert len(study.seeds) == 3
     assert study.base.data.generate is not None
     assert study.resources.gpus == 0
+
+
+def test_the_readmes_example_is_a_study(tmp_path: Path) -> None:
+    text = (ROOT / "ablations" / "README.md").read_text(encoding="utf-8")
+    example = text.split("```yaml\n")[1].split("```")[0]
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "quick.yaml").write_text("task: reid\n")
+    (tmp_path / "paper" / "reported").mkdir(parents=True)
+    (tmp_path / "paper" / "reported" / "demo_reported.csv").write_text("method,mAP\nB,73.0\n")
+    (tmp_path / "gumbel.yaml").write_text(example, encoding="utf-8")
+    study = load_study(tmp_path / "gumbel.yaml")
+    assert len(study.variants) == 3 + 3 * 2

@@ -1,0 +1,217 @@
+"""The front door: from a manifest to submitted runs. `submit.py` and `-m ablations submit` are this.
+
+Read `submit` from top to bottom: check the manifest, look at what exists, plan, audit, dispatch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from ablations import canary
+from ablations.manifest import load_study
+from ablations.plan import RETRY_WORDS, Action, Plan, make_plan
+from ablations.runnames import filtered
+from ablations.show import plan_json, plan_lines
+from ablations.status import run_states
+from ablations.study import Study
+from sdtps.errors import SubmissionError
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA_ROOT = "SDTPS_DATA_ROOT"
+
+
+def add_study_arguments(parser: argparse.ArgumentParser) -> None:
+    """What every command about a study takes."""
+    parser.add_argument("study", type=Path, metavar="STUDY.yaml")
+    parser.add_argument("--runs-dir", type=Path, default=ROOT / "runs", help="the run store [runs/]")
+    parser.add_argument(
+        "--variant", nargs="+", action="extend", default=[], help="only these; patterns such as 'tau*'"
+    )
+    parser.add_argument("--seed", nargs="+", action="extend", type=int, default=[], help="only these")
+    parser.add_argument("--json", action="store_true", help="for scripts, on standard output")
+
+
+def add_submit_arguments(parser: argparse.ArgumentParser, *, retry: bool = True) -> None:
+    """What submit takes besides."""
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the plan and the sbatch text only"
+    )
+    parser.add_argument("--executor", choices=("auto", "slurm", "local"), default="auto")
+    parser.add_argument("--slots", type=int, help="local runs at once [one a GPU, or half the CPUs]")
+    parser.add_argument("--data-root", type=Path, help=f"folder that holds the data set [${DATA_ROOT}]")
+    if retry:
+        parser.add_argument(
+            "--retry", nargs="+", choices=RETRY_WORDS, default=[], help="run these states again too"
+        )
+    parser.add_argument("--canary", action="store_true", help="first one run of each code path")
+    parser.add_argument("--no-audit", action="store_true", help="do not audit gradients first")
+    parser.add_argument("--strict", action="store_true", help="an audit's finding refuses submission")
+
+
+def read_study(arguments: argparse.Namespace) -> Study:
+    """The study that a command is about, reduced to --variant and --seed."""
+    root = getattr(arguments, "data_root", None) or os.environ.get(DATA_ROOT)
+    study = load_study(arguments.study, data_root=root)
+    return filtered(study, arguments.variant, arguments.seed)
+
+
+def plan_study(study: Study, arguments: argparse.Namespace, retry_runs: tuple[str, ...] = ()) -> Plan:
+    """What would be done now, against the run store and the scheduler."""
+    from sdtps.provenance import source_digest
+
+    runs_dir = arguments.runs_dir.resolve()
+    return make_plan(
+        study,
+        runs_dir,
+        run_states(study.runs(), runs_dir),
+        retry=getattr(arguments, "retry", ()),
+        retry_runs=retry_runs,
+        code=source_digest(),
+    )
+
+
+def submit(
+    arguments: argparse.Namespace, retry_runs: tuple[str, ...] = (), *, only_again: bool = False
+) -> int:
+    """Submit what is missing; returns the exit code (0: done, 1: local runs that failed).
+
+    Args:
+        retry_runs: names of runs to run again, whatever ended them.
+        only_again: leave out runs that were never submitted.
+
+    Raises:
+        SdtpsError: mistakes in the manifest, a refused submission.
+    """
+    study = read_study(arguments)
+    plan = plan_study(study, arguments, retry_runs)
+    if only_again:
+        plan = plan.without_new()
+    executor = choose_executor(arguments.executor)
+    if arguments.dry_run:
+        print_plan(plan, executor, as_json=arguments.json)
+        return 0
+    if not arguments.json:
+        print("\n".join(plan_lines(plan)))
+    if not plan.submitted:
+        if arguments.json:
+            print(json.dumps({"jobs": [], "submitted": [], "skipped": {}}, indent=2))
+        return 0
+    check_data_root(study)
+    if not arguments.no_audit and is_first(plan):
+        audit(study, strict=arguments.strict)
+    return dispatch(plan, arguments, executor)
+
+
+def choose_executor(word: str) -> str:
+    """`auto` is SLURM where there is an sbatch, else local slots."""
+    if word != "auto":
+        return word
+    return "slurm" if shutil.which("sbatch") else "local"
+
+
+def print_plan(plan: Plan, executor: str, *, as_json: bool) -> None:
+    """The plan, and for SLURM what sbatch would be given. Writes nothing."""
+    from ablations.dispatch import render
+
+    runs = [action.run for action in plan.submitted]
+    texts = render(plan.study, runs, plan.runs_dir) if runs else []
+    if as_json:
+        print(json.dumps({**plan_json(plan), "executor": executor, "sbatch": texts}, indent=2))
+        return
+    print("\n".join(plan_lines(plan)))
+    for number, text in enumerate(texts, start=1):
+        print(f"\n--- sbatch file {number} of {len(texts)} ---\n{text.rstrip()}")
+
+
+def is_first(plan: Plan) -> bool:
+    """Whether nothing of this study was ever submitted."""
+    return all(a.state == "planned" for a in plan.actions)
+
+
+def check_data_root(study: Study) -> None:
+    """A warning where this machine does not see the data; the nodes may."""
+    configs = {v.config.data.root for v in study.variants.values() if v.config.data.generate is None}
+    for root in sorted(configs, key=str):
+        if root is None:
+            text = f"no data root: give --data-root or set {DATA_ROOT}; the jobs will look for it too"
+        elif not Path(root).is_dir():
+            text = f"{root} is not visible here; the jobs must see it"
+        else:
+            continue
+        _say(f"Warning: {text}.")
+
+
+def audit(study: Study, *, strict: bool) -> None:
+    """The gradient audit on tiny sizes: findings are warnings, or with `strict` a refusal.
+
+    Raises:
+        SubmissionError: a finding, and `strict`.
+    """
+    from sdtps.audit import audit_study
+
+    findings = audit_study(study)
+    for finding in findings:
+        _say(f"Audit: {finding}")
+    if findings and strict:
+        raise SubmissionError(
+            f"{study.path}: the gradient audit found {len(findings)} "
+            f"thing{'s' * (len(findings) > 1)} (above) and --strict is given; nothing was queued.\n"
+            "  Change the variants, or submit without --strict."
+        )
+
+
+def dispatch(plan: Plan, arguments: argparse.Namespace, executor: str) -> int:
+    """Hand the plan's runs to the executor; local slots work through them before this returns.
+
+    With --canary one run of each code path goes first.
+    """
+    actions = plan.submitted
+    outcomes: dict[Path, str] = {}
+    if arguments.canary:
+        first = canary.pick(actions)
+        outcomes |= _send(plan, first, arguments, executor)
+        runs = [action.run for action in first]
+        canary.wait(first, lambda: run_states(runs, plan.runs_dir), say=_say)
+        actions = [a for a in actions if a not in first]
+    if actions:
+        outcomes |= _send(plan, actions, arguments, executor)
+    failed = [folder for folder, how in outcomes.items() if how not in ("completed", "diverged")]
+    if failed:
+        _say(f"{len(failed)} runs did not complete: python -m ablations status {plan.study.path}")
+    return 1 if failed else 0
+
+
+def _send(
+    plan: Plan, actions: list[Action], arguments: argparse.Namespace, executor: str
+) -> dict[Path, str]:
+    """Submit `actions`; how they ended, where that is known already."""
+    from ablations.dispatch import submit as send
+
+    report = send(
+        plan.study,
+        [a.run for a in actions],
+        plan.runs_dir,
+        executor=executor,
+        slots=arguments.slots,
+        replace=[a.folder for a in actions if a.start == "resume"],
+        over=[a.folder for a in actions if a.start == "over"],
+    )
+    sent = [str(folder.relative_to(plan.runs_dir)) for folder in report.submitted]
+    skipped = {str(f.relative_to(plan.runs_dir)): why for f, why in report.skipped.items()}
+    if arguments.json:
+        print(json.dumps({"jobs": report.jobs, "submitted": sent, "skipped": skipped}, indent=2))
+    else:
+        jobs = f" (job {', '.join(report.jobs)})" if report.jobs else ""
+        print(f"Submitted {len(sent)} of {len(actions)} runs{jobs}.")
+        for name, reason in skipped.items():
+            print(f"  not submitted: {name}: {reason}")
+    return report.outcomes
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

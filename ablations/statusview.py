@@ -1,0 +1,101 @@
+"""The states of a study's runs as text, as JSON and as an exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ablations.plan import ACTIVE
+from ablations.status import RunStatus
+from ablations.study import Study
+
+ORDER = ("completed", "running", "requeued", "queued", "planned", "diverged", "failed", "cancelled")
+_LOG_LINES = 3  # of each failed run's log
+_LISTED = 40  # failed runs that are listed one by one
+
+# Exit codes of `status`, so that scripts need not read its text. 2 is a usage error, as everywhere.
+COMPLETE, ENDED_BADLY, ACTIVE_RUNS, NOT_SUBMITTED = 0, 1, 3, 4
+
+
+def exit_code(statuses: Sequence[RunStatus]) -> int:
+    """0 all completed; 1 some failed, diverged or cancelled; 3 some active; 4 some never submitted.
+
+    Active wins over everything (wait and ask again), then failure, then what was never submitted.
+    """
+    states = {s.state for s in statuses}
+    if states & ACTIVE:
+        return ACTIVE_RUNS
+    if states & {"failed", "diverged", "cancelled"}:
+        return ENDED_BADLY
+    return NOT_SUBMITTED if "planned" in states else COMPLETE
+
+
+def word(status: RunStatus) -> str:
+    """`failed (oom)`, `requeued (attempt 2)`, `running 40 %`."""
+    if status.state == "requeued" and status.attempt:
+        return f"requeued (attempt {status.attempt})"
+    if status.state == "running" and status.progress is not None:
+        return f"running {status.progress:.0%}".replace("%", " %")
+    return f"{status.state} ({status.kind})" if status.kind else status.state
+
+
+def counted(statuses: Sequence[RunStatus]) -> str:
+    """`12 completed, 2 running, 1 failed`."""
+    numbers = {state: sum(s.state == state for s in statuses) for state in ORDER}
+    return ", ".join(f"{n} {state}" for state, n in numbers.items() if n) or "no runs"
+
+
+def lines(study: Study, statuses: Sequence[RunStatus], runs_dir: Path) -> Iterator[str]:
+    """One line a variant, then what went wrong with its last log lines."""
+    yield f"{study.name}: {len(statuses)} runs: {counted(statuses)}"
+    by_variant: dict[str, list[RunStatus]] = {}
+    for status in statuses:
+        by_variant.setdefault(status.run.variant, []).append(status)
+    width = max((len(name) for name in by_variant), default=0)
+    for name, group in by_variant.items():
+        if len({s.state for s in group}) == 1:
+            yield f"  {name:<{width}}  {counted(group)}"
+        else:
+            seeds = ", ".join(f"seed {s.run.seed} {word(s)}" for s in group)
+            yield f"  {name:<{width}}  {seeds}"
+    ended = [s for s in statuses if s.state in ("failed", "diverged", "cancelled")]
+    for status in ended[:_LISTED]:
+        yield ""
+        yield f"{status.run.name}: {word(status)}{': ' + status.detail if status.detail else ''}"
+        if status.log_tail:
+            yield from (f"    {text}" for text in status.log_tail.splitlines()[-_LOG_LINES:])
+        if status.log_file:
+            yield f"  Log: {status.log_file}"
+    if len(ended) > _LISTED:
+        yield f"\nand {len(ended) - _LISTED} more (see --json)"
+    retry = sorted({s.state for s in ended})
+    if retry:
+        yield f"\nRun them again: python submit.py {study.path} --retry {' '.join(retry)}"
+
+
+def as_json(study: Study, statuses: Sequence[RunStatus], runs_dir: Path) -> dict[str, Any]:
+    """Counts and one object a run."""
+    return {
+        "study": study.name,
+        "counts": {s: n for s in ORDER if (n := sum(r.state == s for r in statuses))},
+        "runs": [
+            {
+                "run": s.run.name,
+                "variant": s.run.variant,
+                "seed": s.run.seed,
+                "identity": s.run.identity,
+                "folder": str(s.run.folder(runs_dir)),
+                "state": s.state,
+                "kind": s.kind,
+                "detail": s.detail,
+                "attempt": s.attempt,
+                "epoch": s.epoch,
+                "progress": s.progress,
+                "job_id": s.job_id,
+                "node": s.node,
+                "log_file": None if s.log_file is None else str(s.log_file),
+            }
+            for s in statuses
+        ],
+    }

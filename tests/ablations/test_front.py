@@ -1,0 +1,342 @@
+"""The front door and the control commands, as people call them. Runs are stand-ins of a few lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ablations.__main__ as control
+from ablations import front
+from ablations.manifest import load_study
+from ablations.study import RunSpec
+from sdtps.runfolder import RunFolder
+
+ROOT = Path(__file__).resolve().parents[2]
+MANIFEST = """\
+study: small
+task: reid
+seeds: [0, 1]
+baseline: topk
+varies: [sdtps, optim.lr]
+overrides: {data.generate: {seed: 1}}
+metrics: {mAP: {direction: up}}
+resources: {cpus: 1}
+variants:
+  topk: {}
+  soft: {sdtps.decision: soft}
+  bad: {optim.lr: 1}
+"""
+# What a run does here: learns nothing, and fails where the learning rate is 1.
+STAND_IN = """\
+from sdtps.runfolder import RunFolder
+
+def execute(path):
+    folder = RunFolder(path)
+    if folder.config().optim.lr == 1:
+        reason = "ValueError: no such learning rate"
+        folder.write_status("failed", attempt=1, kind="error", reason=reason)
+        raise ValueError(reason)
+    folder.write_result({"attempt": 1, "train_seconds": 36.0})
+    return "completed"
+"""
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(MANIFEST)
+    return path
+
+
+def create(run: RunSpec, runs: Path) -> RunFolder:
+    folder = RunFolder(run.folder(runs))
+    folder.create(run.config, {"study": run.study, "variant": run.variant, "seed": run.seed})
+    return folder
+
+
+def complete(run: RunSpec, runs: Path) -> None:
+    create(run, runs).write_result({"attempt": 1, "train_seconds": 36.0})
+
+
+def fail(run: RunSpec, runs: Path, state: str = "failed") -> None:
+    create(run, runs).write_status(state, attempt=1, kind="error", reason="ValueError: x")  # type: ignore[arg-type]
+
+
+def call(*words: object) -> int:
+    return control.main([str(w) for w in words])
+
+
+def script(name: str, *words: object, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *name.split(), *map(str, words)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env={**os.environ, **env},
+    )
+
+
+# -- submit.py ----------------------------------------------------------------------------------
+
+
+def test_dry_run_of_the_main_study_prints_every_run_in_two_seconds_without_torch(
+    tmp_path: Path,
+) -> None:
+    code = (
+        "import sys, time, resource; sys.argv = ['submit.py', *sys.argv[1:]]\n"
+        "import submit; rc = submit.main()\n"
+        "seconds = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])\n"
+        "heavy = [m for m in ('torch', 'pandas', 'transformers', 'scipy') if m in sys.modules]\n"
+        "print('HEAVY', heavy, 'SECONDS', seconds); sys.exit(rc)"
+    )
+    study = ROOT / "ablations" / "rgbnt201.yaml"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(study), "--dry-run", "--runs-dir", str(tmp_path / "runs")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = load_study(study)
+    for run in loaded.runs():
+        assert run.name in done.stdout
+    assert "sdtps.decision topk → gumbel_ste, sdtps.mask subtract_1e10 → log" in done.stdout
+    assert f"#SBATCH --array=0-{len(loaded.runs()) - 1}%8" in done.stdout
+    assert "HEAVY [] " in done.stdout
+    assert float(re.search(r"SECONDS (\S+)", done.stdout)[1]) < 2.0  # type: ignore[index]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_help_needs_no_torch_and_names_every_command() -> None:
+    code = (
+        "import sys, ablations.__main__ as m; m.parser().format_help(); print('torch' in sys.modules)"
+    )
+    assert script("-c", code).stdout.strip() == "False"
+    text = control.parser().format_help()
+    for name in ("plan", "submit", "status", "watch", "logs", "retry", "cancel", "clean", "run"):
+        assert f"    {name} " in text
+
+
+def test_five_mistakes_are_printed_without_traceback_and_nothing_is_queued(
+    manifest: Path, tmp_path: Path
+) -> None:
+    text = (
+        MANIFEST.replace("[0, 1]", "[0, 0]")
+        .replace("{direction: up}", "{}")
+        .replace("seed: 1", "sed: 1")
+    )
+    manifest.write_text(text + "  x: {optim.lrr: 2}\n  y: {data.pad: 2}\n")
+    done = script("submit.py", manifest, "--runs-dir", tmp_path / "runs", "--executor", "local")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    lines = done.stderr.splitlines()
+    assert "5 mistakes; nothing was queued" in lines[0]
+    assert [int(re.match(r".*small\.yaml:(\d+): ", line)[1]) for line in lines[1:]] == [3, 6, 7, 13, 14]  # type: ignore[index]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_study_runs_on_local_slots_then_only_what_is_missing(manifest: Path, tmp_path: Path) -> None:
+    (tmp_path / "standin.py").write_text(STAND_IN)
+    env = {"PYTHONPATH": str(tmp_path), "SDTPS_JOB_ENTRY": "standin:execute"}
+    runs = tmp_path / "runs"
+    options = (manifest, "--runs-dir", runs, "--executor", "local", "--slots", "2", "--no-audit")
+    done = script("submit.py", *options, **env)
+    assert done.returncode == 1, done.stderr + done.stdout
+    assert "6 to submit, 0 skipped" in done.stdout
+    again = script("submit.py", *options, **env)
+    assert again.returncode == 0, again.stderr
+    assert "0 to submit, 6 skipped" in again.stdout
+    assert "failed (error): ValueError: no such learning rate" in again.stdout
+    shutil.rmtree(load_study(manifest).runs()[2].folder(runs))
+    missing = json.loads(script("submit.py", *options, "--dry-run", "--json", **env).stdout)
+    assert [r["run"] for r in missing["runs"] if r["action"] == "submit"] == [
+        load_study(manifest).runs()[2].name
+    ]
+    status = script("-m ablations status", manifest, "--runs-dir", runs, "--json")
+    assert status.returncode == 1
+    assert json.loads(status.stdout)["counts"] == {"completed": 3, "planned": 1, "failed": 2}
+
+
+def test_the_audit_comes_before_a_studys_first_submission_only(
+    manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audited: list[bool] = []
+    sent: list[int] = []
+    monkeypatch.setattr(front, "audit", lambda study, strict: audited.append(strict))
+    monkeypatch.setattr(front, "dispatch", lambda plan, *_: sent.append(len(plan.submitted)) or 0)
+    words = ("submit", manifest, "--runs-dir", tmp_path, "--executor", "local")
+    assert call(*words, "--strict") == 0
+    assert (audited, sent) == ([True], [6])
+    complete(load_study(manifest).runs()[0], tmp_path)
+    assert call(*words) == 0
+    assert (audited, sent) == ([True], [6, 5])
+
+
+def test_filters_take_names_patterns_and_seeds(
+    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("plan", manifest, "--runs-dir", tmp_path, "--json")
+    assert call(*words, "--variant", "t*", "soft", "--seed", 1) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert [(r["variant"], r["seed"]) for r in runs] == [("topk", 1), ("soft", 1)]
+    assert call(*words, "--variant", "softt") == 2
+    assert "Did you mean 'soft'?" in capsys.readouterr().err
+
+
+def test_a_data_root_that_is_not_there_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(front, "dispatch", lambda *_: 0)
+    monkeypatch.delenv("SDTPS_DATA_ROOT", raising=False)
+    words = ("submit", ROOT / "ablations" / "landsat.yaml", "--runs-dir", tmp_path, "--no-audit")
+    assert call(*words) == 0
+    assert "no data root: give --data-root or set SDTPS_DATA_ROOT" in capsys.readouterr().err
+    assert call(*words, "--data-root", tmp_path / "absent") == 0
+    assert "absent is not visible here" in capsys.readouterr().err
+
+
+# -- status, retry, cancel, clean, watch, logs ---------------------------------------------------
+
+
+def test_status_says_what_failed_and_its_exit_code_says_the_rest(
+    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = load_study(manifest).runs()
+    words = ("status", manifest, "--runs-dir", tmp_path)
+    assert call(*words) == 4
+    for run in runs[:5]:
+        complete(run, tmp_path)
+    assert call(*words) == 4
+    fail(runs[5], tmp_path)
+    capsys.readouterr()
+    assert call(*words) == 1
+    out = capsys.readouterr().out
+    assert "5 completed, 1 failed" in out
+    assert "bad" in out and "ValueError: x" in out
+    assert f"python submit.py {manifest} --retry failed" in out
+    shutil.rmtree(runs[5].folder(tmp_path))
+    complete(runs[5], tmp_path)
+    assert call(*words) == 0
+    running = create(runs[5], tmp_path)
+    running.result_file.unlink()
+    running.write_status("running", attempt=1, epoch=2, progress=0.4)
+    assert call(*words) == 3
+
+
+def test_retry_submits_what_failed_and_nothing_new(
+    manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = load_study(manifest).runs()
+    fail(runs[0], tmp_path)
+    fail(runs[1], tmp_path, "diverged")
+    sent: list[list[str]] = []
+    monkeypatch.setattr(
+        front, "dispatch", lambda p, *_: sent.append([a.run.name for a in p.submitted]) or 0
+    )
+    words = ("retry", manifest, "--runs-dir", tmp_path)
+    assert call(*words, "--failed") == 0
+    assert call(*words, "topk/seed1") == 0
+    assert call(*words, "--failed", "--diverged") == 0
+    assert sent == [[runs[0].name], [runs[1].name], [runs[0].name, runs[1].name]]
+    assert call(*words) == 2
+    assert "retry what?" in capsys.readouterr().err
+    assert call(*words, "topk") == 0  # a variant alone is its first seed
+    assert call(*words, "--cancelled") == 0
+    assert sent[3:] == [[runs[0].name]]
+
+
+def test_cancel_and_clean_show_first_and_do_nothing_for_an_empty_selection(
+    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = load_study(manifest).runs()
+    complete(runs[0], tmp_path)
+    assert call("cancel", manifest, "--runs-dir", tmp_path, "--yes") == 0
+    assert "nothing to cancel" in capsys.readouterr().out
+    assert call("clean", manifest, "--runs-dir", tmp_path, "--yes") == 0
+    assert "nothing to delete" in capsys.readouterr().out
+    fail(runs[1], tmp_path)
+    running = create(runs[2], tmp_path)
+    running.write_status("running", attempt=1, epoch=1)
+    (tmp_path / "small" / "gone" / "seed0-0123456789").mkdir(parents=True)
+    assert call("clean", manifest, "--runs-dir", tmp_path) == 0
+    out = capsys.readouterr().out
+    assert "would delete" in out and runs[1].name in out and runs[0].name not in out
+    assert runs[1].folder(tmp_path).is_dir()
+    assert call("clean", manifest, "--runs-dir", tmp_path, "--unplanned", "--yes") == 0
+    assert not runs[1].folder(tmp_path).exists()
+    assert not (tmp_path / "small" / "gone" / "seed0-0123456789").exists()
+    assert running.path.is_dir() and runs[0].folder(tmp_path).is_dir()
+    assert call("clean", manifest, "--runs-dir", tmp_path, "--state", "completed", "--yes") == 0
+    assert not runs[0].folder(tmp_path).exists()
+    assert running.path.is_dir()
+
+
+def test_watch_shows_state_epoch_loss_curve_and_metric(
+    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    runs = load_study(manifest).runs()
+    running = create(runs[0], tmp_path)
+    running.write_status("running", attempt=1, epoch=3, progress=0.5, eta_s=600)
+    for step, loss in enumerate((3.0, 2.0, 1.0), start=1):
+        running.append_metrics(
+            {"attempt": 1, "kind": "train", "epoch": step, "step": step, "loss": loss}
+        )
+    running.append_metrics({"attempt": 1, "kind": "eval", "epoch": 3, "step": 3, "mAP": 0.4321})
+    fail(runs[1], tmp_path)
+    assert call("watch", manifest, "--runs-dir", tmp_path, "--once") == 0
+    out = capsys.readouterr().out
+    line = next(line for line in out.splitlines() if line.startswith("topk/seed0"))
+    assert "running 50 %" in line and "█▅▁" in line and "43.2" in line
+    assert "topk/seed1  failed (error)" in out
+    assert "1 running, 4 planned, 1 failed" in out
+
+
+def test_logs_of_a_run_are_found_by_part_of_its_name(
+    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = load_study(manifest).runs()[0]
+    create(run, tmp_path).log_file.write_text("epoch 1 done\n")
+    complete(run, tmp_path)
+    assert call("logs", "topk/seed0", "--runs-dir", tmp_path) == 0
+    assert "epoch 1 done" in capsys.readouterr().out
+    assert call("logs", "topk/seed0", "-f", "--runs-dir", tmp_path) == 0
+    assert call("logs", "soft", "--runs-dir", tmp_path) == 2
+
+
+def test_max_steps_without_local_is_a_mistake(
+    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("run", manifest, "topk", "--max-steps", 3, "--runs-dir", tmp_path) == 2
+    assert "give --local" in capsys.readouterr().err
+
+
+def test_a_run_is_tried_here_apart_from_the_store(
+    manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import sdtps.job
+
+    tried: list[tuple[Path, int | None]] = []
+
+    def execute(path: Path, *, max_steps: int | None = None) -> str:
+        tried.append((Path(path), max_steps))
+        return "requeued"
+
+    monkeypatch.setattr(sdtps.job, "execute", execute)
+    assert call("run", manifest, "soft/seed1", "--local", "--max-steps", 3, "--runs-dir", tmp_path) == 0
+    [(folder, steps)] = tried
+    assert steps == 3
+    assert folder.is_relative_to(tmp_path / "_trials" / "small" / "soft")
+    assert RunFolder(folder).config().sdtps.decision == "soft"
+    assert not (tmp_path / "small").exists()
+    assert "stopped as asked after 3 steps" in capsys.readouterr().out
