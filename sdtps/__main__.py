@@ -45,6 +45,50 @@ def convert(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def audit(arguments: argparse.Namespace) -> int:
+    # The only place where this package reads a study: the command takes a manifest.
+    from rich.console import Console
+
+    from ablations.manifest import load_study
+    from sdtps.audit import audit as examine
+    from sdtps.audit import write
+    from sdtps.audit_table import show
+
+    study = load_study(arguments.study)
+    audited = examine(
+        {name: variant.config for name, variant in study.variants.items()},
+        study.baseline,
+        study=study.name,
+        only=arguments.variant,
+        steps=arguments.steps,
+    )
+    show(audited, Console())
+    if arguments.json is not None:
+        write(audited, arguments.json)
+    return 1 if arguments.strict and audited.warnings() else 0
+
+
+def bench_crossnet(arguments: argparse.Namespace) -> int:
+    import json
+
+    import torch
+
+    from sdtps.bench import crossnet
+
+    if arguments.threads is not None:
+        torch.set_num_threads(arguments.threads)
+    result = crossnet.run(
+        arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"),
+        form=arguments.form,
+        pairs=arguments.pairs and tuple(arguments.pairs),
+        block=arguments.block and tuple(arguments.block),
+        repeats=arguments.repeats,
+        chunk=arguments.chunk,
+    )
+    print(json.dumps(result, indent=2))
+    return 0
+
+
 def parser() -> argparse.ArgumentParser:
     """The whole command line; every block adds one command."""
     top = argparse.ArgumentParser(prog="python -m sdtps", description=__doc__)
@@ -66,12 +110,33 @@ def parser() -> argparse.ArgumentParser:
     block.add_argument("--seed", type=int, default=0)
     block.set_defaults(handler=generate)
 
+    block = commands.add_parser("audit", help="which parts of a study's variants learn, on toy sizes")
+    block.add_argument("study", type=Path, help="ablations/STUDY.yaml")
+    block.add_argument("--variant", nargs="+", action="extend", help="only these, and the baseline")
+    block.add_argument("--steps", type=int, default=10, help="training steps before the second look")
+    block.add_argument("--json", type=Path, help="write the figures here")
+    block.add_argument("--strict", action="store_true", help="exit with 1 if there is a warning")
+    block.set_defaults(handler=audit)
+
     block = commands.add_parser("convert", help="published weights to ours, or back")
     block.add_argument("source", type=Path, help=".safetensors, .pt or .pth, read without running code")
     block.add_argument("target", type=Path, help=".safetensors, .pt or .pth")
     block.add_argument("--to", choices=["ours", "published"], default="ours")
     block.add_argument("--layout", help="whose names they are; found by itself where only one fits")
     block.set_defaults(handler=convert)
+
+    benches = commands.add_parser("bench", help="time what was made fast beside the plain form")
+    benches = benches.add_subparsers(dest="bench", required=True)
+    block = benches.add_parser("crossnet", help="the batched cross-net and the loop over captions")
+    block.add_argument("--form", choices=["laps", "released", "paper"], default="released")
+    block.add_argument("--device", choices=["cpu", "cuda"], help="default: a GPU if there is one")
+    size = {"type": int, "nargs": 2, "metavar": ("IMAGES", "CAPTIONS")}
+    block.add_argument("--pairs", **size, help="in training; default 8 8 on a CPU, 64 64 on a GPU")
+    block.add_argument("--block", **size, help="in evaluation; default 32 16, or 500 500 on a GPU")
+    block.add_argument("--repeats", type=int, default=5, help="the fastest counts")
+    block.add_argument("--chunk", type=int, help="pairs at once, as matching.chunk")
+    block.add_argument("--threads", type=int, help="CPU threads; default: torch's")
+    block.set_defaults(handler=bench_crossnet)
     return top
 
 

@@ -97,6 +97,47 @@ class ReidModel(nn.Module):
         return features
 
 
+def reid_loss(
+    model: ReidModel, config: ReidConfig, batch: ReidBatch
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """DeMo's sum over branches of 0.25 label-smoothed CE + soft batch-hard triplet, and its parts."""
+    settings = config.loss
+    features = model(batch.images, batch.camids)
+    labels = distributed.gather_batch(batch.labels)
+    total = torch.zeros((), device=labels.device)
+    parts: dict[str, Tensor] = {}
+    for name, head in model.heads.items():
+        feature = distributed.gather_batch(features[name])
+        identity = label_smooth_cross_entropy(head(feature), labels, settings.label_smoothing)
+        triplet = batch_hard_triplet(feature, labels, settings.triplet_margin)
+        weight = config.sdtps.loss_weight if name == "sdtps" else 1.0
+        loss = settings.id_weight * identity + settings.triplet_weight * triplet
+        total = total + weight * loss
+        parts |= {f"{name}_id": identity.detach(), f"{name}_triplet": triplet.detach()}
+    return total, parts
+
+
+def trunk(model: ReidModel) -> list[nn.Parameter]:
+    """The pretrained encoder; its camera table is new and trains with the head (DeMo)."""
+    return [p for n, p in model.backbone.named_parameters() if n != "camera"]
+
+
+def module_groups(model: ReidModel) -> dict[str, list[nn.Parameter]]:
+    """backbone, score_mlp, aggregation, fusion, pife, and each head."""
+    groups = {"backbone": list(model.backbone.parameters())}
+    for name, parameter in model.named_parameters():
+        if name.startswith("sdtps."):
+            part = "score_mlp" if "score_mlp" in name else "aggregation"
+            groups.setdefault(part, []).append(parameter)
+    for part in ("fusion", "pife"):
+        module = getattr(model, part)
+        if module is not None:
+            groups[part] = list(module.parameters())
+    for name, head in model.heads.items():
+        groups[f"head_{name}"] = list(head.parameters())
+    return groups
+
+
 class ReidTask:
     """`train.Task` of one re-identification run: its data read or generated, its model built.
 
@@ -146,21 +187,8 @@ class ReidTask:
         return len(batch.labels)
 
     def loss(self, batch: ReidBatch, epoch: int, step: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """DeMo's sum over branches of 0.25 label-smoothed CE + soft batch-hard triplet."""
-        settings = self.config.loss
-        features = self.model(batch.images, batch.camids)
-        labels = distributed.gather_batch(batch.labels)
-        total = torch.zeros((), device=self.device)
-        parts: dict[str, Tensor] = {}
-        for name, head in self.model.heads.items():
-            feature = distributed.gather_batch(features[name])
-            identity = label_smooth_cross_entropy(head(feature), labels, settings.label_smoothing)
-            triplet = batch_hard_triplet(feature, labels, settings.triplet_margin)
-            weight = self.config.sdtps.loss_weight if name == "sdtps" else 1.0
-            loss = settings.id_weight * identity + settings.triplet_weight * triplet
-            total = total + weight * loss
-            parts |= {f"{name}_id": identity.detach(), f"{name}_triplet": triplet.detach()}
-        return total, parts
+        """`reid_loss` of the batch."""
+        return reid_loss(self.model, self.config, batch)
 
     def evaluate(self) -> dict[str, float]:
         """CMC and mAP on the test split, by the data set's rule.
@@ -209,23 +237,12 @@ class ReidTask:
         return F.normalize(chosen.float())
 
     def trunk(self) -> list[nn.Parameter]:
-        """The pretrained encoder; its camera table is new and trains with the head (DeMo)."""
-        return [p for n, p in self.model.backbone.named_parameters() if n != "camera"]
+        """See `trunk`."""
+        return trunk(self.model)
 
     def module_groups(self) -> dict[str, list[nn.Parameter]]:
-        """backbone, score_mlp, aggregation, fusion, pife, and each head."""
-        groups = {"backbone": list(self.model.backbone.parameters())}
-        for name, parameter in self.model.named_parameters():
-            if name.startswith("sdtps."):
-                part = "score_mlp" if "score_mlp" in name else "aggregation"
-                groups.setdefault(part, []).append(parameter)
-        for part in ("fusion", "pife"):
-            module = getattr(self.model, part)
-            if module is not None:
-                groups[part] = list(module.parameters())
-        for name, head in self.model.heads.items():
-            groups[f"head_{name}"] = list(head.parameters())
-        return groups
+        """See `module_groups`."""
+        return module_groups(self.model)
 
 
 def _tensors(samples: tuple[Sample, ...], dataset: ReidDataset) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,157 @@
+"""Where a loss's gradient arrives: by named part of a model, on the way and at its parameters.
+
+Parts that are no parameters (patches, class token, guides, extra token) are watched: a watched tensor
+is replaced by a view of itself that keeps its gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from sdtps.selection import Selection, TokenSelection
+
+# `absent`: the model has no such part. `none`: no path for a gradient (None). `zero`: exactly zero.
+State = Literal["absent", "none", "zero", "finite", "nonfinite"]
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient of one part."""
+
+    state: State
+    norm: float | None  # None unless finite or zero
+
+    @property
+    def learns(self) -> bool:
+        return self.state in ("finite", "nonfinite")
+
+
+ABSENT = Gradient("absent", None)
+
+
+def gradient_of(tensors: Iterable[Tensor]) -> Gradient:
+    """Norm and state of the gradients that `tensors` hold; frozen ones are left out."""
+    gradients = [t.grad for t in tensors if t.requires_grad]
+    found = [g.detach().double() for g in gradients if g is not None]
+    if not found:
+        return Gradient("none", None)
+    norm = math.sqrt(sum(g.square().sum().item() for g in found))
+    if not math.isfinite(norm):
+        return Gradient("nonfinite", None)
+    return Gradient("finite" if norm > 0 else "zero", norm)
+
+
+def share_without(model: nn.Module) -> float:
+    """Share of a model's trainable parameters whose gradient is None or exactly zero, in [0, 1]."""
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    silent = sum(p.numel() for p in trainable if p.grad is None or not p.grad.any())
+    return silent / max(1, sum(p.numel() for p in trainable))
+
+
+def cosine(first: Tensor | None, second: Tensor | None) -> float | None:
+    """Cosine of two gradients of equal shape; None where one has none or is zero or not finite."""
+    if first is None or second is None or first.shape != second.shape:
+        return None
+    a, b = first.double().flatten(), second.double().flatten()
+    if not (torch.isfinite(a).all() and torch.isfinite(b).all()):
+        return None
+    length = (a.norm() * b.norm()).item()
+    return None if length == 0 else (a @ b).item() / length
+
+
+class Watch:
+    """Tensors on the way, by part."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, list[Tensor]] = {}
+
+    def __call__(self, part: str, tensor: Tensor) -> Tensor:
+        """A view of `tensor` that keeps its gradient, to be used in its place."""
+        kept = self.parts.setdefault(part, [])
+        if not tensor.requires_grad:
+            return tensor
+        view = tensor.view_as(tensor)
+        view.retain_grad()
+        kept.append(view)
+        return view
+
+    def gradient(self, part: str) -> Gradient:
+        if part not in self.parts:
+            return ABSENT
+        return gradient_of(self.parts[part])
+
+    def flat(self, part: str) -> Tensor | None:
+        """The gradients of a part one after the other, None where a tensor has none."""
+        gradients = [t.grad for t in self.parts.get(part, [])]
+        if not gradients or any(g is None for g in gradients):
+            return None
+        return torch.cat([g.flatten() for g in gradients if g is not None])
+
+
+@contextmanager
+def watched(model: nn.Module) -> Iterator[Watch]:
+    """Watch the parts of a re-identification or retrieval model during the forward passes inside.
+
+    Parts: `patches`, `class_token` (the encoder's outputs, all paths), `selected_patches` (the patches
+    on their way through SDTPS), `guides` (global features on their way into the scores),
+    `extra_token`; retrieval also `words` and `dense_words`.
+    """
+    watch = Watch()
+    handles = []
+    restore: list[tuple[Any, str]] = []
+    for name, module in model.named_modules():
+        if name == "backbone":
+            handles.append(module.register_forward_hook(_encoder_hook(watch)))
+        elif name == "sdtps":
+            handles.append(module.register_forward_pre_hook(_modalities_hook(watch)))
+        elif isinstance(module, TokenSelection):
+            handles.append(module.register_forward_hook(_extra_hook(watch)))
+            module.attentions = _watched_attentions(module.attentions, watch)  # type: ignore[method-assign]
+            restore.append((module, "attentions"))
+    try:
+        yield watch
+    finally:
+        for handle in handles:
+            handle.remove()
+        for module, attribute in restore:
+            delattr(module, attribute)
+
+
+def _encoder_hook(watch: Watch) -> Callable[..., tuple[Tensor, Tensor]]:
+    def hook(_module: nn.Module, _inputs: Any, output: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return watch("class_token", output[0]), watch("patches", output[1])
+
+    return hook
+
+
+def _modalities_hook(watch: Watch) -> Callable[..., tuple[Any, ...]]:
+    def hook(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        patches: Mapping[str, Tensor] = inputs[0]
+        return {m: watch("selected_patches", p) for m, p in patches.items()}, *inputs[1:]
+
+    return hook
+
+
+def _extra_hook(watch: Watch) -> Callable[..., Selection]:
+    def hook(_module: nn.Module, _inputs: Any, output: Selection) -> Selection:
+        if output.extra is None:
+            return output
+        return output._replace(extra=watch("extra_token", output.extra))
+
+    return hook
+
+
+def _watched_attentions(attentions: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
+    def wrapped(tokens: Tensor, self_guide: Tensor, guides: Iterable[Tensor]) -> Any:
+        return attentions(
+            tokens, watch("guides", self_guide), [watch("guides", guide) for guide in guides]
+        )
+
+    return wrapped

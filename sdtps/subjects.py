@@ -1,0 +1,72 @@
+"""What the gradient audit examines: a model, its loss and batches that need no data on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sdtps.config import Config, ReidConfig
+from sdtps.data.reid_images import ReidBatch
+from sdtps.multimodal import MODALITIES
+from sdtps.reid import ReidModel, module_groups, reid_loss, trunk
+
+CAMERAS = 2
+
+
+@dataclass
+class Subject:
+    """One variant, ready for a backward pass.
+
+    Attributes:
+        batch: the batch of a step, the same for every variant.
+        groups: parameters by part.
+    """
+
+    config: Config
+    model: nn.Module
+    loss: Callable[[Any], Tensor]
+    batch: Callable[[int], Any]
+    groups: dict[str, list[nn.Parameter]]
+    trunk: list[nn.Parameter]
+
+
+def subject(config: Config, seed: int) -> Subject:
+    """The model of a configuration with its loss and batches of noise around fixed patterns."""
+    if isinstance(config, ReidConfig):
+        return _reid(config, seed)
+    from sdtps.retrieval_subject import retrieval_subject
+
+    return retrieval_subject(config, seed)
+
+
+def _reid(config: ReidConfig, seed: int) -> Subject:
+    pids = 2 * config.data.batch_size // config.data.instances
+    model = ReidModel(config, pids, CAMERAS)
+    shape = (3, config.data.height, config.data.width)
+    patterns = torch.randn(pids, len(MODALITIES), *shape, generator=torch.Generator().manual_seed(seed))
+
+    def batch(step: int) -> ReidBatch:
+        generator = torch.Generator().manual_seed(1000 * seed + step)
+        chosen = torch.randperm(pids, generator=generator)[: pids // 2]
+        labels = chosen.repeat_interleave(config.data.instances)
+        noise = torch.randn(len(MODALITIES), len(labels), *shape, generator=generator)
+        camids = torch.arange(len(labels)) % CAMERAS
+        return ReidBatch(patterns[labels].transpose(0, 1) + noise, labels, camids)
+
+    groups: dict[str, list[nn.Parameter]] = {}
+    for name, parameters in module_groups(model).items():
+        part = "heads" if name.startswith("head_") else name
+        groups.setdefault(part, []).extend(parameters)
+    groups["encoder"] = groups.pop("backbone")
+    return Subject(
+        config,
+        model,
+        lambda images: reid_loss(model, config, images)[0],
+        batch,
+        groups,
+        trunk(model),
+    )

@@ -1,0 +1,183 @@
+"""The audit sees what explodes, what learns nothing and why, and disturbs nobody."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from sdtps.audit import Audit, audit, audit_study, write
+from sdtps.audit_table import show
+from sdtps.config import Config, parse_config
+from sdtps.errors import ConfigError
+from sdtps.findings import Finding, findings, number
+from sdtps.tiny import tiny
+
+V2 = {"no_grad": "none", "aggregation": "single", "mask": "subtract_1e10"}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "topk": {"sdtps": V2},
+    "gumbel_tau1": {"sdtps": {**V2, "decision": "gumbel_ste"}},
+    "constant_10": {"sdtps": {**V2, "decision": "gumbel_ste", "mask": "subtract_10"}},
+    "log_mask": {"sdtps": {**V2, "decision": "gumbel_ste", "mask": "log"}},
+    "not_passed": {"sdtps": {**V2, "decision": "gumbel_ste", "mask": "none"}},
+    "no_extra": {"sdtps": {**V2, "extra_token": "none"}},
+    "attention": {"sdtps": {**V2, "no_grad": "attention"}},
+    "selection": {"sdtps": {**V2, "no_grad": "selection"}},
+    "only_selection": {
+        "sdtps": {**V2, "no_grad": "selection"},
+        "loss": {"global_branch": False},
+    },
+    "no_sdtps": {"sdtps": {"enabled": False}},
+}
+
+
+def config(parts: dict[str, Any], amp: str = "off") -> Config:
+    """32 patches; the encoder is made tiny by the audit."""
+    return parse_config(
+        {
+            "data": {"height": 64, "width": 32},
+            "backbone": {"name": "tiny_vit", "patch": 8, "weights": "random"},
+            "train": {"amp": amp},
+            **parts,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def audited() -> Audit:
+    return audit({n: config(p) for n, p in VARIANTS.items()}, "topk", study="toy", steps=2)
+
+
+def said(audited: Audit, variant: str) -> list[Finding]:
+    return [f for f in audited.findings if f.variant == variant]
+
+
+def test_the_baseline_and_the_repairs_have_nothing_against_them(audited: Audit) -> None:
+    for variant in ("topk", "constant_10", "log_mask", "no_sdtps"):
+        assert said(audited, variant) == []
+
+
+def test_gumbel_with_1e10_is_found_with_its_factor_and_its_cause(audited: Audit) -> None:
+    (finding,) = said(audited, "gumbel_tau1")
+    assert finding.severity == "error"
+    assert finding.factor is not None
+    assert 1e6 < finding.factor < 1e10
+    assert finding.cause == "mask constant 1e10"
+    assert "the factor is the mask constant 1e10" in finding.text
+    assert audited.findings[0] is finding  # worst first
+
+
+def test_the_cause_is_not_named_without_proof(audited: Audit) -> None:
+    """Were the factor still there with the log mask, the constant would not be blamed."""
+    examined = audited.examinations["gumbel_tau1"]
+    same = {name: examined.initial for name in examined.counterfactuals}
+    blamed = {**audited.examinations, "gumbel_tau1": replace(examined, counterfactuals=same)}
+    (finding,) = [f for f in findings(blamed, "topk", 2) if f.kind == "exploded"]
+    assert finding.cause is None
+    assert "the mask alone does not explain it" in finding.text
+
+
+def test_parts_that_learn_nothing_are_named(audited: Audit) -> None:
+    texts = {name: " ".join(f.text for f in said(audited, name)) for name in VARIANTS}
+    assert "the score MLP learns nothing" in texts["no_extra"]
+    assert "the score MLP learns nothing" in texts["selection"]
+    assert "no gradient reaches the patches through SDTPS" in texts["selection"]
+    assert "image encoder" not in texts["selection"]  # it learns through the global branch
+    assert "the image encoder receives no gradient" in texts["only_selection"]
+    assert "no gradient reaches the attention guides" in texts["attention"]
+    assert "changes neither the loss nor any gradient" in texts["not_passed"]
+
+
+def test_the_share_of_untrained_parameters_is_counted(audited: Audit) -> None:
+    shares = {n: e.initial.without_gradient for n, e in audited.examinations.items()}
+    assert shares["topk"] == 0
+    assert 0 < shares["selection"] < shares["only_selection"] < 1
+
+
+def test_no_grad_on_attentions_keeps_the_patch_gradient(audited: Audit) -> None:
+    rows = {row["variant"]: row for row in audited.as_json()["variants"]}
+    assert rows["attention"]["patch_cosine"] == pytest.approx(1, abs=1e-3)
+    assert abs(rows["gumbel_tau1"]["patch_cosine"]) < 0.2
+
+
+def test_the_file_holds_every_figure(audited: Audit, tmp_path: Path) -> None:
+    write(audited, tmp_path / "audit.json")
+    content = json.loads((tmp_path / "audit.json").read_text())
+    assert {row["variant"] for row in content["variants"]} == set(VARIANTS)
+    by_part = {
+        row["part"]: row
+        for row in content["gradients"]
+        if row["variant"] == "gumbel_tau1" and row["when"] == "initial"
+    }
+    assert by_part["aggregation"]["ratio"] == pytest.approx(1)
+    assert by_part["score_mlp"]["ratio"] == pytest.approx(said(audited, "gumbel_tau1")[0].factor)
+    assert {"encoder", "class_token", "selected_patches", "guides", "extra_token", "heads"} <= set(
+        by_part
+    )
+
+
+def test_the_table_prints(audited: Audit) -> None:
+    console = Console(width=220, record=True)
+    with console.capture() as captured:
+        show(audited, console)
+    assert "gumbel_tau1" in captured.get()
+    assert "the factor is the mask constant" in captured.get()
+
+
+def test_fp16_reports_the_scaler() -> None:
+    parts = {"topk": VARIANTS["topk"], "gumbel_tau1": VARIANTS["gumbel_tau1"]}
+    audited = audit({n: config(p, "fp16") for n, p in parts.items()}, "topk", steps=3)
+    scaler = audited.examinations["gumbel_tau1"].scaler
+    assert scaler is not None
+    assert (scaler.skipped, scaler.scale) == (3, 65536 / 8)
+    assert "skipped 3 of 3 steps" in said(audited, "gumbel_tau1")[0].text
+
+
+def test_an_audit_repeats_and_leaves_the_random_state_alone() -> None:
+    configs = {n: config(VARIANTS[n]) for n in ("topk", "gumbel_tau1")}
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    first, second = (audit(configs, "topk", steps=1).as_json() for _ in range(2))
+    assert first == second
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_one_variant_brings_the_baseline_and_unknown_ones_are_refused() -> None:
+    configs = {n: config(VARIANTS[n]) for n in ("topk", "log_mask", "no_sdtps")}
+    assert list(audit(configs, "topk", only=["no_sdtps"], steps=1).examinations) == ["topk", "no_sdtps"]
+    with pytest.raises(ConfigError, match="Did you mean 'log_mask'"):
+        audit(configs, "topk", only=["logmask"])
+
+
+def test_a_study_is_warned_about_but_not_lectured() -> None:
+    variants = {
+        n: SimpleNamespace(config=config(VARIANTS[n])) for n in ("topk", "attention", "gumbel_tau1")
+    }
+    study = SimpleNamespace(name="toy", baseline="topk", variants=variants)
+    (warning,) = audit_study(study)
+    assert str(warning).startswith("gumbel_tau1: the score MLP's gradient is")
+
+
+def test_tiny_keeps_the_axes_and_every_count() -> None:
+    original = parse_config(
+        {"sdtps": {"keep_ratio": 0.7, "aggregation_ratio": 0.5}, "train": {"amp": "bf16"}}
+    )
+    small = tiny(original)
+    assert small.sdtps == original.sdtps
+    assert small.train.amp == "bf16"
+    parse_config(small.model_dump(mode="json"))  # still valid
+    patches = (small.data.height // small.backbone.patch) * (small.data.width // small.backbone.patch)
+    assert patches == 128
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(5.4e9, "5.4e9"), (1e10, "1e10"), (1.04, "1"), (0.5, "0.5"), (2e-5, "2e-5")]
+)
+def test_factors_read_as_people_write_them(value: float, text: str) -> None:
+    assert number(value) == text
