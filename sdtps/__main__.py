@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from sdtps.errors import SdtpsError
 
@@ -125,12 +126,12 @@ def parser() -> argparse.ArgumentParser:
     block.add_argument("--layout", help="whose names they are; found by itself where only one fits")
     block.set_defaults(handler=convert)
 
-    benches = commands.add_parser("bench", help="time what was made fast beside the plain form")
-    benches = benches.add_subparsers(dest="bench", required=True)
+    block = commands.add_parser("bench", help="time what was made fast beside the plain form")
+    benches = block.add_subparsers(dest="bench", required=True)
     block = benches.add_parser("crossnet", help="the batched cross-net and the loop over captions")
     block.add_argument("--form", choices=["laps", "released", "paper"], default="released")
     block.add_argument("--device", choices=["cpu", "cuda"], help="default: a GPU if there is one")
-    size = {"type": int, "nargs": 2, "metavar": ("IMAGES", "CAPTIONS")}
+    size: dict[str, Any] = {"type": int, "nargs": 2, "metavar": ("IMAGES", "CAPTIONS")}
     block.add_argument("--pairs", **size, help="in training; default 8 8 on a CPU, 64 64 on a GPU")
     block.add_argument("--block", **size, help="in evaluation; default 32 16, or 500 500 on a GPU")
     block.add_argument("--repeats", type=int, default=5, help="the fastest counts")

@@ -14,6 +14,7 @@ of the mixtures' weights (R x N a pair), which is what the time goes into.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,14 +25,17 @@ from torch.autograd.function import once_differentiable
 MIN_SQUARE = 1e-24
 
 
-def mixture_cosines(weights: Tensor, patches: Tensor, gram: Tensor, words: Tensor) -> Tensor:
+def mixture_cosines(
+    weights: Tensor, patches: Tensor, gram: Callable[[], Tensor], words: Tensor
+) -> Tensor:
     """Cosine of every mixture with every word.
 
     Args:
         weights: (B, T, R, N) what each of the R mixtures of image b for caption t takes of each patch,
             up to a positive factor.
         patches: (B, N, C).
-        gram: (B, N, N) = patches patches^T. A constant here: its gradient goes to the patches.
+        gram: gives (B, N, N) = patches patches^T where it is needed, to be kept for the next call. A
+            constant: its gradient is part of the patches' own.
         words: (T, L, C), normalised.
 
     Returns:
@@ -42,7 +46,7 @@ def mixture_cosines(weights: Tensor, patches: Tensor, gram: Tensor, words: Tenso
     words_first = n * length * (width + mixtures) + mixtures * n * n
     mixture_first = mixtures * width * (n + length)
     if words_first <= mixture_first:
-        result: Tensor = _WordsFirst.apply(weights, patches, gram, words)
+        result: Tensor = _WordsFirst.apply(weights, patches, gram(), words)
     else:
         result = _MixtureFirst.apply(weights, patches, words)
     return result

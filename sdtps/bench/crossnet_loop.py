@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sdtps.crossmodal import CrossNet, merge, selection_context
+from sdtps.crossmodal import CrossNet
 from sdtps.selection import Selection, TokenSelection
+from sdtps.visual_tokens import merge, selection_context
 
 
 def similarity_loop(
@@ -23,7 +24,7 @@ def similarity_loop(
     dense_lengths: Tensor | None = None,
 ) -> Tensor:
     """Similarity (B, T); arguments as those of `CrossNet.forward`."""
-    classes = images[:, :1] if net.class_token else images[:, :0]
+    classes = images[:, :1] if net.class_token else None
     patches = images[:, 1:] if net.class_token else images
     draws = [_draws(net, patches, words) for _ in range(1 if dense_words is None else 2)]
     columns = []
@@ -46,7 +47,7 @@ def _draws(net: CrossNet, patches: Tensor, words: Tensor) -> Tensor:
 
 def _one_caption(
     net: CrossNet,
-    classes: Tensor,
+    classes: Tensor | None,
     patches: Tensor,
     caption: Tensor,
     dense: Tensor | None,
@@ -54,7 +55,7 @@ def _one_caption(
 ) -> Tensor:
     """Similarity (B) of all images with one caption of exact length."""
     if net.sparse_selection is None:
-        return _align(net, torch.cat([classes, patches], 1), caption)
+        return _align(net, _with_class(classes, patches), caption)
     sparse_guide = [caption.mean(0)] if net.matching.sparse_guide else []
     if dense is None:
         chosen = [_select(net, net.sparse_selection, patches, sparse_guide, draws[0])]
@@ -83,8 +84,12 @@ def _select(
         return selection(patches, own, guided, draws)
 
 
-def _tokens(net: CrossNet, classes: Tensor, chosen: list[Selection]) -> Tensor:
-    return torch.cat([classes, merge(net.aggregation, chosen)], dim=1)
+def _tokens(net: CrossNet, classes: Tensor | None, chosen: list[Selection]) -> Tensor:
+    return _with_class(classes, merge(net.aggregation, chosen))
+
+
+def _with_class(classes: Tensor | None, tokens: Tensor) -> Tensor:
+    return tokens if classes is None else torch.cat([classes, tokens], dim=1)
 
 
 def _align(net: CrossNet, tokens: Tensor, caption: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sdtps import cosines, crossmodal
+from sdtps import cosines, visual_tokens
 from sdtps.bench.crossnet_loop import similarity_loop
 from sdtps.config import SdtpsConfig
 from sdtps.config.retrieval import MatchingConfig
@@ -110,12 +110,12 @@ def test_batched_form_is_the_loop(form: dict[str, Any], axes: dict[str, Any], tr
 def test_both_orders_of_the_product_are_the_loop(
     order: str, alignment: str, class_token: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def forced(weights: Tensor, patches: Tensor, gram: Tensor, words: Tensor) -> Tensor:
+    def forced(weights: Tensor, patches: Tensor, gram: Any, words: Tensor) -> Tensor:
         if order == "_WordsFirst":
-            return cosines._WordsFirst.apply(weights, patches, gram, words)
+            return cosines._WordsFirst.apply(weights, patches, gram(), words)
         return cosines._MixtureFirst.apply(weights, patches, words)
 
-    monkeypatch.setattr(crossmodal, "mixture_cosines", forced)
+    monkeypatch.setattr(visual_tokens, "mixture_cosines", forced)
     assert_is_the_loop(build({"no_grad": "none"}, {"alignment": alignment}, class_token))
 
 

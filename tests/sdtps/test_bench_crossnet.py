@@ -1,0 +1,46 @@
+"""The benchmark measures what it says: the same work twice, compared, in JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from sdtps.__main__ import main
+from sdtps.bench import crossnet
+
+
+@pytest.mark.parametrize("form", ["released", "paper"])
+def test_prints_seconds_memory_and_agreement(
+    form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(crossnet, "VIT", crossnet.Encoder(16, True, 0.5, 0.4))
+    monkeypatch.setattr(crossnet, "SWIN", crossnet.Encoder(9, False, 0.8, 0.6))
+    # The child processes that measure memory are slow to start; they are tested below.
+    monkeypatch.setattr(crossnet, "peak_in_own_process", lambda case, way: 1.0)
+    words = ["bench", "crossnet", "--form", form, "--device", "cpu", "--repeats", "1"]
+    assert main([*words, "--pairs", "2", "3", "--block", "3", "2"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert [(c["name"], c["encoder"]["patches"]) for c in result["cases"]] == [
+        ("train", 16),
+        ("train", 9),
+        ("evaluate", 16),
+        ("evaluate", 9),
+    ]
+    for case in result["cases"]:
+        assert case["relative_difference"]["similarity"] < 1e-5
+        assert case["batched"]["seconds"] > 0 and case["loop"]["seconds"] > 0
+        if case["name"] == "train":
+            assert case["relative_difference"]["gradients"] < 1e-5
+
+
+def test_a_difference_is_seen() -> None:
+    ours, loop = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0])
+    assert crossnet.relative_difference([ours], [loop]) == pytest.approx(0.5)
+
+
+def test_peak_memory_counts_what_the_work_adds() -> None:
+    encoder = crossnet.Encoder(49, False, 0.8, 0.6)
+    case = crossnet.Case("evaluate", "laps", 32, 2, encoder, "cpu")
+    assert 1 < crossnet.peak_in_own_process(case, "loop") < 200
