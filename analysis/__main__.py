@@ -1,0 +1,52 @@
+"""python -m analysis COMMAND: collect, tables, curves, paper, check, explain, claims, report and more.
+
+Each command lives in its own module, which is imported only when it is asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from sdtps.errors import SdtpsError
+
+# Command: module with add_arguments(parser) and command(arguments) -> exit code; what it does.
+COMMANDS = {
+    "collect": ("analysis.collect_command", "every run of a study and what became of it"),
+    "tables": ("analysis.tables_command", "tables of a study, in the terminal or as files"),
+    "curves": ("analysis.curves_command", "figures of a study as PDF, SVG and PNG"),
+    "paper": ("analysis.paper_command", "tables, figures, numbers, and the PDF"),
+    "check": ("analysis.check", "fail when anything in the paper is stale, missing, mixed or edited"),
+    "explain": ("analysis.explain", "from a cell, number or figure to its runs"),
+    "claims": ("analysis.claim_report", "the verdicts of the claims ledger"),
+    "report": ("analysis.report_command", "one self-contained report.html"),
+    "import": ("analysis.import_command", "other people's logs into run folders"),
+    "export": ("analysis.export_command", "runs to TensorBoard or CSV"),
+    "patches": ("analysis.patches_command", "pictures of the patches that a run kept and dropped"),
+    "bench": ("analysis.bench", "measured speeds of this package on this machine"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    argv = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(prog="python -m analysis", description="From runs to a paper.")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    asked = next((word for word in argv if not word.startswith("-")), None)
+    for name, (module, description) in COMMANDS.items():
+        sub = commands.add_parser(name, help=description, description=f"{name}: {description}.")
+        if name == asked:
+            importlib.import_module(module).add_arguments(sub)
+    arguments = parser.parse_args(argv)
+    try:
+        return importlib.import_module(COMMANDS[arguments.command][0]).command(arguments)
+    except SdtpsError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

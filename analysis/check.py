@@ -1,0 +1,208 @@
+"""python -m analysis check: whether the paper still says what the runs say.
+
+Builds the paper's files again, elsewhere, from the same studies with the same options, and compares
+byte by byte. Fails (exit code 1) when a file is stale, missing or edited by hand, when a planned run is
+missing or code versions are mixed, when something non-finite is printed, when LaTeX's sources have
+faults, or when main.pdf is older than what it shows. Each finding says how to repair it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analysis import commands
+from sdtps.errors import SdtpsError
+
+if TYPE_CHECKING:
+    from ablations.study import Study
+
+REBUILD = "python -m analysis paper"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong.
+
+    Attributes:
+        kind: stale, edited, missing file, missing run, mixed code, not finite, lint, pdf.
+        where: a file or a run. repair: a command, or what to do.
+    """
+
+    kind: str
+    where: str
+    text: str
+    repair: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--main", type=Path, default=Path("paper/main.tex"), metavar="FILE.tex")
+    parser.add_argument("--studies-dir", type=Path, default=Path("ablations"), metavar="FOLDER")
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="FOLDER")
+    commands.add_allowances(parser)
+    parser.add_argument("--no-pdf", action="store_true", help="do not ask whether main.pdf is current")
+    parser.add_argument("--json", action="store_true", help="print findings as JSON")
+
+
+def command(arguments: argparse.Namespace) -> int:
+    findings = check(
+        arguments.main,
+        arguments.runs_dir,
+        allow_missing=arguments.allow_missing,
+        allow_mixed_code=arguments.allow_mixed_code,
+        pdf=not arguments.no_pdf,
+    )
+    if arguments.json:
+        print(json.dumps([asdict(f) for f in findings], indent=1, ensure_ascii=False))
+    else:
+        console = commands.console()
+        for finding in findings:
+            console.print(f"[red]{finding.kind}[/]  {_plain(finding.where)}: {_plain(finding.text)}")
+            console.print(f"    {_plain(finding.repair)}")
+        console.print(
+            f"[red]{len(findings)} findings[/]"
+            if findings
+            else "[green]The paper says what the runs say.[/]"
+        )
+    return 1 if findings else 0
+
+
+def _plain(text: str) -> str:
+    return text.replace("[", r"\[")
+
+
+def check(
+    main: Path,
+    runs_dir: Path,
+    *,
+    allow_missing: bool = False,
+    allow_mixed_code: bool = False,
+    pdf: bool = True,
+    studies: Sequence[Study] | None = None,
+    others: Sequence[Study] | None = None,
+) -> list[Finding]:
+    """All findings; `studies` and `others` default to those of the last build, read anew."""
+    from ablations.manifest import load_study
+    from analysis.paperfiles import INDEX
+    from analysis.pdf import outdated
+    from analysis.texlint import lint
+
+    folder = main.parent / "generated"
+    record = folder / INDEX
+    if not record.exists():
+        return [Finding("missing file", str(record), "the paper was never built", REBUILD)]
+    index = json.loads(record.read_text(encoding="utf-8"))
+    findings: list[Finding] = []
+    try:
+        if studies is None:
+            studies = [_load(s, runs_dir) for s in index["studies"]]
+        if others is None:
+            others = [load_study(Path(s["path"])) for s in index["others"]]
+    except SdtpsError as error:
+        return [Finding("stale", str(record), str(error), f"repair the manifest, then {REBUILD}")]
+    findings += _runs(studies, runs_dir, allow_missing, allow_mixed_code)
+    findings += _files(index, folder, studies, others, runs_dir)
+    findings += _not_finite(folder)
+    findings += [Finding("lint", f.where, f.text, "repair that line") for f in lint(main)]
+    if pdf and (why := outdated(main)) is not None:
+        findings.append(Finding("pdf", str(main.with_suffix(".pdf")), why, REBUILD))
+    return findings
+
+
+def _load(entry: dict[str, str], runs_dir: Path) -> Any:
+    from ablations.manifest import load_study
+    from analysis.importers.study import imported_study
+
+    path = Path(entry["path"])
+    if path.suffix in (".yaml", ".yml"):
+        return load_study(path)
+    return imported_study(entry["name"], runs_dir)
+
+
+def _runs(
+    studies: Sequence[Study], runs_dir: Path, allow_missing: bool, allow_mixed_code: bool
+) -> list[Finding]:
+    from analysis.collect import collect, refuse_to_average
+
+    collected = collect(studies, runs_dir, curves=False)
+    findings = []
+    for mark in refuse_to_average(collected, allow_missing=True, allow_mixed_code=True):
+        study = collected.study(mark.study)
+        allowed = {"missing": allow_missing, "mixed_code": allow_mixed_code}[mark.kind]
+        if allowed:
+            continue
+        runs = collected.runs.set_index("folder")
+        for folder in mark.runs:
+            run = runs.loc[folder]
+            named = f"{study.name}/{run['variant']} seed {run['seed']}"
+            one = f"--variant '{run['variant']}' --seed {run['seed']}"
+            if mark.kind == "missing":
+                text = f"{run['state']} ({mark.text})"
+                findings.append(
+                    Finding("missing run", named, text, f"python submit.py {study.path} {one}")
+                )
+            else:
+                text = f"made by code {str(run['code'])[:10]} ({mark.text})"
+                again = f"delete {folder}, then python submit.py {study.path} {one}"
+                findings.append(Finding("mixed code", named, text, again))
+    return findings
+
+
+def _files(
+    index: dict, folder: Path, studies: Sequence[Study], others: Sequence[Study], runs_dir: Path
+) -> list[Finding]:
+    """Each generated file against what the last build wrote, and against what a build writes now."""
+    from analysis.paperfiles import INDEX, Options, build, sha256
+
+    findings = []
+    edited: set[str] = set()
+    for name, digest in index["files"].items():
+        path = folder / name
+        if not path.exists():
+            findings.append(Finding("missing file", str(path), "it was built and is gone", REBUILD))
+            edited.add(name)
+        elif sha256(path) != digest:
+            text = "edited by hand: it is not what the last build wrote"
+            findings.append(Finding("edited", str(path), text, REBUILD))
+            edited.add(name)
+    options = Options(**{**index["options"], "allow_missing": True, "allow_mixed_code": True})
+    with tempfile.TemporaryDirectory() as temporary:
+        again = Path(temporary) / "generated"
+        build(studies, others, runs_dir, again, options)
+        now = json.loads((again / INDEX).read_text(encoding="utf-8"))["files"]
+    for name in sorted(now.keys() | index["files"].keys()):
+        if name in edited:
+            continue
+        path = str(folder / name)
+        if name not in index["files"]:
+            findings.append(Finding("stale", path, "the runs give a file that was not built", REBUILD))
+        elif name not in now:
+            findings.append(Finding("stale", path, "nothing asks for this file any more", REBUILD))
+        elif now[name] != index["files"][name]:
+            findings.append(
+                Finding("stale", path, "the runs or the manifest have changed since", REBUILD)
+            )
+    return findings
+
+
+def _not_finite(folder: Path) -> list[Finding]:
+    """Numbers that are none, in any generated text."""
+    findings = []
+    word = re.compile(r"(?<![\w/.-])(nan|NaN|inf|-inf|Infinity)(?![\w/.-])")
+    for path in sorted(folder.glob("**/*")):
+        if path.suffix not in (".tex", ".json", ".csv", ".md"):
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            if path.suffix == ".json" and line.lstrip().startswith('"') and '": ' not in line:
+                continue  # an element of a list of texts: a path or a name
+            if found := word.search(re.sub(r'"[^"]*"', "", line) if path.suffix == ".json" else line):
+                text = f"line {number} prints '{found[0]}'"
+                findings.append(Finding("not finite", str(path), text, f"report it; then {REBUILD}"))
+                break
+    return findings

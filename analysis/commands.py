@@ -1,0 +1,84 @@
+"""What the commands of `python -m analysis` share: which studies, which runs, how to print."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ablations.study import Study
+
+
+def add_study_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "studies",
+        nargs="*",
+        metavar="STUDY",
+        help="manifests, or names of imported studies; default: all studies that have runs",
+    )
+    parser.add_argument("--studies-dir", type=Path, default=Path("ablations"), metavar="FOLDER")
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="FOLDER")
+
+
+def add_allowances(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--allow-missing",
+        action="store_true",
+        help="go on without runs that are missing or unfinished, and say so in print",
+    )
+    parser.add_argument(
+        "--allow-mixed-code",
+        action="store_true",
+        help="put runs of different code versions into one table, and say so in print",
+    )
+
+
+def load(arguments: argparse.Namespace) -> tuple[list[Study], list[Study]]:
+    """The studies to read, and the others that ablations/ holds.
+
+    Raises:
+        ManifestError: a manifest with mistakes.
+    """
+    from ablations.manifest import load_study
+    from analysis.importers.study import imported_names, imported_study
+
+    paths = sorted(arguments.studies_dir.glob("*.yaml"))
+    every = {path.resolve(): load_study(path) for path in paths}
+    imported = imported_names(arguments.runs_dir)
+    chosen: list[Any] = []
+    for word in arguments.studies:
+        path = Path(word)
+        if path.suffix in (".yaml", ".yml"):
+            chosen.append(every.get(path.resolve()) or load_study(path))
+        else:
+            chosen.append(imported_study(word, arguments.runs_dir))
+    if not arguments.studies:
+        chosen = [s for s in every.values() if has_runs(s, arguments.runs_dir)]
+        planned = {study.name for study in chosen}
+        chosen += [imported_study(n, arguments.runs_dir) for n in imported if n not in planned]
+    names = {study.name for study in chosen}
+    return chosen, [study for study in every.values() if study.name not in names]
+
+
+def has_runs(study: Study, runs_dir: Path) -> bool:
+    return any((runs_dir / study.name).glob("*/seed*/run.json"))
+
+
+def console() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def choose(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
+    """`names`, or all that are known. Raises SdtpsError for one that is not."""
+    from sdtps.errors import SdtpsError, did_you_mean
+
+    for name in names:
+        if name not in known:
+            raise SdtpsError(f"no {what} '{name}'. {did_you_mean(name, known)}")
+    return list(names or known)

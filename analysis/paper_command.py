@@ -1,0 +1,113 @@
+"""python -m analysis paper: everything that the paper inputs, the report, and the PDF."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from analysis import commands
+from analysis.venues import VENUES
+
+if TYPE_CHECKING:
+    from ablations.study import Study
+    from analysis.collect import Collected
+
+MAIN = Path("paper/main.tex")
+LEDGER = Path("paper/claims.yaml")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    commands.add_study_arguments(parser)
+    commands.add_allowances(parser)
+    parser.add_argument("--main", type=Path, default=MAIN, metavar="FILE.tex")
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="default: generated/ beside the main file"
+    )
+    parser.add_argument("--venue", choices=sorted(VENUES), default="iclr")
+    parser.add_argument(
+        "--no-claims", action="store_true", help="leave the ledger's verdicts as they are"
+    )
+    parser.add_argument("--no-report", action="store_true", help="leave report.html out")
+    parser.add_argument("--no-pdf", action="store_true", help="stop before LaTeX")
+    parser.add_argument("--json", action="store_true", help="print what was written as JSON")
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Build. Missing seeds and mixed code stop it before anything is written, unless allowed."""
+    from analysis.collect import collect
+    from analysis.paperfiles import Options, build
+    from analysis.pdf import compile_pdf, complaints
+    from analysis.texlint import lint
+
+    started = time.perf_counter()
+    console = commands.console()
+    say = (lambda _: None) if arguments.json else (lambda text: console.print(f"[dim]{text}[/]"))
+    studies, others = commands.load(arguments)
+    folder = arguments.out or arguments.main.parent / "generated"
+    options = Options(arguments.venue, arguments.allow_missing, arguments.allow_mixed_code)
+    say("reading runs")
+    collected = collect(studies, arguments.runs_dir)
+    built = build(studies, others, arguments.runs_dir, folder, options, say=say, collected=collected)
+    if not arguments.no_claims:
+        say("testing claims")
+        _claims(folder, arguments.runs_dir, collected, studies)
+    if not arguments.no_report:
+        say("report.html")
+        _report(collected, folder)
+    faults = lint(arguments.main, folder.name)
+    for fault in faults:
+        console.print(f"[red]{fault}[/]", markup=True)
+    pdf = None
+    if not arguments.no_pdf and not faults:
+        say("LaTeX")
+        pdf = compile_pdf(arguments.main)
+        for complaint in complaints(arguments.main.with_suffix(".log")):
+            console.print(complaint, style="yellow", markup=False)
+    if arguments.json:
+        print(
+            json.dumps(
+                {
+                    "studies": [s.name for s in studies],
+                    "tables": [t.name for t in built.tables],
+                    "figures": built.figures,
+                    "numbers": len(built.macros),
+                    "marks": [mark.text for mark in built.marks],
+                    "faults": [str(f) for f in faults],
+                    "pdf": str(pdf) if pdf else None,
+                    "seconds": round(time.perf_counter() - started, 1),
+                },
+                indent=1,
+            )
+        )
+    else:
+        console.print(
+            f"{len(built.tables)} tables, {len(built.figures)} figures, {len(built.macros)} numbers "
+            f"from {len(collected.runs)} runs of {len(studies)} studies" + (f"; {pdf}" if pdf else "")
+        )
+    return 1 if faults else 0
+
+
+def _claims(folder: Path, runs_dir: Path, collected: Collected, studies: list[Study]) -> None:
+    """claims.tex, .md, .json, and their macros; skipped where the project has no ledger."""
+    from analysis.claim_report import runs_behind, write
+    from analysis.claims import evaluate, load
+    from analysis.paperclaims import write_numbers
+
+    if not LEDGER.exists():
+        return
+    claims = load(LEDGER)
+    answers = evaluate(
+        claims, runs_behind(claims, [], studies_dir=Path("ablations"), runs_dir=runs_dir)
+    )
+    write(answers, folder)
+    write_numbers(answers, folder)
+
+
+def _report(collected: Collected, folder: Path) -> None:
+    from analysis.report.command import write
+
+    claims = folder / "claims.json"
+    write(collected, folder / "report.html", claims=claims if claims.exists() else None)

@@ -1,0 +1,236 @@
+"""What the paper inputs: tables, figures, macros and glue, all below paper/generated, all from runs.
+
+Nothing here is written unless every byte of it follows from manifests, run folders and the CSV files of
+paper/reported. index.json says what each file was made from; `analysis.check` compares.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analysis import curves, figurefile, latex, macros, render, tables
+from analysis.collect import Collected, Mark, collect, refuse_to_average
+from analysis.filenames import file_name
+from analysis.latex import Tex
+from analysis.macros import Macro
+from analysis.render import TEMPLATES, write_if_changed
+from analysis.tablemodel import Column, Row, Table, text
+
+if TYPE_CHECKING:
+    from ablations.study import Study
+
+INDEX = "index.json"
+REPORTED = TEMPLATES.parent / "reported"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the build was told; part of the index, so that a check repeats exactly this build."""
+
+    venue: str = "iclr"
+    allow_missing: bool = False
+    allow_mixed_code: bool = False
+
+
+@dataclass
+class Built:
+    """What a build wrote."""
+
+    folder: Path
+    files: list[Path]
+    marks: list[Mark]
+    macros: list[Macro]
+    tables: list[Table]
+    figures: list[str] = field(default_factory=list)
+
+
+def build(
+    studies: Sequence[Study],
+    others: Sequence[Study],
+    runs_dir: Path,
+    folder: Path,
+    options: Options = Options(),
+    *,
+    say: Callable[[str], None] = lambda _: None,
+    collected: Collected | None = None,
+) -> Built:
+    """Write every generated file of the paper for `studies`; `others` are named as not run.
+
+    Raises:
+        AggregationError: missing seeds or mixed code that `options` do not allow.
+    """
+    say("reading runs")
+    collected = collected or collect(studies, runs_dir)
+    marks = refuse_to_average(
+        collected, allow_missing=options.allow_missing, allow_mixed_code=options.allow_mixed_code
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    built = Built(folder, [], marks, [], [])
+    for study in studies:
+        say(f"tables of {study.name}")
+        for made in tables.tables(collected, study, marks):
+            built.tables.append(made)
+            built.files += render.write(made, folder / "tables")
+        for drawn in curves.figures(collected, study, marks, options.venue):
+            say(f"figure {drawn.name}")
+            built.figures.append(drawn.name)
+            built.files += figurefile.write(drawn, folder / "figures")
+        built.macros += macros.macros(collected, study)
+    overview = studies_table(collected, studies, others)
+    for made in (overview, *reported_tables()):
+        built.tables.append(made)
+        built.files += render.write(made, folder / "tables")
+    _glue(built, studies, others)
+    _remove_strangers(built)
+    _index(built, studies, others, options)
+    return built
+
+
+def _glue(built: Built, studies: Sequence[Study], others: Sequence[Study]) -> None:
+    """numbers.tex and .json, available.tex, results.tex, appendix.tex."""
+    origin = [f"study {s.name}, manifest {s.digest[:10]}" for s in studies]
+    origin.append("made by python -m analysis paper; do not edit")
+    data = {
+        m.name: {"text": m.text, "runs": list(m.runs), "seeds": {str(s): v for s, v in m.seeds}}
+        for m in built.macros
+    }
+    environment = latex.environment(TEMPLATES)
+    values: dict[str, Any] = {
+        "origin": [Tex(line) for line in origin],
+        "studies": [_for_template(s) for s in studies],
+        "others": [_for_template(s) for s in others],
+        "marks": [mark.text for mark in built.marks],
+    }
+    texts = {
+        "numbers.tex": macros.numbers_file(built.macros, origin),
+        "numbers.json": json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
+        **{
+            f"{name}.tex": environment.get_template(f"{name}.tex.j2").render(values)
+            for name in ("available", "results", "appendix")
+        },
+    }
+    for name, content in texts.items():
+        write_if_changed(built.folder / name, content.encode())
+        built.files.append(built.folder / name)
+
+
+def _for_template(study: Study) -> dict[str, Any]:
+    return {
+        "name": Tex(study.name),
+        "title": study.title,
+        "notes": study.notes,
+        "tables": [Tex(file_name(study, t.name)) for t in study.tables],
+        "figures": [Tex(file_name(study, f.name)) for f in study.figures],
+        "task": study.task,
+    }
+
+
+def _remove_strangers(built: Built) -> None:
+    """Files of an earlier build that this one did not make would be read as its results."""
+    mine = set(built.files)
+    for part in ("tables", "figures"):
+        for path in (built.folder / part).glob("*.*"):
+            if path not in mine:
+                path.unlink()
+
+
+def _index(built: Built, studies: Sequence[Study], others: Sequence[Study], options: Options) -> None:
+    index = {
+        "options": vars(options),
+        "studies": [{"name": s.name, "path": str(s.path), "digest": s.digest} for s in studies],
+        "others": [{"name": s.name, "path": str(s.path), "digest": s.digest} for s in others],
+        "files": {str(p.relative_to(built.folder)): sha256(p) for p in sorted(built.files)},
+    }
+    content = json.dumps(index, indent=1, ensure_ascii=False) + "\n"
+    write_if_changed(built.folder / INDEX, content.encode())
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+# -- tables that belong to no study ---------------------------------------------------------------
+
+
+def studies_table(collected: Collected, studies: Sequence[Study], others: Sequence[Study]) -> Table:
+    """Every study of this project, and how many of its runs the paper has."""
+    rows = []
+    for study in (*studies, *others):
+        here = study in studies
+        runs = collected.runs_of(study.name) if here else None
+        done = int((runs["state"] == "completed").sum()) if runs is not None else 0
+        rows.append(
+            Row(
+                study.name,
+                (
+                    text(study.name),
+                    text(study.title),
+                    text(f"{len(study.variants)} × {len(study.seeds)}"),
+                    text(
+                        f"{done}/{len(study.variants) * len(study.seeds)}" if here else "not run here"
+                    ),
+                ),
+            )
+        )
+    columns = (
+        Column("study", "Study", align="l"),
+        Column("title", "What it asks", align="l", width=0.42),
+        Column("size", "Variants × seeds"),
+        Column("runs", "Completed"),
+    )
+    return Table(
+        name="studies",
+        study="",
+        title="Studies",
+        columns=columns,
+        rows=tuple(rows),
+        caption=(
+            "The studies of this project and the runs behind this paper. Studies that were not run on "
+            "this machine have no results here, and none are assumed.",
+        ),
+        origin=("made by python -m analysis paper; do not edit",),
+    )
+
+
+def reported_tables() -> list[Table]:
+    """Numbers that others report, from paper/reported: shown as theirs, next to nothing of ours."""
+    made = []
+    for spec in json.loads((REPORTED / "tables.json").read_text(encoding="utf-8")):
+        with (REPORTED / spec["csv"]).open(encoding="utf-8", newline="") as stream:
+            lines = [
+                line
+                for line in csv.DictReader(stream)
+                if all(line[key] == value for key, value in spec.get("where", {}).items())
+            ]
+        columns = tuple(
+            Column(c["key"], c["label"], align=c.get("align", "c"), width=c.get("width"))
+            for c in spec["columns"]
+        )
+        rows = tuple(
+            Row(str(number), tuple(text(_in_words(line[c.key]) or "--") for c in columns))
+            for number, line in enumerate(lines)
+        )
+        made.append(
+            Table(
+                name=spec["name"],
+                study="",
+                title=spec["caption"],
+                columns=columns,
+                rows=rows,
+                caption=(spec["caption"],),
+                origin=(f"numbers of others, from paper/reported/{spec['csv']}; do not edit",),
+            )
+        )
+    return made
+
+
+def _in_words(value: str) -> str:
+    """A report of a NaN is a report, and must not look like a fault of this paper."""
+    return re.sub(r"\bNaN\b", "not a number", value)
