@@ -77,6 +77,8 @@ def submit(
     order = _Order(study, runs_dir, executor, entry or os.environ.get(ENTRY_VARIABLE, ENTRY))
     repair.repair(runs, runs_dir)
     again = {Path(p).resolve() for p in (*replace, *over)}
+    # Read before the states are told: a claim made meanwhile is then not the one that was judged.
+    order.judged = {folder: claims.read(folder) for folder in (run.folder(runs_dir) for run in runs)}
     wanted = []
     for run, status in zip(runs, run_states(runs, runs_dir), strict=True):
         folder = run.folder(runs_dir)
@@ -114,6 +116,7 @@ class _Order:
     entry: str
     report: SubmitReport = field(default_factory=SubmitReport)
     over: frozenset[Path] = frozenset()
+    judged: dict[Path, Claim | None] = field(default_factory=dict)
 
     def send(self, runs: list[RunSpec], slots: int | None) -> None:
         frozen = snapshot.freeze(self.runs_dir)
@@ -199,7 +202,7 @@ class _Order:
             run_folder = run.folder(self.runs_dir)
             fresh = not run_folder.exists()
             run_folder.mkdir(parents=True, exist_ok=True)
-            earlier = claims.read(run_folder)
+            earlier = self.judged[run_folder]
             source = held.submission.claim_file
             if earlier is None:
                 won = claims.take(run_folder, source)
@@ -215,6 +218,7 @@ class _Order:
         """The run folders' own files, then the intent."""
         labels = {v.name: v.label for v in self.study.variants.values()}
         for run, folder in zip(held.runs, held.folders, strict=True):
+            repair.sweep(folder)
             if folder in self.over:
                 repair.put_aside(folder, self.runs_dir)
             record = {

@@ -63,6 +63,12 @@ def _settle(work: Submission, members: list[tuple[Path, Claim]]) -> None:
         work.discard()
 
 
+def sweep(folder: Path) -> None:
+    """Remove temporary files that a killed writer left in a run folder that is ours now."""
+    for file in folder.glob(".*.tmp"):
+        file.unlink(missing_ok=True)
+
+
 def put_aside(folder: Path, runs_dir: Path) -> None:
     """Move what a run holds, but for its claim, to runs/_aside/: it starts from nothing.
 

@@ -231,7 +231,7 @@ LOOKUP_PAUSES: Sequence[float] = (0, 3, 6, 12)
 
 
 def find_array(name: str) -> str | None:
-    """The id of the array called `name`, asked for repeatedly: a controller's first answer may be empty.
+    """The id of the array called `name`, asked repeatedly: a controller's first answer may be empty.
 
     Returns:
         None where every answer was that there is no such job.

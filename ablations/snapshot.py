@@ -23,8 +23,12 @@ CODE = "_code"
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def freeze(runs_dir: Path, root: Path = ROOT) -> Path:
-    """The snapshot of the code in `root`, made if it is not there yet. Equal code shares one folder."""
+def freeze(runs_dir: Path, root: Path | None = None) -> Path:
+    """The snapshot of the code in `root` (this checkout), made if it is not there yet.
+
+    Equal code shares one folder.
+    """
+    root = ROOT if root is None else root
     files = _files(root)
     contents = {name: (root / name).read_bytes() for name in files}
     digest = hashlib.sha256()

@@ -1,0 +1,244 @@
+"""Submission to a scheduler that misbehaves: nothing twice, nothing lost, and its own words when it refuses."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from ablations import dispatch, slurm
+from ablations.chunks import chunks
+from ablations.status import run_states
+from ablations.study import Study
+from sdtps.errors import SubmissionError
+from tests.ablations import plant
+from tests.ablations.fakes import Fakes
+
+
+def _tree(folder: Path) -> set[str]:
+    """Every file and folder, but for the shared ones of the store: frozen code and the queue's cache."""
+    return {
+        str(p.relative_to(folder))
+        for p in folder.rglob("*")
+        if "_code" not in p.parts and not p.name.startswith(".squeue")
+    }
+
+
+def _submit(study: Study, runs: Path) -> dispatch.SubmitReport:
+    return dispatch.submit(study, study.runs(), runs)
+
+
+def _states(study: Study, runs: Path) -> list[str]:
+    (runs / f".squeue-{os.getuid()}.json").unlink(missing_ok=True)
+    return [s.state for s in run_states(study.runs(), runs)]
+
+
+def test_runs_of_one_resource_class_are_one_array_and_are_sent_once(
+    tmp_path: Path, fakes: Fakes
+) -> None:
+    study = plant.study(
+        tmp_path, ["ok", "raise", "exit3"], seeds=2, own={"exit3": "{partition: other}"}
+    )
+    report = _submit(study, tmp_path / "runs")
+    assert [a["count"] for a in fakes.arrays()] == [4, 2]
+    assert report.jobs == ["1", "2"]
+    assert _states(study, tmp_path / "runs") == ["queued"] * 6
+    again = _submit(study, tmp_path / "runs")
+    assert (again.submitted, again.sbatch_calls, len(again.skipped)) == ([], 0, 6)
+    assert len(fakes.calls("sbatch")) == 2
+
+
+def test_deleting_one_run_folder_submits_exactly_that_run(tmp_path: Path, fakes: Fakes) -> None:
+    study = plant.study(tmp_path, ["ok", "raise", "exit3"])
+    _submit(study, tmp_path / "runs")
+    gone = study.runs()[1].folder(tmp_path / "runs")
+    shutil.rmtree(gone)
+    assert _submit(study, tmp_path / "runs").submitted == [gone]
+    assert fakes.submitted_runs().count(str(gone)) == 2
+
+
+def test_a_refusal_shows_sbatch_s_words_and_the_key_and_leaves_nothing(
+    tmp_path: Path, fakes: Fakes
+) -> None:
+    study = plant.study(tmp_path, ["ok", "raise"])
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    words = (
+        "sbatch: error: invalid partition specified: nope\nsbatch: error: Batch job submission failed"
+    )
+    fakes.answer("sbatch", {"exit": 1, "stderr": words})
+    with pytest.raises(SubmissionError) as error:
+        _submit(study, runs)
+    assert "invalid partition specified: nope" in str(error.value)
+    assert "resources.partition" in str(error.value)
+    assert _tree(runs) <= {"endings", "endings/_jobs"}
+    assert _states(study, runs) == ["planned", "planned"]
+    assert len(_submit(study, runs).submitted) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        ("Invalid account or account/partition combination specified", "resources.account"),
+        ("Invalid qos specification", "resources.qos"),
+        ("Requested time limit is invalid (missing or exceeds some limit)", "resources.timeout_min"),
+        ("Memory specification can not be satisfied", "resources.mem_gb"),
+        ("Invalid generic resource (gres) specification", "resources.gpus"),
+        ("Invalid feature specification", "resources.constraint"),
+    ],
+)
+def test_the_key_behind_a_complaint_is_named(words: str, key: str) -> None:
+    assert (slurm.key_to_change(words) or "").split(",")[0].startswith(key) or (
+        words.startswith("Invalid account") and slurm.key_to_change(words) == "resources.partition"
+    )
+
+
+def test_a_banner_with_a_job_number_is_not_the_job(tmp_path: Path, fakes: Fakes) -> None:
+    study = plant.study(tmp_path, ["ok"])
+    banner = "*** Welcome! Last week job 12 was the longest. ***\n"
+    fakes.answer("sbatch", {"act": True, "stdout": f"{banner}1;cluster\n"})
+    assert _submit(study, tmp_path / "runs").jobs == ["1"]
+
+
+def test_an_unclear_answer_is_looked_up_by_name_before_anything_is_sent_again(
+    tmp_path: Path, fakes: Fakes
+) -> None:
+    study = plant.study(tmp_path, ["ok", "raise"])
+    timed_out = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+    fakes.answer("sbatch", {"act": True, "stdout": "", "stderr": timed_out, "exit": 1})
+    fakes.answer("squeue", {"stdout": ""}, None)  # the first answer is empty
+    report = _submit(study, tmp_path / "runs")
+    assert report.jobs == ["1"]
+    assert len(fakes.calls("sbatch")) == 1
+    assert _states(study, tmp_path / "runs") == ["queued", "queued"]
+
+
+def test_an_unclear_answer_without_a_job_gives_the_runs_back(tmp_path: Path, fakes: Fakes) -> None:
+    study = plant.study(tmp_path, ["ok"])
+    fakes.answer("sbatch", {"stdout": "submitted, thank you\n"})
+    with pytest.raises(SubmissionError, match="squeue knows no job"):
+        _submit(study, tmp_path / "runs")
+    assert _states(study, tmp_path / "runs") == ["planned"]
+    assert len(_submit(study, tmp_path / "runs").submitted) == 1
+
+
+def test_without_any_answer_runs_stay_claimed_until_the_scheduler_speaks(
+    tmp_path: Path, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = plant.study(tmp_path, ["ok", "raise"])
+    runs = tmp_path / "runs"
+    lost = {"act": True, "stdout": "", "stderr": "sbatch: error: Socket timed out", "exit": 1}
+    down = {"exit": 1, "stderr": "slurm_load_jobs error: Unable to contact slurm controller"}
+    fakes.answer("sbatch", lost)
+    fakes.answer("squeue", *[down] * 3)
+    with pytest.raises(SubmissionError, match="Nobody knows"):
+        _submit(study, runs)
+    # Another process later, while the controller still is away, then when it is back.
+    monkeypatch.setattr("ablations.processes.Process.alive", lambda _: False)
+    fakes.answer("squeue", *[down] * 5)
+    assert _submit(study, runs).submitted == []
+    assert _states(study, runs) == ["queued", "queued"]
+    (fakes.folder / "squeue.script").unlink()
+    assert _submit(study, runs).submitted == []
+    assert len(fakes.calls("sbatch")) == 1
+    assert _states(study, runs) == ["queued", "queued"]
+
+
+def test_more_runs_than_indices_are_cut_and_share_the_throttle(tmp_path: Path, fakes: Fakes) -> None:
+    study = plant.study(tmp_path, ["ok"], seeds=1002, resources="{max_parallel: 7}")
+    texts = dispatch.render(study, study.runs(), tmp_path / "runs")
+    arrays = [re.search(r"--array=0-(\d+)%(\d+)", text) for text in texts]
+    found = [(int(m[1]) + 1, int(m[2])) for m in arrays if m]
+    assert sum(count for count, _ in found) == 1002
+    assert all(count <= 1000 for count, _ in found)
+    assert sum(throttle for _, throttle in found) == 7
+
+
+def test_a_throttle_below_the_number_of_arrays_makes_them_wait_for_each_other(tmp_path: Path) -> None:
+    study = plant.study(tmp_path, ["ok"], seeds=25, resources="{max_parallel: 2}")
+    parts = chunks(study.runs(), 10)
+    assert [len(part.runs) for part in parts] == [8, 8, 9]
+    assert [part.throttle for part in parts] == [2, 2, 2]
+    assert [part.after_previous for part in parts] == [False, True, True]
+
+
+def test_submitting_from_inside_a_job_passes_on_the_cluster_but_not_the_job(
+    tmp_path: Path, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", "/etc/cluster.conf")
+    for name in ("SLURM_JOB_ID", "SLURM_CPU_BIND", "SBATCH_PARTITION", "SRUN_CPUS_PER_TASK", "RANK"):
+        monkeypatch.setenv(name, "7")
+    study = plant.study(tmp_path, ["ok"])
+    _submit(study, tmp_path / "runs")
+    env = fakes.calls("sbatch")[0]["env"]
+    assert env["SLURM_CONF"] == "/etc/cluster.conf"
+    leaked = {"SLURM_JOB_ID", "SLURM_CPU_BIND", "SBATCH_PARTITION", "SRUN_CPUS_PER_TASK", "RANK"}
+    assert not leaked & set(env)
+
+
+def test_a_retried_run_starts_over_only_where_asked_and_keeps_what_it_had(
+    tmp_path: Path, fakes: Fakes
+) -> None:
+    study = plant.study(tmp_path, ["ok", "raise"])
+    runs = tmp_path / "runs"
+    _submit(study, runs)
+    folders = [run.folder(runs) for run in study.runs()]
+    for index, folder in enumerate(folders):
+        (folder / "checkpoint.pt").write_text("weights")
+        fakes.set(f"1_{index}", state="FAILED", status=256)
+    assert _states(study, runs) == ["failed", "failed"]
+    report = dispatch.submit(study, study.runs(), runs, replace=folders[:1], over=folders[1:])
+    assert sorted(report.submitted) == sorted(folders)
+    assert (folders[0] / "checkpoint.pt").exists()
+    assert not (folders[1] / "checkpoint.pt").exists()
+    assert len(list((runs / "_aside").rglob("checkpoint.pt"))) == 1
+    assert _states(study, runs) == ["queued", "queued"]
+
+
+def _race(study: Study, runs: Path, start: float) -> None:
+    time.sleep(max(0.0, start - time.time()))
+    dispatch.submit(study, study.runs(), runs)
+
+
+def test_four_processes_that_submit_200_runs_at_once_queue_200_jobs(
+    tmp_path: Path, fakes: Fakes
+) -> None:
+    study = plant.study(tmp_path, ["ok"], seeds=200)
+    context = multiprocessing.get_context("fork")
+    start = time.time() + 0.5
+    racers = [context.Process(target=_race, args=(study, tmp_path / "runs", start)) for _ in range(4)]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join()
+    assert [racer.exitcode for racer in racers] == [0] * 4
+    counted = Counter(fakes.submitted_runs())
+    assert len(counted) == 200
+    assert set(counted.values()) == {1}
+
+
+def test_an_sbatch_that_outlives_its_submitter_is_found(
+    tmp_path: Path, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = plant.study(tmp_path, ["ok", "raise"])
+    fakes.answer("sbatch", {"sleep": 1.0, "act": True})
+    racer = multiprocessing.get_context("fork").Process(
+        target=_race, args=(study, tmp_path / "runs", 0.0)
+    )
+    racer.start()
+    while not fakes.calls("sbatch"):
+        time.sleep(0.05)
+    assert racer.pid is not None
+    os.kill(racer.pid, signal.SIGKILL)
+    racer.join()
+    monkeypatch.setattr(slurm, "LOOKUP_PAUSES", (0, 0.5, 1, 1, 2))
+    assert _submit(study, tmp_path / "runs").submitted == []
+    assert len(fakes.arrays()) == 1
+    assert _states(study, tmp_path / "runs") == ["queued", "queued"]
