@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ablations.spec import FigureSpec, MetricSpec, Reported, Resources, TableSpec
-from sdtps.config import Config, identity, resolved
-from sdtps.config.identity import flatten
+from sdtps.config import Config, resolved
+from sdtps.config.identity import flatten, identities
 from sdtps.runfolder import folder_name
 
 
@@ -89,9 +89,9 @@ class Study:
     @cached_property
     def _runs(self) -> tuple[RunSpec, ...]:
         return tuple(
-            RunSpec(self.name, v.name, v.slug, seed, v.config, identity(v.config, seed), v.resources)
+            RunSpec(self.name, v.name, v.slug, seed, v.config, digits, v.resources)
             for v in self.variants.values()
-            for seed in self.seeds
+            for seed, digits in zip(self.seeds, identities(v.config, self.seeds), strict=True)
         )
 
     def runs(self) -> list[RunSpec]:

@@ -65,22 +65,50 @@ class RunFolder:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self.config_file = self.path / "config.yaml"
-        self.run_file = self.path / "run.json"
-        self.metrics_file = self.path / "metrics.jsonl"
-        self.status_file = self.path / "status.json"
-        self.checkpoint_file = self.path / "checkpoint.pt"
-        self.result_file = self.path / "result.json"
-        self.log_file = self.path / "train.log"
-        self.claim_file = self.path / "claim.json"
-        self.submitit_folder = self.path / "submitit"
+
+    # Made when asked for: ten thousand runs are looked at in a second or two.
+    @property
+    def config_file(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def run_file(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def status_file(self) -> Path:
+        return self.path / "status.json"
+
+    @property
+    def checkpoint_file(self) -> Path:
+        return self.path / "checkpoint.pt"
+
+    @property
+    def result_file(self) -> Path:
+        return self.path / "result.json"
+
+    @property
+    def log_file(self) -> Path:
+        return self.path / "train.log"
+
+    @property
+    def claim_file(self) -> Path:
+        return self.path / "claim.json"
+
+    @property
+    def submitit_folder(self) -> Path:
+        return self.path / "submitit"
 
     # -- written at submission ------------------------------------------------------------------
 
     def create(self, config: Config, run: Mapping[str, Any]) -> None:
         """Make the folder with its configuration and provenance.
 
-        A folder that exists gets the configuration as it is now: where data lie, workers and the like are
+        A folder that exists gets the configuration as it is now: where data lie, workers and so on are
         not part of the identity in its name. `run` holds at least study, variant, seed, identity; see
         `sdtps.provenance` for the rest.
         """

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -53,10 +54,14 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def identity(config: BaseModel, seed: int) -> str:
     """Ten hexadecimal digits that name this configuration and seed."""
+    return identities(config, [seed])[0]
+
+
+def identities(config: BaseModel, seeds: Sequence[int]) -> list[str]:
+    """`identity` for each of several seeds, looking at the configuration once."""
     flat = {k: v for k, v in flatten(resolved(config)).items() if k not in NOT_IN_IDENTITY}
     for key in BY_FILE_NAME & flat.keys():
         flat[key] = PurePath(flat[key]).name
-    text = json.dumps(
-        {"version": IDENTITY_VERSION, "seed": seed, "config": flat}, sort_keys=True, allow_nan=False
-    )
-    return hashlib.sha256(text.encode()).hexdigest()[:10]
+    text = json.dumps(flat, sort_keys=True, allow_nan=False)
+    named = (f'{{"config": {text}, "seed": {seed}, "version": {IDENTITY_VERSION}}}' for seed in seeds)
+    return [hashlib.sha256(name.encode()).hexdigest()[:10] for name in named]
