@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     names = ", ".join(f.name for f in autodetect.FORMATS)
     parser.add_argument("--as", dest="format", metavar="FORMAT", help=f"do not guess: {names}")
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="default: runs")
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="FOLDER")
     parser.add_argument(
         "--strict", action="store_true", help="write nothing if any line cannot be read"
     )
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
             for line in imported.unread:
                 print(f"      not read: {imported.source.name} {line}")
             if not (refused or arguments.dry_run):
-                folder.write(imported, name, arguments.runs)
+                folder.write(imported, name, arguments.runs_dir)
     for complaint in complaints:
         print(complaint, file=sys.stderr)
     if refused:

@@ -34,7 +34,7 @@ class ImportedVariant:
     slug: str
     label: str
     config: dict[str, str]
-    overrides: dict[str, str]  # settings in which the variants of the study differ
+    overrides: dict[str, str]  # settings in which it differs from the baseline
     components: dict[str, bool] = field(default_factory=dict)
     label_tex: str | None = None
     source: str | None = None  # the file it was read from
@@ -103,8 +103,9 @@ def imported_study(name: str, runs_dir: Path | str) -> ImportedStudy:
     by_variant: dict[str, dict[str, Any]] = {}
     for record in records:
         by_variant.setdefault(str(record["variant"]), record)
-    differing = _differing([r.get("imported_config") or {} for r in by_variant.values()])
-    variants = {variant: _variant(variant, record, differing) for variant, record in by_variant.items()}
+    baseline = _baseline(by_variant)
+    usual = by_variant[baseline].get("imported_config") or {}
+    variants = {variant: _variant(variant, record, usual) for variant, record in by_variant.items()}
     metrics = _metrics(records)
     seeds = sorted({int(record.get("seed", 0)) for record in records})
     dataset = {str(record["imported"]["facts"].get("dataset") or "") for record in records} - {""}
@@ -113,7 +114,7 @@ def imported_study(name: str, runs_dir: Path | str) -> ImportedStudy:
         path=place,
         variants=variants,
         seeds=tuple(seeds),
-        baseline=_baseline(variants),
+        baseline=baseline,
         metrics=metrics,
         digest=hash_of(records),
         title=f"{name} ({', '.join(sorted(dataset))}, imported)" if dataset else f"{name} (imported)",
@@ -152,7 +153,7 @@ def hash_of(records: Sequence[dict[str, Any]]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _variant(name: str, record: dict[str, Any], differing: set[str]) -> ImportedVariant:
+def _variant(name: str, record: dict[str, Any], usual: dict[str, Any]) -> ImportedVariant:
     config = {str(k): str(v) for k, v in (record.get("imported_config") or {}).items()}
     imported = record["imported"]
     label = str(record.get("label") or name)
@@ -161,26 +162,18 @@ def _variant(name: str, record: dict[str, Any], differing: set[str]) -> Imported
         slug=slug(name),
         label=label,
         config=config,
-        overrides={key: config[key] for key in sorted(differing) if key in config},
+        overrides={k: v for k, v in config.items() if v != str(usual.get(k))},
         components=dict(imported.get("components") or {}),
         source=f"{imported.get('source_folder')}/{imported.get('source')}",
         note="; ".join(imported.get("notes") or []),
     )
 
 
-def _differing(configs: Sequence[dict[str, Any]]) -> set[str]:
-    keys = {key for config in configs for key in config}
-    return {key for key in keys if len({str(config.get(key)) for config in configs}) > 1}
-
-
-def _baseline(variants: dict[str, ImportedVariant]) -> str:
-    """The variant that is called so, or has no component, or else the first."""
-    for variant in variants.values():
-        if variant.label == "baseline":
-            return variant.name
-    return next(
-        (v.name for v in variants.values() if "baseline" in v.name.lower()), next(iter(variants))
-    )
+def _baseline(records: dict[str, dict[str, Any]]) -> str:
+    """The variant that is called so, by its label or by its name, or else the first."""
+    labelled = [name for name, record in records.items() if record.get("label") == "baseline"]
+    named = [name for name in records if "baseline" in name.lower()]
+    return next(iter([*labelled, *named, *records]))
 
 
 def _metrics(records: Sequence[dict[str, Any]]) -> dict[str, MetricSpec]:

@@ -54,7 +54,7 @@ def write(paths: Sequence[Path], output: Path, *, count: int = 4, initial: bool 
     shown = "; ".join(r.label for r in runs)
     text = (
         f"Patches of {len(names)} test images of {dataset.name} in their three modalities. {shown}. "
-        "Dark: dropped; plain: kept; orange: share in the aggregated tokens, relative to the largest "
-        "share in the image."
+        "Dark: dropped; plain: kept; orange: share in the aggregated tokens, faint where it is that of "
+        "every kept patch, strongest from three times that."
     )
     atomic.write_text(output.with_suffix(".txt"), text + "\n")

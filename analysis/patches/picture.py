@@ -1,8 +1,8 @@
 """Patch maps as one PNG: a row for each image, three modalities side by side for each run.
 
 Dropped patches are dark and grey. Kept ones show the image; the orange on them is as strong as their
-share in the aggregated tokens, relative to the largest share in that image and modality. White lines
-run between kept and dropped.
+share in the aggregated tokens, relative to an even share among the kept. White lines run between kept
+and dropped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ TILE = 96  # pixels: the shorter side of an image
 GAP, GROUP_GAP, MARGIN = 4, 18, 14
 HEAD = 46  # two lines of text above each group
 ORANGE = np.array([230, 159, 0], dtype=np.float64)
-STRONGEST = 0.75  # opacity of the largest share
+# Opacity of a share, as a multiple of the even share 1/K: an even one is faint, so that a network that
+# weighs nothing looks like it; from three times on it is as strong as it gets.
+STRONGEST, MOST = 0.75, 3.0
 DROPPED = 0.25  # brightness of dropped patches
 PAPER, INK, MUTED = (255, 255, 255), (28, 33, 39), (92, 102, 112)
 NAMES = {"rgb": "RGB", "nir": "NIR", "tir": "TIR"}
@@ -66,7 +68,9 @@ def draw(images: Images, runs: Sequence[RunMaps]) -> bytes:
                 sheet.paste(picture, (x, y))
                 if run is not None and run.maps:
                     _borders(pen, run.maps[row][modality].kept, (x, y), tile)
-    legend = "dark: dropped · plain: kept · orange: share in the aggregated tokens"
+    legend = (
+        "dark: dropped · plain: kept · orange: share in the aggregated tokens, faint where it is even"
+    )
     pen.text(
         (MARGIN, total[1] - MARGIN), fitted(legend, total[0] - 2 * MARGIN, 11), MUTED, font(11), "ls"
     )
@@ -84,7 +88,8 @@ def painted(pixels: np.ndarray, patch_map: PatchMap) -> np.ndarray:
     grey = np.repeat(image.mean(axis=2, keepdims=True), 3, axis=2) * DROPPED
     result = np.where(kept, image, grey)
     if patch_map.weight is not None and patch_map.weight.max() > 0:
-        opacity = STRONGEST * patch_map.weight / patch_map.weight.max()
+        multiple = patch_map.weight * patch_map.kept.sum()
+        opacity = STRONGEST * np.minimum(multiple / MOST, 1.0)
         opacity = np.kron(opacity, np.ones(size))[..., None] * kept
         result = (1 - opacity) * result + opacity * ORANGE
     return np.floor(result + 0.5).astype(np.uint8)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from analysis.collect import Collected, refuse_to_average
+from analysis.report.audit import audit_parts
 from analysis.report.page import page
 from analysis.report.payload import payload
 from sdtps import atomic
 from sdtps.errors import SdtpsError
+
+CLAIMS = Path("paper/generated/claims.json")
 
 
 class ReportError(SdtpsError):
@@ -24,10 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `report` beside the choice of studies."""
     parser.add_argument("-o", "--output", type=Path, default=Path("report.html"))
     parser.add_argument("--title", default="SDTPS results")
-    parser.add_argument("--audit", type=Path, help="audit.json; default: found below --runs")
     parser.add_argument(
-        "--claims", type=Path, help="claims.json; default: paper/generated/claims.json if it exists"
+        "--audit", type=Path, nargs="*", default=[], help="files of `python -m sdtps audit --json`"
     )
+    parser.add_argument("--claims", type=Path, help=f"claims.json; default: {CLAIMS} if it exists")
     parser.add_argument(
         "--patches",
         type=Path,
@@ -42,7 +45,7 @@ def write(
     output: Path,
     *,
     title: str = "SDTPS results",
-    audit: Path | None = None,
+    audits: Sequence[Path] = (),
     claims: Path | None = None,
     patches: Sequence[Path] = (),
 ) -> None:
@@ -53,15 +56,40 @@ def write(
     """
     from analysis.tables import tables
 
+    audit = [part for path in audits for part in _audit(path)] if audits else None
     marks = refuse_to_average(collected, allow_missing=True, allow_mixed_code=True)
     data = payload(
         collected,
         tables={study.name: tables(collected, study, marks) for study in collected.studies},
-        audit=None if audit is None else audit_parts(_json(audit)),
+        audit=audit,
         claims=None if claims is None else claim_entries(_json(claims)),
         pictures=[picture(path) for path in patches],
     )
     atomic.write_text(output, page(title, data))
+
+
+def run(arguments: argparse.Namespace, collected: Collected) -> int:
+    """Write the report that the options of `add_arguments` ask for."""
+    claims = arguments.claims
+    if claims is None and CLAIMS.is_file():
+        claims = CLAIMS
+    write(
+        collected,
+        arguments.output,
+        title=arguments.title,
+        audits=arguments.audit,
+        claims=claims,
+        patches=arguments.patches,
+    )
+    print(arguments.output)
+    return 0
+
+
+def _audit(path: Path) -> list[dict[str, Any]]:
+    try:
+        return audit_parts(_json(path))
+    except (KeyError, TypeError) as error:
+        raise ReportError(f"{path}: not an audit: {error}") from None
 
 
 def claim_entries(document: Any) -> list[dict[str, Any]]:
@@ -77,44 +105,6 @@ def claim_entries(document: Any) -> list[dict[str, Any]]:
         }
         for claim in document["claims"]
     ]
-
-
-def audit_parts(document: Any) -> list[dict[str, Any]]:
-    """An audit.json as tables of text: each list of equal records in it becomes one table."""
-    parts: list[dict[str, Any]] = []
-    _gather(document, "Audit", parts)
-    return parts
-
-
-def _gather(value: Any, title: str, parts: list[dict[str, Any]]) -> None:
-    if isinstance(value, Mapping):
-        plain = {k: v for k, v in value.items() if not isinstance(v, Mapping | list)}
-        if plain:
-            rows = [[str(k), _shown(v)] for k, v in plain.items()]
-            parts.append({"title": title, "notes": [], "columns": ["", "Value"], "rows": rows})
-        for key, inner in value.items():
-            if isinstance(inner, Mapping | list):
-                _gather(inner, str(key), parts)
-    elif isinstance(value, list) and value and all(isinstance(v, Mapping) for v in value):
-        columns = list(dict.fromkeys(key for row in value for key in row))
-        rows = [[_shown(row.get(c)) for c in columns] for row in value]
-        parts.append({"title": title, "notes": [], "columns": [str(c) for c in columns], "rows": rows})
-    elif isinstance(value, list):
-        parts.append({"title": title, "notes": [_shown(v) for v in value], "columns": [], "rows": []})
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, list):
-        return ", ".join(_shown(v) for v in value)
-    if isinstance(value, Mapping):
-        return ", ".join(f"{k}: {_shown(v)}" for k, v in value.items())
-    return str(value)
 
 
 def picture(path: Path) -> dict[str, str]:

@@ -6,7 +6,9 @@ is printed in a table.
 
 from __future__ import annotations
 
+import glob
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import pandas as pd
 
 from analysis import numbers, tablemodel
 from analysis.collect import Collected, refuse_to_average
+from analysis.explain import rerun
 from analysis.palette import Style, palette
 from analysis.report import logs, series
 from analysis.tablemodel import Table
@@ -217,7 +220,12 @@ def where(folder: Path, runs_dir: Path) -> str:
 
 
 def _rerun(study: Any, record: Mapping[Any, Any]) -> str:
-    return f"python -m sdtps run {record['folder']}"
+    """The command that runs exactly this run: for the first time, or again as `explain` has it."""
+    if record["state"] == "missing":
+        variant = glob.escape(str(record["variant"]))
+        words = ["python", "submit.py", str(study.path), "--variant", variant]
+        return shlex.join([*words, "--seed", str(record["seed"])])
+    return "\n".join(rerun([{str(key): value for key, value in record.items()}]))
 
 
 def _source(written: Mapping[str, Any]) -> str | None:

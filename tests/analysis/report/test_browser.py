@@ -35,13 +35,15 @@ def report(tmp_path_factory: pytest.TempPathFactory, collected: Collected) -> Pa
         ]
     }
     (folder / "claims.json").write_text(json.dumps(claims))
-    audit = {"parameters": [{"module": "score_mlp", "gradient": 0.0, "verdict": "learns nothing"}]}
+    gradient = {"variant": HOSTILE, "when": "initial", "part": "score_mlp", "state": "zero"}
+    finding = {"variant": HOSTILE, "severity": "warning", "text": "the score MLP learns nothing"}
+    audit = {"study": "demo", "baseline": "topk", "findings": [finding], "gradients": [gradient]}
     (folder / "audit.json").write_text(json.dumps(audit))
     command.write(
         collected,
         folder / "report.html",
         claims=folder / "claims.json",
-        audit=folder / "audit.json",
+        audits=[folder / "audit.json"],
     )
     return folder / "report.html"
 
@@ -106,7 +108,7 @@ def test_a_number_in_a_table_leads_to_its_runs_and_a_run_to_its_log(open_page, r
     rows.nth(1).get_by_role("button", name="Open").click()
     text = tab.inner_text("#panel")
     assert "last words of topk seed 1" in text and "NVIDIA H100" in text and "node01" in text
-    assert "python -m sdtps run" in text
+    assert "python -m ablations retry ablations/demo.yaml topk/seed1" in text
     assert "#run=demo" in tab.url
     tab.keyboard.press("Escape")
     assert not tab.locator("#panel").is_visible() and "#run=" not in tab.url
@@ -169,7 +171,7 @@ def test_hostile_names_are_text(open_page, report: Path) -> None:
 
 def test_audit_and_claims_are_shown_and_filtered(open_page, report: Path) -> None:
     tab = open_page(report)
-    assert "learns nothing" in tab.inner_text("#audit")
+    assert "learns nothing" in tab.inner_text("#audit") and "exactly 0" in tab.inner_text("#audit")
     assert tab.locator("#claims tbody tr").count() == 2
     tab.click("#claims .chip >> text=refuted")
     assert tab.locator("#claims tbody tr").count() == 1

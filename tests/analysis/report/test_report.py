@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from analysis.collect import Collected
 from analysis.report import command, logs, series
+from analysis.report.audit import audit_parts
 from analysis.report.page import embedded, page
 from analysis.report.payload import payload
 from analysis.report.thin import kept
@@ -121,3 +123,30 @@ def test_a_picture_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_text("<svg>")
     with pytest.raises(command.ReportError, match="not a PNG"):
         command.picture(tmp_path / "a.png")
+
+
+def test_commands_name_exactly_the_run_whatever_it_is_called(collected: Collected) -> None:
+    data = payload(collected, tables={})
+    missing = next(r for r in data["runs"] if r["state"] == "missing")["rerun"]
+    assert shlex.split(missing)[-4:] == ["--variant", "NA", "--seed", "1"]
+    hostile = next(r for r in data["runs"] if "{x}" in r["rerun"])["rerun"].splitlines()
+    assert hostile[0] == f"git checkout {'a' * 40}"
+    assert shlex.split(hostile[-1])[-1] == "w/o_msa & 5% #1 {x}~^\\/seed0"
+
+
+def test_an_audit_becomes_words(tmp_path: Path) -> None:
+    rows = [
+        {"variant": v, "when": "initial", "part": "heads", "state": s, "norm": n, "ratio": r}
+        for v, s, n, r in (
+            ("a", "finite", 0.5, 1.0),
+            ("b", "finite", 7.0, 14.0),
+            ("c", "none", None, None),
+        )
+    ]
+    document = {"study": "s", "baseline": "a", "findings": [], "gradients": rows}
+    findings, gradients = audit_parts(document)
+    assert findings["notes"] == ["Nothing was found."]
+    assert gradients["rows"] == [["a", "0.5 (×1)"], ["b", "7 (×14)"], ["c", "no path"]]
+    (tmp_path / "a.json").write_text("{}")
+    with pytest.raises(command.ReportError, match="not an audit"):
+        command.write(None, tmp_path / "r.html", audits=[tmp_path / "a.json"])  # type: ignore[arg-type]
