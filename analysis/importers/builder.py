@@ -21,6 +21,7 @@ SELECTION: Sequence[tuple[str, str]] = (
     ("val_loss", "min"),
     ("eval_loss", "min"),
 )
+MOST = 2**31  # epochs and steps from here on are damage, and do not fit the tidy table
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Failure)\b.*")
 # What the scheduler or the shell leaves at the end of a log when it ends a job.
 _KILLED = re.compile(
@@ -47,11 +48,15 @@ class RunBuilder:
 
     def train(self, epoch: int, step: int, line: int, **values: Any) -> None:
         """A training row. One that goes back in epoch or step is a restart from there."""
+        if self._implausible(epoch, step, line):
+            return
         self._watch_for_restart(epoch, step, line, "train")
         self.rows.append(self._row("train", epoch, step, values))
 
     def evaluation(self, epoch: int, step: int, values: Mapping[str, Any]) -> None:
         """An evaluation row; values for the same step go into the same row."""
+        if self._implausible(epoch, step, 0):
+            return
         for row in reversed(self.rows):
             if row["kind"] == "eval" and row["attempt"] == self.attempt:
                 if row["step"] == step and row["epoch"] == epoch:
@@ -60,6 +65,13 @@ class RunBuilder:
                 break
         self._watch_for_restart(epoch, step, 0, "eval")
         self.rows.append(self._row("eval", epoch, step, dict(values)))
+
+    def _implausible(self, epoch: int, step: int, line: int) -> bool:
+        """A damaged digit can make an epoch that no training reaches."""
+        if 0 <= epoch < MOST and 0 <= step < MOST:
+            return False
+        self.cannot_read(line, "", f"epoch {epoch}, step {step} cannot be meant")
+        return True
 
     def restart_announced(self, line: int) -> None:
         """The log says that training starts; a second time it is a restart."""

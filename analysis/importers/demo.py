@@ -179,11 +179,12 @@ class _Reader:
 
     def _steps_before(self, epoch: int) -> int:
         """Optimiser steps before an epoch; an epoch without lines is as long as the one before it."""
-        total, length = 0, next(iter(self.iterations.values()), 1)
-        for earlier in range(1, epoch):
-            length = self.iterations.get(earlier, length)
+        total, length, done = 0, next(iter(self.iterations.values()), 1), 0
+        for known in sorted(e for e in self.iterations if e < epoch):
+            total += (known - done - 1) * length
+            length, done = self.iterations[known], known
             total += length
-        return total
+        return total + (epoch - 1 - done) * length
 
     def finish(self, path: Path) -> ImportedRun:
         main = next(

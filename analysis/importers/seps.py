@@ -101,7 +101,8 @@ class _Reader:
             self.builder.cannot_read(line.number, line.text, "a training line without a loss")
             return
         self.epoch, self.length[epoch + 1] = epoch + 1, length
-        self.step = sum(self.length.get(e, length) for e in range(1, epoch + 1)) + iteration + 1
+        before = [n for e, n in self.length.items() if e <= epoch]
+        self.step = sum(before) + (epoch - len(before)) * length + iteration + 1
         self.scores = {}
         self.builder.train(self.epoch, self.step, line.number, **values)
 

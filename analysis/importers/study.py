@@ -105,7 +105,10 @@ def imported_study(name: str, runs_dir: Path | str) -> ImportedStudy:
         by_variant.setdefault(str(record["variant"]), record)
     baseline = _baseline(by_variant)
     usual = by_variant[baseline].get("imported_config") or {}
-    variants = {variant: _variant(variant, record, usual) for variant, record in by_variant.items()}
+    switches = _switches(by_variant)
+    variants = {
+        variant: _variant(variant, record, usual, switches) for variant, record in by_variant.items()
+    }
     metrics = _metrics(records)
     seeds = sorted({int(record.get("seed", 0)) for record in records})
     dataset = {str(record["imported"]["facts"].get("dataset") or "") for record in records} - {""}
@@ -131,8 +134,7 @@ def _tables(
     if not metrics:
         return ()
     tables = [TableSpec(name="main", title="Best and last epoch", epoch="both")]
-    switches = [tuple(v.components.values()) for v in variants.values()]
-    if len(set(switches)) > 1 and all(v.components.keys() for v in variants.values()):
+    if any(v.components for v in variants.values()):
         tables.append(TableSpec(name="components", kind="components", title="Components"))
     return tuple(tables)
 
@@ -153,7 +155,9 @@ def hash_of(records: Sequence[dict[str, Any]]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _variant(name: str, record: dict[str, Any], usual: dict[str, Any]) -> ImportedVariant:
+def _variant(
+    name: str, record: dict[str, Any], usual: dict[str, Any], switches: Sequence[str]
+) -> ImportedVariant:
     config = {str(k): str(v) for k, v in (record.get("imported_config") or {}).items()}
     imported = record["imported"]
     label = str(record.get("label") or name)
@@ -163,10 +167,17 @@ def _variant(name: str, record: dict[str, Any], usual: dict[str, Any]) -> Import
         label=label,
         config=config,
         overrides={k: v for k, v in config.items() if v != str(usual.get(k))},
-        components=dict(imported.get("components") or {}),
+        components={s: bool((imported.get("components") or {}).get(s)) for s in switches},
         source=f"{imported.get('source_folder')}/{imported.get('source')}",
         note="; ".join(imported.get("notes") or []),
     )
+
+
+def _switches(records: dict[str, dict[str, Any]]) -> list[str]:
+    """Components that are on in some variants and off in others."""
+    found = [record["imported"].get("components") or {} for record in records.values()]
+    names = dict.fromkeys(name for components in found for name in components)
+    return [name for name in names if len({bool(c.get(name)) for c in found}) > 1]
 
 
 def _baseline(records: dict[str, dict[str, Any]]) -> str:
