@@ -53,11 +53,15 @@ def add_submit_arguments(parser: argparse.ArgumentParser, *, retry: bool = True)
     parser.add_argument("--strict", action="store_true", help="an audit's finding refuses submission")
 
 
+def read_whole(arguments: argparse.Namespace) -> Study:
+    """The study that a command is about."""
+    root = getattr(arguments, "data_root", None) or os.environ.get(DATA_ROOT)
+    return load_study(arguments.study, data_root=root)
+
+
 def read_study(arguments: argparse.Namespace) -> Study:
     """The study that a command is about, reduced to --variant and --seed."""
-    root = getattr(arguments, "data_root", None) or os.environ.get(DATA_ROOT)
-    study = load_study(arguments.study, data_root=root)
-    return filtered(study, arguments.variant, arguments.seed)
+    return filtered(read_whole(arguments), arguments.variant, arguments.seed)
 
 
 def plan_study(study: Study, arguments: argparse.Namespace, retry_runs: tuple[str, ...] = ()) -> Plan:
@@ -87,7 +91,8 @@ def submit(
     Raises:
         SdtpsError: mistakes in the manifest, a refused submission.
     """
-    study = read_study(arguments)
+    whole = read_whole(arguments)
+    study = filtered(whole, arguments.variant, arguments.seed)
     plan = plan_study(study, arguments, retry_runs)
     if only_again:
         plan = plan.without_new()
@@ -102,8 +107,8 @@ def submit(
             print(json.dumps({"jobs": [], "submitted": [], "skipped": {}}, indent=2))
         return 0
     check_data_root(study)
-    if not arguments.no_audit and is_first(plan):
-        audit(study, strict=arguments.strict)
+    if not arguments.no_audit and (names := new_variants(plan)):
+        audit(whole, names, strict=arguments.strict)
     return dispatch(plan, arguments, executor)
 
 
@@ -128,9 +133,11 @@ def print_plan(plan: Plan, executor: str, *, as_json: bool) -> None:
         print(f"\n--- sbatch file {number} of {len(texts)} ---\n{text.rstrip()}")
 
 
-def is_first(plan: Plan) -> bool:
-    """Whether nothing of this study was ever submitted."""
-    return all(a.state == "planned" for a in plan.actions)
+def new_variants(plan: Plan) -> list[str]:
+    """Variants that would be submitted for the first time."""
+    seen = {a.run.variant for a in plan.actions if a.state != "planned" or a.start != "new"}
+    submitted = {a.run.variant for a in plan.submitted}
+    return [name for name in plan.study.variants if name in submitted - seen]
 
 
 def check_data_root(study: Study) -> None:
@@ -146,21 +153,26 @@ def check_data_root(study: Study) -> None:
         _say(f"Warning: {text}.")
 
 
-def audit(study: Study, *, strict: bool) -> None:
-    """The gradient audit on tiny sizes: findings are warnings, or with `strict` a refusal.
+def audit(study: Study, names: list[str], *, strict: bool) -> None:
+    """The gradient audit of variants on tiny sizes: findings are warnings, or with `strict` a refusal.
+
+    Args:
+        study: with the baseline among its variants.
 
     Raises:
         SubmissionError: a finding, and `strict`.
     """
-    from sdtps.audit import audit_study
+    from sdtps.audit import audit as examine
 
-    findings = audit_study(study)
-    for finding in findings:
+    _say(f"Auditing the gradients of {len(names)} variants at toy size (--no-audit leaves it out) ...")
+    configs = {name: variant.config for name, variant in study.variants.items()}
+    found = examine(configs, study.baseline, study=study.name, only=names).warnings()
+    for finding in found:
         _say(f"Audit: {finding}")
-    if findings and strict:
+    if found and strict:
         raise SubmissionError(
-            f"{study.path}: the gradient audit found {len(findings)} "
-            f"thing{'s' * (len(findings) > 1)} (above) and --strict is given; nothing was queued.\n"
+            f"{study.path}: the gradient audit has {len(found)} finding{'s' * (len(found) > 1)} "
+            "(above) and --strict is given; nothing was queued.\n"
             "  Change the variants, or submit without --strict."
         )
 

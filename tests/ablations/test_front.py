@@ -167,19 +167,36 @@ def test_a_study_runs_on_local_slots_then_only_what_is_missing(manifest: Path, t
     assert json.loads(status.stdout)["counts"] == {"completed": 3, "planned": 1, "failed": 2}
 
 
-def test_the_audit_comes_before_a_studys_first_submission_only(
+def test_each_variant_is_audited_before_its_first_submission(
     manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    audited: list[bool] = []
-    sent: list[int] = []
-    monkeypatch.setattr(front, "audit", lambda study, strict: audited.append(strict))
-    monkeypatch.setattr(front, "dispatch", lambda plan, *_: sent.append(len(plan.submitted)) or 0)
+    audited: list[tuple[list[str], bool]] = []
+    monkeypatch.setattr(front, "audit", lambda study, names, strict: audited.append((names, strict)))
+    monkeypatch.setattr(front, "dispatch", lambda *_: 0)
     words = ("submit", manifest, "--runs-dir", tmp_path, "--executor", "local")
     assert call(*words, "--strict") == 0
-    assert (audited, sent) == ([True], [6])
     complete(load_study(manifest).runs()[0], tmp_path)
     assert call(*words) == 0
-    assert (audited, sent) == ([True], [6, 5])
+    assert call(*words, "--variant", "topk") == 0
+    assert call(*words, "--no-audit") == 0
+    assert audited == [(["topk", "soft", "bad"], True), (["soft", "bad"], False)]
+
+
+def test_with_strict_a_finding_of_the_audit_is_a_refusal(
+    manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr(front, "dispatch", lambda plan, *_: sent.append(len(plan.submitted)) or 0)
+    manifest.write_text(
+        MANIFEST.replace(
+            "  bad: {optim.lr: 1}", "  bad: {sdtps.decision: gumbel_ste, sdtps.mask: subtract_1e10}"
+        ).replace("overrides: {", "overrides: {sdtps.aggregation: single, sdtps.no_grad: none, ")
+    )
+    words = ("submit", manifest, "--runs-dir", tmp_path, "--variant", "bad", "--seed", 0)
+    assert call(*words, "--strict") == 2
+    err = capsys.readouterr().err
+    assert "Audit: bad: " in err and "--strict is given; nothing was queued" in err
+    assert sent == []
 
 
 def test_filters_take_names_patterns_and_seeds(
