@@ -60,6 +60,7 @@ def audit(arguments: argparse.Namespace) -> int:
         {name: variant.config for name, variant in study.variants.items()},
         study.baseline,
         study=study.name,
+        labels={name: variant.label for name, variant in study.variants.items()},
         only=arguments.variant,
         steps=arguments.steps,
     )

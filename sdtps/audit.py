@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -74,6 +74,7 @@ class Audit:
     steps: int
     examinations: dict[str, Examination]
     findings: list[Finding]
+    labels: Mapping[str, str]
 
     def warnings(self) -> list[Finding]:
         """Findings that are no mere notes, worst first."""
@@ -88,6 +89,7 @@ class Audit:
             variants.append(
                 {
                     "variant": name,
+                    "label": self.labels.get(name, name),
                     "loss": _finite(examined.initial.loss),
                     "loss_after": _finite(examined.after.loss),
                     "without_gradient": examined.initial.without_gradient,
@@ -124,33 +126,12 @@ class Audit:
         }
 
 
-class HasConfig(Protocol):
-    @property
-    def config(self) -> Config: ...
-
-
-class StudyLike(Protocol):
-    """What the audit needs of a study; `ablations.manifest.Study` is one."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def baseline(self) -> str: ...
-    @property
-    def variants(self) -> Mapping[str, HasConfig]: ...
-
-
-def audit_study(study: StudyLike) -> list[Finding]:
-    """What is worth a warning before a study is submitted, worst first."""
-    configs = {name: variant.config for name, variant in study.variants.items()}
-    return audit(configs, study.baseline, study=study.name).warnings()
-
-
 def audit(
     configs: Mapping[str, Config],
     baseline: str,
     *,
     study: str = "",
+    labels: Mapping[str, str] | None = None,
     only: list[str] | None = None,
     steps: int = STEPS,
     seed: int = SEED,
@@ -159,6 +140,7 @@ def audit(
 
     Args:
         configs: variant name to configuration, the baseline's among them.
+        labels: variant name to its name for readers.
         only: these variants and the baseline; None = all.
         steps: training steps between the two looks.
 
@@ -174,7 +156,8 @@ def audit(
         weights = {name: value.clone() for name, value in weights.items()}
         found = {name: examine(configs[name], weights, steps, seed) for name in names}
     ordered = {name: found[name] for name in configs if name in found}
-    return Audit(study, baseline, steps, ordered, findings(ordered, baseline, steps))
+    said = findings(ordered, baseline, steps)
+    return Audit(study, baseline, steps, ordered, said, labels or {})
 
 
 def examine(config: Config, weights: Mapping[str, Tensor], steps: int, seed: int) -> Examination:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
 
-from sdtps.audit import Audit, audit, audit_study, write
+from sdtps.audit import Audit, audit, write
 from sdtps.audit_table import show
 from sdtps.config import Config, parse_config
 from sdtps.errors import ConfigError
@@ -155,13 +154,10 @@ def test_one_variant_brings_the_baseline_and_unknown_ones_are_refused() -> None:
         audit(configs, "topk", only=["logmask"])
 
 
-def test_a_study_is_warned_about_but_not_lectured() -> None:
-    variants = {
-        n: SimpleNamespace(config=config(VARIANTS[n])) for n in ("topk", "attention", "gumbel_tau1")
-    }
-    study = SimpleNamespace(name="toy", baseline="topk", variants=variants)
-    (warning,) = audit_study(study)
-    assert str(warning).startswith("gumbel_tau1: the score MLP's gradient is")
+def test_notes_are_no_warnings(audited: Audit) -> None:
+    assert said(audited, "attention")[0].severity == "note"
+    assert {f.severity for f in audited.warnings()} == {"error", "warning"}
+    assert str(audited.warnings()[0]).startswith("gumbel_tau1: the score MLP's gradient is")
 
 
 def test_tiny_keeps_the_axes_and_every_count() -> None:

@@ -1,0 +1,83 @@
+"""An audit as a table: powers of ten for the explosions, words for what gets no gradient."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.__main__ import main
+from analysis.audit_table import audit_table
+from analysis.render import to_csv, to_latex
+
+
+def document() -> dict[str, Any]:
+    def gradient(variant: str, part: str, ratio: float | None, state: str = "finite") -> dict[str, Any]:
+        return {
+            "variant": variant,
+            "when": "initial",
+            "part": part,
+            "state": state,
+            "norm": ratio,
+            "ratio": ratio,
+        }
+
+    variant = {"loss": 1.0, "loss_after": 0.9, "without_gradient": 0.0, "patch_cosine": 1.0}
+    scaler = {"scaler_skipped": 1, "scaler_scale": 32768.0}
+    return {
+        "study": "toy",
+        "baseline": "topk",
+        "steps": 10,
+        "findings": [],
+        "variants": [
+            {"variant": "topk", "label": "Top-K", **variant, **scaler},
+            {
+                "variant": "no_grad & co",
+                "label": "no_grad & co",
+                **variant,
+                **scaler,
+                "without_gradient": 0.058,
+            },
+            {
+                "variant": "gumbel_tau1",
+                "label": "Gumbel τ = 1",
+                **variant,
+                "scaler_skipped": 10,
+                "scaler_scale": 64.0,
+            },
+        ],
+        "gradients": [
+            gradient("topk", "score_mlp", 1.0),
+            gradient("no_grad & co", "score_mlp", None, "none"),
+            gradient("gumbel_tau1", "score_mlp", 5.4e9),
+            gradient("gumbel_tau1", "aggregation", 1.0),
+        ],
+    }
+
+
+def test_cells_say_factors_and_states() -> None:
+    table = audit_table(document())
+    assert table.cell("gumbel_tau1", "score_mlp").tex == r"$5.4 \times 10^{9}$"
+    assert table.cell("no_grad & co", "score_mlp").text == "no path"
+    assert table.cell("no_grad & co", "untrained").text == "5.8"
+    assert table.cell("gumbel_tau1", "skipped").text == "10/10"
+    assert table.cell("topk", "aggregation").kind == "empty"
+
+
+def test_latex_is_escaped_and_csv_is_plain() -> None:
+    table = audit_table(document())
+    assert r"no\_grad \& co" in to_latex(table)
+    assert "Gumbel τ = 1" in to_csv(table)
+    assert "multiple of that of Top-K" in to_latex(table)
+
+
+def test_the_command_writes_every_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "audit.json"
+    path.write_text(json.dumps(document()))
+    assert main(["audit", str(path), "--out", str(tmp_path / "out")]) == 0
+    assert {p.suffix for p in (tmp_path / "out").iterdir()} >= {".tex", ".csv", ".md", ".html"}
+    path.write_text("[]")
+    assert main(["audit", str(path)]) == 2
+    assert "not an audit" in capsys.readouterr().err
