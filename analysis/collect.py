@@ -50,6 +50,7 @@ RUN_COLUMNS = (
     "seed",
     "identity",
     "folder",
+    "where",
     "state",
     "planned",
     "imported",
@@ -84,7 +85,8 @@ class Collected:
     """Everything that analysis knows about some studies.
 
     Attributes:
-        runs: one row for each planned or imported run; `RUN_COLUMNS`, then `best/METRIC` and
+        runs: one row for each planned or imported run; `RUN_COLUMNS` (`where` is the folder below
+            runs_dir, which is what generated files name), then `best/METRIC` and
             `final/METRIC` for completed runs (NaN elsewhere: a run that diverged has no result).
         rows: one row for each logged value; `ROW_COLUMNS`. Each (kind, step) of a run once, from the
             newest attempt that reached it. A non-finite value is NaN or infinite, never left out.
@@ -162,7 +164,7 @@ def collect(
     files = [source.folder.metrics_file for source in sources] if curves else []
     read = metricrows.read_all(files) or [MetricRows((), (), 0)] * len(sources)
     for source, rows in zip(sources, read, strict=True):
-        records.append(_record(source, rows, now))
+        records.append(_record(source, rows, now, runs_dir))
         if rows.blocks or rows.events:
             logged.append((source, rows))
     frame, spans = _row_frame(logged)
@@ -216,7 +218,7 @@ def state_of(folder: RunFolder, now: float) -> tuple[str, dict[str, Any]]:
     return ("queued" if folder.claim_file.exists() else "missing"), status
 
 
-def _record(source: _Source, rows: MetricRows, now: float) -> dict[str, Any]:
+def _record(source: _Source, rows: MetricRows, now: float, runs_dir: Path) -> dict[str, Any]:
     folder = source.folder
     state, status = state_of(folder, now)
     run = folder.run() if state != "missing" or folder.path.exists() else {}
@@ -239,6 +241,7 @@ def _record(source: _Source, rows: MetricRows, now: float) -> dict[str, Any]:
         "seed": source.seed,
         "identity": source.identity,
         "folder": str(folder.path),
+        "where": str(folder.path).removeprefix(str(runs_dir)).lstrip("/"),
         "state": state,
         "planned": source.planned,
         "imported": bool(run.get("imported")),
@@ -311,7 +314,7 @@ def _run_frame(records: list[dict[str, Any]]) -> pd.DataFrame:
         scores.update(dict.fromkeys(key for key in record if "/" in key))
     columns = [*RUN_COLUMNS, *scores]
     frame = pd.DataFrame({c: [r.get(c) for r in records] for c in columns}, columns=columns)
-    texts = ("study", "variant", "identity", "folder", "state", "notes")
+    texts = ("study", "variant", "identity", "folder", "where", "state", "notes")
     for name in (*texts, "code", "commit", "reason", "selected_on", "gpu", "host"):
         frame[name] = frame[name].astype(object).where(frame[name].notna(), None)
     counts = ("attempt", "attempts", "epoch", "step", "best_epoch", "final_epoch", "parameters")

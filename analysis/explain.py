@@ -93,6 +93,7 @@ def _cell(name: str, rest: str, generated: Path) -> Behind:
     if key not in rows:  # only a row was named
         key, column = rest, ""
     if key not in rows:
+        key = rest.rpartition(":")[0] or rest
         raise ExplainError(f"table {name} has no row '{key}'. {did_you_mean(key, rows)}")
     cells = rows[key]
     if not column:

@@ -131,7 +131,7 @@ def magnitude(value: float) -> tuple[Tex, str]:
 def _study(collected: Collected, study: Study) -> Iterable[Macro]:
     runs = collected.runs_of(study.name)
     planned = runs[runs["planned"]]
-    where = tuple(str(f) for f in planned["folder"])
+    where = tuple(planned["where"])
     spent = seconds(planned).dropna()
     values = {
         "title": study.title,

@@ -125,7 +125,7 @@ def outcomes(collected: Collected, study: Study) -> dict[str, Outcome]:
     found: dict[str, Outcome] = {}
     for name, variant in study.variants.items():
         mine = frame[(frame["variant"] == name) & own]
-        runs = _runs(mine, collected)
+        runs = _runs(mine)
         found[name] = Outcome(
             study.name, name, variant.label, variant.label_tex, runs, imported=all_imported
         )
@@ -133,22 +133,20 @@ def outcomes(collected: Collected, study: Study) -> dict[str, Outcome]:
     for name in sorted(set(strangers["variant"])):
         mine = strangers[strangers["variant"] == name]
         key = name if name not in found else f"{name} (imported)"
-        found[key] = Outcome(study.name, name, name, None, _runs(mine, collected), imported=True)
+        found[key] = Outcome(study.name, name, name, None, _runs(mine), imported=True)
     return found
 
 
-def _runs(frame: pd.DataFrame, collected: Collected) -> tuple[Run, ...]:
-    root = str(collected.runs_dir)
+def _runs(frame: pd.DataFrame) -> tuple[Run, ...]:
     scores = [c for c in frame.columns if str(c).startswith(("best/", "final/"))]
-    return tuple(_run(record, scores, root) for record in frame.to_dict("records"))
+    return tuple(_run(record, scores) for record in frame.to_dict("records"))
 
 
-def _run(record: dict[Any, Any], scores: Sequence[str], root: str) -> Run:
-    where = str(record["folder"])
+def _run(record: dict[Any, Any], scores: Sequence[str]) -> Run:
     return Run(
         seed=int(record["seed"]),
         state=record["state"],
-        where=where.removeprefix(root).lstrip("/"),
+        where=record["where"],
         epoch=None if pd.isna(record["epoch"]) else int(record["epoch"]),
         step=None if pd.isna(record["step"]) else int(record["step"]),
         reason=record["reason"] or "",

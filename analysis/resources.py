@@ -69,7 +69,7 @@ def seconds(runs: pd.DataFrame) -> pd.Series:
 
 def _cells(runs: pd.DataFrame) -> tuple[Cell, ...]:
     done = runs[runs["state"] == "completed"]
-    where = tuple(str(folder) for folder in runs["folder"])
+    where = tuple(runs["where"])
     return (
         Cell("text", f"{len(done)}/{len(runs)}"),
         _time(seconds(runs), where),

@@ -172,9 +172,8 @@ def _difference_sentence(baseline: Outcome | None, rows: Sequence[Outcome]) -> s
         return ""
     tests = len([row for row in rows if row.variant != baseline.variant])
     return (
-        f"Δ: mean difference to {baseline.label} over seeds that both have, from unrounded values, "
-        "± half width of its 95 % t interval (paired by seed, two or more seeds); * marks p < 0.05 in "
-        f"a two-sided paired t test, Holm-corrected over {tests} rows."
+        f"Δ: mean difference to {baseline.label}, paired by seed, from unrounded values, ± half its "
+        f"95 % t interval; *: p < 0.05 in a paired t test, Holm-corrected over {tests} rows."
     )
 
 

@@ -146,6 +146,7 @@ def big(variants: int, seeds: int, steps: int) -> tuple:
                 "variant": v,
                 "seed": s,
                 "folder": f"{v}/{s}",
+                "where": f"{v}/{s}",
                 "state": "completed",
                 "planned": True,
                 "imported": False,

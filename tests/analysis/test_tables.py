@@ -63,10 +63,10 @@ def test_the_caption_says_what_was_computed(hard):
         "What each name does to the table.",
         "Mean ± sample standard deviation (ddof 1)",
         "k/N where some are not",
-        "best on the test split",
-        "Right: from the last epoch",
+        "best epoch on the test split",
+        "right: last epoch",
         "underlined",
-        "Images are generated",
+        "The images are generated",
         "22 of 27 planned runs are finished",
     ):
         assert phrase in caption, phrase

@@ -1,0 +1,100 @@
+"""From what is printed to the runs behind it, and to the command that repeats exactly those."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from planted import CODE, hard_study, plant_hard
+
+from analysis.__main__ import COMMANDS, main
+from analysis.explain import ExplainError, describe, find, rerun
+from analysis.paperfiles import Options, build
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    root = tmp_path_factory.mktemp("explained")
+    study = hard_study()
+    plant_hard(root / "runs", study)
+    build([study], [], root / "runs", root / "generated", Options(allow_missing=True))
+    return root
+
+
+def test_a_cell_leads_to_its_seeds_and_runs(built):
+    found = find("hard-main:off:best/mAP", built / "generated")
+    assert found.text == "90.0 ± 0.0 (2/3)" and found.seeds == {"0": 0.9, "2": 0.9}
+    assert len(found.runs) == 3 and found.runs[0].startswith("hard/off/seed0-")
+    assert find("hard-main:off:mAP", built / "generated") == found
+
+
+@pytest.mark.parametrize("name", ["hard/off/mAP", r"\res{hard}{off}{mAP}"])
+def test_a_number_of_the_text_leads_to_its_runs(built, name):
+    found = find(name, built / "generated")
+    assert found.text == "90.0 ± 0.0 (2/3)" and len(found.runs) == 3
+
+
+def test_a_figure_leads_to_its_runs(built):
+    assert len(find("hard-loss", built / "generated").runs) == 27
+    assert len(find("hard-loss:NA", built / "generated").runs) == 3
+
+
+def test_a_run_is_described_down_to_its_log(built):
+    where = find("hard-main:1:mAP", built / "generated").runs[2]
+    (built / "runs" / where / "train.log").write_text("step 8: loss is nan")
+    run = describe(where, built / "runs")
+    assert (run["state"], run["seed"], run["reason"]) == ("diverged", 2, "loss is nan")
+    assert (run["commit"], run["host"], run["gpu"]) == (CODE["commit"], "node01", "NVIDIA H100")
+    assert run["jobs"] == ["77_2"] and run["logs"] == [str(built / "runs" / where / "train.log")]
+
+
+def test_the_rerun_command_names_exactly_these_runs(built):
+    runs = [describe(w, built / "runs") for w in find("hard-main:NA:mAP", built / "generated").runs]
+    assert rerun(runs) == [
+        f"git checkout {CODE['commit']}",
+        "python -m ablations retry ablations/hard.yaml NA/seed0 NA/seed1 NA/seed2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("what", "hint"),
+    [
+        ("hard-mian", "Did you mean 'hard-main'"),
+        ("hard-main:of:mAP", "Did you mean 'off'"),
+        ("hard-main:off:mAPP", "no column 'mAPP'"),
+        ("hard/off/mAPP", "Did you mean 'hard/off/mAP'"),
+        ("hard-loss:nona", "Did you mean 'none'"),
+    ],
+)
+def test_a_wrong_name_gets_the_nearest_right_one(built, what, hint):
+    with pytest.raises(ExplainError, match=hint):
+        find(what, built / "generated")
+
+
+def test_the_command_line_prints_json_and_text(built, capsys):
+    where = ["--generated", str(built / "generated"), "--runs-dir", str(built / "runs")]
+    assert main(["explain", "hard-main:off:mAP", "--json", *where]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["seeds"] == {"0": 0.9, "2": 0.9} and answer["runs"][1]["state"] == "missing"
+    assert main(["explain", "hard-main:off:mAP", *where]) == 0
+    assert "Run exactly these again:" in capsys.readouterr().out
+    assert main(["explain", "nothing", *where]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_command_has_help(command, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0 and command in capsys.readouterr().out
+
+
+def test_help_loads_neither_torch_nor_matplotlib():
+    code = (
+        "import sys; from analysis.__main__ import main\n"
+        "try: main(['--help'])\nexcept SystemExit: pass\n"
+        "sys.exit(bool({'torch', 'matplotlib', 'pandas'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0

@@ -1,0 +1,109 @@
+"""The compiled paper prints every name and number right, and the same bytes each time."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+
+import pytest
+from planted import WEIRD
+from pypdf import PdfReader
+
+from analysis.pdf import PaperError, compile_pdf, complaints, outdated
+
+pytestmark = pytest.mark.latex
+if shutil.which("latexmk") is None or shutil.which("pdflatex") is None:
+    pytest.skip("latexmk or pdflatex is not installed", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def compiled(hard_paper):
+    main, study, runs = hard_paper
+    return compile_pdf(main), main, study, runs
+
+
+@pytest.fixture(scope="module")
+def text(compiled):
+    pages = [page.extract_text() for page in PdfReader(compiled[0]).pages]
+    return re.sub(r"\s+", "", "".join(pages))
+
+
+def test_latex_complains_about_nothing(compiled):
+    assert complaints(compiled[1].with_suffix(".log")) == []
+
+
+@pytest.mark.parametrize("name", ["none", "NA", "off", "all_diverged", "w/oL"])
+def test_names_are_printed_as_they_are(text, name):
+    assert name in text
+
+
+def test_the_worst_name_reads_back(text):
+    # Text extraction gives TeX's tilde and circumflex accents as other characters of the same look.
+    pattern = re.escape("w/o_msa&5%#1{x}") + "." + "." + re.escape("\\")
+    assert re.search(pattern, text), WEIRD
+
+
+@pytest.mark.parametrize(
+    "printed",
+    ["81.4±0.2", "90.0±0.0(2/3)", "95.0(1/3)", "div.(ep.1–3)", "OOM", "−10.4±2.0", "1.26±0.01"],
+)
+def test_cells_are_printed(text, printed):
+    assert printed in text
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Mean ± sample standard deviation (ddof 1) over the finished ones of 3 seeds",
+        "22 of 27 planned runs are finished.",
+        "1: seed 2 diverged at epoch 2 (step 8).",
+        "The study quick was not run on this machine, so no numbers are given.",
+    ],
+)
+def test_captions_and_gaps_are_in_words(text, sentence):
+    plain = text.replace("\u00ad", "").replace("-", "")
+    assert re.sub(r"[\s-]", "", sentence) in plain
+
+
+def test_nothing_prints_as_missing_or_not_finite(text):
+    assert "??" not in text and not re.search(r"(?<![a-zA-Z])(nan|inf)(?![a-zA-Z])", text)
+
+
+def test_numbers_of_the_text_are_those_of_the_json(compiled, text):
+    numbers = json.loads((compiled[1].parent / "generated" / "numbers.json").read_text())
+    said = numbers["hard/*/completed"]["text"], numbers["hard/*/diverged"]["text"]
+    assert f"{said[0]}completed,{said[1]}diverged" in text
+
+
+def test_no_font_is_a_bitmap(compiled):
+    assert b"/Type3" not in compiled[0].read_bytes()
+
+
+def test_compiling_anew_gives_the_same_bytes(compiled, tmp_path):
+    pdf, main, _, _ = compiled
+    shutil.copytree(main.parent, tmp_path / "paper")
+    again = tmp_path / "paper" / "main.tex"
+    for path in again.parent.glob("main.*"):
+        if path.suffix != ".tex":
+            path.unlink()
+    time.sleep(1.1)
+    assert compile_pdf(again).read_bytes() == pdf.read_bytes()
+
+
+def test_an_old_pdf_is_noticed(compiled, tmp_path):
+    shutil.copytree(compiled[1].parent, tmp_path / "paper")
+    main = tmp_path / "paper" / "main.tex"
+    assert outdated(main) is None
+    section = main.parent / "sections" / "leak.tex"
+    section.write_text(section.read_text() + "% more\n")
+    assert outdated(main) == "changed since: sections/leak.tex"
+
+
+def test_an_error_is_quoted_with_its_place(compiled, tmp_path):
+    shutil.copytree(compiled[1].parent, tmp_path / "paper")
+    section = tmp_path / "paper" / "sections" / "leak.tex"
+    section.write_text(section.read_text() + "\\res{hard}{none}{nothing}\n")
+    with pytest.raises(PaperError, match="No number hard/none/nothing"):
+        compile_pdf(tmp_path / "paper" / "main.tex")
