@@ -6,6 +6,7 @@ Read `submit` from top to bottom: check the manifest, look at what exists, plan,
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import shutil
@@ -66,17 +67,23 @@ def read_study(arguments: argparse.Namespace) -> Study:
 
 def plan_study(study: Study, arguments: argparse.Namespace, retry_runs: tuple[str, ...] = ()) -> Plan:
     """What would be done now, against the run store and the scheduler."""
+    from ablations import fit, slurm
     from sdtps.provenance import source_digest
 
     runs_dir = arguments.runs_dir.resolve()
-    return make_plan(
+    on_slurm = choose_executor(getattr(arguments, "executor", "auto")) == "slurm"
+    plan = make_plan(
         study,
         runs_dir,
         run_states(study.runs(), runs_dir),
         retry=getattr(arguments, "retry", ()),
         retry_runs=retry_runs,
         code=source_digest(),
+        max_array_size=slurm.max_array_size() if on_slurm else slurm.DEFAULT_MAX_ARRAY_SIZE,
     )
+    if not on_slurm:
+        return plan
+    return dataclasses.replace(plan, warnings=(*plan.warnings, *fit.check(plan)))
 
 
 def submit(
