@@ -44,16 +44,18 @@ class StudyRuns:
         return str(self._runs[variant, seed]["folder"])
 
     def read(self, call: Call, seed: int) -> float:
-        """The value of a call for one seed; infinite where the run diverged (see claim_expressions)."""
+        """The value of a call for one seed: infinite where the run diverged, NaN where it has none."""
         if call.function in ("peak_loss", "final_loss"):
             if self.diverged(call.variant, seed):
                 return math.inf
             losses = self.epoch_losses(call.variant, seed)
+            if not len(losses):
+                return math.nan
             return float(losses.max() if call.function == "peak_loss" else losses[-1])
         metric = call.words[1]
         if self.diverged(call.variant, seed):
             return -math.inf if self.study.metrics[metric].direction == "up" else math.inf
-        return float(self._runs[call.variant, seed][f"{call.function}/{metric}"])
+        return float(self._runs[call.variant, seed].get(f"{call.function}/{metric}", math.nan))
 
     def epoch_losses(self, variant: str, seed: int) -> np.ndarray:
         """Mean training loss of each epoch, in order; a non-finite loss makes it infinite.
@@ -71,6 +73,14 @@ class StudyRuns:
         return by_epoch.agg(lambda v: v.mean(skipna=False)).sort_index().to_numpy()
 
 
+def has_data(runs: StudyRuns, expression: Expression) -> bool:
+    """Whether the study has the variants and metrics, and a seed that finished in each variant."""
+    if runs.mistakes(expression):
+        return False
+    variants = {call.variant for call in expression.calls}
+    return any(all(runs.finished(v, s) for v in variants) for s in runs.study.seeds)
+
+
 def statement(runs: StudyRuns, says: str, expression: Expression, over: str) -> Statement:
     """Evaluate one expression.
 
@@ -84,7 +94,7 @@ def statement(runs: StudyRuns, says: str, expression: Expression, over: str) -> 
     planned = list(runs.study.seeds)
     seeds = [s for s in planned if all(runs.finished(v, s) for v in variants)]
     if not seeds:
-        return missing(f"the runs of {', '.join(variants)}: {runs.command}")
+        return missing(f"{runs.command} (no run has finished)")
     values = {call: [runs.read(call, seed) for seed in seeds] for call in expression.calls}
     folders = tuple(runs.folder(v, s) for v in variants for s in seeds)
     numbers = {
@@ -107,6 +117,9 @@ def statement(runs: StudyRuns, says: str, expression: Expression, over: str) -> 
             _truth(expression, lambda call, i=i: values[call][i])  # type: ignore[misc]
             for i in range(len(seeds))
         ]
+    unlogged = [str(call) for call, row in values.items() if any(map(math.isnan, row))]
+    if unlogged:
+        return answer(None, f"some runs logged no {', '.join(unlogged)}")
     if any(t is None for t in truths):
         return answer(None, "both sides of the comparison diverged")
     if len(set(truths)) > 1:
@@ -122,8 +135,12 @@ def _truth(expression: Expression, read: Callable[[Call], float]) -> bool | None
 
 
 def _plain(value: float) -> float | str:
-    return value if math.isfinite(value) else "diverged"
+    return value if math.isfinite(value) else _word(value)
+
+
+def _word(value: float) -> str:
+    return "not logged" if math.isnan(value) else "diverged"
 
 
 def _listed(values: list[float]) -> str:
-    return " / ".join(f"{v:.3g}" if math.isfinite(v) else "diverged" for v in values)
+    return " / ".join(f"{v:.3g}" if math.isfinite(v) else _word(v) for v in values)

@@ -47,13 +47,20 @@ class RunsTest:
 
 
 @dataclass(frozen=True)
+class FirstTest:
+    """Statements over several studies, the best first: the first that has runs decides."""
+
+    tests: tuple[RunsTest, ...]
+
+
+@dataclass(frozen=True)
 class NeedsTest:
     """Nothing here decides it; `needs` says what would."""
 
     needs: str
 
 
-Test = CheckTest | RunsTest | NeedsTest
+Test = CheckTest | RunsTest | FirstTest | NeedsTest
 
 
 @dataclass(frozen=True)
@@ -145,7 +152,12 @@ def _test(test: Any, name: str, mistakes: list[str]) -> Test | None:
         return _check(test, name, mistakes)
     if isinstance(test, dict) and set(test) == {"study", "statements"}:
         return _runs(test, name, mistakes)
-    mistakes.append(f"{name}: a test has 'check', or 'study' and 'statements', or 'needs'")
+    if isinstance(test, list) and all(isinstance(t, dict) and "study" in t for t in test):
+        tests = [_test(t, name, mistakes) for t in test]
+        return FirstTest(tuple(t for t in tests if isinstance(t, RunsTest)))
+    mistakes.append(
+        f"{name}: a test has 'check', or 'study' and 'statements' (or is a list of such), or 'needs'"
+    )
     return None
 
 
@@ -188,7 +200,13 @@ def _runs(test: dict[str, Any], name: str, mistakes: list[str]) -> RunsTest | No
 
 def studies_named(claims: Iterable[Claim]) -> list[str]:
     """The studies whose runs decide any of `claims`, in order."""
-    return list(dict.fromkeys(c.test.study for c in claims if isinstance(c.test, RunsTest)))
+    return list(dict.fromkeys(t.study for c in claims for t in _over_runs(c.test)))
+
+
+def _over_runs(test: Test) -> tuple[RunsTest, ...]:
+    if isinstance(test, FirstTest):
+        return test.tests
+    return (test,) if isinstance(test, RunsTest) else ()
 
 
 def evaluate(
@@ -220,12 +238,23 @@ def _statements(test: Test, collected: Collected | None) -> list[Statement]:
         from analysis.claim_checks import CHECKS  # imports torch
 
         return CHECKS[test.name](**test.arguments)
-    from analysis.claim_runs import StudyRuns, statement
+    from analysis.claim_runs import StudyRuns, has_data, statement
 
-    if collected is None or test.study not in {s.name for s in collected.studies}:
-        return [missing(f"ablations/{test.study}.yaml and its runs")]
-    runs = StudyRuns(collected, test.study)
-    return [statement(runs, says, expression, over) for says, expression, over in test.statements]
+    tests = _over_runs(test)
+    present = set() if collected is None else {s.name for s in collected.studies}
+    studies = [
+        StudyRuns(collected, t.study) if collected is not None and t.study in present else None
+        for t in tests
+    ]
+    best = 0
+    for index, (runs, over) in enumerate(zip(studies, tests, strict=True)):
+        if runs is not None and any(has_data(runs, e) for _, e, _ in over.statements):
+            best = index
+            break
+    chosen, runs = tests[best], studies[best]
+    if runs is None:
+        return [missing(f"ablations/{chosen.study}.yaml and its runs")]
+    return [statement(runs, says, expression, over) for says, expression, over in chosen.statements]
 
 
 def counts(answers: Iterable[Answer]) -> dict[str, int]:

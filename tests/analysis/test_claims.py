@@ -15,8 +15,8 @@ from analysis.claims import (
     Answer,
     CheckTest,
     ClaimsError,
+    FirstTest,
     NeedsTest,
-    RunsTest,
     evaluate,
     load,
     studies_named,
@@ -67,7 +67,7 @@ def test_what_is_not_decided_says_what_it_needs(answers: list[Answer]) -> None:
         if not answer.verdict.decided:
             assert answer.verdict.word == "not tested"
             assert answer.verdict.why
-            assert isinstance(answer.claim.test, RunsTest | NeedsTest)
+            assert not isinstance(answer.claim.test, CheckTest)
     assert {a.claim.id for a in answers if isinstance(a.claim.test, NeedsTest)} >= ONLY_BY_TEXT
 
 
@@ -142,7 +142,7 @@ def test_a_planted_explosion_decides_the_training_claims_and_cites_its_runs(tmp_
                 loss=(lambda step: 2.0 / step) if trains else (lambda step: 10.0 * step),
                 scores={"mAP": [0.3, 0.8 if trains else 0.1], "rank1": [0.4, 0.9 if trains else 0.1]},
             )
-    claims = [c for c in load(LEDGER) if isinstance(c.test, RunsTest) and c.test.study == "gumbel"]
+    claims = [c for c in load(LEDGER) if "gumbel" in studies_named([c])]
     found = evaluate(claims, collect([study], tmp_path, now=NOW))
     words = {a.claim.id: a.verdict.word for a in found}
     assert words == {
@@ -158,6 +158,29 @@ def test_a_planted_explosion_decides_the_training_claims_and_cites_its_runs(tmp_
     runs = next(a for a in found if a.claim.id == 43).runs
     assert len(runs) == 6 and all("gumbel" in run for run in runs)
     assert "gumbel" in studies_named(load(LEDGER))
+
+
+def test_the_first_study_that_has_runs_decides(tmp_path: Path) -> None:
+    names = {"gumbel": "gumbel_tau5_clamp", "quick": "gumbel_tau5"}
+    studies = [planted_study(s, ["topk", name], seeds=(0, 1)) for s, name in names.items()]
+    claim = next(c for c in load(LEDGER) if c.id == 46)
+    assert isinstance(claim.test, FirstTest)
+    assert [t.study for t in claim.test.tests] == list(names)
+
+    def answer() -> Answer:
+        return evaluate([claim], collect(studies, tmp_path, now=NOW))[0]
+
+    assert answer().verdict.word == "not tested"
+    assert "gumbel" not in answer().runs
+    for seed in (0, 1):
+        for name in ("topk", "gumbel_tau5"):
+            plant(tmp_path, studies[1], name, seed)
+    assert answer().verdict.word == "supported"  # both train alike in the second study
+    assert all("/quick/" in run for run in answer().runs)
+    plant(tmp_path, studies[0], "topk", 0)
+    assert answer().verdict.word == "supported"  # the better study has nothing to compare yet
+    plant(tmp_path, studies[0], "gumbel_tau5_clamp", 0)
+    assert answer().verdict.word == "inconclusive"  # it has begun: it decides, one seed is missing
 
 
 # -- what is written ----------------------------------------------------------------------------
