@@ -132,9 +132,9 @@ def peak_mib(case: Case, way: Way) -> float:
         once()
         return (torch.cuda.max_memory_allocated() - before) / 2**20
     torch.set_num_threads(1)
-    before = _peak_resident_mib()
+    resident = _peak_resident_mib()
     once()
-    return _peak_resident_mib() - before
+    return _peak_resident_mib() - resident
 
 
 def peak_in_own_process(case: Case, way: Way) -> float:

@@ -112,6 +112,9 @@ class RetrievalEvalConfig(Frozen):
     # Where the best epoch is chosen. `test` is the published habit and is marked in every table.
     select_on: Literal["dev", "test"] = "dev"
     test_split: Literal["test", "testall"] = "test"
+    # The test split is scored with these dense texts too, as metrics with a suffix (rsum@none): what
+    # the leak of `own` is worth, on the same trained model.
+    also_dense_text: tuple[DenseText, ...] = ()
 
 
 class RetrievalConfig(Frozen):
@@ -141,4 +144,8 @@ class RetrievalConfig(Frozen):
             raise ValueError(
                 "matching.form laps has no dense text: set dense_text, eval_dense_text to none"
             )
+        if self.image_encoder.frozen and self.data.augment:
+            raise ValueError("a frozen image_encoder's features are cached: set data.augment to false")
+        if self.text_encoder.frozen and self.data.word_noise:
+            raise ValueError("a frozen text_encoder's features are cached: set data.word_noise to 0")
         return self

@@ -1,0 +1,154 @@
+"""Flickr30K and MS-COCO in the file layout of LAPS and SEPS, read whole and checked.
+
+    id_mapping.json         {"ID": "file name", ...}
+    SPLIT_ids.txt           one line an image, or each image once for every caption of it
+    SPLIT_caps.txt          the captions, those of an image together, images in the order of the ids
+    DATASET_SPLIT.jsonl     one object an image in the same order; `text` is its dense description
+
+Published counts: Flickr30K 29,000 / 1,014 / 1,000 images (train, dev, test), MS-COCO 113,287 / 1,000 /
+5,000 (train, dev, testall), five captions each. The paper swaps Flickr30K's dev and test counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sdtps.errors import DataError
+
+MISTAKES_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class CaptionSplit:
+    """One split. Caption i belongs to image i // per_image."""
+
+    name: str
+    images: tuple[Path, ...]
+    captions: tuple[str, ...]
+    per_image: int
+    dense: tuple[str, ...] | None  # one for each image; None = not asked for
+
+    def fingerprint(self) -> str:
+        """Changes with the images' names and sizes and with every text."""
+        digest = hashlib.sha256()
+        for image in self.images:
+            digest.update(f"{image.name}:{image.stat().st_size}\n".encode())
+        for text in (*self.captions, "", *(self.dense or ())):
+            digest.update(f"{text}\n".encode())
+        return digest.hexdigest()[:16]
+
+
+def read_split(
+    dataset: str, split: str, root: Path, *, image_root: Path | None = None, dense: bool = True
+) -> CaptionSplit:
+    """Read one split of `dataset` (f30k or coco).
+
+    Args:
+        image_root: folder of the images; default `root`/images.
+        dense: whether the dense texts are needed; without them the file need not exist.
+
+    Raises:
+        DataError: missing or broken files, counts that do not fit, empty texts; with file and line.
+    """
+    root = Path(root)
+    images, id_lines = _images(split, root, image_root or root / "images")
+    captions = _captions(root / f"{split}_caps.txt")
+    if len(captions) % len(images) or id_lines not in (len(images), len(captions)):
+        raise DataError(
+            f"{root / f'{split}_caps.txt'}: {len(captions)} captions, but {split}_ids.txt has "
+            f"{id_lines} lines for {len(images)} images. Every image must have the same number of "
+            "captions (published: 5), and one line of ids, or one for each caption"
+        )
+    texts = None
+    if dense:
+        texts = _dense(root / f"{dataset}_{split}.jsonl")
+        if len(texts) != len(images):
+            raise DataError(
+                f"{root / f'{dataset}_{split}.jsonl'}: {len(texts)} dense texts, but {split}_ids.txt "
+                f"names {len(images)} images; there must be one a line, in the order of the ids"
+            )
+    return CaptionSplit(split, images, captions, len(captions) // len(images), texts)
+
+
+def _lines(path: Path, why: str) -> list[str]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file; {why}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from None
+    lines = text.split("\n")
+    if lines and not lines[-1].strip():
+        lines.pop()
+    if not lines:
+        raise DataError(f"{path}: is empty; {why}")
+    return lines
+
+
+def _images(split: str, root: Path, image_root: Path) -> tuple[tuple[Path, ...], int]:
+    """The images of a split, and the number of lines that name them."""
+    mapping_file = root / "id_mapping.json"
+    mapping = _json("\n".join(_lines(mapping_file, "it maps image ids to file names")), mapping_file)
+    ids_file = root / f"{split}_ids.txt"
+    lines = _lines(ids_file, f"it lists the images of the split '{split}'")
+    mistakes: list[str] = []
+    found: dict[str, Path] = {}
+    previous = None
+    for number, line in enumerate(lines, start=1):
+        key = line.strip()
+        if key == previous:
+            continue
+        previous = key
+        if key in found:
+            mistakes.append(f"{ids_file}:{number}: image {key} comes again, apart from its other lines")
+        elif key not in mapping:
+            mistakes.append(f"{ids_file}:{number}: image '{key}' is not in {mapping_file.name}")
+        else:
+            found[key] = image_root / str(mapping[key])
+            if not found[key].is_file():
+                mistakes.append(f"{ids_file}:{number}: image {key}: no file {found[key]}")
+    if mistakes:
+        more = f"\n... and {len(mistakes) - MISTAKES_SHOWN} more" * (len(mistakes) > MISTAKES_SHOWN)
+        raise DataError("\n".join(mistakes[:MISTAKES_SHOWN]) + more)
+    return tuple(found.values()), len(lines)
+
+
+def _captions(path: Path) -> tuple[str, ...]:
+    lines = _lines(path, "it holds the captions, one a line")
+    empty = [str(n) for n, line in enumerate(lines, start=1) if not line.strip()]
+    if empty:
+        raise DataError(f"{path}:{empty[0]}: empty caption (lines {', '.join(empty[:MISTAKES_SHOWN])})")
+    return tuple(line.strip() for line in lines)
+
+
+def _dense(path: Path) -> tuple[str, ...]:
+    lines = _lines(
+        path,
+        "it holds the dense texts. Without it set matching.dense_text and matching.eval_dense_text "
+        "to none (released SEPS has none for dev: eval.select_on test is its habit)",
+    )
+    texts = []
+    for number, line in enumerate(lines, start=1):
+        where = f"{path}:{number}"
+        entry = _json(line, where)
+        text = entry.get("text")
+        if not isinstance(text, str):
+            raise DataError(f"{where}: no string under the key 'text'; found keys {sorted(entry)}")
+        if not text.strip():
+            raise DataError(f"{where}: empty dense text")
+        texts.append(text.strip())
+    return tuple(texts)
+
+
+def _json(text: str, where: Path | str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{where}: not JSON: {error.msg} at column {error.colno}") from None
+    if not isinstance(value, dict):
+        raise DataError(f"{where}: a JSON object is expected, found {type(value).__name__}")
+    return value

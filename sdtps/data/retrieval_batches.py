@@ -1,0 +1,233 @@
+"""Batches of image-text pairs: what the encoders take, or what frozen encoders gave.
+
+`Source` is one split ready to be indexed: images as files or as cached features, texts as word groups
+or as cached features. Training draws depend on (seed, epoch, position in the epoch) alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from sdtps.config.retrieval import DenseText, RetrievalDataConfig
+from sdtps.data.caption_images import augmented, plain
+from sdtps.data.captions import CaptionSplit
+from sdtps.data.reid_images import own_rows
+from sdtps.data.words import Vocabulary, Words, token_ids, with_noise
+from sdtps.encoders import ImageShape
+from sdtps.errors import DataError
+from sdtps.features import Ragged
+
+
+@dataclass
+class TextBatch:
+    """Token ids (T, L), or words (T, L, width) of a frozen encoder; lengths (T)."""
+
+    values: Tensor
+    lengths: Tensor
+
+    def to(self, device: torch.device) -> TextBatch:
+        return TextBatch(
+            self.values.to(device, non_blocking=True), self.lengths.to(device, non_blocking=True)
+        )
+
+    def pin_memory(self) -> TextBatch:
+        return TextBatch(self.values.pin_memory(), self.lengths.pin_memory())
+
+    def rows(self, index: Tensor) -> TextBatch:
+        return TextBatch(self.values[index], self.lengths[index])
+
+
+@dataclass
+class RetrievalBatch:
+    """Pairs: pixels (B, 3, S, S) or tokens of a frozen encoder (B, V, width); image_ids (B)."""
+
+    images: Tensor
+    sparse: TextBatch
+    dense: TextBatch | None
+    image_ids: Tensor
+
+    def to(self, device: torch.device) -> RetrievalBatch:
+        return RetrievalBatch(
+            self.images.to(device, non_blocking=True),
+            self.sparse.to(device),
+            None if self.dense is None else self.dense.to(device),
+            self.image_ids.to(device, non_blocking=True),
+        )
+
+    def pin_memory(self) -> RetrievalBatch:
+        """Called by torch's DataLoader."""
+        return RetrievalBatch(
+            self.images.pin_memory(),
+            self.sparse.pin_memory(),
+            None if self.dense is None else self.dense.pin_memory(),
+            self.image_ids.pin_memory(),
+        )
+
+
+@dataclass
+class Source:
+    """One split. `image_features` and the text features stand in for what frozen encoders would do."""
+
+    split: CaptionSplit
+    size: int  # pixels of an image's side
+    shape: ImageShape
+    image_features: Tensor | None  # (I, V, width)
+    captions: Sequence[Words] | Ragged
+    dense: Sequence[Words] | Ragged | None
+    vocabulary: Vocabulary | None  # None with text features
+
+    def images(self, indices: Sequence[int]) -> Tensor:
+        """Images as they are evaluated."""
+        if self.image_features is not None:
+            return self.image_features[torch.as_tensor(indices)].float()
+        return torch.from_numpy(np.stack([self.pixels(i) for i in indices]))
+
+    def pixels(self, index: int, rng: np.random.Generator | None = None) -> np.ndarray:
+        path = self.split.images[index]
+        if rng is None:
+            return plain(path, self.size, self.shape)
+        return augmented(path, self.size, self.shape, rng)
+
+    def texts(
+        self,
+        texts: Sequence[Words] | Ragged,
+        indices: Sequence[int],
+        limit: int,
+        noise: tuple[float, np.random.Generator] | None = None,
+    ) -> TextBatch:
+        """Texts of `indices`, padded to the longest."""
+        if isinstance(texts, Ragged):
+            values, lengths = texts.padded(indices)
+            return TextBatch(values.float(), lengths)
+        vocabulary = self.vocabulary
+        assert vocabulary is not None
+        rows = []
+        for index in indices:
+            words = texts[index]
+            if noise is not None:
+                words = with_noise(words, noise[0], vocabulary, noise[1])
+            rows.append(token_ids(words, vocabulary, limit))
+        lengths = torch.tensor([len(row) for row in rows])
+        values = torch.full((len(rows), int(lengths.max())), vocabulary.padding)
+        for number, row in enumerate(rows):
+            values[number, : len(row)] = torch.tensor(row)
+        return TextBatch(values, lengths)
+
+
+def dense_owner(images: int, mode: DenseText, seed: int = 0) -> np.ndarray:
+    """Whose dense text goes with each image: its own, or (shuffled) always another's; fixed."""
+    if mode != "shuffled" or images < 2:
+        return np.arange(images)
+    order = np.random.default_rng([seed, 301]).permutation(images)
+    owner = np.empty(images, dtype=np.int64)
+    owner[order] = np.roll(order, 1)
+    return owner
+
+
+class _Pairs(Dataset[RetrievalBatch]):
+    """Whole batches by (epoch, number): the noise of a batch comes from one generator each row."""
+
+    def __init__(self, source: Source, config: RetrievalDataConfig, mode: DenseText, seed: int) -> None:
+        self.source = source
+        self.config = config
+        self.seed = seed
+        self.owner = dense_owner(len(source.split.images), mode)
+        self.uses_dense = mode != "none"
+        self.steps = len(source.split.captions) // config.batch_size
+        if self.steps == 0:
+            raise DataError(
+                f"data.batch_size {config.batch_size} is more than the training split's "
+                f"{len(source.split.captions)} captions"
+            )
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __getitem__(self, place: tuple[int, int]) -> RetrievalBatch:
+        epoch, number = place
+        config, source = self.config, self.source
+        order = np.random.default_rng([self.seed, epoch, 201]).permutation(len(source.split.captions))
+        captions = order[number * config.batch_size : (number + 1) * config.batch_size]
+        images = captions // source.split.per_image
+        rng = np.random.default_rng([self.seed, epoch, number, 202])
+        noise = (config.word_noise, rng)
+        # Texts of the whole batch, so that every process pads and draws alike.
+        sparse = source.texts(source.captions, captions.tolist(), config.max_words, noise)
+        dense = None
+        if self.uses_dense and source.dense is not None:
+            whose = self.owner[images].tolist()
+            dense = source.texts(source.dense, whose, config.max_dense_words, noise)
+        own = own_rows(config.batch_size)
+        rows = torch.arange(config.batch_size)[own]
+        return RetrievalBatch(
+            self._images(images[own], epoch, number, own.start),
+            sparse.rows(rows),
+            None if dense is None else dense.rows(rows),
+            torch.from_numpy(images[own]),
+        )
+
+    def _images(self, images: np.ndarray, epoch: int, number: int, first: int) -> Tensor:
+        if self.source.image_features is not None or not self.config.augment:
+            return self.source.images(images.tolist())
+        pixels = []
+        for row, image in enumerate(images, start=first):
+            rng = np.random.default_rng([self.seed, epoch, number, row, 203])
+            pixels.append(self.source.pixels(int(image), rng))
+        return torch.from_numpy(np.stack(pixels))
+
+
+class _EpochPlaces:
+    """(epoch, number) from the batch that is asked for."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.epoch = 1
+        self.first = 0
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return ((self.epoch, number) for number in range(self.first, self.steps))
+
+
+class TrainPairs:
+    """Training batches in an order of (seed, epoch); the last, incomplete batch is left out."""
+
+    def __init__(
+        self,
+        source: Source,
+        config: RetrievalDataConfig,
+        mode: DenseText,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        pairs = _Pairs(source, config, mode, seed)
+        self.steps_per_epoch = pairs.steps
+        self.places = _EpochPlaces(pairs.steps)
+        self.device = device
+        # Cached features are only copied: worker processes would cost more than they bring.
+        workers = 0 if source.image_features is not None else config.workers
+        options: dict[str, Any] = {"persistent_workers": workers > 0}
+        self.loader = DataLoader(
+            pairs,
+            batch_size=None,
+            sampler=self.places,
+            num_workers=workers,
+            pin_memory=device.type == "cuda",
+            generator=torch.Generator(),  # else each pass would draw from the run's
+            **options,
+        )
+
+    def epoch(self, epoch: int, first: int) -> Iterator[RetrievalBatch]:
+        """Batches `first`, `first` + 1, ... of `epoch` on the device."""
+        self.places.epoch, self.places.first = epoch, first
+        for batch in self.loader:
+            yield batch.to(self.device)
