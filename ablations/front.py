@@ -105,7 +105,7 @@ def submit(
         plan = plan.without_new()
     executor = choose_executor(arguments.executor)
     if arguments.dry_run:
-        print_plan(plan, executor, as_json=arguments.json)
+        print_plan(plan, executor, sbatch=arguments.executor != "local", as_json=arguments.json)
         return 0
     if not arguments.json:
         print("\n".join(plan_lines(plan)))
@@ -126,12 +126,12 @@ def choose_executor(word: str) -> str:
     return "slurm" if shutil.which("sbatch") else "local"
 
 
-def print_plan(plan: Plan, executor: str, *, as_json: bool) -> None:
-    """The plan, and for SLURM what sbatch would be given. Writes nothing."""
+def print_plan(plan: Plan, executor: str, *, sbatch: bool, as_json: bool) -> None:
+    """The plan, and with `sbatch` what SLURM would be given, also where there is none. Writes nothing."""
     from ablations.dispatch import render
 
     runs = [action.run for action in plan.submitted]
-    texts = render(plan.study, runs, plan.runs_dir) if runs else []
+    texts = render(plan.study, runs, plan.runs_dir) if runs and sbatch else []
     if as_json:
         print(json.dumps({**plan_json(plan), "executor": executor, "sbatch": texts}, indent=2))
         return

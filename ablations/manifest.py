@@ -79,8 +79,8 @@ def load_study(path: Path | str, *, data_root: Path | str | None = None) -> Stud
     """The study that the manifest at `path` describes.
 
     Args:
-        data_root: written into every configuration that names no `data.root` of its own; where data
-            lie is not part of a run's identity.
+        data_root: written into configurations that name no `data.root` of their own and generate no
+            data; where data lie is not part of a run's identity.
 
     Raises:
         ManifestError: every mistake at once, each with file, line and the nearest allowed word.

@@ -62,7 +62,7 @@ class Resolver:
         config, bad = self._resolve(values, places)
         for key in bad:
             values.pop(key, None)
-        if data_root is not None and values.get("data.root") is None:
+        if data_root is not None and config.data.root is None and config.data.generate is None:
             values["data.root"] = data_root
             config, _ = self._resolve(values, places)
         self.values, self.base = values, config

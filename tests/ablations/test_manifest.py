@@ -271,6 +271,9 @@ def test_data_root_is_filled_in_and_changes_no_identity(load: Load, tmp_path: Pa
     moved = load_study(study.path, data_root="somewhere")
     assert moved.variants["gumbel"].config.data.root == str(Path("somewhere").absolute())
     assert [r.identity for r in moved.runs()] == [r.identity for r in study.runs()]
+    study.path.write_text(HEAD + "overrides: {data.generate: {seed: 1}}\n" + VARIANTS)
+    made = load_study(study.path, data_root="somewhere").variants["topk"].config.data
+    assert made.root is None  # generated images do not go where benchmarks lie
 
 
 def test_digest_changes_with_manifest_and_base(load: Load, tmp_path: Path) -> None:
