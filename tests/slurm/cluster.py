@@ -74,8 +74,7 @@ MessageTimeout=30
 GresTypes=gpu
 NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory} Gres=gpu:{gpus}
 PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE
-OverSubscribe=NO PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10
-PreemptMode=OFF OverSubscribe=NO
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 """
 
 ACCOUNTING_OFF = "AccountingStorageType=accounting_storage/none"
