@@ -13,7 +13,7 @@ from ablations import claims, records, slurm
 from ablations.claims import Claim
 from ablations.status import SUBMITTING_SECONDS
 from ablations.study import RunSpec
-from ablations.submissions import Submission, submission
+from ablations.submissions import JOBS, Submission, submission
 from sdtps.runfolder import RunFolder
 
 ASIDE = "_aside"
@@ -34,6 +34,16 @@ def repair(runs: Sequence[RunSpec], runs_dir: Path) -> None:
         work = submission(members[0][0], name or "unreadable")
         if work.job_id is None:
             _settle(work, members)
+    for study in {run.study for run in runs}:
+        _sweep_jobs(runs_dir / study / JOBS)
+
+
+def _sweep_jobs(jobs: Path) -> None:
+    """Remove what submitters left that died before they claimed anything."""
+    for folder in jobs.glob("*"):
+        young = time.time() - folder.stat().st_mtime < SUBMITTING_SECONDS
+        if not young and not (folder / "submission.json").exists():
+            Submission(folder).discard()
 
 
 def _dead(claim: Claim) -> bool:

@@ -71,7 +71,8 @@ def test_killed_before_any_write_the_next_submission_repairs_the_rest(
         assert set(counted.values()) == {1}, f"{where}: a run was queued twice"
         (runs / f".squeue-{os.getuid()}.json").unlink(missing_ok=True)
         assert [s.state for s in run_states(study.runs(), runs)] == ["queued", "queued"], where
-        assert not [p for p in runs.glob("endings/*/*/.*")], f"{where}: temporary files are left"
+        strays = [p for r in study.runs() for p in r.folder(runs).glob(".*")]
+        assert not strays, f"{where}: temporary files are left"
         if not killed:
             assert report.submitted == []
             break

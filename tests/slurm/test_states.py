@@ -1,0 +1,197 @@
+"""Issue a study whose runs end in every way on a real SLURM: each state is right soon after, by our records alone."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ablations import control, dispatch, slurm
+from ablations.plan import make_plan
+from ablations.queue_cache import Scheduler
+from ablations.status import RunStatus, run_states
+from ablations.study import Study
+from tests.ablations import plant, standin
+from tests.slurm.cluster import Cluster
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
+
+SOON = 30.0  # seconds after the event within which a state must be right
+ON_THE_WAY = {"queued", "running", "requeued"}
+EXPECTED = {
+    "ok": ("completed", None),
+    "raise": ("failed", "error"),
+    "exit3": ("failed", "exit"),
+    "killed": ("failed", "killed"),
+    "memory": ("failed", "oom"),
+    "diverge": ("diverged", None),
+    "sleep": ("failed", "timeout"),
+    "sleep-scancelled": ("cancelled", None),
+    "sleep-cancelled": ("cancelled", None),
+}
+FAILED = {name for name, (state, _) in EXPECTED.items() if state == "failed"}
+
+
+class Look:
+    """A study on a cluster, by variant."""
+
+    def __init__(self, study: Study, runs: Path) -> None:
+        self.study = study
+        self.runs = runs
+        self.scheduler = Scheduler(runs, refresh_s=1)
+
+    def __call__(self) -> dict[str, RunStatus]:
+        states = run_states(self.study.runs(), self.runs, self.scheduler)
+        return {s.run.variant: s for s in states}
+
+    def wait(
+        self, wanted: Callable[[dict[str, RunStatus]], bool], seconds: float
+    ) -> dict[str, RunStatus]:
+        deadline = time.monotonic() + seconds
+        while not wanted(found := self()):
+            told = {k: (s.state, s.reason) for k, s in found.items()}
+            assert time.monotonic() < deadline, told
+            time.sleep(0.5)
+        return found
+
+
+@pytest.fixture(params=["accounting off", "accounting on"])
+def cluster(request: pytest.FixtureRequest) -> Cluster:
+    """Both kinds of cluster, one after the other."""
+    name = "slurm" if request.param == "accounting off" else "slurm_with_accounting"
+    found: Cluster = request.getfixturevalue(name)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", standin.PATH)
+
+
+def test_every_end_has_its_own_word_and_retry_takes_exactly_the_failed(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    # Waiting for the time limit takes longest: it goes first.
+    order = ["sleep", *(name for name in EXPECTED if name != "sleep")]
+    study = plant.study(tmp_path, order, own={"sleep": "{timeout_min: 1}"})
+    look = Look(study, tmp_path / "runs")
+    report = dispatch.submit(study, study.runs(), look.runs, entry=standin.ENTRY)
+    assert report.sbatch_calls == 2
+
+    ended: dict[str, float] = {}
+    right: dict[str, float] = {}
+    told = set()
+    deadline = time.monotonic() + 300
+    while len(right) < len(EXPECTED):
+        now = time.monotonic()
+        found = look()
+        queue = slurm.squeue()
+        for name, status in found.items():
+            job = queue.get(status.job_id or "")
+            wanted = EXPECTED[name]
+            if (job is not None and job.ended) or (status.state, status.kind) == wanted:
+                ended.setdefault(name, now)
+            if (status.state, status.kind) == wanted:
+                right.setdefault(name, now)
+            else:
+                assert name not in right, f"{name} was {wanted} and is {status.state} ({status.reason})"
+                assert status.state in ON_THE_WAY, f"{name} is called {status.state} ({status.reason})"
+            if name.endswith("cancelled") and status.state == "running" and name not in told:
+                told.add(name)
+                if name == "sleep-scancelled":  # by somebody who does not know of us
+                    cluster.run("scancel", str(status.job_id))
+                else:
+                    control.cancel([status], look.runs)
+        assert now < deadline, {k: (s.state, s.reason) for k, s in found.items()}
+        time.sleep(0.5)
+    late = {name: right[name] - ended[name] for name in EXPECTED if right[name] - ended[name] > SOON}
+    assert not late
+    found = look()
+    assert "Exceeded job memory limit" in found["memory"].log_tail
+    assert "ValueError: the loss went to the wrong place" in found["raise"].log_tail
+    assert "TIME LIMIT" in found["sleep"].log_tail
+    files = [p for run in study.runs() for p in run.folder(look.runs).rglob("*") if not p.is_dir()]
+    assert len(files) / len(study.runs()) < 12
+
+    states = [found[run.variant] for run in study.runs()]
+    plan = make_plan(study, look.runs, states, retry=["failed"])
+    assert {a.run.variant for a in plan.submitted} == FAILED
+    again = dispatch.submit(
+        study,
+        [a.run for a in plan.submitted],
+        look.runs,
+        replace=[a.folder for a in plan.submitted],
+        entry=standin.ENTRY,
+    )
+    assert {p.parent.name for p in again.submitted} == FAILED
+    for job in again.jobs:
+        cluster.run("scancel", job)
+
+
+def test_a_preempted_run_is_requeued_and_goes_on_from_its_checkpoint(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    study = plant.study(tmp_path, ["polite"])
+    look = Look(study, tmp_path / "runs")
+    dispatch.submit(study, study.runs(), look.runs, entry=standin.ENTRY)
+    look.wait(lambda s: s["polite"].state == "running" and s["polite"].epoch == 1, 90)
+    urgent = cluster.run(
+        *("sbatch", "--parsable", "--partition=urgent", "--cpus-per-task=2", "--mem=100M"),
+        *("--output=/dev/null", "--wrap", "sleep 1"),
+    ).stdout.strip()
+    begun = time.monotonic()
+    found = look.wait(lambda s: s["polite"].state == "requeued", SOON + 15)
+    assert time.monotonic() - begun < SOON + 15
+    assert found["polite"].attempt == 2
+    folder = study.runs()[0].folder(look.runs)
+    assert (folder / "checkpoint.pt").read_text() == "1", "SIGTERM left no time for a checkpoint"
+    job = found["polite"].job_id
+    assert job is not None
+    _start_now(cluster, job)
+    found = look.wait(lambda s: s["polite"].state == "completed", 120)
+    assert found["polite"].attempt == 2
+    cluster.run("scancel", urgent)
+
+
+def test_a_run_at_its_time_limit_requeues_itself_and_no_other(slurm: Cluster, tmp_path: Path) -> None:
+    study = plant.study(
+        tmp_path,
+        ["polite", "sleep"],
+        resources="{partition: gpu, cpus: 1, mem_gb: 0.2, timeout_min: 1, max_requeues: 3}",
+    )
+    look = Look(study, tmp_path / "runs")
+    report = dispatch.submit(study, study.runs(), look.runs, entry=standin.ENTRY)
+    found = look.wait(lambda s: s["polite"].state == "requeued", 150)
+    assert found["sleep"].state == "running"
+    assert found["sleep"].attempt == 1
+    restarts = slurm.run("squeue", "-h", "-r", "-j", report.jobs[0], "-O", "JobArrayID:20,RestartCnt:5")
+    assert dict(line.split() for line in restarts.stdout.splitlines())[f"{report.jobs[0]}_1"] == "0"
+    slurm.run("scancel", f"{report.jobs[0]}_1")
+    _start_now(slurm, f"{report.jobs[0]}_0")
+    found = look.wait(lambda s: s["polite"].state == "completed", 120)
+    assert found["polite"].attempt == 2
+
+
+def test_a_run_that_may_not_be_requeued_fails_at_its_time_limit(slurm: Cluster, tmp_path: Path) -> None:
+    study = plant.study(
+        tmp_path,
+        ["polite"],
+        resources="{partition: gpu, cpus: 1, mem_gb: 0.2, timeout_min: 1, max_requeues: 0}",
+    )
+    look = Look(study, tmp_path / "runs")
+    dispatch.submit(study, study.runs(), look.runs, entry=standin.ENTRY)
+    found = look.wait(lambda s: not s["polite"].active, 150)
+    assert (found["polite"].state, found["polite"].kind) == ("failed", "timeout")
+
+
+def _start_now(cluster: Cluster, element: str) -> None:
+    """A requeued job would wait about two minutes for its BeginTime."""
+    for _ in range(40):
+        done = cluster.run("scontrol", "update", f"JobId={element}", "StartTime=now")
+        shown = cluster.run("scontrol", "show", "job", element).stdout
+        if done.returncode == 0 and not re.search(r"Reason=BeginTime", shown):
+            return
+        time.sleep(0.5)
