@@ -127,7 +127,7 @@ def choose_executor(word: str) -> str:
 
 
 def print_plan(plan: Plan, executor: str, *, sbatch: bool, as_json: bool) -> None:
-    """The plan, and with `sbatch` what SLURM would be given, also where there is none. Writes nothing."""
+    """The plan, and with `sbatch` what SLURM would be given (also where there is none)."""
     from ablations.dispatch import render
 
     runs = [action.run for action in plan.submitted]
