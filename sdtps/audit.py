@@ -17,13 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from sdtps import atomic
-from sdtps.config import Config
+from sdtps.config import Config, RetrievalConfig
 from sdtps.errors import ConfigError, did_you_mean
 from sdtps.findings import Finding, findings
 from sdtps.gradients import Gradient, cosine, gradient_of, share_without, watched
 from sdtps.optim import build_optimizer, parameter_groups
 from sdtps.subjects import Subject, subject
-from sdtps.tiny import tiny
 
 STEPS = 10
 SEED = 0
@@ -55,7 +54,7 @@ class Examination:
 
     Attributes:
         counterfactuals: the first look of the same variant with one axis changed, to prove a cause:
-            `mask none`, `mask log`, `constant / 10`, `decision topk`.
+            `mask none`, `mask log`, `constant / 10`, `decision topk`, `ratio none`.
     """
 
     config: Config
@@ -182,10 +181,14 @@ def changes(config: Config) -> dict[str, Config]:
             other["constant / 10"] = {"mask": f"subtract_{sdtps.mask_constant / 10:g}"}
         if sdtps.decision == "gumbel_ste":
             other["decision topk"] = {"decision": "topk"}
-    return {
+    changed = {
         name: config.model_copy(update={"sdtps": sdtps.model_copy(update=update)})
         for name, update in other.items()
     }
+    if isinstance(config, RetrievalConfig) and config.loss.ratio != "none" and sdtps.enabled:
+        loss = config.loss.model_copy(update={"ratio": "none"})
+        changed["ratio none"] = config.model_copy(update={"loss": loss})
+    return changed
 
 
 def look(examined: Subject, seed: int) -> Look:
@@ -243,7 +246,7 @@ def write(audited: Audit, path: Path) -> None:
 
 def _start(config: Config, seed: int, weights: Mapping[str, Tensor] | None) -> Subject:
     torch.manual_seed(seed)
-    examined = subject(tiny(config), seed)
+    examined = subject(config, seed)
     if weights is not None:
         own = examined.model.state_dict()
         shared = {n: v for n, v in weights.items() if n in own and own[n].shape == v.shape}

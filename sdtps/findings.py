@@ -31,7 +31,8 @@ NAMES = {
     "text_encoder": "the text encoder",
     "words": "the sparse words",
     "dense_words": "the dense words",
-    "alignment": "the alignment",
+    "alignment": "the alignment's MLP",
+    "projections": "the projections",
     "pife": "the combined global features (PIFE)",
     "fusion": "DeMo's fusion",
     "heads": "the heads",
@@ -45,6 +46,7 @@ TRAINED = (
     "score_mlp",
     "aggregation",
     "alignment",
+    "projections",
     "pife",
     "fusion",
     "heads",
@@ -85,6 +87,7 @@ def findings(examinations: Mapping[str, Examination], baseline: str, steps: int)
         found += _exploded(name, examined, baseline, reference) or _scaler(name, examined)
         found += _silent(name, examined)
         found += _no_effect(name, examined)
+        found += _ratio_loss(name, examined)
     return sorted(found, key=lambda f: (_RANK[f.severity], -(f.factor or 0.0)))
 
 
@@ -191,6 +194,14 @@ def _silent(name: str, examined: Examination) -> list[Finding]:
         text = "no gradient reaches the attention guides"
         text += _by_design(sdtps.no_grad == "attention", "their cosines are computed inside no_grad")
         found.append(Finding(name, "note", "cut", text))
+    dense = look.parts.get("dense_words")
+    if dense is not None and not dense.learns:
+        text = "no gradient reaches the dense words"
+        reason = "all they do is guide the selection, inside no_grad"
+        if not sdtps.enabled:
+            reason = "without SDTPS they do nothing"
+        text += _by_design(sdtps.no_grad != "none" or not sdtps.enabled, reason)
+        found.append(Finding(name, "note", "cut", text))
     return found
 
 
@@ -199,13 +210,31 @@ def _no_effect(name: str, examined: Examination) -> list[Finding]:
     plain = examined.counterfactuals.get("decision topk")
     if plain is None or plain.loss != examined.initial.loss:
         return []
-    parts = examined.initial.parts
-    if any(parts[p].norm != g.norm or parts[p].state != g.state for p, g in plain.parts.items()):
+    if not _same(plain, examined.initial):
         return []
     text = "Gumbel-Softmax changes neither the loss nor any gradient: the decision enters nothing"
     if examined.config.sdtps.mask == "none":
         text += " (mask none)"
     return [Finding(name, "warning", "no_effect", text + ".")]
+
+
+def _ratio_loss(name: str, examined: Examination) -> list[Finding]:
+    """A ratio loss without which every gradient is the same is a constant."""
+    without = examined.counterfactuals.get("ratio none")
+    if without is None or not _same(without, examined.initial):
+        return []
+    value = examined.initial.loss - without.loss
+    text = f"the ratio loss trains nothing: it is a constant ({value:.2g}) under an exact Top-K."
+    return [Finding(name, "note", "no_effect", text)]
+
+
+def _same(first: Look, second: Look) -> bool:
+    """Whether every part has the same gradient, up to rounding."""
+    return all(
+        second.parts[part].state == gradient.state
+        and math.isclose(second.parts[part].norm or 0.0, gradient.norm or 0.0, rel_tol=1e-6)
+        for part, gradient in first.parts.items()
+    )
 
 
 def _factors(look: Look, reference: Look) -> dict[str, float]:

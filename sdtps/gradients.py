@@ -111,10 +111,16 @@ def watched(model: nn.Module) -> Iterator[Watch]:
             handles.append(module.register_forward_hook(_encoder_hook(watch)))
         elif name == "sdtps":
             handles.append(module.register_forward_pre_hook(_modalities_hook(watch)))
+        elif name == "crossnet":
+            handles.append(module.register_forward_pre_hook(_crossnet_hook(watch, module)))
         elif isinstance(module, TokenSelection):
-            handles.append(module.register_forward_hook(_extra_hook(watch)))
             module.attentions = _watched_attentions(module.attentions, watch)  # type: ignore[method-assign]
             restore.append((module, "attentions"))
+            if name.startswith("crossnet"):  # forms no token: watch what it takes of each patch
+                module.extra_weights = _watched_extra(module.extra_weights, watch)  # type: ignore[method-assign]
+                restore.append((module, "extra_weights"))
+            else:
+                handles.append(module.register_forward_hook(_extra_hook(watch)))
     try:
         yield watch
     finally:
@@ -139,6 +145,20 @@ def _modalities_hook(watch: Watch) -> Callable[..., tuple[Any, ...]]:
     return hook
 
 
+def _crossnet_hook(watch: Watch, crossnet: Any) -> Callable[..., tuple[Any, ...]]:
+    def hook(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        images, words, lengths, *dense = inputs
+        patches = images[:, 1:] if crossnet.class_token else images
+        patches = watch("patches", watch("selected_patches", patches))
+        if crossnet.class_token:
+            patches = torch.cat([watch("class_token", images[:, :1]), patches], dim=1)
+        if dense:
+            dense = [watch("dense_words", dense[0]), *dense[1:]]
+        return patches, watch("words", words), lengths, *dense
+
+    return hook
+
+
 def _extra_hook(watch: Watch) -> Callable[..., Selection]:
     def hook(_module: nn.Module, _inputs: Any, output: Selection) -> Selection:
         if output.extra is None:
@@ -153,5 +173,13 @@ def _watched_attentions(attentions: Callable[..., Any], watch: Watch) -> Callabl
         return attentions(
             tokens, watch("guides", self_guide), [watch("guides", guide) for guide in guides]
         )
+
+    return wrapped
+
+
+def _watched_extra(extra_weights: Callable[..., Tensor | None], watch: Watch) -> Callable[..., Any]:
+    def wrapped(*arguments: Tensor) -> Tensor | None:
+        weights = extra_weights(*arguments)
+        return None if weights is None else watch("extra_token", weights)
 
     return wrapped

@@ -13,6 +13,7 @@ from sdtps.config import Config, ReidConfig
 from sdtps.data.reid_images import ReidBatch
 from sdtps.multimodal import MODALITIES
 from sdtps.reid import ReidModel, module_groups, reid_loss, trunk
+from sdtps.tiny import tiny
 
 CAMERAS = 2
 
@@ -35,15 +36,17 @@ class Subject:
 
 
 def subject(config: Config, seed: int) -> Subject:
-    """The model of a configuration with its loss and batches of noise around fixed patterns."""
+    """A configuration's model at the size of a toy, its loss, and noise around fixed patterns."""
     if isinstance(config, ReidConfig):
         return _reid(config, seed)
-    from sdtps.retrieval_subject import retrieval_subject
+    from sdtps.subject_retrieval import retrieval_subject
 
     return retrieval_subject(config, seed)
 
 
-def _reid(config: ReidConfig, seed: int) -> Subject:
+def _reid(full: ReidConfig, seed: int) -> Subject:
+    config = tiny(full)
+    assert isinstance(config, ReidConfig)
     pids = 2 * config.data.batch_size // config.data.instances
     model = ReidModel(config, pids, CAMERAS)
     shape = (3, config.data.height, config.data.width)

@@ -20,7 +20,8 @@ def tiny(config: Config) -> Config:
     """`config` with a tiny encoder, a batch of 4 and generated data.
 
     The grid of patches stays, and with it every token count; patches are 4 pixels wide. Everything
-    under `sdtps`, `fusion`, `loss`, `optim` and the precision stay too.
+    under `sdtps`, `fusion`, `loss`, `optim` and the precision stay too. A tiny retrieval encoder always
+    has a class token.
     """
     changes = _tiny_reid(config) if isinstance(config, ReidConfig) else _tiny_retrieval(config)
     updated = {
@@ -62,6 +63,8 @@ def _tiny_reid(config: ReidConfig) -> dict[str, dict[str, Any]]:
 
 
 def _tiny_retrieval(config: RetrievalConfig) -> dict[str, dict[str, Any]]:
+    encoder = config.image_encoder
+    cell = {"vit_b16": 16, "tiny_vit": encoder.patch}.get(encoder.name, 32)
     return {
         "data": {
             "root": None,
@@ -76,17 +79,17 @@ def _tiny_retrieval(config: RetrievalConfig) -> dict[str, dict[str, Any]]:
         "image_encoder": {
             "name": "tiny_vit",
             "weights": "random",
-            "size": 4 * PATCH,
+            "size": encoder.size // cell * PATCH,
             "patch": PATCH,
             "width": 32,
-            "depth": 2,
+            "depth": 1,
             "heads": 2,
         },
         "text_encoder": {
             "name": "tiny_bert",
             "weights": "random",
             "width": 32,
-            "depth": 2,
+            "depth": 1,
             "heads": 2,
         },
         "matching": {"embed": EMBED},
