@@ -101,6 +101,20 @@ DEMO = Layout(
         ),
     ),
 )
+SEPS = Layout(
+    "seps",
+    "VSEModel of SEPS and LAPS, with ViT or Swin and BERT",
+    (
+        *CROSSNET.under("cross_net.", "crossnet."),
+        *same(
+            # Poolers are carried along; our encoders have none, as nothing ever read them.
+            ("img_enc.visual_encoder.{rest}", "encoder.network.{rest}"),
+            ("img_enc.vision_proj.{kind}", "image_projection.{kind}"),
+            ("txt_enc.bert.{rest}", "text_encoder.network.{rest}"),
+            ("txt_enc.fc.{kind}", "text_projection.{kind}"),
+        ),
+    ),
+)
 LAYOUTS = {
     layout.name: layout
     for layout in (
@@ -111,5 +125,6 @@ LAYOUTS = {
         CROSSNET,
         CLIP_VISUAL,
         DEMO,
+        SEPS,
     )
 }

@@ -149,6 +149,29 @@ def test_whole_models_have_the_published_names(parts: dict[str, Any], names: set
     assert all(torch.equal(back[name], ours[name]) for name in ours)
 
 
+def test_a_whole_retrieval_model_has_the_released_names() -> None:
+    from sdtps.config import RetrievalConfig, parse_config
+    from sdtps.subject_retrieval import retrieval_subject
+
+    config = parse_config(
+        {"task": "retrieval", "image_encoder": {"name": "tiny_vit", "size": 56, "patch": 8}}
+    )
+    assert isinstance(config, RetrievalConfig)
+    ours = retrieval_subject(config, 0).model.state_dict()
+    state = convert(ours, LAYOUTS["seps"], "published")
+    assert {
+        "img_enc.visual_encoder.embeddings.cls_token",
+        "img_enc.vision_proj.bias",
+        "txt_enc.bert.embeddings.word_embeddings.weight",
+        "txt_enc.fc.weight",
+        "cross_net.aggr_net.weight_dense.3.bias",
+        "cross_net.sparse_net_long.score_predictor.0.weight",
+        "cross_net.hrpa.relevance_mlp.2.bias",
+    } <= state.keys()
+    back = convert(state, find_layout(list(state), "ours"), "ours")
+    assert all(torch.equal(back[name], ours[name]) for name in ours)
+
+
 def test_an_arrangement_that_was_never_published_is_refused() -> None:
     with pytest.raises(WeightsError, match=r"modalities\.tir\.selection_dense\.score_mlp"):
         convert(reid_state(sdtps={"aggregation": "dual"}), LAYOUTS["demo"], "published")
