@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -101,10 +102,10 @@ def as_latex(answers: Sequence[Answer]) -> str:
     head = r"\# & Claim (source) & Verdict & Evidence \\"
     rows = []
     for kind, group in _by_kind(answers):
-        rows.append(rf"\multicolumn{{4}}{{@{{}}l}}{{\emph{{{escape(KIND_TITLES[kind])}}}}} \\")
+        rows.append(rf"\multicolumn{{4}}{{@{{}}l}}{{\emph{{{escape(KIND_TITLES[kind])}}}}} \\*")
         rows += [
             f"{a.claim.id} & {escape(a.claim.claim)} ({escape(a.claim.source)}) & "
-            rf"{escape(a.verdict.word)} & {escape(evidence(a))} \\"
+            rf"{escape(a.verdict.word)} & {powers(escape(evidence(a)))} \\"
             for a in group
         ]
         rows.append(r"\addlinespace")
@@ -130,6 +131,11 @@ def as_latex(answers: Sequence[Answer]) -> str:
             "",
         ]
     )
+
+
+def powers(tex: str) -> str:
+    """1.2e+08 as a power of ten; a commit such as 6e09693 stays what it is."""
+    return re.sub(r"(\d)e([+-]?\d{1,3})\b", lambda m: rf"{m[1]}$\times10^{{{int(m[2])}}}$", tex)
 
 
 def as_markdown(answers: Sequence[Answer]) -> str:

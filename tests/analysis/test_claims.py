@@ -10,7 +10,7 @@ import pytest
 from facts_verdicts import FACTS, ONLY_BY_TEXT, agrees
 from planted import NOW, plant, planted_study
 
-from analysis.claim_report import as_json, as_latex, as_markdown, evidence, summary, write
+from analysis.claim_report import as_json, as_latex, as_markdown, evidence, powers, summary, write
 from analysis.claims import (
     Answer,
     CheckTest,
@@ -204,6 +204,12 @@ def test_the_three_files_hold_all_claims_and_compile_safely(
     assert tex.count(r"\\") >= 60
     assert markdown_file.read_text().count("\n| ") >= 60
     assert summary(answers) in tex
+
+
+def testpowers_of_ten_are_set_as_such_and_commits_are_not() -> None:
+    assert powers("ratio 1.2e+08, 7.8e-12 at 6e09693") == (
+        r"ratio 1.2$\times10^{8}$, 7.8$\times10^{-12}$ at 6e09693"
+    )
 
 
 def test_the_same_verdicts_give_the_same_bytes(answers: list[Answer]) -> None:
