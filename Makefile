@@ -1,17 +1,20 @@
-# make venv · test · paper · check · studies · bench · clean          Each sets up what it needs first.
+# make venv · test · paper · check · plans · studies · bench · clean          Each sets up what it needs first.
 
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/installed
 PAPER_STUDY ?= ablations/quick.yaml
+# What the training claims rest on; 114 runs of seconds each on a CPU.
+STUDIES ?= gumbel mask_constant nograd
 
-.PHONY: help venv test paper check studies bench slurm-large clean
+.PHONY: help venv test paper check plans studies bench slurm-large clean
 help:
 	@echo "make paper      run the quick study on this machine, then tables, figures, report and paper/main.pdf"
 	@echo "make test       every test, with a real one-node SLURM where it can be installed and started"
 	@echo "make check      ruff and mypy"
-	@echo "make studies    check every manifest in ablations/ and print its plan"
+	@echo "make plans      check every manifest in ablations/ and print its plan"
+	@echo "make studies    run the small studies here (under 40 minutes on two cores), then decide the claims"
 	@echo "make bench      measured speeds of this machine"
 	@echo "make slurm-large  1,002 one-second runs through a real SLURM (minutes)"
 	@echo "make clean      remove caches and generated files; runs/ and .venv/ stay"
@@ -40,8 +43,13 @@ paper: venv
 	$(PY) submit.py $(PAPER_STUDY) --executor local
 	$(PY) -m analysis paper $(PAPER_STUDY)
 
-studies: venv
+plans: venv
 	@for study in ablations/*.yaml; do $(PY) submit.py $$study --dry-run || exit 1; done
+
+studies: venv
+	@for study in $(STUDIES); do $(PY) submit.py ablations/$$study.yaml --executor local --slots $$(nproc) || exit 1; done
+	$(PY) -m analysis curves $(STUDIES:%=ablations/%.yaml)
+	$(PY) -m analysis claims
 
 bench: venv
 	$(PY) -m sdtps bench
