@@ -19,6 +19,7 @@ from sdtps.config.retrieval import ImageEncoderConfig, TextEncoderConfig
 from sdtps.data.words import BertVocabulary, OwnVocabulary, Vocabulary
 from sdtps.errors import ConfigError, WeightsError
 from sdtps.provenance import file_digest
+from sdtps.published import VISION
 from sdtps.weights import find_weights, load_exactly, read_tensors
 
 # Package that carries weights -> how its weight file is found inside it.
@@ -31,6 +32,7 @@ PACKAGES = {
 }
 # Parts of published checkpoints that have no place in an encoder: poolers, heads, constants.
 LEFT_OUT = ("pooler.", "classifier.", "cls.", "embeddings.position_ids", "head.", "_fc.")
+CONSTANTS = (".relative_position_index",)  # of Swin
 PREFIXES = ("vit.", "swin.", "bert.")
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # what released SEPS feeds to ViT and Swin
 
@@ -241,6 +243,8 @@ def _load(network: nn.Module, name: str, weights: str) -> None:
     for key, value in read_tensors(file).items():
         for prefix in PREFIXES:
             key = key.removeprefix(prefix)
-        if not key.startswith(LEFT_OUT):
+        if not (key.startswith(LEFT_OUT) or key.endswith(CONSTANTS)):
             tensors[key] = value.float() if value.is_floating_point() else value
+    if name in ("vit_b16", "swin_b", "tiny_vit") and not VISION.refused(tensors):
+        tensors = VISION.to_ours(tensors)  # names from before transformers 5
     load_exactly(network, tensors, str(file))

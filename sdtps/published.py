@@ -101,14 +101,50 @@ DEMO = Layout(
         ),
     ),
 )
+_SWIN = "encoder.layers.{n}.blocks.{m}."
+# ViT and Swin as their checkpoints on the Hugging Face hub have them, against transformers 5's modules.
+VISION = Layout(
+    "vision",
+    "ViT and Swin checkpoints written before transformers 5",
+    same(
+        *(
+            (f"{published}{old}.{{kind}}", f"{ours}{new}.{{kind}}")
+            for published, ours, attention in (
+                ("encoder.layer.{n}.", "layers.{n}.", "attention.attention"),
+                (_SWIN, _SWIN, "attention.self"),
+            )
+            for old, new in (
+                (f"{attention}.query", "attention.q_proj"),
+                (f"{attention}.key", "attention.k_proj"),
+                (f"{attention}.value", "attention.v_proj"),
+                ("attention.output.dense", "attention.o_proj"),
+                ("intermediate.dense", "mlp.fc1"),
+                ("output.dense", "mlp.fc2"),
+                ("layernorm_before", "layernorm_before"),
+                ("layernorm_after", "layernorm_after"),
+            )
+        ),
+        *(
+            (
+                _SWIN + f"attention.self.relative_position_{word}",
+                _SWIN + f"attention.relative_position_bias.relative_position_{word}",
+            )
+            for word in ("bias_table", "index")
+        ),
+        ("encoder.layers.{n}.downsample.{rest}", "encoder.layers.{n}.downsample.{rest}"),
+        ("embeddings.{rest}", "embeddings.{rest}"),
+        ("layernorm.{kind}", "layernorm.{kind}"),
+        # Poolers are carried along; our encoders have none, as nothing ever read them.
+        ("pooler.{rest}", "pooler.{rest}"),
+    ),
+)
 SEPS = Layout(
     "seps",
     "VSEModel of SEPS and LAPS, with ViT or Swin and BERT",
     (
         *CROSSNET.under("cross_net.", "crossnet."),
+        *VISION.under("img_enc.visual_encoder.", "encoder.network."),
         *same(
-            # Poolers are carried along; our encoders have none, as nothing ever read them.
-            ("img_enc.visual_encoder.{rest}", "encoder.network.{rest}"),
             ("img_enc.vision_proj.{kind}", "image_projection.{kind}"),
             ("txt_enc.bert.{rest}", "text_encoder.network.{rest}"),
             ("txt_enc.fc.{kind}", "text_projection.{kind}"),
@@ -125,6 +161,7 @@ LAYOUTS = {
         CROSSNET,
         CLIP_VISUAL,
         DEMO,
+        VISION,
         SEPS,
     )
 }

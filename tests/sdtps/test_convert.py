@@ -161,6 +161,7 @@ def test_a_whole_retrieval_model_has_the_released_names() -> None:
     state = convert(ours, LAYOUTS["seps"], "published")
     assert {
         "img_enc.visual_encoder.embeddings.cls_token",
+        "img_enc.visual_encoder.encoder.layer.0.attention.attention.query.weight",
         "img_enc.vision_proj.bias",
         "txt_enc.bert.embeddings.word_embeddings.weight",
         "txt_enc.fc.weight",
@@ -170,6 +171,44 @@ def test_a_whole_retrieval_model_has_the_released_names() -> None:
     } <= state.keys()
     back = convert(state, find_layout(list(state), "ours"), "ours")
     assert all(torch.equal(back[name], ours[name]) for name in ours)
+
+
+@pytest.mark.parametrize("kind", ["vit", "swin"])
+def test_vision_checkpoints_of_the_hub_load_as_transformers_loads_them(
+    kind: str, tmp_path: Path
+) -> None:
+    from transformers import SwinConfig, SwinModel, ViTConfig, ViTModel
+
+    torch.manual_seed(0)
+    model: Any
+    if kind == "vit":
+        small = {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+        model = ViTModel(ViTConfig(hidden_size=8, image_size=16, patch_size=8, **small))
+    else:
+        swin = SwinConfig(
+            image_size=16, patch_size=2, embed_dim=8, depths=[1, 1], num_heads=[1, 2], window_size=4
+        )
+        model = SwinModel(swin)
+    ours = model.state_dict()
+    state = convert(ours, LAYOUTS["vision"], "published")
+    assert any(".query.weight" in name for name in state)
+    model.config.save_pretrained(tmp_path)
+    save_file({k: v.contiguous() for k, v in state.items()}, tmp_path / "model.safetensors")
+    loaded = type(model).from_pretrained(tmp_path).state_dict()
+    assert all(torch.equal(loaded[name], ours[name]) for name in ours)
+
+
+def test_our_encoder_reads_a_vision_checkpoint_of_the_hub(tmp_path: Path) -> None:
+    from sdtps.config.retrieval import ImageEncoderConfig
+    from sdtps.encoders import build_image_encoder
+
+    config = ImageEncoderConfig(name="tiny_vit", size=16, patch=8, width=8, depth=1, heads=2)
+    random = build_image_encoder(config).network.state_dict()
+    state = convert(random, LAYOUTS["vision"], "published")
+    state["pooler.dense.bias"] = torch.zeros(8)
+    save_file(state, tmp_path / "model.safetensors")
+    read = build_image_encoder(config.model_copy(update={"weights": str(tmp_path)}))
+    assert all(torch.equal(value, random[name]) for name, value in read.network.state_dict().items())
 
 
 def test_an_arrangement_that_was_never_published_is_refused() -> None:
