@@ -105,9 +105,9 @@ def _gradient(record: Mapping[str, Any] | None) -> Cell:
 
 
 def _factor(value: float) -> Cell:
-    """0.59, 36, or a power of ten."""
+    """0.59, 36, 264, or a power of ten."""
     if 0.01 <= value < 1000:
-        return text(f"{value:.2g}")
+        return text(f"{value:.0f}" if value >= 100 else f"{value:.2g}")
     mantissa, _, exponent = f"{value:.1e}".partition("e")
     power = int(exponent)
     return text(f"{mantissa}e{power}", tex=rf"${mantissa} \times 10^{{{power}}}$")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sdtps.audit import Examination, Look, Scaler
 
 # A gradient this many times the baseline's trains something else than the baseline's loss.
-EXPLODED = 1e3
+EXPLODED = 100.0
 # Within this of the baseline a counterfactual has lost the factor.
 ORDINARY = 30.0
 
@@ -263,7 +263,9 @@ def _times(factor: float | None) -> str:
 
 def number(value: float) -> str:
     """1e10 rather than 1.0e+10, and no exponent near 1."""
-    if 0.01 <= abs(value) < 1000:
+    if 100 <= abs(value) < 1000:
+        return f"{value:.0f}"
+    if 0.01 <= abs(value) < 100:
         return f"{value:.2g}"
     mantissa, _, exponent = f"{value:.1e}".partition("e")
     return f"{mantissa.removesuffix('.0')}e{int(exponent)}"

@@ -173,7 +173,16 @@ def test_tiny_keeps_the_axes_and_every_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(5.4e9, "5.4e9"), (1e10, "1e10"), (1.04, "1"), (0.5, "0.5"), (2e-5, "2e-5")]
+    ("value", "text"),
+    [
+        (5.4e9, "5.4e9"),
+        (1e10, "1e10"),
+        (264.0, "264"),
+        (99.9, "1e2"),
+        (1.04, "1"),
+        (0.5, "0.5"),
+        (2e-5, "2e-5"),
+    ],
 )
 def test_factors_read_as_people_write_them(value: float, text: str) -> None:
     assert number(value) == text
