@@ -87,8 +87,8 @@ def audit_table(document: Mapping[str, Any]) -> Table:
         columns=tuple(columns),
         rows=tuple(rows),
         caption=(
-            "Gradient norm of each part at initialisation, on the same batch with the same weights, as a "
-            f"multiple of that of {labels[baseline]}.",
+            "Gradient norm of each part at initialisation, on the same batch with the same weights, "
+            f"as a multiple of that of {labels[baseline]}.",
             "Untrained: share of the parameters that get no gradient.",
         ),
         origin=("made by python -m analysis audit",),
@@ -106,8 +106,8 @@ def _gradient(record: Mapping[str, Any] | None) -> Cell:
 
 def _factor(value: float) -> Cell:
     """0.59, 36, 264, or a power of ten."""
-    if 0.01 <= value < 1000:
-        return text(f"{value:.0f}" if value >= 100 else f"{value:.2g}")
+    if 0.01 <= value < 999.5:
+        return text(f"{value:.0f}" if value >= 99.5 else f"{value:.2g}")
     mantissa, _, exponent = f"{value:.1e}".partition("e")
     power = int(exponent)
     return text(f"{mantissa}e{power}", tex=rf"${mantissa} \times 10^{{{power}}}$")

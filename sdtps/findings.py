@@ -263,9 +263,9 @@ def _times(factor: float | None) -> str:
 
 def number(value: float) -> str:
     """1e10 rather than 1.0e+10, and no exponent near 1."""
-    if 100 <= abs(value) < 1000:
+    if 99.5 <= abs(value) < 999.5:
         return f"{value:.0f}"
-    if 0.01 <= abs(value) < 100:
+    if 0.01 <= abs(value) < 99.5:
         return f"{value:.2g}"
     mantissa, _, exponent = f"{value:.1e}".partition("e")
     return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
