@@ -43,7 +43,7 @@ def add_submit_arguments(parser: argparse.ArgumentParser, *, retry: bool = True)
         "--dry-run", action="store_true", help="print the plan and the sbatch text only"
     )
     parser.add_argument("--executor", choices=("auto", "slurm", "local"), default="auto")
-    parser.add_argument("--slots", type=int, help="local runs at once [one a GPU, or half the CPUs]")
+    parser.add_argument("--slots", type=int, help="local runs at once [what GPUs or CPUs hold]")
     parser.add_argument("--data-root", type=Path, help=f"folder that holds the data set [${DATA_ROOT}]")
     if retry:
         parser.add_argument(

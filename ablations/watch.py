@@ -70,7 +70,7 @@ def table(study: Study, statuses: Sequence[RunStatus], curves: Curves, rows: int
         ("loss", "right"),
         ("", "left"),
         (next(iter(study.metrics), "metric"), "right"),
-        ("left", "right"),
+        ("to go", "right"),
         ("node", "left"),
     ):
         grid.add_column(title, justify="right" if side == "right" else "left", no_wrap=True)
