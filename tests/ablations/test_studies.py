@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+import shlex
 from pathlib import Path
 
 import pytest
 
+from ablations import front
 from ablations.manifest import load_study
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +30,17 @@ def test_every_studys_header_says_command_size_and_expectation(path: Path) -> No
         line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line[0] == "#"
     )
     study = load_study(path)
-    assert f"python submit.py ablations/{path.name}" in header
+    commands = [
+        line.split("submit.py ")[1] for line in header.splitlines() if "python submit.py " in line
+    ]
+    assert commands
+    for command in commands:
+        words = shlex.split(command.partition("(")[0])
+        assert words[0] == f"ablations/{path.name}"
+        parser = argparse.ArgumentParser()
+        front.add_study_arguments(parser)
+        front.add_submit_arguments(parser)
+        parser.parse_args(words)
     assert f"{len(study.variants)} variants x {len(study.seeds)} seed" in header
     assert "Expected: " in header
 
