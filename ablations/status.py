@@ -184,6 +184,11 @@ class _Reader:
 
     def _by_job(self, found: _Open, job: JobInfo) -> RunStatus:
         where = {"node": job.node or None}
+        start, end = found.attempts.last_start, found.attempts.last_end
+        newer = start is not None and end is None and start.restart >= job.restarts
+        if job.state in ("PENDING", "CONFIGURING") and newer:
+            # It has begun since the scheduler was asked: answers are some seconds old.
+            return found.as_state("running", None, _silence(found))
         if job.waiting:
             if found.began or job.restarts:
                 again = max(job.restarts, len(found.attempts.starts))

@@ -225,6 +225,12 @@ def test_preempted_and_then_pending_is_requeued_throughout(queued: Queued) -> No
     assert queued.look().state == "running"
 
 
+def test_an_answer_from_before_the_start_does_not_call_a_new_run_requeued(queued: Queued) -> None:
+    queued.fakes.set("1_0", state="PENDING", reason="Resources")
+    queued.begin()
+    assert queued.look().state == "running"
+
+
 def test_an_end_seen_once_is_remembered_when_the_controller_forgets(queued: Queued) -> None:
     queued.begin()
     queued.fakes.set("1_0", state="NODE_FAIL")

@@ -1,4 +1,4 @@
-"""Issue a study whose runs end in every way on a real SLURM: each state is right soon after, by our records alone."""
+"""A study whose runs end in every way on a real SLURM: each state is right soon, by our records alone."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_a_run_at_its_time_limit_requeues_itself_and_no_other(slurm: Cluster, tm
     look = Look(study, tmp_path / "runs")
     report = dispatch.submit(study, study.runs(), look.runs, entry=standin.ENTRY)
     found = look.wait(lambda s: s["polite"].state == "requeued", 150)
-    assert found["sleep"].state == "running"
+    assert found["sleep"].state == "running", found["sleep"].reason
     assert found["sleep"].attempt == 1
     restarts = slurm.run("squeue", "-h", "-r", "-j", report.jobs[0], "-O", "JobArrayID:20,RestartCnt:5")
     assert dict(line.split() for line in restarts.stdout.splitlines())[f"{report.jobs[0]}_1"] == "0"
