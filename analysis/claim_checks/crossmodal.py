@@ -257,8 +257,8 @@ def ratio_loss_gradient() -> list[Statement]:
         Statement(
             "the gradient is more than rounding",
             (ratio or 0.0) > 1e-6 * align,
-            f"{_text(ratio)} from the ratio loss, although it is off its target by 0.1; "
-            f"{align:.3g} from the alignment",
+            f"the score MLP's gradient is {_text(ratio)} from the ratio loss, which is off its target "
+            f"by 0.1, and {align:.3g} from the alignment",
             {"ratio": ratio, "alignment": align},
         )
     ]

@@ -105,13 +105,13 @@ def score_gradient_by_position() -> list[Statement]:
         Statement(
             "no kept position has one",
             among_kept == 0.0,
-            f"{among_kept:.0%} of kept positions",
+            f"{among_kept:.0%} of the kept positions get one",
             {"kept": among_kept},
         ),
         Statement(
             "no dropped position has one",
             among_dropped == 0.0,
-            f"{among_dropped:.0%} of dropped positions, through the extra token",
+            f"{among_dropped:.0%} of the dropped positions get one, through the extra token",
             {"dropped": among_dropped},
         ),
     ]
@@ -127,13 +127,13 @@ def score_mlp_gradient() -> list[Statement]:
         Statement(
             "the score MLP gets a gradient",
             bool(whole),
-            f"{_norm(whole)}",
+            f"the score MLP's gradient is {_norm(whole)} with the extra token",
             {"with_extra": whole},
         ),
         Statement(
             "it gets one without the extra token",
             bool(without),
-            f"without the extra token {_norm(without)}; with log-importance (v4) {_norm(importance)}",
+            f"it is {_norm(without)} without the extra token; {_norm(importance)} with log-importance (v4)",
             {"without_extra": without, "v4": importance},
         ),
     ]
@@ -153,7 +153,7 @@ def gather_gradient() -> list[Statement]:
         Statement(
             "the gathered patches get no gradient",
             share == 0.0,
-            f"{share:.0%} of the patches, all that are kept, get one; the score gets "
+            f"{share:.0%} of the patches, all that are kept, get a gradient; the score gets "
             f"{'None' if score.grad is None else 'one'}",
             {"share": share},
         )
@@ -177,13 +177,13 @@ def straight_through_decision() -> list[Statement]:
         Statement(
             "forwards it is the hard decision",
             forward == 0.0,
-            f"largest difference in value {forward:g}",
+            f"difference from the hard decision {forward:g}",
             {"forward": forward},
         ),
         Statement(
             "backwards it is the soft one",
             backward == 0.0 and bool(of_soft.any()),
-            f"in gradient {backward:g}",
+            f"difference from the soft decision's gradient {backward:g}",
             {"backward": backward},
         ),
     ]
@@ -201,7 +201,8 @@ def no_grad_patch_gradient() -> list[Statement]:
         Statement(
             "the patches' gradient is cut by more than half",
             float(a.norm()) < 0.5 * float(b.norm()),
-            f"norm {float(a.norm()):.3g} without, {float(b.norm()):.3g} with; cosine {alike:.4f}, "
+            f"the patches' gradient is {float(a.norm()):.3g} without, {float(b.norm()):.3g} with; "
+            f"cosine {alike:.4f}, "
             f"relative difference {difference:.1%}; only the global features lose theirs ({globals_})",
             {"cosine": alike, "difference": difference},
         )

@@ -67,11 +67,12 @@ def quantile_threshold(patches: int, ratios: list[float]) -> list[Statement]:
         mask = torch.sigmoid((score - threshold) / SOFTNESS)
         above = (mask > 0.5).sum(dim=1)
         least, most = int(above.min()), int(above.max())
+        span = f"{least}" if least == most else f"{least} to {most}"
         statements.append(
             Statement(
                 f"{rho:g} x {patches} within one",
                 abs(least - rho * patches) <= 1 and abs(most - rho * patches) <= 1,
-                f"{least} to {most} at rho {rho:g}, weights {float(mask.quantile(0.01)):.2f} to "
+                f"{span} of {patches} at rho {rho:g}, weights {float(mask.quantile(0.01)):.2f} to "
                 f"{float(mask.quantile(0.99)):.2f}",
                 {"least": least, "most": most, "expected": rho * patches},
             )
@@ -103,7 +104,7 @@ def gumbel_sigmoid() -> list[Statement]:
         Statement(
             "its noise is that of a relaxed keep-or-drop decision, without bias",
             abs(bias) < 0.01,
-            f"mean {bias:+.3f} instead of {centre:+.3f}, above 0 in {on:.0%} of draws instead of 50 %",
+            f"the noise has mean {bias:+.3f} instead of {centre:+.3f} and is above 0 in {on:.0%} of draws",
             {"bias": bias, "logistic": centre, "positive": on},
         ),
     ]

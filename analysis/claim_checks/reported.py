@@ -52,7 +52,7 @@ def logged_difference(barely: float) -> list[Statement]:
             Statement(
                 f"at most {barely * 100:g} mAP: {dataset}, {recipe}, {version}",
                 abs(difference) <= barely * 100 + 1e-9,
-                f"{difference:+.1f} ({dataset}, {version})",
+                f"{difference:+.1f} mAP ({dataset}, {version})",
                 {"difference": round(difference, 1)},
             )
         )
@@ -67,12 +67,12 @@ def logged_loss_weight(weight: float, baseline: float) -> list[Statement]:
         by_weight = {float(w): v for w, v in values.items()}
         lower = [w for w in by_weight if w <= baseline] or [min(by_weight)]
         reference = max(lower)
-        listed = ", ".join(f"{v} at {w:g}" for w, v in sorted(by_weight.items()))
+        listed = ", ".join(f"{v} at weight {w:g}" for w, v in sorted(by_weight.items()))
         statements.append(
             Statement(
                 f"better at {weight:g} than at {reference:g}: {dataset}, {recipe}",
                 by_weight[weight] > by_weight[reference],
-                listed,
+                f"mAP {listed}",
                 {f"weight {w:g}": v for w, v in sorted(by_weight.items())},
             )
         )
@@ -90,7 +90,7 @@ def logged_accuracy(expected: list[list[float]]) -> list[Statement]:
                 Statement(
                     f"{low:.0%} to {high:.0%} in epoch {epoch}",
                     low <= got <= high,
-                    f"{got:.0%} in epoch {epoch}",
+                    f"accuracy {got:.0%} in epoch {epoch}",
                     {"accuracy": got},
                 )
             )

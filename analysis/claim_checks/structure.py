@@ -111,7 +111,7 @@ def aggregation_rows() -> list[Statement]:
             Statement(
                 f"rows sum to 1 with mask {mask}",
                 error < 1e-5,
-                f"with {mask} off by {error:.1e} at most",
+                f"off by {error:.1e} at most with mask {mask}",
                 {"error": error},
             )
         )
@@ -246,7 +246,7 @@ def soft_sum_shape() -> list[Statement]:
         Statement(
             "one token",
             summed.shape[1] == 1,
-            f"{list(summed.shape)}; one weight row a kept rank gives {list(rows.shape)}",
+            f"output {list(summed.shape)}; one weight row for each kept rank gives {list(rows.shape)}",
             {"tokens": summed.shape[1], "with_rows": rows.shape[1]},
         )
     ]
