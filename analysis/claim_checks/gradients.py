@@ -133,7 +133,7 @@ def score_mlp_gradient() -> list[Statement]:
         Statement(
             "it gets one without the extra token",
             bool(without),
-            f"it is {_norm(without)} without the extra token; {_norm(importance)} with log-importance (v4)",
+            f"it is {_norm(without)} without the extra token, {_norm(importance)} with log-importance",
             {"without_extra": without, "v4": importance},
         ),
     ]

@@ -104,7 +104,7 @@ def gumbel_sigmoid() -> list[Statement]:
         Statement(
             "its noise is that of a relaxed keep-or-drop decision, without bias",
             abs(bias) < 0.01,
-            f"the noise has mean {bias:+.3f} instead of {centre:+.3f} and is above 0 in {on:.0%} of draws",
+            f"the noise has mean {bias:+.3f}, not {centre:+.3f}, and is above 0 in {on:.0%} of draws",
             {"bias": bias, "logistic": centre, "positive": on},
         ),
     ]
