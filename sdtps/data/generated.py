@@ -24,7 +24,7 @@ from sdtps.errors import DataError
 
 GENERATOR_VERSION = 1  # raise when the pictures change
 ROWS, COLUMNS = 8, 4  # cells of the grid
-IDENTITY_CELLS = 5  # of 32
+IDENTITY_CELLS = 4  # of 32
 SYMBOL_PIXELS = 4  # a symbol is a 4 x 4 pattern, enlarged to its cell
 SHARED_BY = 5  # identities that share a symbol, about
 CHANNELS = (3, 1, 1)  # colour, and two grey images
@@ -145,8 +145,8 @@ def _write(config: GeneratedReidConfig, height: int, width: int, folder: Path) -
 
 
 def _symbols(rng: np.random.Generator, count: int, channels: int) -> np.ndarray:
-    """[count, 4, 4, channels] patterns of high contrast."""
-    return rng.choice([30.0, 225.0], size=(count, SYMBOL_PIXELS, SYMBOL_PIXELS, channels))
+    """[count, 4, 4, channels] patterns of two levels, within the range of the clutter."""
+    return rng.choice([65.0, 190.0], size=(count, SYMBOL_PIXELS, SYMBOL_PIXELS, channels))
 
 
 def _picture(
@@ -158,7 +158,7 @@ def _picture(
     width: int,
 ) -> np.ndarray:
     """[height, width, channels]: clutter in every cell, the symbol in its own, noise over all."""
-    clutter = rng.uniform(60, 195, size=(ROWS * COLUMNS, SYMBOL_PIXELS, SYMBOL_PIXELS, channels))
+    clutter = rng.uniform(25, 230, size=(ROWS * COLUMNS, SYMBOL_PIXELS, SYMBOL_PIXELS, channels))
     clutter[cells] = symbol
     grid = clutter.reshape(ROWS, COLUMNS, SYMBOL_PIXELS, SYMBOL_PIXELS, channels)
     small = grid.transpose(0, 2, 1, 3, 4).reshape(ROWS * SYMBOL_PIXELS, COLUMNS * SYMBOL_PIXELS, -1)
