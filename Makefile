@@ -56,7 +56,7 @@ bench: venv
 
 slurm-large: venv
 	.ci/packages slurm
-	SDTPS_LARGE=1 $(PY) -m pytest tests/slurm/test_large_array.py -s
+	$(PY) -m pytest tests/slurm/large_array.py -s
 
 clean:
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

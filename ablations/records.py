@@ -4,6 +4,7 @@ One line an event, written by the batch script (by the worker itself on local sl
 a process that could not speak for itself is known:
 
     start SUBMISSION JOB RESTART HOST PID BOOT STARTED TIME
+    began SUBMISSION JOB RESTART TIME                        Python runs, and has found its run
     end   SUBMISSION JOB RESTART CODE SIGNAL TIME            CODE as the shell has it; SIGNAL TERM or -
 """
 
@@ -53,6 +54,13 @@ class Attempts:
 
     starts: tuple[Start, ...] = ()
     ends: tuple[End, ...] = ()
+    began: frozenset[tuple[str, int]] = frozenset()  # (job, restart) of those in which Python ran
+
+    @property
+    def python_ran(self) -> bool:
+        """In the job that started last."""
+        start = self.last_start
+        return start is not None and (start.job, start.restart) in self.began
 
     @property
     def last_start(self) -> Start | None:
@@ -84,6 +92,7 @@ def read(folder: Path, submission: str) -> Attempts:
         return Attempts()
     starts: list[Start] = []
     ends: list[End] = []
+    began: set[tuple[str, int]] = set()
     for line in text.splitlines():
         words = line.split(" ")
         try:
@@ -93,13 +102,15 @@ def read(folder: Path, submission: str) -> Attempts:
                 ):
                     process = Process(host, int(pid), "" if boot == "-" else boot, int(began))
                     starts.append(Start(name, job, int(restart), process, float(seconds)))
+                case ["began", name, job, restart, _] if name == submission:
+                    began.add((job, int(restart)))
                 case ["end", name, job, restart, code, signal, seconds] if name == submission:
                     ends.append(
                         End(name, job, int(restart), int(code), signal == "TERM", float(seconds))
                     )
         except ValueError:
             continue
-    return Attempts(tuple(starts), tuple(ends))
+    return Attempts(tuple(starts), tuple(ends), frozenset(began))
 
 
 def write_start(folder: Path, submission: str, job: str, restart: int) -> None:
@@ -107,6 +118,11 @@ def write_start(folder: Path, submission: str, job: str, restart: int) -> None:
     me = Process.this()
     process = f"{me.host} {me.pid} {me.boot or '-'} {me.started}"
     _append(folder, f"start {submission} {job} {restart} {process} {time.time():.0f}")
+
+
+def write_began(folder: Path, submission: str, job: str, restart: int) -> None:
+    """Python runs."""
+    _append(folder, f"began {submission} {job} {restart} {time.time():.0f}")
 
 
 def write_end(

@@ -235,6 +235,8 @@ class _Reader:
                 return found.as_state("cancelled", None, _since_when(found))
             if end.terminated and said in ("preempted", "requeue"):
                 return found.as_state("cancelled", None, "preempted and not queued again")
+        if kind == "exit" and not found.attempts.python_ran:
+            return found.as_state("failed", "start", f"Python did not come up (exit {end.code})")
         if kind == "exit" and said == "oom":
             return found.as_state("failed", "oom", self._story(found, "oom", None))
         if end.code == records.INTERRUPTED:

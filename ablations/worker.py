@@ -115,6 +115,8 @@ def _own_log(folder: Path, job: Job) -> None:
 
 
 def _run(folder: Path, submission: Submission, job: Job) -> int:
+    if job.rank == 0:
+        records.write_began(folder, submission.name, job.id, job.restart)
     cap = int(submission.intent.get("max_requeues", 10))
     if job.restart > cap:
         _say(

@@ -5,6 +5,7 @@ A job imports it by its bare name: `entry` below names the function, and `path` 
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -21,6 +22,8 @@ def execute(path: Path) -> str:
     """End as the folder's variant says: ok, raise, exit3, killed, memory, sleep, polite, diverge ..."""
     folder = RunFolder(path)
     word = folder.path.parent.name.partition("-")[0]
+    if int(os.environ.get("RANK", "0")):
+        return ENDINGS[word](folder, 0)
     attempt = len(folder.run().get("attempts", [])) + 1
     folder.update_run(attempts=[*folder.run().get("attempts", []), {"attempt": attempt}])
     folder.write_status("running", attempt=attempt, epoch=attempt, step=attempt, progress=0.5)
@@ -78,6 +81,26 @@ def _polite(folder: RunFolder, attempt: int) -> str:
     return "requeued"
 
 
+def _second(folder: RunFolder, attempt: int) -> str:
+    time.sleep(1)
+    return _complete(folder, attempt)
+
+
+def _show(folder: RunFolder, attempt: int) -> str:
+    """Write down what the job was given; the process of rank k > 0 into a file of its own."""
+    rank = int(os.environ.get("RANK", "0"))
+    shown = {**os.environ, "executable": sys.executable, "affinity": len(os.sched_getaffinity(0))}
+    (folder.path / f"shown{rank or ''}.json").write_text(json.dumps(shown))
+    if rank:
+        return "completed"
+    deadline = time.monotonic() + 30  # the others may start later; none may outlive the run
+    others = int(os.environ.get("WORLD_SIZE", "1")) - 1
+    while len(list(folder.path.glob("shown?.json"))) < others and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.2)
+    return _complete(folder, attempt)
+
+
 def _diverge(folder: RunFolder, attempt: int) -> str:
     folder.write_status("diverged", attempt=attempt, epoch=2, step=17, reason="loss is inf")
     return "diverged"
@@ -92,4 +115,6 @@ ENDINGS = {
     "sleep": _sleep,
     "polite": _polite,
     "diverge": _diverge,
+    "second": _second,
+    "show": _show,
 }

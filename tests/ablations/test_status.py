@@ -41,6 +41,7 @@ class Queued:
 
     def begin(self, job: str = "1_0", restart: int = 0) -> None:
         records.write_start(self.folder(), self.name, job, restart)
+        records.write_began(self.folder(), self.name, job, restart)
 
     def end(self, code: int, *, job: str = "1_0", restart: int = 0, terminated: bool = False) -> None:
         records.write_end(self.folder(), self.name, job, restart, code, terminated=terminated)

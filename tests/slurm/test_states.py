@@ -1,4 +1,4 @@
-"""A study whose runs end in every way on a real SLURM: each state is right soon, by our records alone."""
+"""A study whose runs end in every way on a real SLURM: each state is right soon, by our records."""
 
 from __future__ import annotations
 

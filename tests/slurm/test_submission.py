@@ -1,0 +1,213 @@
+"""Submitting to a real SLURM: one array, nothing twice, and jobs that get what they were promised."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ablations import dispatch, snapshot
+from ablations.queue_cache import Scheduler
+from ablations.status import RunStatus, run_states
+from ablations.study import Study
+from sdtps.errors import SubmissionError
+from tests.ablations import plant, standin
+from tests.slurm.cluster import Cluster
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).resolve().parents[2]
+TRAINED = """\
+study: trained
+task: reid
+base: {base}
+overrides:
+  data:
+    generate: {{train_pids: 4, test_pids: 4, cameras: 2, images_per_camera: 2, seed: 0}}
+    batch_size: 4
+    instances: 2
+  train: {{epochs: 1}}
+seeds: [0, 1]
+baseline: topk
+varies: [sdtps]
+resources: {{partition: gpu, cpus: 1, mem_gb: 1.8, timeout_min: 10, max_parallel: 2}}
+metrics: {{mAP: {{direction: up}}, rank1: {{direction: up}}}}
+variants:
+  topk: {{}}
+  log_mask: {{sdtps.mask: log}}
+"""
+
+
+def _states(study: Study, runs: Path) -> list[RunStatus]:
+    return run_states(study.runs(), runs, Scheduler(runs, refresh_s=1))
+
+
+def _wait(study: Study, runs: Path, seconds: float = 120) -> list[RunStatus]:
+    """Until no run is on its way."""
+    deadline = time.monotonic() + seconds
+    found = _states(study, runs)
+    while any(s.active for s in found):
+        told = [(s.run.variant, s.state, s.reason, s.log_tail) for s in found]
+        assert time.monotonic() < deadline, told
+        time.sleep(0.5)
+        found = _states(study, runs)
+    return found
+
+
+def _submit_py(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "submit.py"), *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=ROOT,
+    )
+
+
+def test_a_study_trains_as_one_array_and_only_a_deleted_run_is_submitted_again(
+    slurm: Cluster, tmp_path: Path
+) -> None:
+    from ablations.manifest import load_study
+
+    manifest, runs = tmp_path / "trained.yaml", tmp_path / "runs"
+    manifest.write_text(TRAINED.format(base=ROOT / "ablations" / "base" / "quick.yaml"))
+    study = load_study(manifest)
+    submit = (manifest, "--runs-dir", runs, "--executor", "slurm", "--no-audit")
+
+    first = _submit_py(*submit)
+    assert first.returncode == 0, first.stderr
+    receipts = list((runs / "trained" / "_jobs").glob("*/receipt.json"))
+    assert len(receipts) == 1, "one array for one class of resources"
+    found = _wait(study, runs, 300)
+    assert [s.state for s in found] == ["completed"] * 4, [(s.reason, s.log_tail) for s in found]
+
+    second = _submit_py(*submit)
+    assert second.returncode == 0, second.stderr
+    assert len(list((runs / "trained" / "_jobs").glob("*/receipt.json"))) == 1
+
+    gone = study.runs()[1].folder(runs)
+    shutil.rmtree(gone)
+    third = _submit_py(*submit)
+    assert third.returncode == 0, third.stderr
+    new = set((runs / "trained" / "_jobs").glob("*/receipt.json")) - set(receipts)
+    assert [(p.parent / "runs.txt").read_text() for p in new] == [f"{gone}\n"]
+    assert [s.state for s in _wait(study, runs, 300)] == ["completed"] * 4
+    code = json.loads((gone / "run.json").read_text())["code"]
+    assert set(code) >= {"commit", "dirty", "digest"}
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch, slurm: Cluster) -> None:
+    monkeypatch.setenv("PYTHONPATH", standin.PATH)
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_wrong_partition_shows_sbatch_s_words_and_queues_nothing(tmp_path: Path) -> None:
+    study = plant.study(tmp_path, ["ok"], resources="{partition: nope, cpus: 1}")
+    with pytest.raises(SubmissionError) as error:
+        dispatch.submit(study, study.runs(), tmp_path / "runs", entry=standin.ENTRY)
+    assert "invalid partition specified: nope" in str(error.value)
+    assert "resources.partition" in str(error.value)
+    assert [s.state for s in _states(study, tmp_path / "runs")] == ["planned"]
+
+
+@pytest.mark.usefixtures("stand_in")
+@pytest.mark.parametrize(
+    ("resources", "words"),
+    [
+        ("python: /nope/python", "/nope/python"),
+        ('setup: ["module load missing"]', "module load missing"),
+    ],
+)
+def test_a_job_dead_before_python_starts_is_failed_with_the_batch_log(
+    tmp_path: Path, resources: str, words: str
+) -> None:
+    study = plant.study(tmp_path, ["ok"], resources=f"{{cpus: 1, mem_gb: 0.2, {resources}}}")
+    dispatch.submit(study, study.runs(), tmp_path / "runs", entry=standin.ENTRY)
+    found = _wait(study, tmp_path / "runs")[0]
+    assert (found.state, found.kind) == ("failed", "start"), found.detail
+    assert words in found.log_tail
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_task_gets_its_cpus_its_gpu_and_unbuffered_output(tmp_path: Path) -> None:
+    study = plant.study(tmp_path, ["show"], resources="{cpus: 2, gpus: 1, mem_gb: 0.2}")
+    dispatch.submit(study, study.runs(), tmp_path / "runs", entry=standin.ENTRY)
+    found = _wait(study, tmp_path / "runs")[0]
+    assert found.state == "completed", found.log_tail
+    shown = json.loads((study.runs()[0].folder(tmp_path / "runs") / "shown.json").read_text())
+    assert shown["SLURM_CPUS_PER_TASK"] == "2"
+    assert shown["OMP_NUM_THREADS"] == "2"
+    assert shown["PYTHONUNBUFFERED"] == "1"
+    assert shown["CUDA_VISIBLE_DEVICES"] in {"0", "1"}
+    assert shown["executable"] == sys.executable
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_two_gpus_are_two_processes_that_know_each_other(tmp_path: Path) -> None:
+    study = plant.study(tmp_path, ["show"], resources="{cpus: 1, gpus: 2, mem_gb: 0.3}")
+    dispatch.submit(study, study.runs(), tmp_path / "runs", entry=standin.ENTRY)
+    found = _wait(study, tmp_path / "runs")[0]
+    assert found.state == "completed", found.log_tail
+    folder = study.runs()[0].folder(tmp_path / "runs")
+    ranks = [json.loads((folder / f"shown{k or ''}.json").read_text()) for k in (0, 1)]
+    assert [(r["RANK"], r["WORLD_SIZE"], r["LOCAL_RANK"]) for r in ranks] == [
+        ("0", "2", "0"),
+        ("1", "2", "1"),
+    ]
+    assert ranks[0]["MASTER_PORT"] == ranks[1]["MASTER_PORT"]
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_submission_from_inside_a_job_makes_a_job_of_its_own(slurm: Cluster, tmp_path: Path) -> None:
+    study = plant.study(tmp_path, ["show"], resources="{cpus: 1, mem_gb: 0.2}")
+    program = (
+        "import sys; from pathlib import Path; from ablations import dispatch;"
+        "from ablations.manifest import load_study; from tests.ablations import standin;"
+        "study = load_study(Path(sys.argv[1]));"
+        "dispatch.submit(study, study.runs(), Path(sys.argv[2]), entry=standin.ENTRY)"
+    )
+    inside = subprocess.run(
+        [
+            *("srun", "--ntasks=1", "--cpus-per-task=1", "--mem=400M", "--job-name=outer"),
+            *(sys.executable, "-c", program, str(study.path), str(tmp_path / "runs")),
+        ],
+        env={**slurm.environment(), "PYTHONPATH": f"{ROOT}{os.pathsep}{standin.PATH}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert inside.returncode == 0, inside.stderr
+    found = _wait(study, tmp_path / "runs")[0]
+    assert found.state == "completed", found.log_tail
+    shown = json.loads((study.runs()[0].folder(tmp_path / "runs") / "shown.json").read_text())
+    assert shown["SLURM_JOB_NAME"].startswith("sdtps-endings-")
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_code_edited_after_submission_is_not_what_runs(
+    slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = tmp_path / "code"
+    for package in snapshot.PACKAGES:
+        shutil.copytree(
+            ROOT / package, code / package, ignore=shutil.ignore_patterns("__pycache__", "*.yaml")
+        )
+    marker = code / "sdtps" / "marker.py"
+    marker.write_text("def execute(path):\n    print('as submitted')\n    raise SystemExit(3)\n")
+    monkeypatch.setattr(snapshot, "ROOT", code)
+    study = plant.study(tmp_path, ["ok"], resources="{cpus: 1, mem_gb: 0.2, sbatch: {hold: true}}")
+    report = dispatch.submit(study, study.runs(), tmp_path / "runs", entry="sdtps.marker:execute")
+    marker.write_text("def execute(path):\n    print('edited')\n")
+    slurm.run("scontrol", "release", report.jobs[0])
+    found = _wait(study, tmp_path / "runs")[0]
+    assert "as submitted" in found.log_tail
+    assert (found.kind, found.detail) == ("exit", "exit code 3")
