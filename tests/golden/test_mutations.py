@@ -6,6 +6,7 @@ are then run on the mutant.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,19 +18,6 @@ from tests.golden.conftest import Golden, cases
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-# Loaded anew for each mutant, in the order of their imports.
-SOURCES = {
-    "sdtps.selection": ROOT / "sdtps/selection.py",
-    "sdtps.aggregation": ROOT / "sdtps/aggregation.py",
-    "sdtps.multimodal": ROOT / "sdtps/multimodal.py",
-    "sdtps.losses": ROOT / "sdtps/losses.py",
-    "sdtps.metrics": ROOT / "sdtps/metrics.py",
-    "sdtps.fusion": ROOT / "sdtps/fusion.py",
-    "sdtps.alignment": ROOT / "sdtps/alignment.py",
-    "sdtps.contrastive": ROOT / "sdtps/contrastive.py",
-    "sdtps.cosines": ROOT / "sdtps/cosines.py",
-    "sdtps.crossmodal": ROOT / "sdtps/crossmodal.py",
-}
 SUITES = tuple(
     HERE / f"test_{name}.py" for name in ("modules", "losses", "counts", "alignment", "crossnet")
 )
@@ -116,7 +104,11 @@ MUTANTS = {
     ),
     "mean_positive": ("losses", ".amax(dim=1)", ".nan_to_num(0, 0, 0).mean(dim=1)"),
     "own_view_stays": ("metrics", "kept = ~(same_pid & (", "kept = ~(same_pid & ~same_pid & ("),
-    "released_patches_learn": ("crossmodal", "patches.detach() if inside else patches", "patches"),
+    "released_patches_learn": (
+        "visual_tokens",
+        "self.patches.detach() if inside else self.patches",
+        "self.patches",
+    ),
     "aligned_without_leak": ("alignment", "LEAK = 0.1", "LEAK = 0.0"),
     "experts_head_by_head": (
         "fusion",
@@ -126,14 +118,8 @@ MUTANTS = {
 }
 
 
-def load(
-    name: str, path: Path, change: tuple[str, str] | None, patch: pytest.MonkeyPatch
-) -> ModuleType:
-    """The module at `path`, executed anew, with `change` made in its text."""
-    source = path.read_text(encoding="utf-8")
-    if change is not None:
-        assert source.count(change[0]) == 1, f"{path.name} must hold {change[0]!r} exactly once"
-        source = source.replace(*change)
+def run(name: str, path: Path, source: str, patch: pytest.MonkeyPatch) -> ModuleType:
+    """`source` executed as module `name`, in the place of any other of that name."""
     module = ModuleType(name)
     module.__file__ = str(path)
     patch.setitem(sys.modules, name, module)
@@ -141,17 +127,32 @@ def load(
     return module
 
 
+def start_anew(patch: pytest.MonkeyPatch) -> None:
+    """Forget the package's modules that compute: they are imported again, and put back at the end."""
+    for suite in SUITES:
+        importlib.import_module(f"tests.golden.{suite.stem}")
+    for name in [n for n in sys.modules if n.startswith("sdtps.")]:
+        if not name.startswith(("sdtps.config", "sdtps.errors")):
+            parent, _, child = name.rpartition(".")
+            patch.setattr(sys.modules[parent], child, sys.modules[name])
+            patch.delitem(sys.modules, name)
+
+
 def failures(change: tuple[str, str, str] | None, patch: pytest.MonkeyPatch) -> list[str]:
     """Golden cases that fail when one source is changed; stops at the first."""
-    for name, path in SOURCES.items():
-        applies = change is not None and name == f"sdtps.{change[0]}"
-        load(name, path, change[1:] if applies and change else None, patch)
+    start_anew(patch)
+    if change is not None:
+        module, old, new = change
+        path = ROOT / "sdtps" / f"{module}.py"
+        source = path.read_text(encoding="utf-8")
+        assert source.count(old) == 1, f"{path.name} must hold {old!r} exactly once"
+        run(f"sdtps.{module}", path, source.replace(old, new), patch)
     for suite in SUITES:
-        module = load(f"golden_{suite.stem}", suite, None, patch)
-        for name, test in vars(module).items():
+        tests = run(f"mutated_{suite.stem}", suite, suite.read_text(encoding="utf-8"), patch)
+        for name, test in vars(tests).items():
             if not name.startswith("test_"):
                 continue
-            for label, arguments in calls(module, name, test):
+            for label, arguments in calls(tests, name, test):
                 try:
                     test(**arguments)
                 except (AssertionError, RuntimeError) as error:
