@@ -10,7 +10,6 @@ import glob
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -75,7 +74,7 @@ def payload(
         for study, listed in zip(collected.studies, lists, strict=True)
         for v in listed
     }
-    where = {run["where"]: number for number, run in enumerate(runs)}
+    where = {run[key]: number for number, run in enumerate(runs) for key in ("folder", "where")}
     return {
         "headline": _headline(collected),
         "studies": [
@@ -190,7 +189,7 @@ def _run(
     run: dict[str, Any] = {
         "study": studies[study_name],
         "variant": variants[study_name, variant],
-        "where": where(folder.path, collected.runs_dir),
+        "where": str(record["where"]),
         "folder": str(folder.path),
         "planned": bool(record["planned"]),
         "imported": imported,
@@ -212,11 +211,6 @@ def _run(
             if not _absent(value := record.get(f"{which}/{name}", math.nan)) and math.isfinite(value)
         }
     return run
-
-
-def where(folder: Path, runs_dir: Path) -> str:
-    """A run's folder below runs/: how tables, claims and links name it."""
-    return str(folder).removeprefix(str(runs_dir)).lstrip("/")
 
 
 def _rerun(study: Any, record: Mapping[Any, Any]) -> str:
