@@ -97,10 +97,10 @@ def read(folder: Path, submission: str) -> Attempts:
         words = line.split(" ")
         try:
             match words:
-                case ["start", name, job, restart, host, pid, boot, began, seconds] if (
+                case ["start", name, job, restart, host, pid, boot, ticks, seconds] if (
                     name == submission
                 ):
-                    process = Process(host, int(pid), "" if boot == "-" else boot, int(began))
+                    process = Process(host, int(pid), "" if boot == "-" else boot, int(ticks))
                     starts.append(Start(name, job, int(restart), process, float(seconds)))
                 case ["began", name, job, restart, _] if name == submission:
                     began.add((job, int(restart)))
