@@ -100,7 +100,10 @@ def run_queue(
     slots: int | None = None,
     max_requeues: int = 10,
 ) -> dict[Path, str]:
-    """Work through `items`; returns how each ended: completed, diverged, failed or interrupted."""
+    """Work through `items`; returns how each ended.
+
+    That is completed, diverged, failed, cancelled (by somebody else) or interrupted (by Ctrl-C).
+    """
     gpus = visible_gpus() if resources.gpus else []
     count = min(slots or default_slots(resources, gpus), len(items))
     if resources.max_parallel and slots is None:
@@ -126,8 +129,13 @@ def run_queue(
                         outcomes[slot.item.folder] = _outcome(submission, slot.item.folder)
                         progress.ended(slot.item, outcomes[slot.item.folder])
                     slot.item = slot.job = None
-                if slot.item is None and waiting and not stop.asked:
-                    slot.item = waiting.popleft()
+                while slot.item is None and waiting and not stop.asked:
+                    item = waiting.popleft()
+                    if not _wanted(submission, item.folder):
+                        outcomes[item.folder] = "cancelled"
+                        progress.ended(item, "cancelled")
+                        continue
+                    slot.item = item
                     progress.started(slot.item)
                     slot.started = time.monotonic()
                     slot.job = _start(submission, slot, resources, snapshot, threads)
@@ -214,14 +222,15 @@ def _finish(
         code = records.TIMED_OUT if late else KILLED
         records.write_end(item.folder, name, start.job, start.restart, code, terminated=stopping)
         return None
-    if end.code == records.INTERRUPTED and not stopping and not _cancelled(item.folder):
+    if end.code == records.INTERRUPTED and not stopping and _wanted(submission, item.folder):
         return Item(item.index, item.folder, item.name, item.restart + 1)
     return None
 
 
-def _cancelled(folder: Path) -> bool:
+def _wanted(submission: Submission, folder: Path) -> bool:
+    """The run still is ours, and nobody has cancelled it."""
     claim = claims.read(folder)
-    return claim is not None and claim.cancelled
+    return claim is not None and claim.submission == submission.name and not claim.cancelled
 
 
 def _outcome(submission: Submission, folder: Path) -> str:
@@ -230,6 +239,8 @@ def _outcome(submission: Submission, folder: Path) -> str:
         return "completed"
     if (files.status() or {}).get("state") == "diverged":
         return "diverged"
+    if not _wanted(submission, folder):
+        return "cancelled"
     end = records.read(folder, submission.name).last_end
     return "interrupted" if end is None or end.code == records.INTERRUPTED else "failed"
 

@@ -350,6 +350,8 @@ def _local(found: _Open) -> RunStatus:
     queue = found.claim.submitter.alive() if found.claim.submitter else False
     start, end = found.attempts.last_start, found.attempts.last_end
     if start is None:
+        if found.claim.cancelled:
+            return found.as_state("cancelled")
         if queue or (queue is None and time.time() - found.claim.time < SUBMITTING_SECONDS):
             return found.as_state("queued")
         return found.as_state("planned", None, "its local queue was stopped before it began")

@@ -1,4 +1,4 @@
-"""Submission to a scheduler that misbehaves: nothing twice, nothing lost, and its own words when it refuses."""
+"""A scheduler that misbehaves: nothing is submitted twice or lost, and its own words are shown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.ablations.fakes import Fakes
 
 
 def _tree(folder: Path) -> set[str]:
-    """Every file and folder, but for the shared ones of the store: frozen code and the queue's cache."""
+    """Every file and folder but the shared ones of the store: frozen code and the queue's cache."""
     return {
         str(p.relative_to(folder))
         for p in folder.rglob("*")

@@ -50,7 +50,7 @@ class Queued:
         (self.runs / "endings" / "_jobs" / self.name / f"1_{index}.log").write_text(text)
 
     def forget(self) -> None:
-        """As a controller does after MinJobAge; two answers without the job are needed to believe it."""
+        """As a controller does after MinJobAge; only two answers without the job are believed."""
         self.fakes.set("1_0", gone=True)
         receipt = self.runs / "endings" / "_jobs" / self.name / "receipt.json"
         old = {**json.loads(receipt.read_text()), "time": time.time() - 600}
@@ -187,8 +187,8 @@ def test_somebody_else_s_job_under_our_id_is_not_our_job(queued: Queued) -> None
 
 
 def test_other_jobs_and_banners_in_the_queue_change_nothing(queued: Queued) -> None:
-    rows = f"Welcome to job 12 of 1|2\n77|RUNNING|0|0|n1|None|bash|\n1_0|RUNNING|0|0|n1|None|{queued.name}|\n"
-    queued.fakes.answer("squeue", {"stdout": rows})
+    rows = f"77|RUNNING|0|0|n1|None|bash|\n1_0|RUNNING|0|0|n1|None|{queued.name}|\n"
+    queued.fakes.answer("squeue", {"stdout": f"Welcome to job 12 of 1|2\n{rows}"})
     found = queued.look()
     assert (found.state, found.node) == ("running", "n1")
 

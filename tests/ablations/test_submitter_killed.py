@@ -1,4 +1,4 @@
-"""A submitter killed before any of its writes: the next one sends what is missing, and nothing twice."""
+"""A submitter killed before any of its writes: the next sends what is missing, and nothing twice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ POINTS_AT_MOST = 200
 
 
 def _submit_until(study: Study, runs: Path, point: int) -> bool:
-    """Submit in a process of its own that is killed before its write number `point`; False: it lived."""
+    """Submit in a process that is killed before its write number `point`; False: it lived."""
     child = os.fork()
     if child == 0:
         seen = 0

@@ -1,7 +1,7 @@
 """A scripted scheduler: sbatch, squeue, sacct, scancel and scontrol on PATH, answering as a test says.
 
-Each command logs its call, then takes the next answer scripted for it; without one it does what the real one does
-to a small queue kept in a JSON file. See `Fakes`.
+Each command logs its call, then takes the next answer scripted for it; without one it does what the
+real one does to a small queue kept in a JSON file. See `Fakes`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Fakes:
         return runs
 
     def set(self, element: str, **fields: Any) -> None:
-        """What squeue says of an element `A_i`: state, reason, restarts, code, node; gone=True forgets it."""
+        """What squeue says of an element `A_i`: state, reason, restarts, status, node; gone: nothing."""
         file = self.folder / "queue.json"
         queue = json.loads(file.read_text()) if file.exists() else {"next": 1, "arrays": [], "jobs": {}}
         queue["jobs"].setdefault(element, {}).update(fields)

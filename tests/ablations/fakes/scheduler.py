@@ -1,4 +1,4 @@
-"""One program for all five commands: scheduler.py FOLDER COMMAND ARGUMENTS... (standard library only)."""
+"""One program for all five commands: scheduler.py FOLDER COMMAND ARGUMENTS... (no other packages)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,178 @@
+"""Local slots: a real queue, a GPU each, Ctrl-C that loses nothing, killed queues that are repaired."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from ablations import claims, control, dispatch, local, records
+from ablations.spec import Resources
+from ablations.status import RunStatus, run_states
+from ablations.study import Study
+from tests.ablations import plant, standin
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(autouse=True)
+def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", standin.PATH)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+
+
+def _submit(study: Study, runs: Path, slots: int | None = 2) -> dispatch.SubmitReport:
+    return dispatch.submit(
+        study, study.runs(), runs, executor="local", slots=slots, entry=standin.ENTRY
+    )
+
+
+def _states(study: Study, runs: Path) -> list[RunStatus]:
+    return run_states(study.runs(), runs)
+
+
+def _queue(study: Study, runs: Path, slots: int) -> multiprocessing.Process:
+    """`submit` in a process of its own, as on a terminal."""
+
+    def work() -> None:
+        try:
+            _submit(study, runs, slots)
+        except KeyboardInterrupt:
+            os._exit(130)
+
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    return process
+
+
+def _wait(condition: object, seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_every_end_is_told_and_one_failure_does_not_stop_the_queue(tmp_path: Path) -> None:
+    study = plant.study(tmp_path, ["raise", "exit3", "killed", "diverge", "ok"])
+    report = _submit(study, tmp_path / "runs")
+    found = {s.run.variant: (s.state, s.kind) for s in _states(study, tmp_path / "runs")}
+    assert found == {
+        "raise": ("failed", "error"),
+        "exit3": ("failed", "exit"),
+        "killed": ("failed", "killed"),
+        "diverge": ("diverged", None),
+        "ok": ("completed", None),
+    }
+    assert sorted(report.outcomes.values()) == ["completed", "diverged", "failed", "failed", "failed"]
+    again = _submit(study, tmp_path / "runs")
+    assert again.submitted == []
+
+
+def test_no_more_runs_than_slots_at_once_each_with_its_own_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    monkeypatch.setattr(local, "cpu_count", lambda: 8)
+    study = plant.study(tmp_path, ["show"], seeds=5, resources="{gpus: 1}")
+    runs = tmp_path / "runs"
+    assert len(_submit(study, runs, slots=None).outcomes) == 5
+    spans = []
+    for run in study.runs():
+        folder = run.folder(runs)
+        shown = json.loads((folder / "shown.json").read_text())
+        assert shown["CUDA_VISIBLE_DEVICES"] in {"3", "5"}
+        assert shown["OMP_NUM_THREADS"] == "4"
+        lines = records.attempts_file(folder).read_text().splitlines()
+        assert [line.split()[0] for line in lines] == ["start", "began", "end"]
+        spans.append((shown["CUDA_VISIBLE_DEVICES"], (folder / "shown.json").stat().st_mtime, folder))
+    # Two runs on one GPU never overlap: each starts after the one before it on that GPU wrote its
+    # result.
+    for gpu in ("3", "5"):
+        mine = sorted((begun, folder) for which, begun, folder in spans if which == gpu)
+        for (_, earlier), (begun, _) in pairwise(mine):
+            assert (earlier / "result.json").stat().st_mtime <= begun
+
+
+def test_slots_are_gpus_or_else_the_cpus_that_runs_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "cpu_count", lambda: 8)
+    assert local.default_slots(Resources(gpus=1), ["0", "1", "2"]) == 3
+    assert local.default_slots(Resources(gpus=2), ["0", "1", "2"]) == 1
+    assert local.default_slots(Resources(gpus=1, cpus=4), []) == 2
+    assert local.default_slots(Resources(gpus=0, cpus=16), []) == 1
+
+
+def test_ctrl_c_lets_runs_write_a_checkpoint_and_the_next_submission_goes_on(tmp_path: Path) -> None:
+    study = plant.study(tmp_path, ["polite", "ok"])
+    runs = tmp_path / "runs"
+    queue = _queue(study, runs, slots=1)
+    _wait(lambda: _states(study, runs)[0].epoch == 1)
+    assert [s.state for s in _states(study, runs)] == ["running", "queued"]
+    assert queue.pid is not None
+    os.kill(queue.pid, signal.SIGINT)
+    queue.join(60)
+    assert queue.exitcode == 130
+    found = _states(study, runs)
+    assert [s.state for s in found] == ["planned", "planned"]
+    assert "epoch 1" in found[0].detail
+    assert claims.read(study.runs()[0].folder(runs)) is None
+    _submit(study, runs)
+    found = _states(study, runs)
+    assert [(s.state, s.attempt) for s in found] == [("completed", 2), ("completed", 1)]
+
+
+def test_a_killed_queue_s_claims_are_repaired_and_its_orphan_is_left_to_finish(tmp_path: Path) -> None:
+    study = plant.study(tmp_path, ["polite", "ok"])
+    runs = tmp_path / "runs"
+    queue = _queue(study, runs, slots=1)
+    _wait(lambda: _states(study, runs)[0].epoch == 1)
+    assert queue.pid is not None
+    os.kill(queue.pid, signal.SIGKILL)
+    queue.join()
+    assert [s.state for s in _states(study, runs)] == ["running", "planned"]
+    report = _submit(study, runs)
+    assert [p.parent.name for p in report.submitted] == ["ok"]
+    # Now the orphan is killed as well: nobody is left to write its end down, and it goes on next time.
+    folder = study.runs()[0].folder(runs)
+    claim = claims.read(folder)
+    assert claim is not None
+    start = records.read(folder, claim.submission).last_start
+    assert start is not None
+    os.kill(start.process.pid, signal.SIGKILL)
+    _wait(lambda: _states(study, runs)[0].state == "planned")
+    (folder / "checkpoint.pt").write_text("1")
+    assert _submit(study, runs).submitted == [folder]
+    assert [s.state for s in _states(study, runs)] == ["completed", "completed"]
+
+
+def test_a_cancelled_run_stops_and_is_not_started_again(tmp_path: Path) -> None:
+    study = plant.study(tmp_path, ["polite", "ok"])
+    runs = tmp_path / "runs"
+    queue = _queue(study, runs, slots=1)
+    _wait(lambda: _states(study, runs)[0].epoch == 1)
+    control.cancel(_states(study, runs)[:1], runs)
+    queue.join(90)
+    assert queue.exitcode == 0
+    assert [s.state for s in _states(study, runs)] == ["cancelled", "completed"]
+
+
+def test_a_cancelled_run_that_waits_never_starts(tmp_path: Path) -> None:
+    study = plant.study(tmp_path, ["polite", "ok"])
+    runs = tmp_path / "runs"
+    queue = _queue(study, runs, slots=1)
+    _wait(lambda: _states(study, runs)[0].epoch == 1)
+    control.cancel(_states(study, runs), runs)
+    queue.join(90)
+    assert [s.state for s in _states(study, runs)] == ["cancelled", "cancelled"]
+
+
+def test_a_run_that_cannot_even_start_python_is_failed(tmp_path: Path) -> None:
+    study = plant.study(tmp_path, ["ok"], resources="{cpus: 1, python: /nope/python}")
+    _submit(study, tmp_path / "runs")
+    found = _states(study, tmp_path / "runs")[0]
+    assert (found.state, found.kind) == ("failed", "start"), found.detail

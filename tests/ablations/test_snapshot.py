@@ -1,0 +1,98 @@
+"""The code that a job runs is the code that was there when it was submitted."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ablations import snapshot
+from sdtps import provenance
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A small repository with the packages that are frozen."""
+    root = tmp_path / "checkout"
+    for name, text in {
+        "sdtps/__init__.py": "x = 1\n",
+        "sdtps/notes.md": "not code\n",
+        "ablations/__init__.py": "",
+        "ablations/study.yaml": "study: s\n",
+        "analysis/__init__.py": "",
+        ".gitignore": "*.pyc\n",
+    }.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    _git(root, "init", "-q")
+    _git(root, "add", ".")
+    _git(root, "commit", "-q", "-m", "first")
+    return root
+
+
+def _git(root: Path, *words: str) -> str:
+    identity = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+    return subprocess.run(
+        ["git", "-C", str(root), *identity, *words], check=True, capture_output=True, text=True
+    ).stdout
+
+
+def test_uncommitted_edits_and_new_files_are_frozen_and_the_difference_is_recorded(
+    checkout: Path, tmp_path: Path
+) -> None:
+    (checkout / "sdtps" / "__init__.py").write_text("x = 2\n")
+    (checkout / "sdtps" / "new.py").write_text("y = 3\n")
+    (checkout / "sdtps" / "old.pyc").write_text("ignored")
+    frozen = snapshot.freeze(tmp_path / "runs", checkout)
+    files = {str(p.relative_to(frozen)) for p in frozen.rglob("*") if p.is_file()}
+    assert files == {"sdtps/__init__.py", "sdtps/new.py", "ablations/__init__.py", "code.json"}
+    assert (frozen / "sdtps" / "__init__.py").read_text() == "x = 2\n"
+    code = json.loads((frozen / "code.json").read_text())
+    assert code["commit"] == _git(checkout, "rev-parse", "HEAD").strip()
+    assert code["dirty"] is True
+    assert "+x = 2" in code["diff"]
+    assert provenance.code_version(frozen) == code | {
+        "digest": provenance.source_digest(frozen / "sdtps")
+    }
+
+
+def test_equal_code_shares_a_folder_and_edited_code_gets_its_own(
+    checkout: Path, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    first = snapshot.freeze(runs, checkout)
+    assert snapshot.freeze(runs, checkout) == first
+    (checkout / "sdtps" / "__init__.py").write_text("x = 2\n")
+    second = snapshot.freeze(runs, checkout)
+    assert second != first
+    assert (first / "sdtps" / "__init__.py").read_text() == "x = 1\n"
+    (checkout / "ablations" / "study.yaml").write_text("study: other\n")
+    assert snapshot.freeze(runs, checkout) == second, "a manifest is no code"
+
+
+def test_a_folder_that_is_no_checkout_is_frozen_too(checkout: Path, tmp_path: Path) -> None:
+    frozen = snapshot.freeze(tmp_path / "runs", checkout)
+    again = snapshot.freeze(tmp_path / "other", frozen)
+    assert again.name == frozen.name
+
+
+def _freeze(checkout: Path, runs: Path) -> None:
+    snapshot.freeze(runs, checkout)
+
+
+def test_submitters_that_freeze_at_once_leave_one_whole_snapshot(
+    checkout: Path, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    context = multiprocessing.get_context("fork")
+    racers = [context.Process(target=_freeze, args=(checkout, runs)) for _ in range(6)]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join()
+    assert [racer.exitcode for racer in racers] == [0] * 6
+    (only,) = (runs / "_code").iterdir()
+    assert (only / "code.json").is_file()

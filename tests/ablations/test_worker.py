@@ -1,0 +1,131 @@
+"""Inside a job: whose run it is, what a signal means, and who starts it again."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from ablations import claims, records, worker
+from ablations.claims import Claim
+from ablations.submissions import Submission
+from sdtps.errors import DataError
+from sdtps.runfolder import RunFolder
+from tests.ablations.fakes import Fakes
+
+SENT: list[int] = []
+OUTCOME = "requeued"
+
+
+def entry(path: Path) -> str:
+    """Gets the signals in SENT, then ends with OUTCOME."""
+    for number in SENT:
+        signal.signal(number, lambda *_: None)
+        os.kill(os.getpid(), number)
+    if OUTCOME == "bad data":
+        raise DataError(f"{path}: no images")
+    return OUTCOME
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fakes: Fakes) -> Submission:
+    """Element 3 of array 77, in this process."""
+    made = Submission(tmp_path / "s" / "_jobs" / "sdtps-s-1")
+    made.begin(Claim.new("sdtps-s-1", "slurm"))
+    folders = [tmp_path / "s" / "v" / f"seed{k}-x" for k in range(4)]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        claims.take(folder, made.claim_file)
+    made.write_intent(folders, entry=f"{__name__}:entry", max_requeues=2)
+    for key, value in {
+        "SLURM_ARRAY_JOB_ID": "77",
+        "SLURM_ARRAY_TASK_ID": "3",
+        "SLURM_RESTART_COUNT": "1",
+        "SLURM_PROCID": "0",
+        "SLURM_NTASKS": "1",
+    }.items():
+        monkeypatch.setenv(key, value)
+    for key in ("SUBMITIT_EXECUTOR", "SDTPS_SNAPSHOT"):
+        monkeypatch.delenv(key, raising=False)
+    monkeypatch.setattr(worker, "_entry", lambda _: entry)
+    yield made  # type: ignore[misc]
+    signal.set_wakeup_fd(-1)
+    SENT.clear()
+
+
+def _run(job: Submission, monkeypatch: pytest.MonkeyPatch, sent: list[int], outcome: str) -> int:
+    SENT[:] = sent
+    monkeypatch.setitem(globals(), "OUTCOME", outcome)
+    return worker.main([str(job.folder)])
+
+
+def test_near_the_time_limit_only_this_element_is_requeued(
+    job: Submission, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _run(job, monkeypatch, [signal.SIGUSR2], "requeued") == records.INTERRUPTED
+    assert [c["argv"] for c in fakes.calls("scontrol")] == [["requeue", "77_3"]]
+
+
+def test_what_the_scheduler_takes_away_it_brings_back_itself(
+    job: Submission, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _run(job, monkeypatch, [signal.SIGTERM], "requeued") == records.INTERRUPTED
+    assert fakes.calls("scontrol") == []
+
+
+def test_a_run_that_completes_while_it_is_told_to_stop_is_not_requeued(
+    job: Submission, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _run(job, monkeypatch, [signal.SIGUSR2], "completed") == 0
+    assert fakes.calls("scontrol") == []
+
+
+def test_the_cap_on_requeues_is_ours(
+    job: Submission, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
+    assert _run(job, monkeypatch, [signal.SIGUSR2], "requeued") == records.GAVE_UP
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "3")
+    assert _run(job, monkeypatch, [], "completed") == records.GAVE_UP
+    assert fakes.calls("scontrol") == []
+
+
+def test_a_busy_controller_is_asked_again(
+    job: Submission, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker.time, "sleep", lambda _: None)
+    fakes.answer("scontrol", {"exit": 1, "stderr": "Socket timed out"}, {"exit": 1}, None)
+    assert _run(job, monkeypatch, [signal.SIGUSR2], "requeued") == records.INTERRUPTED
+    assert len(fakes.calls("scontrol")) == 3
+
+
+def test_a_job_whose_run_was_claimed_by_a_later_submission_does_nothing(
+    job: Submission, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(job.intent["runs"][3])
+    held = claims.read(folder)
+    assert held is not None
+    claims.rewrite(folder, held, Claim.new("sdtps-s-2", "slurm"))
+    assert _run(job, monkeypatch, [], "completed") == records.NOT_OURS
+    assert not RunFolder(folder).status_file.exists()
+
+
+def test_a_failure_before_training_is_written_where_status_looks(
+    job: Submission, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(job, monkeypatch, [], "bad data") == 2
+    status = RunFolder(Path(job.intent["runs"][3])).status()
+    assert status is not None
+    assert (status["state"], status["kind"]) == ("failed", "error")
+    assert "no images" in status["reason"]
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_job_that_would_import_other_code_than_was_frozen_for_it_refuses(
+    job: Submission, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SDTPS_SNAPSHOT", str(tmp_path / "snapshot"))
+    with pytest.raises(RuntimeError, match="not below the snapshot"):
+        _run(job, monkeypatch, [], "completed")
