@@ -1,0 +1,211 @@
+"""Retrieval from a folder to its result, the same whatever the workers; what evaluation means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sdtps.config import RetrievalConfig, identity, parse_config
+from sdtps.data.retrieval_batches import dense_owner
+from sdtps.errors import ConfigError, DataError
+from sdtps.job import execute
+from sdtps.retrieval import RetrievalTask, load_splits
+from sdtps.retrieval_evaluation import similarities
+from sdtps.runfolder import RunFolder
+
+CPU = torch.device("cpu")
+TREE: dict[str, Any] = {
+    "task": "retrieval",
+    "data": {
+        "generate": {"train_images": 8, "dev_images": 4, "test_images": 6},
+        "batch_size": 8,
+        "test_batch_size": 12,
+        "max_words": 16,
+        "max_dense_words": 40,
+        "workers": 0,
+    },
+    "image_encoder": {"name": "tiny_vit", "size": 16, "patch": 4, "width": 16, "depth": 1, "heads": 2},
+    "text_encoder": {"name": "tiny_bert", "width": 16, "depth": 1, "heads": 2},
+    "matching": {"embed": 16},
+    "optim": {"lr": 1e-3, "milestones": [1]},
+    "train": {"epochs": 2, "log_every": 1, "checkpoint_every_steps": 2},
+    "eval": {"also_dense_text": ["own", "shuffled", "none"]},
+}
+LAPS = {
+    "sdtps": {"score": "attention_sum", "normalise": "none", "aggregation": "single"},
+    "matching": {"form": "laps", "alignment": "mean", "dense_text": "none", "eval_dense_text": "none"},
+}
+RELEASED = {
+    "sdtps": {**LAPS["sdtps"], "no_grad": "selection"},
+    "matching": {"form": "released", "alignment": "mean"},
+    "loss": {"ratio": "released"},
+}
+FROZEN = {
+    "data": {"augment": False, "word_noise": 0.0},
+    "image_encoder": {"frozen": True},
+    "text_encoder": {"frozen": True},
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SDTPS_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def config(**sections: dict[str, Any]) -> RetrievalConfig:
+    tree = {k: dict(v) if isinstance(v, dict) else v for k, v in TREE.items()}
+    for name, section in sections.items():
+        tree[name] = {**tree.get(name, {}), **section}
+    parsed = parse_config(tree)
+    assert isinstance(parsed, RetrievalConfig)
+    return parsed
+
+
+def run_folder(path: Path, chosen: RetrievalConfig) -> RunFolder:
+    folder = RunFolder(path)
+    run = {"study": "s", "variant": "v", "seed": 0, "identity": identity(chosen, 0)}
+    folder.create(chosen, run)
+    return folder
+
+
+def evaluations(folder: RunFolder) -> list[dict[str, Any]]:
+    return [row for row in folder.resolved_metrics() if row["kind"] == "eval"]
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {},
+        {"sdtps": {"aggregation": "single"}, "loss": {"ratio": "eq7"}},
+        LAPS,
+        RELEASED,
+        FROZEN,
+        {"sdtps": {"enabled": False}, "matching": {"alignment": "mean"}},
+        {"eval": {"select_on": "test"}, "matching": {"dense_text": "shuffled"}},
+        {"matching": {"dense_text": "none", "eval_dense_text": "none"}, "train": {"amp": "bf16"}},
+        {"image_encoder": {"name": "tiny_vit", "patch": 8}, "sdtps": {"decision": "soft"}},
+    ],
+    ids=["paper", "single", "laps", "released", "frozen", "off", "test", "bf16", "soft"],
+)
+def test_every_arrangement_runs_to_its_result(tmp_path: Path, sections: dict[str, Any]) -> None:
+    if sections.get("image_encoder", {}).get("patch") == 8:
+        sections = {**sections, "sdtps": {**sections["sdtps"], "aggregation_ratio": 0.9}}
+    chosen = config(**sections)
+    folder = run_folder(tmp_path / "run", chosen)
+    assert execute(folder.path) == "completed"
+    result = folder.result()
+    assert result is not None
+    assert result["selected_on"] == chosen.eval.select_on
+    assert 0 <= result["final"]["rsum"] <= 6
+    assert all(0 <= result["final"][f"{d}_r{k}"] <= 1 for d in ("i2t", "t2i") for k in (1, 5, 10))
+    run = folder.run()
+    assert run["data"]["generated"] == chosen.data.generate.model_dump()
+    assert run["data"]["fingerprint"]
+
+
+def test_result_does_not_depend_on_workers_chunks_or_interruption(tmp_path: Path) -> None:
+    plain = run_folder(tmp_path / "plain", config())
+    assert execute(plain.path) == "completed"
+    workers = run_folder(tmp_path / "workers", config(data={"workers": 2}))
+    assert execute(workers.path, max_steps=3) == "requeued"
+    assert execute(workers.path) == "completed"
+    for a, b in zip(evaluations(plain), evaluations(workers), strict=True):
+        timed = {"attempt", "eval_seconds", "seconds"}
+        assert {k: v for k, v in a.items() if k not in timed} == {
+            k: v for k, v in b.items() if k not in timed
+        }
+
+
+def test_training_learns_the_generated_pictures() -> None:
+    """Sum of hinges throughout, no selection: the plumbing from pixels and words to ranks works."""
+    chosen = config(
+        data={"word_noise": 0.0, "augment": False},
+        loss={"warmup_epochs": 100, "ramp_first_epoch": False, "ratio": "none"},
+        sdtps={"enabled": False},
+        matching={"alignment": "mean", "embed": 32},
+    )
+    torch.manual_seed(0)
+    task = RetrievalTask(chosen, 0, CPU)
+    optimizer = torch.optim.Adam(task.model.parameters(), lr=3e-3)
+    losses = []
+    for epoch in range(1, 31):
+        task.model.train()
+        total = 0.0
+        for batch in task.train_batches(epoch, 0):
+            loss, _ = task.loss(batch, epoch, 1)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item()
+        losses.append(total)
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_modes_of_dense_text_are_scored_on_the_same_model() -> None:
+    task = RetrievalTask(config(), 0, CPU)
+    metrics = task.evaluate()
+    assert metrics["rsum"] == metrics["rsum@own"]
+    scored = similarities(task.model, task.test, task.config, ("own", "shuffled", "none"), CPU)
+    assert not torch.allclose(scored["own"], scored["shuffled"])
+    assert not torch.allclose(scored["own"], scored["none"])
+    laps = RetrievalTask(config(**LAPS), 0, CPU).evaluate()
+    assert laps["rsum@own"] == laps["rsum@shuffled"] == laps["rsum@none"] == laps["rsum"]
+
+
+def test_block_sizes_do_not_change_a_score() -> None:
+    matrices = []
+    for size, chunk in ((12, None), (5, 1), (100, 7)):
+        torch.manual_seed(0)
+        chosen = config(data={"test_batch_size": size}, matching={"chunk": chunk})
+        task = RetrievalTask(chosen, 0, CPU)
+        matrices.append(similarities(task.model, task.test, chosen, ("own",), CPU)["own"])
+    for other in matrices[1:]:
+        torch.testing.assert_close(other, matrices[0], rtol=1e-5, atol=1e-6)
+
+
+def test_frozen_encoders_are_not_trained_and_give_what_they_would_in_the_model() -> None:
+    torch.manual_seed(0)
+    frozen = RetrievalTask(config(**FROZEN), 0, CPU)
+    assert frozen.trunk() == []
+    assert set(frozen.module_groups()) == {"projections", "score_mlp", "aggregation", "alignment"}
+    torch.manual_seed(0)
+    live = RetrievalTask(config(data=FROZEN["data"]), 0, CPU)
+    modules = ("image_projection", "text_projection", "crossnet")
+    for name in modules:
+        getattr(live.model, name).load_state_dict(getattr(frozen.model, name).state_dict())
+    a, b = (similarities(t.model, t.test, t.config, ("own",), CPU)["own"] for t in (frozen, live))
+    torch.testing.assert_close(a, b, rtol=5e-2, atol=5e-3)  # features are kept in float16
+
+
+def test_frozen_encoders_with_augmentation_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"set data\.augment to false"):
+        config(image_encoder={"frozen": True})
+    with pytest.raises(ConfigError, match=r"set data\.word_noise to 0"):
+        config(text_encoder={"frozen": True})
+
+
+@pytest.mark.parametrize("images", [2, 7, 100])
+def test_shuffled_dense_texts_are_always_another_images(images: int) -> None:
+    owner = dense_owner(images, "shuffled")
+    assert sorted(owner) == list(range(images))
+    assert all(owner[i] != i for i in range(images))
+    assert list(dense_owner(images, "own")) == list(range(images))
+
+
+def test_a_batch_larger_than_the_split_is_refused() -> None:
+    with pytest.raises(DataError, match=r"data\.batch_size 64 is more than"):
+        RetrievalTask(config(data={"batch_size": 64}), 0, CPU)
+
+
+def test_dense_texts_are_read_only_where_a_mode_wants_them() -> None:
+    wanted = config(
+        matching={"dense_text": "own", "eval_dense_text": "none"}, eval={"also_dense_text": []}
+    )
+    splits, _, _ = load_splits(wanted, ["train", "dev", "test"])
+    assert splits["train"].dense is not None
+    assert splits["dev"].dense is None and splits["test"].dense is None
