@@ -111,14 +111,17 @@ def prepare_torch(config: Config) -> Any:
     """
     import torch
 
+    from sdtps.memory import keep_freed_memory
+
     settings = config.train
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     wants_gpu = settings.device == "cuda" or (settings.device == "auto" and torch.cuda.is_available())
     torch.use_deterministic_algorithms(not wants_gpu)
     # Deterministic mode also fills new memory, against reads of what nobody wrote; we have none.
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if not wants_gpu:
+        keep_freed_memory()
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise RunError("train.device is cuda, but torch sees no GPU; set train.device to auto or cpu")

@@ -8,7 +8,6 @@ exception. Resumed runs continue bit for bit on a CPU, from inside an epoch too.
 from __future__ import annotations
 
 import math
-import resource
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sdtps import checkpoint, distributed
 from sdtps.config import Config
 from sdtps.errors import RunError
+from sdtps.memory import peak_memory_mib
 from sdtps.optim import Schedule, build_optimizer, parameter_groups
 from sdtps.progress import Reporter
 from sdtps.runfolder import RunFolder
@@ -114,19 +114,23 @@ def train(
     Raises:
         RunError: the checkpoint cannot be read or belongs to another seed.
     """
-    return _Loop(task, folder, config, seed, attempt, stop, stop_after).run()
+    loop = Loop(task, folder, config, seed=seed, attempt=attempt, stop=stop, stop_after=stop_after)
+    return loop.run()
 
 
-class _Loop:
+class Loop:
+    """One attempt: `run` reads top to bottom; a step is `forward_backward` and `update`."""
+
     def __init__(
         self,
         task: Task,
         folder: RunFolder,
         config: Config,
+        *,
         seed: int,
-        attempt: int,
-        stop: Callable[[], bool],
-        stop_after: int | None,
+        attempt: int = 1,
+        stop: Callable[[], bool] = lambda: False,
+        stop_after: int | None = None,
     ) -> None:
         self.task = task
         self.folder = folder
@@ -489,13 +493,6 @@ class _Window:
 
     def seconds(self) -> float:
         return time.perf_counter() - self.begun
-
-
-def peak_memory_mib(device: torch.device) -> float:
-    """Highest memory so far: of the GPU's allocator, or of this process on a CPU."""
-    if device.type == "cuda":
-        return round(torch.cuda.max_memory_allocated(device) / 2**20, 1)
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10, 1)  # Linux: KiB
 
 
 def parameter_count(model: nn.Module) -> int:

@@ -20,6 +20,7 @@ from torch import Tensor
 ERASE_AREA = (0.02, 1 / 3)
 ERASE_ASPECT = (0.3, 1 / 0.3)
 ERASE_TRIES = 10
+CACHED_VALUES = 2**18  # a megabyte of float32, about what a core's cache holds
 MEAN, DEVIATION = 0.5, 0.5  # DeMo normalises every channel of every modality so
 
 
@@ -93,12 +94,16 @@ class BatchAugmentation:
         self.device = device
 
     def __call__(self, pixels: Tensor, rng: np.random.Generator) -> Tensor:
-        """uint8 [n, 3, H, W] to augmented, normalised float32 [n, 3, H, W]."""
-        draws = self.draw(len(pixels), rng)
+        """uint8 [B, M, 3, H, W] to augmented, normalised float32 [M, B, 3, H, W]."""
+        batch, modalities = pixels.shape[:2]
+        images = pixels.transpose(0, 1)
+        draws = self.draw(batch * modalities, rng)
         generator = torch.Generator(self.device).manual_seed(draws.noise_seed)
         if self.device.type == "cpu":
-            return erase_boxes(move_by_slices(pixels, draws), draws, generator)
-        return move_and_erase_by_gather(pixels, draws, generator)
+            done = augment_by_slices(images, draws, generator)
+        else:
+            done = augment_by_gather(images.flatten(0, 1), draws, generator)
+        return done.view(modalities, batch, *pixels.shape[2:])
 
     def draw(self, n: int, rng: np.random.Generator) -> Draws:
         """Draws of n images, vectorised over them."""
@@ -125,42 +130,55 @@ class BatchAugmentation:
         return np.stack([top, left, h, w], axis=1)
 
 
-def move_by_slices(pixels: Tensor, draws: Draws) -> Tensor:
-    """Flip, pad and crop, normalise; one copy an image, one conversion for all."""
-    height, width = pixels.shape[2:]
-    source = pixels.numpy()
-    if draws.flips.any() or draws.down.any() or draws.right.any():
-        moved = np.zeros_like(source)
-        for i, (flip, down, right) in enumerate(
-            zip(draws.flips.tolist(), draws.down.tolist(), draws.right.tolist(), strict=True)
-        ):
-            image = source[i, :, :, ::-1] if flip else source[i]
-            rows = slice(max(0, -down), height - max(0, down))
-            columns = slice(max(0, -right), width - max(0, right))
-            moved[i, :, rows, columns] = image[
-                :,
-                rows.start + down : rows.stop + down,
-                columns.start + right : columns.stop + right,
-            ]
-        source = moved
-    return normalised(torch.from_numpy(source))
+def augment_by_slices(pixels: Tensor, draws: Draws, generator: torch.Generator) -> Tensor:
+    """uint8 [M, B, 3, H, W] in any strides to float32 [M B, 3, H, W].
+
+    A few images at a time, so that they stay in the processor's cache from first to last.
+    """
+    modalities, batch, channels, height, width = pixels.shape
+    done = torch.empty(modalities * batch, channels, height, width)
+    images, boxes = done.numpy(), draws.boxes.tolist()
+    sources = [image for modality in pixels.numpy() for image in modality]
+    moves = list(zip(draws.flips.tolist(), draws.down.tolist(), draws.right.tolist(), strict=True))
+    erased = channels * int((draws.boxes[:, 2] * draws.boxes[:, 3]).sum())
+    noise = torch.randn(erased, generator=generator).numpy()
+    used = 0
+    at_once = max(1, CACHED_VALUES // done[0].numel())
+    for begin in range(0, len(images), at_once):
+        chunk = range(begin, min(begin + at_once, len(images)))
+        for i in chunk:
+            _move(images[i], sources[i], *moves[i])
+        normalise_(done[begin : chunk.stop])
+        for i in chunk:
+            top, left, tall, wide = boxes[i]
+            count = channels * tall * wide
+            own = noise[used : used + count].reshape(channels, tall, wide)
+            images[i, :, top : top + tall, left : left + wide] = own
+            used += count
+    return done
 
 
-def erase_boxes(images: Tensor, draws: Draws, generator: torch.Generator) -> Tensor:
-    """Fill each box with normal noise, in place."""
-    for image, (top, left, height, width) in zip(images, draws.boxes.tolist(), strict=True):
-        if height and width:
-            image[:, top : top + height, left : left + width].normal_(generator=generator)
-    return images
+def _move(image: np.ndarray, source: np.ndarray, flip: int, down: int, right: int) -> None:
+    """Write the flipped and shifted `source` into `image` [3, H, W], black outside."""
+    height, width = source.shape[1:]
+    top, bottom = max(0, -down), height - max(0, down)
+    left, end = max(0, -right), width - max(0, right)
+    mirrored = source[:, :, ::-1] if flip else source
+    image[:, top:bottom, left:end] = mirrored[:, top + down : bottom + down, left + right : end + right]
+    image[:, :top] = 0
+    image[:, bottom:] = 0
+    image[:, :, :left] = 0
+    image[:, :, end:] = 0
 
 
-def normalised(pixels: Tensor) -> Tensor:
-    """uint8 to float32 in [-1, 1], whatever the shape."""
-    return pixels.to(torch.float32).mul_(1 / (255.0 * DEVIATION)).sub_(MEAN / DEVIATION)
+def normalise_(values: Tensor) -> Tensor:
+    """float32 in [0, 255] to [-1, 1], in place and in one pass."""
+    shift = values.new_full((1,), -MEAN / DEVIATION)
+    return torch.add(shift, values, alpha=1 / (255.0 * DEVIATION), out=values)
 
 
-def move_and_erase_by_gather(pixels: Tensor, draws: Draws, generator: torch.Generator) -> Tensor:
-    """All of it in a few kernels, without waiting for the host's loop."""
+def augment_by_gather(pixels: Tensor, draws: Draws, generator: torch.Generator) -> Tensor:
+    """uint8 [n, 3, H, W] to float32 in a few kernels, without a loop on the host."""
     device, (height, width) = pixels.device, pixels.shape[2:]
     drawn = np.column_stack([draws.flips, draws.down, draws.right, draws.boxes])
     host = torch.from_numpy(drawn.T.copy())
@@ -181,7 +199,9 @@ def move_and_erase_by_gather(pixels: Tensor, draws: Draws, generator: torch.Gene
     erased_rows = (row >= top) & (row < top + tall)
     erased_columns = (column >= left) & (column < left + wide)
     noise = torch.randn(pixels.shape, generator=generator, device=device)
-    return torch.where(_outer(erased_rows, erased_columns, torch.logical_and), noise, normalised(moved))
+    return torch.where(
+        _outer(erased_rows, erased_columns, torch.logical_and), noise, normalise_(moved.float())
+    )
 
 
 def _outer(rows: Tensor, columns: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:

@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from sdtps.config.reid import ReidDataConfig
-from sdtps.data.augment import BatchAugmentation, normalised
+from sdtps.data.augment import BatchAugmentation, normalise_
 from sdtps.data.reid_folders import MISTAKES_SHOWN, Sample
 from sdtps.data.reid_images import BICUBIC, BILINEAR, ReidBatch, augment_config, decode, own_rows
 from sdtps.data.sampler import PkSampler
@@ -141,13 +141,9 @@ class CachedBatches:
         for number in range(first, len(order)):
             indices = order[number][self.own]
             rng = np.random.default_rng([self.seed, epoch, number, self.own.start, 103])
-            pixels = self.pixels.rows(indices).transpose(0, 1)  # [M, B, 3, H, W]
-            modalities, size = pixels.shape[:2]
-            images = self.augment(pixels.flatten(0, 1), rng)
+            images = self.augment(self.pixels.rows(indices), rng)
             index = torch.from_numpy(indices).to(self.labels.device, non_blocking=True)
-            yield ReidBatch(
-                images.unflatten(0, (modalities, size)), self.labels[index], self.camids[index]
-            )
+            yield ReidBatch(images, self.labels[index], self.camids[index])
 
 
 class CachedTestBatches:
@@ -166,4 +162,4 @@ class CachedTestBatches:
             rows = slice(start, start + self.size)
             indices = np.arange(start, min(start + self.size, len(self.labels)))
             pixels = self.pixels.rows(indices).transpose(0, 1)
-            yield ReidBatch(normalised(pixels), self.labels[rows], self.camids[rows])
+            yield ReidBatch(normalise_(pixels.to(torch.float32)), self.labels[rows], self.camids[rows])

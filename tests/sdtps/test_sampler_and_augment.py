@@ -10,11 +10,10 @@ from sdtps.data.augment import (
     AugmentConfig,
     BatchAugmentation,
     Draws,
+    augment_by_gather,
+    augment_by_slices,
     augment_image,
     draw_box,
-    erase_boxes,
-    move_and_erase_by_gather,
-    move_by_slices,
 )
 from sdtps.data.sampler import PkSampler
 
@@ -108,7 +107,7 @@ def fixed(n: int, *, flips: list[int], down: list[int], right: list[int]) -> Dra
 def test_moving_by_slices_equals_the_reference_arithmetic() -> None:
     pixels = torch.arange(2 * 3 * 4 * 5, dtype=torch.uint8).view(2, 3, 4, 5)
     draws = fixed(2, flips=[0, 1], down=[1, -2], right=[-1, 2])
-    moved = move_by_slices(pixels, draws)
+    moved = augment_by_slices(pixels[None], draws, torch.Generator())
     for i, (flip, down, right) in enumerate(((False, 1, -1), (True, -2, 2))):
         image = pixels[i].numpy()[:, :, ::-1] if flip else pixels[i].numpy()
         padded = np.pad(image, ((0, 0), (3, 3), (3, 3)))
@@ -120,14 +119,15 @@ def test_gather_and_slices_give_the_same_pixels() -> None:
     rng = np.random.default_rng(2)
     pixels = torch.from_numpy(rng.integers(0, 256, size=(40, 3, 64, 32), dtype=np.uint8))
     draws = BatchAugmentation(DEMO, torch.device("cpu")).draw(40, rng)
-    one = erase_boxes(move_by_slices(pixels, draws), draws, torch.Generator().manual_seed(1))
-    two = move_and_erase_by_gather(pixels, draws, torch.Generator().manual_seed(1))
+    one = augment_by_slices(pixels.view(4, 10, 3, 64, 32), draws, torch.Generator().manual_seed(1))
+    two = augment_by_gather(pixels, draws, torch.Generator().manual_seed(1))
     outside = torch.ones(40, 1, 64, 32, dtype=torch.bool)
     for i, (top, left, tall, wide) in enumerate(draws.boxes.tolist()):
         outside[i, :, top : top + tall, left : left + wide] = False
     assert torch.equal(one.where(outside, 0.0), two.where(outside, 0.0))
-    inside = two.masked_select(~outside.expand_as(two))
-    assert inside.mean().abs() < 0.05 and inside.std() == pytest.approx(1, abs=0.05)
+    for images in (one, two):
+        inside = images.masked_select(~outside.expand_as(images))
+        assert inside.mean().abs() < 0.05 and inside.std().item() == pytest.approx(1, abs=0.05)
 
 
 def test_without_augmentation_both_paths_only_normalise() -> None:
@@ -135,6 +135,14 @@ def test_without_augmentation_both_paths_only_normalise() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, size=(64, 32, 3), dtype=np.uint8)
     expected = pixels.transpose(2, 0, 1).astype(np.float32) / 127.5 - 1
     assert np.allclose(augment_image(pixels, none, np.random.default_rng(0)), expected, atol=1e-6)
-    batch = torch.from_numpy(pixels.transpose(2, 0, 1).copy())[None]
+    batch = torch.from_numpy(pixels.transpose(2, 0, 1).copy())[None, None]
     out = BatchAugmentation(none, torch.device("cpu"))(batch, np.random.default_rng(0))
-    assert np.allclose(out[0].numpy(), expected, atol=1e-6)
+    assert np.allclose(out[0, 0].numpy(), expected, atol=1e-6)
+
+
+def test_the_modality_axis_comes_first_and_each_modality_moves_on_its_own() -> None:
+    pixels = torch.randint(1, 256, (4, 1, 3, 64, 32), dtype=torch.uint8).expand(4, 3, 3, 64, 32)
+    moving = AugmentConfig(64, 32, 0.5, 10, 0.0)
+    out = BatchAugmentation(moving, torch.device("cpu"))(pixels, np.random.default_rng(0))
+    assert out.shape == (3, 4, 3, 64, 32)
+    assert not torch.equal(out[0], out[1]) and not torch.equal(out[1], out[2])

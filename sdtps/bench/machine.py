@@ -1,0 +1,68 @@
+"""Where a figure was measured, and fair timing of two ways of doing one thing."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """Processor or GPU, threads and versions."""
+    return {
+        "host": platform.node(),
+        "processor": _processor(),
+        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((x.split(":", 1)[1].strip() for x in lines if x.startswith("model name")), "")
+
+
+def pick_device(name: str | None) -> torch.device:
+    """The named device, or a GPU where there is one."""
+    return torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def compare(
+    ours: Callable[[], object],
+    reference: Callable[[], object],
+    device: torch.device,
+    *,
+    repeats: int,
+    warmup: int = 2,
+) -> dict[str, Any]:
+    """Median seconds of both, timed in turns so that other work on the machine hits both alike.
+
+    `speedup` is the reference's median over ours.
+    """
+    ways = {"ours": ours, "reference": reference}
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(warmup + repeats):
+        for name, way in ways.items():
+            begun = time.perf_counter()
+            way()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            if turn >= warmup:
+                seconds[name].append(time.perf_counter() - begun)
+    medians = {name: statistics.median(times) for name, times in seconds.items()}
+    return {
+        "seconds": medians,
+        "fastest": {name: min(times) for name, times in seconds.items()},
+        "repeats": repeats,
+        "speedup": round(medians["reference"] / medians["ours"], 2),
+    }
