@@ -51,9 +51,18 @@ def seed_everything(seed: int, rank: int = 0) -> None:
 
 
 def save(path: Path, content: dict[str, Any]) -> None:
-    """Write `content` whole or not at all."""
+    """Write `content` whole or not at all.
+
+    Raises:
+        OSError: disk full, permission; the checkpoint before it is untouched.
+    """
     with atomic.replacing(path) as stream:
-        torch.save({"format": FORMAT, **content}, stream)
+        try:
+            torch.save({"format": FORMAT, **content}, stream)
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):  # torch hides why a write failed
+                raise error.__context__ from None
+            raise
 
 
 def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any] | None:

@@ -69,7 +69,7 @@ class Fakes:
         return runs
 
     def set(self, element: str, **fields: Any) -> None:
-        """What squeue says of an element `A_i`: state, reason, restarts, status, node; gone: nothing."""
+        """What squeue says of an element `A_i`: state, reason, restarts, status, node; gone: none."""
         file = self.folder / "queue.json"
         queue = json.loads(file.read_text()) if file.exists() else {"next": 1, "arrays": [], "jobs": {}}
         queue["jobs"].setdefault(element, {}).update(fields)

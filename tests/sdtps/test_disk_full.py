@@ -1,0 +1,76 @@
+"""A disk that fills up during a write leaves the old file whole, and no part of the new one."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from sdtps import checkpoint
+from sdtps.runfolder import RunFolder
+
+LIMIT = 64 * 1024  # bytes a file may have before "the disk is full"
+
+
+def _when_full(work: Callable[[], None]) -> bool:
+    """Do `work` in a process whose files cannot grow beyond LIMIT; whether it failed with OSError."""
+    child = os.fork()
+    if child == 0:
+        code = 2
+        try:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, LIMIT))
+            work()
+            code = 0
+        except OSError:
+            code = 1
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFEXITED(status) and os.WEXITSTATUS(status) in (0, 1), status
+    return os.WEXITSTATUS(status) == 1
+
+
+def _weights(value: float) -> dict[str, torch.Tensor]:
+    return {"w": torch.full((256, 256), value)}  # 256 KiB
+
+
+def test_a_checkpoint_that_does_not_fit_leaves_the_one_before(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    checkpoint.save(path, _weights(1.0))
+    assert _when_full(lambda: checkpoint.save(path, _weights(2.0)))
+    found = checkpoint.load(path)
+    assert found is not None
+    assert torch.equal(found["w"], _weights(1.0)["w"])
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.pt"]
+
+
+def test_a_first_checkpoint_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
+    assert _when_full(lambda: checkpoint.save(tmp_path / "checkpoint.pt", _weights(1.0)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_result_that_does_not_fit_does_not_make_the_run_completed(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert _when_full(lambda: folder.write_result({"attempt": 1, "notes": "x" * 2 * LIMIT}))
+    assert folder.result() is None
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_a_metrics_row_that_does_not_fit_costs_only_itself(tmp_path: Path, rows: int) -> None:
+    folder = RunFolder(tmp_path)
+    for step in range(1, rows + 1):
+        folder.append_metrics({"attempt": 1, "kind": "train", "epoch": 1, "step": step, "loss": 0.5})
+    long = {"attempt": 1, "kind": "event", "epoch": 1, "step": rows + 1, "note": "x" * 2 * LIMIT}
+    assert _when_full(lambda: folder.append_metrics(long))
+    after = {"attempt": 2, "kind": "train", "epoch": 1, "step": rows + 1, "loss": 0.25}
+    folder.append_metrics(after)
+    steps = [row["step"] for row in folder.metrics()]
+    assert steps == [*range(1, rows + 1), rows + 1]
+    assert len(folder.torn_lines()) == 1
