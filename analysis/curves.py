@@ -84,10 +84,14 @@ def _curves(
     study: Study, spec: FigureSpec, curves: CurveSet, width: float, styles: dict[str, Style]
 ) -> Figure:
     panels = _panels(study, spec, curves)
+    entries = [(c.label, styles[c.variant]) for c in curves.curves]
+    if spec.panel_by:
+        entries, styles = _series(study, spec, curves, styles)
     across = min(PANELS_IN_A_ROW, len(panels)) if width > 4 else 1
     down = -(-len(panels) // across)
-    columns = max(1, int(width / (0.55 + 0.062 * _longest(curves))))
-    legend_rows = -(-len(curves.curves) // columns)
+    longest = max((len(label) for label, _ in entries), default=1)
+    columns = max(1, int(width / (0.55 + 0.062 * longest)))
+    legend_rows = -(-len(entries) // columns)
     height = down * (2.1 if across == 1 else 1.7) + 0.145 * legend_rows + 0.15
     picture = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(picture)
@@ -109,8 +113,44 @@ def _curves(
             axes.set_xlabel("")
         else:  # nothing below it shows the shared axis
             axes.tick_params(labelbottom=True)
-    _legend(picture, [(c.label, styles[c.variant]) for c in curves.curves], columns)
+    _legend(picture, entries, columns)
     return picture
+
+
+def _series(
+    study: Study, spec: FigureSpec, curves: CurveSet, styles: dict[str, Style]
+) -> tuple[list[tuple[str, Style]], dict[str, Style]]:
+    """Legend entries and styles where variants that differ in the panelled key alone look alike: as
+    the first of them does elsewhere.
+
+    An entry's label is what the members' labels share, part by part between commas: `C = 10` for
+    `C = 10, τ = 1` and `C = 10, τ = 5`. Runs are counted together, as in `VariantCurve.label`.
+    """
+    groups: dict[str, list[VariantCurve]] = {}
+    for curve in curves.curves:
+        variant = study.variants.get(curve.variant)
+        differences = {} if variant is None else dict(variant.overrides)
+        differences.pop(spec.panel_by or "", None)
+        alone = curve.variant in spec.in_every_panel or variant is None
+        groups.setdefault(curve.variant if alone else repr(sorted(differences.items())), []).append(
+            curve
+        )
+    entries = []
+    for members in groups.values():
+        style = styles[members[0].variant]
+        done = sum(len(c.outcome.completed) for c in members)
+        planned = sum(c.outcome.planned for c in members)
+        label = _shared([c.outcome.label for c in members])
+        entries.append((label + ("" if done == planned else f" ({done}/{planned})"), style))
+        styles = {**styles, **{c.variant: style for c in members}}
+    return entries, styles
+
+
+def _shared(labels: Sequence[str]) -> str:
+    """The parts between commas that all labels have, or all labels where they share none."""
+    parts = [label.split(", ") for label in dict.fromkeys(labels)]
+    common = [part for part in parts[0] if all(part in other for other in parts)]
+    return ", ".join(common) or " / ".join(dict.fromkeys(labels))
 
 
 def _panels(study: Study, spec: FigureSpec, curves: CurveSet) -> list[tuple[str, list[VariantCurve]]]:
@@ -185,10 +225,6 @@ def label_axes(axes: Axes, study: Study, spec: FigureSpec, curves: CurveSet, *, 
     if not len(curves.finite):
         axes.text(0.5, 0.5, "no run has logged it", ha="center", transform=axes.transAxes)
     axes.margins(x=0.02)
-
-
-def _longest(curves: CurveSet) -> int:
-    return max((len(c.label) for c in curves.curves), default=1)
 
 
 def _legend(picture: Figure, entries: Sequence[tuple[str, Style]], columns: int) -> None:

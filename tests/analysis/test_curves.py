@@ -22,6 +22,7 @@ from analysis.curves import draw as draw_all
 from analysis.palette import palette
 from analysis.variantpage import variant_page
 from analysis.venues import VENUES
+from sdtps.config import parse_config
 
 
 def draw(collected, study, spec, **options):
@@ -246,6 +247,27 @@ def test_panels_and_sweeps_are_drawn(hard, tmp_path):
     paths = figurefile.write(drawn, tmp_path / "figures")
     assert {p.suffix for p in paths} == {".pdf", ".svg", ".png", ".tex", ".json"}
     assert "figures/hard-s.pdf" in (tmp_path / "figures" / "hard-s.tex").read_text()
+
+
+def test_across_panels_one_setting_has_one_colour_and_one_entry(tmp_path):
+    def variant(label, temperature, mask):
+        sdtps = {"decision": "gumbel_ste", "temperature": temperature, "mask": mask}
+        config = parse_config({"task": "reid", "sdtps": {**sdtps, "aggregation": "single"}})
+        overrides = {"sdtps.temperature": temperature, "sdtps.mask": mask}
+        return {"label": label, "config": config, "overrides": overrides}
+
+    variants = {
+        f"{mask}{temperature:g}": variant(f"τ = {temperature:g}, {mask} mask", temperature, mask)
+        for temperature in (1.0, 5.0)
+        for mask in ("log", "subtract_10")
+    }
+    study = planted_study("panels", {"topk": {}, **variants}, seeds=(0, 1))
+    plant(tmp_path, study, "log1", 0)
+    spec = FigureSpec(name="p", panel_by="sdtps.temperature", in_every_panel=("topk",))
+    drawn = draw(collect([study], tmp_path, now=NOW), study, spec)
+    text = PdfReader(io.BytesIO(drawn.files["pdf"])).pages[0].extract_text()
+    assert "log mask (1/4)" in text and "subtract_10 mask (0/4)" in text and "topk (0/2)" in text
+    assert "τ" not in text
 
 
 def test_a_variant_has_a_page_of_all_it_logged(hard):
