@@ -64,10 +64,48 @@ def audit(arguments: argparse.Namespace) -> int:
         only=arguments.variant,
         steps=arguments.steps,
     )
+    if study.task == "retrieval":
+        from sdtps.leak import audit_leak, leak_findings, worth
+        from sdtps.runfolder import find_runs
+
+        for name in audited.examinations:
+            variant = study.variants[name]
+            own = [
+                run
+                for run in find_runs(arguments.runs / study.name)
+                if run.run().get("variant") == name
+            ]
+            audited.findings.extend(leak_findings(name, audit_leak(variant.config), worth(own)))
     show(audited, Console())
     if arguments.json is not None:
         write(audited, arguments.json)
     return 1 if arguments.strict and audited.warnings() else 0
+
+
+def bench(arguments: argparse.Namespace) -> int:
+    """`step`, `data` or `eval`; without a name those and `crossnet`, one JSON object a line."""
+    import json
+
+    import torch
+
+    from sdtps.bench import crossnet, data, evaluation, step
+    from sdtps.bench.machine import pick_device
+
+    device = pick_device(arguments.device)
+    if arguments.threads is not None:
+        torch.set_num_threads(arguments.threads)
+    benches = {
+        "step": lambda: step.run(device),
+        "data": lambda: data.run(device),
+        "eval": lambda: evaluation.run(device),
+        "crossnet": lambda: {"bench": "crossnet", **crossnet.run(device.type)},
+    }
+    if arguments.bench is not None:
+        print(json.dumps(benches[arguments.bench](), indent=2))
+        return 0
+    for measure in benches.values():
+        print(json.dumps(measure()), flush=True)
+    return 0
 
 
 def bench_crossnet(arguments: argparse.Namespace) -> int:
@@ -118,6 +156,9 @@ def parser() -> argparse.ArgumentParser:
     block.add_argument("--steps", type=int, default=10, help="training steps before the second look")
     block.add_argument("--json", type=Path, help="write the figures here")
     block.add_argument("--strict", action="store_true", help="exit with 1 if there is a warning")
+    block.add_argument(
+        "--runs", type=Path, default=Path("runs"), help="what a leak is worth (retrieval)"
+    )
     block.set_defaults(handler=audit)
 
     block = commands.add_parser("convert", help="published weights to ours, or back")
@@ -128,16 +169,26 @@ def parser() -> argparse.ArgumentParser:
     block.set_defaults(handler=convert)
 
     block = commands.add_parser("bench", help="time what was made fast beside the plain form")
-    benches = block.add_subparsers(dest="bench", required=True)
-    block = benches.add_parser("crossnet", help="the batched cross-net and the loop over captions")
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--device", choices=["cpu", "cuda"], help="default: a GPU if there is one")
+    common.add_argument("--threads", type=int, help="CPU threads; default: torch's")
+    block.set_defaults(handler=bench, bench=None, device=None, threads=None)
+    benches = block.add_subparsers(dest="bench", required=False)
+    for name, text in (
+        ("step", "a training step and DeMo's three encoder calls"),
+        ("data", "cached images and JPEG files"),
+        ("eval", "ranking 836 x 836 and a loop over queries"),
+    ):
+        benches.add_parser(name, help=text, parents=[common])
+    block = benches.add_parser(
+        "crossnet", help="the batched cross-net and the loop over captions", parents=[common]
+    )
     block.add_argument("--form", choices=["laps", "released", "paper"], default="released")
-    block.add_argument("--device", choices=["cpu", "cuda"], help="default: a GPU if there is one")
     size: dict[str, Any] = {"type": int, "nargs": 2, "metavar": ("IMAGES", "CAPTIONS")}
     block.add_argument("--pairs", **size, help="in training; default 8 8 on a CPU, 64 64 on a GPU")
     block.add_argument("--block", **size, help="in evaluation; default 32 16, or 500 500 on a GPU")
     block.add_argument("--repeats", type=int, default=5, help="the fastest counts")
     block.add_argument("--chunk", type=int, help="pairs at once, as matching.chunk")
-    block.add_argument("--threads", type=int, help="CPU threads; default: torch's")
     block.set_defaults(handler=bench_crossnet)
     return top
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -136,14 +137,22 @@ def test_a_run_killed_mid_epoch_resumes_to_the_same_metrics(tmp_path: Path) -> N
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
 def test_a_signal_ends_the_attempt_with_a_checkpoint(tmp_path: Path, number: signal.Signals) -> None:
     folder = make(tmp_path / "r", train={"epochs": 500, "eval_every": 500})
-    job = spawn(folder)
-    wait_for_step(folder, 1, job)
-    job.send_signal(number)
-    assert job.wait(timeout=60) == 75
+    before = signal.getsignal(number)
+
+    def send() -> None:
+        while not folder.metrics():
+            time.sleep(0.005)
+        os.kill(os.getpid(), number)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    assert execute(folder.path) == "requeued"
+    sender.join()
     status = folder.status()
     assert status is not None and status["state"] == "requeued"
-    assert folder.checkpoint_file.exists()
+    assert folder.checkpoint_file.exists() and folder.result() is None
     assert folder.run()["attempts"][0]["ended_as"] == "requeued"
+    assert signal.getsignal(number) is before
 
 
 def test_max_steps_interrupts_and_the_next_attempt_goes_on(tmp_path: Path) -> None:

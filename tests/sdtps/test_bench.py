@@ -1,0 +1,66 @@
+"""The benchmarks compare like with like: same results, and figures with their machine."""
+
+from __future__ import annotations
+
+import functools
+import json
+
+import pytest
+import torch
+
+from sdtps.__main__ import main
+from sdtps.bench import data, evaluation
+from sdtps.bench.machine import compare
+from sdtps.bench.step import PlainStep, SyntheticTask, bench_config
+from sdtps.bench.step import run as bench_step
+
+CPU = torch.device("cpu")
+
+
+def test_the_plain_step_has_the_same_loss_and_gradients() -> None:
+    config = bench_config("tiny_vit", 8, "off", False)
+    task = SyntheticTask(config, CPU)
+    plain = PlainStep(task, config)
+    ours, _ = task.loss(task.batch, 1, 1)
+    theirs, _ = plain.loss(task.batch)
+    assert torch.allclose(ours, theirs, rtol=1e-5)
+    ours.backward()
+    theirs.backward()
+    for (name, one), two in zip(task.model.named_parameters(), plain.model.parameters(), strict=True):
+        if one.grad is not None:
+            assert two.grad is not None
+            assert torch.allclose(one.grad, two.grad, rtol=1e-3, atol=1e-5), name
+
+
+def test_step_figures_name_their_machine() -> None:
+    result = bench_step(CPU, batch=4, repeats=2)
+    assert result["relative_loss_difference"] < 1e-4
+    assert result["torch"] == torch.__version__ and result["threads"] >= 1
+    assert result["seconds"].keys() == result["samples_per_s"].keys() == {"ours", "reference"}
+    assert result["gflop_per_step"] > 0
+
+
+def test_data_figures() -> None:
+    result = data.run(CPU, sizes=((32, 16),), batch=8, repeats=1)
+    assert result["cases"][0]["images_per_s"]["ours"] > result["cases"][0]["images_per_s"]["reference"]
+
+
+def test_both_rankings_agree() -> None:
+    result = evaluation.run(CPU, queries=120, width=16, repeats=1)
+    assert result["difference"]["mAP"] < 1e-9 and result["difference"]["rank1"] < 1e-9
+
+
+def test_the_ratio_is_of_medians() -> None:
+    import time
+
+    result = compare(lambda: time.sleep(0.002), lambda: time.sleep(0.02), CPU, repeats=3, warmup=0)
+    assert 3 < result["speedup"] < 12
+
+
+def test_the_command_prints_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = functools.partial(evaluation.run, queries=120, width=16, repeats=1)
+    monkeypatch.setattr(evaluation, "run", small)
+    assert main(["bench", "eval", "--device", "cpu"]) == 0
+    assert json.loads(capsys.readouterr().out)["queries"] == 120
