@@ -1,13 +1,14 @@
-"""Similarities of all images and captions of a split, in blocks.
+"""Similarities of images and captions of a split, in blocks.
 
-All visual tokens stay on the device; captions are encoded a block at a time. What is kept of a block is
-its numbers: (I, I x captions of an image) float32 on the CPU.
+Visual tokens stay on the device; captions are encoded a block at a time. What is kept of a block is its
+numbers, float32 on the CPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,7 +18,77 @@ from sdtps.data.retrieval_batches import Source, dense_owner
 from sdtps.retrieval_model import RetrievalModel
 
 
-@torch.no_grad()
+class Scorer:
+    """Scores any images of a split with any of its captions.
+
+    The dense text of a query caption is chosen by the query's target image: `own` takes the target's
+    (the leak of the published evaluation), `shuffled` another image's, `none` none.
+    """
+
+    @torch.no_grad()
+    def __init__(
+        self, model: RetrievalModel, source: Source, config: RetrievalConfig, device: torch.device
+    ) -> None:
+        model.eval()
+        self.model = model
+        self.source = source
+        self.config = config
+        self.device = device
+        self.tokens = torch.cat(
+            [
+                model.tokens(source.images(block.tolist()).to(device))
+                for block in self._blocks(np.arange(len(source.split.images)))
+            ]
+        )
+
+    @torch.no_grad()
+    def score(
+        self,
+        images: np.ndarray,
+        captions: np.ndarray,
+        modes: Sequence[DenseText],
+        targets: np.ndarray | None = None,
+    ) -> dict[DenseText, Tensor]:
+        """Similarity (images, captions) for each mode; equal matrices where no dense text is taken.
+
+        Args:
+            images, captions: indices into the split, in any number and order.
+            targets: the image that each caption is asked for; default the one it belongs to.
+        """
+        source, config = self.source, self.config
+        if targets is None:
+            targets = captions // source.split.per_image
+        effective = {mode: mode if takes_dense(config) else "none" for mode in modes}
+        results = {mode: torch.empty(len(images), len(captions)) for mode in set(effective.values())}
+        for part in self._blocks(np.arange(len(captions))):
+            texts = source.texts(source.captions, captions[part].tolist(), config.data.max_words)
+            texts = texts.to(self.device)
+            words = self.model.words(texts)
+            for mode, result in results.items():
+                dense = self._dense(mode, targets[part])
+                for block in self._blocks(np.arange(len(images))):
+                    tokens = self.tokens[torch.from_numpy(images[block])]
+                    matches = self.model.crossnet(tokens, words, texts.lengths, *dense)
+                    result[block[0] : block[-1] + 1, part[0] : part[-1] + 1] = matches.similarity
+        return {mode: results[effective[mode]] for mode in modes}
+
+    def _dense(self, mode: DenseText, targets: np.ndarray) -> tuple[Tensor, ...]:
+        """Words and lengths of the dense text of each query; nothing for `none`."""
+        source = self.source
+        if mode == "none" or source.dense is None:
+            return ()
+        owner = dense_owner(len(source.split.images), mode)[targets]
+        unique, place = np.unique(owner, return_inverse=True)  # captions of an image share theirs
+        texts = source.texts(source.dense, unique.tolist(), self.config.data.max_dense_words)
+        texts = texts.to(self.device)
+        rows = torch.from_numpy(place).to(self.device)
+        return self.model.words(texts)[rows], texts.lengths[rows]
+
+    def _blocks(self, indices: np.ndarray) -> list[np.ndarray]:
+        size = self.config.data.test_batch_size
+        return [indices[start : start + size] for start in range(0, len(indices), size)]
+
+
 def similarities(
     model: RetrievalModel,
     source: Source,
@@ -25,52 +96,12 @@ def similarities(
     modes: Sequence[DenseText],
     device: torch.device,
 ) -> dict[DenseText, Tensor]:
-    """Similarity matrix (I, I x per_image) for each way of pairing captions with dense texts.
-
-    `own`: a query caption comes with the dense text of its own target image, which is the leak of the
-    published evaluation. `shuffled`: with another image's. `none`: without. Where the model takes no
-    dense text all modes are the same matrix.
-    """
-    model.eval()
-    split, size = source.split, config.data.test_batch_size
-    count, per_image = len(split.images), split.per_image
-    effective = {mode: mode if takes_dense(config) else "none" for mode in modes}
-    wanted: list[DenseText] = list(dict.fromkeys(effective.values()))
-    results = {mode: torch.empty(count, count * per_image) for mode in wanted}
-    blocks = [range(i, min(i + size, count)) for i in range(0, count, size)]
-    tokens = [model.tokens(source.images(block).to(device)) for block in blocks]
-
-    targets = max(1, size // per_image)  # images whose captions make a block
-    for start in range(0, count, targets):
-        images = range(start, min(start + targets, count))
-        captions = range(images.start * per_image, images.stop * per_image)
-        batch = source.texts(source.captions, captions, config.data.max_words).to(device)
-        words = model.words(batch)
-        for mode in wanted:
-            dense = _dense(model, source, config, mode, images, device)
-            for block, visual in zip(blocks, tokens, strict=True):
-                similarity = model.crossnet(visual, words, batch.lengths, *dense).similarity
-                results[mode][block.start : block.stop, captions.start : captions.stop] = similarity
-    return {mode: results[effective[mode]] for mode in modes}
+    """The matrix (I, I x per_image) of a whole split for each mode."""
+    scorer = Scorer(model, source, config, device)
+    images = np.arange(len(source.split.images))
+    return scorer.score(images, np.arange(len(source.split.captions)), modes)
 
 
 def takes_dense(config: RetrievalConfig) -> bool:
     """Whether the model looks at dense text at all."""
     return config.matching.form != "laps" and config.sdtps.enabled
-
-
-def _dense(
-    model: RetrievalModel,
-    source: Source,
-    config: RetrievalConfig,
-    mode: DenseText,
-    images: range,
-    device: torch.device,
-) -> tuple[Tensor, ...]:
-    """Words and lengths of the dense text of each caption of `images`; nothing for `none`."""
-    if mode == "none" or source.dense is None:
-        return ()
-    owner = dense_owner(len(source.split.images), mode)[images.start : images.stop]
-    batch = source.texts(source.dense, owner.tolist(), config.data.max_dense_words).to(device)
-    repeat = torch.arange(len(images), device=device).repeat_interleave(source.split.per_image)
-    return model.words(batch)[repeat], batch.lengths[repeat]
