@@ -22,7 +22,7 @@ SLURM_VARIABLES = {
     "partition": "SLURM_JOB_PARTITION",
     "nodes": "SLURM_JOB_NODELIST",
 }
-SNAPSHOT_RECORD = "code.json"  # beside frozen code: what `code_version` said of the checkout it came from
+SNAPSHOT_RECORD = "code.json"  # beside frozen code: `code_version` of the checkout it came from
 DIFF_LIMIT = 200_000  # characters; a longer diff is cut, its size is told
 
 
