@@ -17,7 +17,6 @@ import argparse
 import sys
 
 from ablations import front
-from sdtps.errors import SdtpsError
 
 
 def main(words: list[str] | None = None) -> int:
@@ -27,11 +26,7 @@ def main(words: list[str] | None = None) -> int:
     front.add_study_arguments(parser)
     front.add_submit_arguments(parser)
     arguments = parser.parse_args(words)
-    try:
-        return front.submit(arguments)
-    except SdtpsError as error:
-        print(error, file=sys.stderr)
-        return 2
+    return front.guarded(front.submit, arguments)
 
 
 if __name__ == "__main__":
