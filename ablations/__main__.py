@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ablations import front
 from ablations.front import add_study_arguments, add_submit_arguments
-from sdtps.errors import RunError, SdtpsError
+from sdtps.errors import RunError
 
 
 def plan(arguments: argparse.Namespace) -> int:
@@ -200,16 +200,7 @@ def main(words: list[str] | None = None) -> int:
         if not isinstance(getattr(arguments, "run", None), list) or any(w[0] == "-" for w in rest):
             top.error(f"unrecognized arguments: {' '.join(rest)}")
         arguments.run += rest
-    try:
-        return int(arguments.handler(arguments))
-    except SdtpsError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:  # the reader of a pipe has seen enough
-        sys.stderr.close()
-        return 0
+    return front.guarded(arguments.handler, arguments)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from ablations import canary
@@ -20,10 +21,25 @@ from ablations.runnames import filtered
 from ablations.show import plan_json, plan_lines
 from ablations.status import run_states
 from ablations.study import Study
-from sdtps.errors import SubmissionError
+from sdtps.errors import SdtpsError, SubmissionError
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA_ROOT = "SDTPS_DATA_ROOT"
+
+
+def guarded(handler: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
+    """The handler's exit code; a mistake of the user's is printed without traceback and is 2."""
+    try:
+        return handler(arguments)
+    except SdtpsError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        _say("Stopped. The same command goes on from here.")
+        return 130
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        sys.stderr.close()
+        return 0
 
 
 def add_study_arguments(parser: argparse.ArgumentParser) -> None:

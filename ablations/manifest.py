@@ -86,6 +86,8 @@ def load_study(path: Path | str, *, data_root: Path | str | None = None) -> Stud
         ManifestError: every mistake at once, each with file, line and the nearest allowed word.
     """
     path = Path(path)
+    if not path.exists() and (near := sorted(str(p) for p in path.parent.glob("*.yaml"))):
+        raise ManifestError(f"{path}: no such study. {did_you_mean(str(path), near)}")
     source = Source.read(path)
     tree = source.document.data
     if not isinstance(tree, dict):
