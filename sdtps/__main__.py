@@ -54,6 +54,8 @@ def audit(arguments: argparse.Namespace) -> int:
     from sdtps.audit import audit as examine
     from sdtps.audit import write
     from sdtps.audit_table import show
+    from sdtps.config import RetrievalConfig
+    from sdtps.runfolder import find_runs
 
     study = load_study(arguments.study)
     audited = examine(
@@ -64,18 +66,14 @@ def audit(arguments: argparse.Namespace) -> int:
         only=arguments.variant,
         steps=arguments.steps,
     )
-    if study.task == "retrieval":
-        from sdtps.leak import audit_leak, leak_findings, worth
-        from sdtps.runfolder import find_runs
+    for name in audited.examinations:
+        config = study.variants[name].config
+        if isinstance(config, RetrievalConfig):
+            from sdtps.leak import audit_leak, leak_findings, worth
 
-        for name in audited.examinations:
-            variant = study.variants[name]
-            own = [
-                run
-                for run in find_runs(arguments.runs / study.name)
-                if run.run().get("variant") == name
-            ]
-            audited.findings.extend(leak_findings(name, audit_leak(variant.config), worth(own)))
+            runs = find_runs(arguments.runs / study.name)
+            value = worth(run for run in runs if run.run().get("variant") == name)
+            audited.findings.extend(leak_findings(name, audit_leak(config), value))
     show(audited, Console())
     if arguments.json is not None:
         write(audited, arguments.json)

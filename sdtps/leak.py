@@ -168,8 +168,9 @@ def leak_findings(variant: str, leak: Leak, value: Worth | None = None) -> list[
 def _priced(value: Worth | None) -> str:
     if value is None:
         return "; what it is worth is not known before runs score eval.also_dense_text: [own, none]"
+    own, other, gain = (100 * x for x in (value.own, value.other, value.gain))
     runs = f"{value.runs} run{'s' * (value.runs > 1)}"
     return (
-        f"; it is worth {100 * value.gain:+.1f} points of {value.metric} ({100 * value.own:.1f} with it, "
-        f"{100 * value.other:.1f} with dense text {value.against}; {runs})"
+        f"; it is worth {gain:+.1f} points of {value.metric} "
+        f"({own:.1f} with it, {other:.1f} with dense text {value.against}; {runs})"
     )
