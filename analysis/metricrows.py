@@ -6,6 +6,7 @@ the same rows as columns, some ten times faster, because a grid has millions of 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -73,10 +74,24 @@ def read_all(paths: Sequence[Path]) -> list[MetricRows]:
 
 
 def _blocks(rows: list[dict[str, Any]]) -> tuple[Block, ...]:
-    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    kinds: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        groups.setdefault((row.get("kind", ""), *row), []).append(row)
-    return tuple(_block(key[0], group) for key, group in groups.items() if key[0] != "event")
+        kinds.setdefault(row.get("kind", ""), []).append(row)
+    kinds.pop("event", None)
+    return tuple(block for kind, members in kinds.items() for block in _of_kind(kind, members))
+
+
+def _of_kind(kind: str, rows: list[dict[str, Any]]) -> list[Block]:
+    """One block for each set of keys; most runs have one only."""
+    plain = rows[0].keys() - {"kind"} == {*POSITION, *_metrics(rows[0])}
+    # As many keys each, and (checked while reading) all keys of the first: then they are the same.
+    if plain and sum(map(len, rows)) == len(rows[0]) * len(rows):
+        with contextlib.suppress(KeyError):
+            return [_block(kind, rows)]
+    groups: dict[frozenset[str], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(frozenset(row), []).append(row)
+    return [_block(kind, group) for group in groups.values()]
 
 
 def _clean(blocks: tuple[Block, ...]) -> bool:
@@ -117,16 +132,21 @@ def _parse(content: bytes) -> tuple[list[dict[str, Any]], int]:
     return rows, torn
 
 
-def _block(kind: str, rows: list[dict[str, Any]]) -> Block:
-    names = tuple(
+def _metrics(row: dict[str, Any]) -> tuple[str, ...]:
+    """Keys with a number; null is a number that was not finite."""
+    return tuple(
         key
-        for key in rows[0]
-        if key not in NOT_A_METRIC and not isinstance(rows[0][key], (str, bool, list, dict))
+        for key, value in row.items()
+        if key not in NOT_A_METRIC and not isinstance(value, (str, bool, list, dict))
     )
+
+
+def _block(kind: str, rows: list[dict[str, Any]]) -> Block:
+    names = _metrics(rows[0])
     count, width = len(rows), len(POSITION) + len(names)
     if "nonfinite" in rows[0] or not rows[0].keys() >= set(POSITION):
         table = np.array(list(_careful(rows, names)), dtype=np.float64).reshape(count, width)
-    else:  # all rows of a group have the same keys
+    else:  # raises KeyError where a row lacks a key of the first
         flat = chain.from_iterable(map(itemgetter(*POSITION, *names), rows))
         table = np.fromiter(flat, np.float64, count * width).reshape(count, width)
     attempt, epoch, step = table[:, : len(POSITION)].T.astype(np.int32)
