@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from sdtps.runfolder import RunFolder
 # What a job calls with its run folder; tests put something short in its place.
 ENTRY = "sdtps.job:execute"
 ENTRY_VARIABLE = "SDTPS_JOB_ENTRY"
+WRITERS = 16  # run folders written at the same time
 
 
 @dataclass
@@ -217,7 +219,8 @@ class _Order:
     def _write_runs(self, held: _Held, resources: Resources, frozen: Path) -> None:
         """The run folders' own files, then the intent."""
         labels = {v.name: v.label for v in self.study.variants.values()}
-        for run, folder in zip(held.runs, held.folders, strict=True):
+
+        def write(run: RunSpec, folder: Path) -> None:
             repair.sweep(folder)
             if folder in self.over:
                 repair.put_aside(folder, self.runs_dir)
@@ -229,6 +232,10 @@ class _Order:
                 "identity": run.identity,
             }
             RunFolder(folder).create(run.config, record)
+
+        # Each file waits for the disk; many at once wait together.
+        with ThreadPoolExecutor(WRITERS) as writers:
+            list(writers.map(write, held.runs, held.folders))
         held.submission.write_intent(
             held.folders,
             study=self.study.name,
