@@ -88,7 +88,7 @@ def run_states(
     scheduler = scheduler or Scheduler(runs_dir)
     reader = _Reader(scheduler)
     found = [reader.look(run, run.folder(runs_dir)) for run in runs]
-    return [f if isinstance(f, RunStatus) else reader.settle(f) for f in found]
+    return [f if isinstance(f, RunStatus) else reader.settle_anew(f) for f in found]
 
 
 @dataclass(frozen=True)
@@ -164,6 +164,15 @@ class _Reader:
         return found
 
     # -- the scheduler --------------------------------------------------------------------------
+
+    def settle_anew(self, found: _Open) -> RunStatus:
+        """The state of a run on the cluster, by records read after the scheduler was asked.
+
+        Else a run could end in between, and the scheduler's "ended" would meet records without an end.
+        """
+        _ = self._queue
+        again = self.look(found.run, found.folder)
+        return again if isinstance(again, RunStatus) else self.settle(again)
 
     @cached_property
     def _queue(self) -> Snapshot:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ablations import control, dispatch, records
+from ablations import control, dispatch, records, slurm
 from ablations.queue_cache import Scheduler
 from ablations.status import RunStatus, run_states
 from ablations.study import Study
@@ -321,3 +321,20 @@ def test_a_process_killed_by_name_is_named_in_the_detail(queued: Queued) -> None
     queued.begin()
     queued.end(128 + signal.SIGSEGV)
     assert "SIGSEGV" in queued.look().detail
+
+
+def test_a_run_that_ends_while_the_scheduler_is_asked_is_not_lost(
+    queued: Queued, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queued.begin()
+    queued.fakes.set("1_0", state="RUNNING")
+    ask = slurm.squeue
+
+    def squeue() -> dict[str, slurm.JobInfo]:
+        RunFolder(queued.folder()).write_result({"attempt": 1})
+        queued.end(0)
+        queued.fakes.set("1_0", state="COMPLETED")
+        return ask()
+
+    monkeypatch.setattr(slurm, "squeue", squeue)
+    assert queued.look().state == "completed"

@@ -39,11 +39,13 @@ def test_1002_runs_all_complete_after_at_most_three_sbatch_calls(
     scheduler = Scheduler(runs, refresh_s=5)
     deadline = time.monotonic() + 3000
     while True:
-        counted = Counter(s.state for s in run_states(study.runs(), runs, scheduler))
+        states = run_states(study.runs(), runs, scheduler)
+        counted = Counter(s.state for s in states)
         print(f"{time.monotonic() - begun:.0f} s: {dict(counted)}", flush=True)
         if counted == {"completed": COUNT}:
             break
-        assert not set(counted) - {"queued", "running", "completed"}
+        wrong = [s for s in states if s.state not in {"queued", "running", "completed"}]
+        assert not wrong, "\n".join(f"{s.run.name}: {s.reason}\n{s.log_tail}" for s in wrong)
         assert time.monotonic() < deadline
         time.sleep(15)
     folders = [run.folder(runs) for run in study.runs()]
