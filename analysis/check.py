@@ -47,6 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="FOLDER")
     commands.add_allowances(parser)
     parser.add_argument("--no-pdf", action="store_true", help="do not ask whether main.pdf is current")
+    parser.add_argument(
+        "--no-evidence", action="store_true", help="do not ask about claims and gradient audits"
+    )
     parser.add_argument("--json", action="store_true", help="print findings as JSON")
 
 
@@ -57,6 +60,7 @@ def command(arguments: argparse.Namespace) -> int:
         allow_missing=arguments.allow_missing,
         allow_mixed_code=arguments.allow_mixed_code,
         pdf=not arguments.no_pdf,
+        computed=not arguments.no_evidence,
     )
     if arguments.json:
         print(json.dumps([asdict(f) for f in findings], indent=1, ensure_ascii=False))
@@ -84,11 +88,18 @@ def check(
     allow_missing: bool = False,
     allow_mixed_code: bool = False,
     pdf: bool = True,
+    computed: bool = True,
     studies: Sequence[Study] | None = None,
     others: Sequence[Study] | None = None,
 ) -> list[Finding]:
-    """All findings; `studies` and `others` default to those of the last build, read anew."""
+    """All findings.
+
+    Args:
+        pdf: ask whether main.pdf is current. computed: the same of claims and gradient audits.
+        studies, others: default to those of the last build, read anew.
+    """
     from ablations.manifest import load_study
+    from analysis import evidence
     from analysis.paperfiles import INDEX
     from analysis.pdf import outdated
     from analysis.texlint import lint
@@ -108,6 +119,11 @@ def check(
         return [Finding("stale", str(record), str(error), f"repair the manifest, then {REBUILD}")]
     findings += _runs(studies, runs_dir, allow_missing, allow_mixed_code)
     findings += _files(index, folder, studies, others, runs_dir)
+    if computed:
+        wanted = evidence.parts(studies, runs_dir)
+        findings += [
+            Finding(k, where, text, REBUILD) for k, where, text in evidence.faults(folder, wanted)
+        ]
     findings += _not_finite(folder)
     findings += [Finding("lint", f.where, f.text, "repair that line") for f in lint(main)]
     if pdf and (why := outdated(main)) is not None:

@@ -12,11 +12,9 @@ from analysis import commands
 from analysis.venues import VENUES
 
 if TYPE_CHECKING:
-    from ablations.study import Study
     from analysis.collect import Collected
 
 MAIN = Path("paper/main.tex")
-LEDGER = Path("paper/claims.yaml")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--venue", choices=sorted(VENUES), default="iclr")
     parser.add_argument(
-        "--no-claims", action="store_true", help="leave the ledger's verdicts as they are"
+        "--no-evidence", action="store_true", help="leave claims and gradient audits as they are"
     )
     parser.add_argument("--no-report", action="store_true", help="leave report.html out")
     parser.add_argument("--no-pdf", action="store_true", help="stop before LaTeX")
@@ -37,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Build. Missing seeds and mixed code stop it before anything is written, unless allowed."""
+    from analysis import evidence
     from analysis.collect import collect
     from analysis.paperfiles import Options, build
     from analysis.pdf import compile_pdf, complaints
@@ -51,9 +50,8 @@ def command(arguments: argparse.Namespace) -> int:
     say("reading runs")
     collected = collect(studies, arguments.runs_dir)
     built = build(studies, others, arguments.runs_dir, folder, options, say=say, collected=collected)
-    if not arguments.no_claims:
-        say("testing claims")
-        _claims(folder, arguments.runs_dir, collected, studies)
+    if not arguments.no_evidence:
+        evidence.update(folder, evidence.parts(studies, arguments.runs_dir), say)
     if not arguments.no_report:
         say("report.html")
         _report(collected, folder)
@@ -90,24 +88,13 @@ def command(arguments: argparse.Namespace) -> int:
     return 1 if faults else 0
 
 
-def _claims(folder: Path, runs_dir: Path, collected: Collected, studies: list[Study]) -> None:
-    """claims.tex, .md, .json, and their macros; skipped where the project has no ledger."""
-    from analysis.claim_report import runs_behind, write
-    from analysis.claims import evaluate, load
-    from analysis.paperclaims import write_numbers
-
-    if not LEDGER.exists():
-        return
-    claims = load(LEDGER)
-    answers = evaluate(
-        claims, runs_behind(claims, [], studies_dir=Path("ablations"), runs_dir=runs_dir)
-    )
-    write(answers, folder)
-    write_numbers(answers, folder)
-
-
 def _report(collected: Collected, folder: Path) -> None:
     from analysis.report.command import write
 
     claims = folder / "claims.json"
-    write(collected, folder / "report.html", claims=claims if claims.exists() else None)
+    write(
+        collected,
+        folder / "report.html",
+        claims=claims if claims.exists() else None,
+        audits=sorted((folder / "audits").glob("*.json")),
+    )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis import curves, figurefile, latex, macros, render, tables
+from analysis import curves, evidence, figurefile, latex, macros, render, tables
 from analysis.collect import Collected, Mark, collect, refuse_to_average
 from analysis.filenames import file_name
 from analysis.latex import Tex
@@ -134,7 +134,7 @@ def _for_template(study: Study) -> dict[str, Any]:
 
 def _remove_strangers(built: Built) -> None:
     """Files of an earlier build that this one did not make would be read as its results."""
-    mine = set(built.files)
+    mine = {*built.files, *evidence.kept(built.folder)}
     for part in ("tables", "figures"):
         for path in (built.folder / part).glob("*.*"):
             if path not in mine:

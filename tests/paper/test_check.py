@@ -8,6 +8,7 @@ import shutil
 import pytest
 from planted import OTHER_CODE, plant, plant_all, planted_study
 
+from analysis import evidence
 from analysis.check import check
 from analysis.paperfiles import build
 from sdtps.errors import AggregationError
@@ -33,7 +34,7 @@ def paper(original, tmp_path):
 
 def findings(paper, **options):
     main, runs, study = paper
-    return check(main, runs, studies=[study], others=[], pdf=False, **options)
+    return check(main, runs, studies=[study], others=[], pdf=False, computed=False, **options)
 
 
 def test_a_fresh_paper_has_no_findings(paper):
@@ -95,7 +96,7 @@ def test_a_number_that_is_none_is_found(paper):
 def test_a_changed_manifest_is_noticed(paper):
     main, runs, _ = paper
     changed = planted_study("s", ["a", "b"], title="another title", digest="f" * 16)
-    kinds = {f.kind for f in check(main, runs, studies=[changed], others=[], pdf=False)}
+    kinds = {f.kind for f in check(main, runs, studies=[changed], others=[], pdf=False, computed=False)}
     assert kinds == {"stale"}
 
 
@@ -103,3 +104,44 @@ def test_a_paper_that_was_never_built_says_so(tmp_path, paper_sources):
     main = paper_sources(tmp_path / "paper")
     (only,) = check(main, tmp_path / "runs", studies=[], others=[])
     assert only.kind == "missing file" and "never built" in only.text
+
+
+def test_evidence_is_made_once_and_noticed_when_stale_or_edited(tmp_path):
+    made = []
+
+    def make(folder):
+        made.append("claims")
+        (folder / "claims.tex").write_text("verdicts")
+        return [folder / "claims.tex"]
+
+    part = evidence.Part("claims", "key1", make)
+    evidence.update(tmp_path, [part], lambda _: None)
+    evidence.update(tmp_path, [part], lambda _: None)
+    assert made == ["claims"] and evidence.faults(tmp_path, [part]) == []
+    assert evidence.kept(tmp_path) == {tmp_path / "claims.tex"}
+    changed = evidence.Part("claims", "key2", make)
+    assert [f[0] for f in evidence.faults(tmp_path, [changed])] == ["stale"]
+    (tmp_path / "claims.tex").write_text("better verdicts")
+    assert [f[0] for f in evidence.faults(tmp_path, [part])] == ["edited"]
+    evidence.update(tmp_path, [part], lambda _: None)
+    assert made == ["claims", "claims"]
+    (tmp_path / "claims.tex").unlink()
+    assert [f[0] for f in evidence.faults(tmp_path, [part])] == ["missing file"]
+
+
+def test_what_evidence_depends_on_changes_its_key(tmp_path):
+    study = planted_study("s", ["a"], seeds=(0,))
+    ledger = tmp_path / "claims.yaml"
+    ledger.write_text("claims: []")
+    (tmp_path / "ablations").mkdir()
+    (tmp_path / "ablations" / "s.yaml").write_text("study: s")
+
+    def keys():
+        options = {"ledger": ledger, "studies_dir": tmp_path / "ablations"}
+        return {p.name: p.key for p in evidence.parts([study], tmp_path / "runs", **options)}
+
+    before = keys()
+    assert set(before) == {"audit s", "claims"} and keys() == before
+    plant(tmp_path / "runs", study, "a", 0)
+    after = keys()
+    assert after["claims"] != before["claims"] and after["audit s"] == before["audit s"]
