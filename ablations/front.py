@@ -9,7 +9,6 @@ import argparse
 import dataclasses
 import json
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -136,10 +135,12 @@ def submit(
 
 
 def choose_executor(word: str) -> str:
-    """`auto` is SLURM where there is an sbatch, else local slots."""
+    """`auto` is SLURM where it is set up, else local slots."""
+    from ablations import slurm
+
     if word != "auto":
         return word
-    return "slurm" if shutil.which("sbatch") else "local"
+    return "slurm" if slurm.configured() else "local"
 
 
 def print_plan(plan: Plan, executor: str, *, sbatch: bool, as_json: bool) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import getpass
 import os
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -167,6 +168,21 @@ class NoAnswer(Exception):
 
 
 _FIELDS = ("JobArrayID", "State", "RestartCnt", "exit_code", "NodeList", "Reason", "Name")
+
+
+def configured() -> bool:
+    """Whether SLURM is set up here: an sbatch, and a cluster that it knows of.
+
+    A controller that does not answer still is a cluster (its runs must not start on this machine);
+    client programs without any configuration are none.
+    """
+    if shutil.which("sbatch") is None:
+        return False
+    try:
+        _ask(["scontrol", "ping"])
+    except NoAnswer as answer:
+        return "configuration source" not in str(answer)
+    return True
 
 
 def squeue(name: str | None = None) -> dict[str, JobInfo]:
