@@ -56,7 +56,7 @@ class RunSpec:
         return f"{self.study}/{self.slug}/{folder_name(self.seed, self.identity)}"
 
     def folder(self, runs_dir: Path | str) -> Path:
-        return Path(runs_dir) / self.study / self.slug / folder_name(self.seed, self.identity)
+        return Path(runs_dir, self.study, self.slug, folder_name(self.seed, self.identity))
 
 
 @dataclass(frozen=True)
