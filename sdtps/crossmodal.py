@@ -132,28 +132,30 @@ class CrossNet(nn.Module):
     def _score(self, images: Images, sparse: Text, dense: Text | None) -> Matches:
         if self.sparse_selection is None:
             return Matches(self._align(VisualTokens(images, []), sparse), None, None)
-        patches = images.patches
+        patches, captions = images.patches, len(sparse.words)
         guides = [sparse.mean()] if self.matching.sparse_guide else []
         if dense is None:
-            chosen = self._choose(self.sparse_selection, patches, guides)
+            chosen = self._choose(self.sparse_selection, patches, captions, guides)
             similarity = self._align(VisualTokens(images, [chosen]), sparse)
             return Matches(similarity, chosen.decision, None)
         if self.dense_selection is None:
             raise ValueError(f"form {self.matching.form} takes no dense text")
         if self.matching.form == "released":
-            first = self._choose(self.sparse_selection, patches, guides)
-            second = self._choose(self.dense_selection, patches, [dense.mean()])
+            first = self._choose(self.sparse_selection, patches, captions, guides)
+            second = self._choose(self.dense_selection, patches, captions, [dense.mean()])
             similarity = self._align(VisualTokens(images, [first]), sparse)
             similarity = similarity + self._align(VisualTokens(images, [second]), dense)
             return Matches(similarity, first.decision, second.decision)
         guides = [*guides, dense.mean()]
-        first = self._choose(self.sparse_selection, patches, guides)
-        second = self._choose(self.dense_selection, patches, guides[::-1])
+        first = self._choose(self.sparse_selection, patches, captions, guides)
+        second = self._choose(self.dense_selection, patches, captions, guides[::-1])
         branches = [first] if self.config.aggregation == "single" else [first, second]
         similarity = self._align(VisualTokens(images, branches), sparse)
         return Matches(similarity, first.decision, second.decision)
 
-    def _choose(self, selection: TokenSelection, patches: Tensor, guides: list[Tensor]) -> Choice:
+    def _choose(
+        self, selection: TokenSelection, patches: Tensor, captions: int, guides: list[Tensor]
+    ) -> Choice:
         """Score and decide for all pairs; small tensors, so they are not chunked.
 
         The noise of `gumbel_ste` is drawn here for all pairs: it must not depend on the chunks.
@@ -163,7 +165,8 @@ class CrossNet(nn.Module):
             own, guided = selection.attentions(
                 tokens, patches.mean(1, keepdim=True), [guide.unsqueeze(0) for guide in guides]
             )
-            score = selection.score(tokens, own, guided)
+            # Without a guide all captions share the score.
+            score = selection.score(tokens, own, guided).expand(-1, captions, -1)
             ordered, indices = order(score)
             kept = kept_count(patches.shape[1], self.config.keep_ratio)
             uniform = None

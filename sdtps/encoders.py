@@ -103,6 +103,13 @@ def image_shape(config: ImageEncoderConfig) -> ImageShape:
         if size % config.patch:
             raise ConfigError(f"image_encoder.size {size} is not a multiple of patch {config.patch}")
         return ImageShape((size // config.patch) ** 2, config.width, True)
+    if config.name == "tiny_swin":
+        if size % (2 * config.patch) or config.width % 2:
+            raise ConfigError(
+                f"image_encoder: tiny_swin takes an even width (found {config.width}) and a size that "
+                f"is a multiple of twice the patch (found {size}, patch {config.patch})"
+            )
+        return ImageShape((size // (2 * config.patch)) ** 2, config.width, False)
     if size % 32:
         raise ConfigError(f"image_encoder.size {size}: {config.name} takes multiples of 32")
     return ImageShape((size // 32) ** 2, 1280, False, (0.498,) * 3, (0.502,) * 3)
@@ -136,6 +143,16 @@ def _vision_transformer(config: ImageEncoderConfig) -> nn.Module:
             depths=[2, 2, 18, 2],
             num_heads=[4, 8, 16, 32],
             window_size=7 if config.size == 224 else 12,
+        )
+        return SwinModel(swin, add_pooling_layer=False)
+    if config.name == "tiny_swin":
+        swin = SwinConfig(
+            image_size=config.size,
+            patch_size=config.patch,
+            embed_dim=config.width // 2,
+            depths=[config.depth] * 2,
+            num_heads=[config.heads] * 2,
+            window_size=config.size // (2 * config.patch),
         )
         return SwinModel(swin, add_pooling_layer=False)
     tiny: dict[str, Any] = {}

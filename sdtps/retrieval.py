@@ -94,7 +94,8 @@ class RetrievalTask:
     def evaluate(self) -> dict[str, float]:
         """Recalls on the test split under their plain names, those on dev as dev_NAME.
 
-        With `eval.also_dense_text` also NAME@MODE for each mode. See `sdtps.recall` for the names.
+        With `eval.also_dense_text` also NAME@MODE for each mode, with protocol `both` NAME@1k. See
+        `sdtps.recall` for the names.
 
         Raises:
             FloatingPointError: similarities that are not finite.
@@ -102,11 +103,15 @@ class RetrievalTask:
         main = self.config.matching.eval_dense_text
         also = self.config.eval.also_dense_text
         scored = self._scored(self.test, (main, *also))
-        folds = self.config.eval.protocol == "1k_folds"
-        measure = recalls_in_folds if folds else recalls
-        metrics = measure(scored[main], self.test.split.per_image)
+        per_image = self.test.split.per_image
+        protocol = self.config.eval.protocol
+        measure = recalls_in_folds if protocol == "1k_folds" else recalls
+        metrics = measure(scored[main], per_image)
+        if protocol == "both":
+            folds = recalls_in_folds(scored[main], per_image)
+            metrics |= {f"{name}@1k": value for name, value in folds.items()}
         for mode in also:
-            extra = measure(scored[mode], self.test.split.per_image)
+            extra = measure(scored[mode], per_image)
             metrics |= {f"{name}@{mode}": value for name, value in extra.items()}
         if self.dev is not None:
             found = recalls(self._scored(self.dev, (main,))[main], self.dev.split.per_image)

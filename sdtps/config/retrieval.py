@@ -45,11 +45,12 @@ class RetrievalDataConfig(Frozen):
 
 
 class ImageEncoderConfig(Frozen):
-    name: Literal["vit_b16", "swin_b", "tiny_vit", "efficientnet_lite0"] = "vit_b16"
+    name: Literal["vit_b16", "swin_b", "tiny_vit", "tiny_swin", "efficientnet_lite0"] = "vit_b16"
     weights: str = "random"
     size: PositiveInt = 224  # 224 or 384 for ViT-B/16 and Swin-B
     frozen: bool = False  # True: features are computed once and cached
-    patch: PositiveInt = 16  # tiny_vit only, as width, depth and heads
+    # tiny_vit and tiny_swin only. Swin: two stages, `depth` blocks each, patches merged 2 x 2 between.
+    patch: PositiveInt = 16
     width: PositiveInt = 64
     depth: PositiveInt = 2
     heads: PositiveInt = 4
@@ -107,8 +108,9 @@ class RetrievalLossConfig(Frozen):
 
 
 class RetrievalEvalConfig(Frozen):
-    # `1k_folds`: mean of five folds of 1,000 images (COCO-1K); `full`: all images.
-    protocol: Literal["full", "1k_folds"] = "full"
+    # `full`: all images (Flickr30K, COCO-5K); `1k_folds`: mean of five folds of 1,000 images (COCO-1K);
+    # `both`: full under plain names, folds as metrics with a suffix (rsum@1k).
+    protocol: Literal["full", "1k_folds", "both"] = "full"
     # Where the best epoch is chosen. `test` is the published habit and is marked in every table.
     select_on: Literal["dev", "test"] = "dev"
     test_split: Literal["test", "testall"] = "test"

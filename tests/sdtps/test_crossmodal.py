@@ -155,6 +155,13 @@ def test_a_pair_does_not_know_the_other_pairs() -> None:
     torch.testing.assert_close(part, whole[rows][:, columns], rtol=1e-12, atol=1e-12)
 
 
+def test_no_text_guides_the_selection_where_the_only_guide_is_left_out() -> None:
+    """Trained with dense text as the only guide, evaluated without it."""
+    net = build({}, {"sparse_guide": False}).eval()
+    leaves = inputs(net)[:3]
+    torch.testing.assert_close(net(*leaves).similarity, similarity_loop(net, *leaves))
+
+
 def test_padding_does_not_count() -> None:
     net = build({}, {})
     images, words, lengths, dense, dense_lengths = inputs(net)

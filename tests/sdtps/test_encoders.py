@@ -51,6 +51,14 @@ def test_swin_is_the_published_one() -> None:
     assert sum(p.numel() for p in encoder.parameters()) == pytest.approx(86.74e6, rel=1e-3)
 
 
+def test_tiny_swin_has_no_class_token_and_the_shape_it_announces() -> None:
+    config = TINY.model_copy(update={"name": "tiny_swin", "patch": 2})
+    shape = image_shape(config)
+    tokens = build_image_encoder(config)(torch.randn(2, 3, 16, 16))
+    assert not shape.class_token
+    assert tokens.shape == (2, shape.patches, shape.width) == (2, 16, 16)
+
+
 def test_sizes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"image_encoder\.size 256: vit_b16 takes 224 or 384"):
         image_shape(ImageEncoderConfig(name="vit_b16", size=256))

@@ -1,0 +1,120 @@
+"""The retrieval studies hold every number that the paper reports, and train at the size of a toy."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablations.manifest import load_study
+from ablations.study import Study
+from sdtps.config import RetrievalConfig, identity
+from sdtps.config.retrieval import GeneratedRetrievalConfig
+from sdtps.job import execute
+from sdtps.runfolder import RunFolder
+
+ROOT = Path(__file__).parents[2]
+DATASETS = {"flickr30k": ["flickr30k_1k"], "coco": ["coco_1k", "coco_5k"]}
+
+
+@pytest.fixture(scope="module")
+def studies() -> dict[str, Study]:
+    return {name: load_study(ROOT / "ablations" / f"{name}.yaml") for name in DATASETS}
+
+
+def rows() -> list[dict[str, str]]:
+    with (ROOT / "paper/reported/seps_reported.csv").open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_every_reported_row_stands_in_a_study(studies: dict[str, Study]) -> None:
+    assert len(rows()) == 183
+    for name, datasets in DATASETS.items():
+        found = {
+            (entry.source, entry.dataset, tuple(entry.values.values()))
+            for entry in studies[name].reported
+        }
+        metrics = ["i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "rsum"]
+        for row in rows():
+            if row["dataset"] in datasets:
+                values = tuple(row[m] for m in metrics if row[m])
+                assert (row["source"], row["dataset"], values) in found, row
+
+
+def test_our_method_is_compared_in_every_table_of_the_paper(studies: dict[str, Study]) -> None:
+    compared = {entry.variant for entry in studies["flickr30k"].reported if entry.variant}
+    wanted = {f"{form}_{encoder}" for form in ("laps", "released", "paper") for encoder in
+              ("vit224", "vit384", "swin224", "swin384")}  # fmt: skip
+    wanted |= {"only_sparse_text", "only_dense_text", "without_aggregation", "hrpa_only_topk"}
+    wanted |= {"hrpa_only_mean", "introduce_dense_text", "introduce_hrpa"}
+    assert wanted <= compared
+    assert len([v for v in compared if v.startswith("rho")]) == 32
+    assert len([v for v in compared if v.startswith("lambda")]) == 11
+
+
+def toy(config: Any) -> RetrievalConfig:
+    """ViT, Swin and BERT as the variant has them, built from configuration at the size of a toy."""
+    assert isinstance(config, RetrievalConfig)
+    swin = config.image_encoder.name == "swin_b"
+    changes: dict[str, dict[str, Any]] = {
+        "data": {
+            "generate": GeneratedRetrievalConfig(train_images=4, dev_images=2, test_images=2),
+            "batch_size": 4,
+            "test_batch_size": 10,
+            "max_words": 12,
+            "max_dense_words": 30,
+            "workers": 0,
+        },
+        "image_encoder": {
+            "name": "tiny_swin" if swin else "tiny_vit",
+            "weights": "random",
+            "size": 32,
+            "patch": 2 if swin else 4,  # 64 patches
+            "width": 16,
+            "depth": 1,
+            "heads": 2,
+        },
+        "text_encoder": {"name": "tiny_bert", "weights": "random", "width": 16, "depth": 1, "heads": 2},
+        "matching": {"embed": 16},
+        "train": {"epochs": 1, "max_steps": 2, "device": "cpu"},
+        "eval": {"protocol": "full"},
+    }
+    sections = {
+        name: getattr(config, name).model_copy(update=values) for name, values in changes.items()
+    }
+    return config.model_copy(update=sections)
+
+
+VARIANTS = [
+    ("flickr30k", "laps_vit224"),
+    ("flickr30k", "released_swin224"),
+    ("flickr30k", "paper_vit384"),
+    ("flickr30k", "paper_swin384"),
+    ("flickr30k", "paper_recipe_vit224"),
+    ("flickr30k", "only_dense_text"),
+    ("flickr30k", "without_aggregation"),
+    ("flickr30k", "introduce_hrpa"),
+    ("flickr30k", "rho0.1_vit224"),
+    ("coco", "paper_swin224"),
+]
+
+
+@pytest.mark.parametrize(("study", "variant"), VARIANTS)
+def test_the_same_manifest_trains_at_the_size_of_a_toy(
+    study: str,
+    variant: str,
+    studies: dict[str, Study],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SDTPS_CACHE", str(tmp_path))
+    config = toy(studies[study].variants[variant].config)
+    folder = RunFolder(tmp_path / "run")
+    folder.create(
+        config, {"study": study, "variant": variant, "seed": 0, "identity": identity(config, 0)}
+    )
+    assert execute(folder.path) == "completed"
+    result = folder.result()
+    assert result is not None and "rsum@none" in result["final"]
