@@ -131,10 +131,11 @@ def start_anew(patch: pytest.MonkeyPatch) -> None:
     """Forget the package's modules that compute: they are imported again, and put back at the end."""
     for suite in SUITES:
         importlib.import_module(f"tests.golden.{suite.stem}")
-    for name in [n for n in sys.modules if n.startswith("sdtps.")]:
-        if not name.startswith(("sdtps.config", "sdtps.errors")):
+    loaded = dict(sys.modules)
+    for name in loaded:
+        if name.startswith("sdtps.") and not name.startswith(("sdtps.config", "sdtps.errors")):
             parent, _, child = name.rpartition(".")
-            patch.setattr(sys.modules[parent], child, sys.modules[name])
+            patch.setattr(loaded[parent], child, loaded[name])  # importing anew binds it anew
             patch.delitem(sys.modules, name)
 
 
