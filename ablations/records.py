@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ablations.processes import Process
-from sdtps.runfolder import RunFolder
 
 # What the worker's exit code means beyond 0 (an end of its own: completed or diverged).
 INTERRUPTED = 75  # checkpoint written; goes on where it is started again
@@ -77,17 +76,18 @@ class Attempts:
 
 
 def attempts_file(folder: Path) -> Path:
-    return RunFolder(folder).submitit_folder / ATTEMPTS
+    return Path(folder, "submitit", ATTEMPTS)
 
 
 def log_file(folder: Path) -> Path:
-    return RunFolder(folder).submitit_folder / LOG
+    return Path(folder, "submitit", LOG)
 
 
 def read(folder: Path, submission: str) -> Attempts:
     """What is recorded of `submission` in `folder`; torn lines are left out."""
     try:
-        text = attempts_file(folder).read_text(encoding="utf-8", errors="replace")
+        with open(attempts_file(folder), encoding="utf-8", errors="replace") as stream:
+            text = stream.read()
     except (FileNotFoundError, NotADirectoryError):
         return Attempts()
     starts: list[Start] = []

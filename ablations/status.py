@@ -87,8 +87,7 @@ def run_states(
     runs_dir = Path(runs_dir).resolve()
     scheduler = scheduler or Scheduler(runs_dir)
     reader = _Reader(scheduler)
-    found = [reader.look(run, run.folder(runs_dir)) for run in runs]
-    return [f if isinstance(f, RunStatus) else reader.settle_anew(f) for f in found]
+    return [reader.state(run, run.folder(runs_dir)) for run in runs]
 
 
 @dataclass(frozen=True)
@@ -128,6 +127,19 @@ class _Reader:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._submissions = Cache()
+        self._asked = False
+
+    def state(self, run: RunSpec, folder: Path) -> RunStatus:
+        """The state by the run's own records, and where they leave it open by the scheduler.
+
+        Records are read after the scheduler was asked: else a run could end in between, and "ended"
+        would meet records without an end.
+        """
+        found = self.look(run, folder)
+        if isinstance(found, _Open) and not self._asked:
+            _ = self._queue
+            found = self.look(run, folder)
+        return self.settle(found) if isinstance(found, _Open) else found
 
     # -- own records ----------------------------------------------------------------------------
 
@@ -146,7 +158,7 @@ class _Reader:
         if claim is None:
             return _unclaimed(run, folder, status)
         submission = self._submissions.get(folder, claim.submission or "unreadable")
-        attempts = records.read(folder, claim.submission)
+        attempts = records.read(folder, claim.submission) if "submitit" in names else Attempts()
         if attempts.last_start is None:
             status = {}  # it speaks of an earlier submission
         job = submission.element(folder) if claim.executor != "local" else None
@@ -165,17 +177,9 @@ class _Reader:
 
     # -- the scheduler --------------------------------------------------------------------------
 
-    def settle_anew(self, found: _Open) -> RunStatus:
-        """The state of a run on the cluster, by records read after the scheduler was asked.
-
-        Else a run could end in between, and the scheduler's "ended" would meet records without an end.
-        """
-        _ = self._queue
-        again = self.look(found.run, found.folder)
-        return again if isinstance(again, RunStatus) else self.settle(again)
-
     @cached_property
     def _queue(self) -> Snapshot:
+        self._asked = True
         return self._scheduler.queue()
 
     def settle(self, found: _Open) -> RunStatus:

@@ -126,11 +126,13 @@ def submission(run: Path, name: str) -> Submission:
 class Cache:
     """Each submission read once, however many runs ask."""
 
-    _known: dict[Path, Submission] = field(default_factory=dict)
+    _known: dict[str, Submission] = field(default_factory=dict)  # names are unique
 
     def get(self, run: Path, name: str) -> Submission:
-        found = submission(run, name)
-        return self._known.setdefault(found.folder, found)
+        found = self._known.get(name)
+        if found is None:
+            found = self._known[name] = submission(run, name)
+        return found
 
 
 def _json(path: Path) -> dict[str, Any]:
