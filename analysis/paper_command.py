@@ -59,7 +59,7 @@ def command(arguments: argparse.Namespace) -> int:
     for fault in faults:
         console.print(f"[red]{fault}[/]", markup=True)
     pdf = None
-    if not arguments.no_pdf and not faults:
+    if not arguments.no_pdf:
         say("LaTeX")
         pdf = compile_pdf(arguments.main)
         for complaint in complaints(arguments.main.with_suffix(".log")):

@@ -124,4 +124,4 @@ def cosine(a: Tensor, b: Tensor) -> float:
 
 
 def listed(values: Sequence[float | None]) -> str:
-    return ", ".join("None" if v is None else f"{v:.3g}" for v in values)
+    return ", ".join("none" if v is None else f"{v:.3g}" for v in values)

@@ -85,7 +85,7 @@ def backward(net: CrossNet, grid: tuple[int, bool]) -> tuple[Inputs, Matches]:
 
 
 def _text(value: float | None) -> str:
-    return "None" if value is None else f"{value:.3g}"
+    return "none" if value is None else f"{value:.3g}"
 
 
 def _attentions(net: CrossNet) -> tuple[bool, bool]:

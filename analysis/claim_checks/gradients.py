@@ -17,7 +17,7 @@ from sdtps.selection import TokenSelection, gather_tokens, gumbel_noise, straigh
 
 
 def _norm(value: float | None) -> str:
-    return "None" if value is None else f"{value:.3g}"
+    return "none" if value is None else f"{value:.3g}"
 
 
 @check
@@ -154,7 +154,7 @@ def gather_gradient() -> list[Statement]:
             "the gathered patches get no gradient",
             share == 0.0,
             f"{share:.0%} of the patches, all that are kept, get a gradient; the score gets "
-            f"{'None' if score.grad is None else 'one'}",
+            f"{'none' if score.grad is None else 'one'}",
             {"share": share},
         )
     ]
