@@ -29,6 +29,16 @@ class Chunk:
     after_previous: bool = False
 
 
+def halves(chunk: Chunk) -> list[Chunk]:
+    """Two arrays for one, for a cluster that does not take so many jobs at once."""
+    parts = _parts(list(chunk.runs), -(-len(chunk.runs) // 2))
+    shares = _shares(chunk.throttle, [len(part) for part in parts])
+    return [
+        Chunk(tuple(part), chunk.resources, share, chunk.after_previous)
+        for part, share in zip(parts, shares, strict=True)
+    ]
+
+
 def chunks(runs: Sequence[RunSpec], max_array_size: int) -> list[Chunk]:
     """Arrays of nearly equal size, each of less than `max_array_size` runs (the index's limit)."""
     classes: dict[str, list[RunSpec]] = {}

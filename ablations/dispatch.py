@@ -13,13 +13,15 @@ been asked, then by the name whether it took the job, and goes on from what it f
 from __future__ import annotations
 
 import os
+import sys
+from collections import deque
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ablations import batch, claims, repair, slurm, snapshot
-from ablations.chunks import Chunk, chunks
+from ablations.chunks import Chunk, chunks, halves
 from ablations.claims import Claim
 from ablations.spec import Resources
 from ablations.status import RunStatus, run_states
@@ -32,6 +34,10 @@ from sdtps.runfolder import RunFolder
 ENTRY = "sdtps.job:execute"
 ENTRY_VARIABLE = "SDTPS_JOB_ENTRY"
 WRITERS = 16  # run folders written at the same time
+
+
+class TooMany(SubmissionError):
+    """The cluster does not take so many jobs of this user at once."""
 
 
 @dataclass
@@ -130,14 +136,27 @@ class _Order:
         parts = chunks(runs, slurm.max_array_size())
         for chunk in parts:  # options are checked before the first array is queued
             batch.script(Submission(self.runs_dir / "check"), chunk.resources, 1, None, frozen)
-        for number, chunk in enumerate(parts):
+        waiting = deque(parts)
+        smallest = max(1, len(runs) // 64)  # arrays are not cut below it: each is a question to sbatch
+        while waiting:
+            chunk = waiting.popleft()
             try:
-                job = self._array(chunk, frozen, previous)
+                previous = self._array(chunk, frozen, previous) or previous
+            except TooMany as error:
+                if len(chunk.runs) > smallest:
+                    waiting.extendleft(reversed(halves(chunk)))
+                    continue
+                left = [chunk, *waiting]
+                for run in (run for part in left for run in part.runs):
+                    self.report.skipped[run.folder(self.runs_dir)] = "the cluster's limit on jobs"
+                if not self.report.jobs:
+                    raise
+                _say(f"{error}\n  Submit again when some jobs have ended.")
+                return
             except SubmissionError as error:
                 jobs = ", ".join(self.report.jobs)
-                done = f"{number} of {len(parts)} arrays were accepted before it (job {jobs})"
-                raise SubmissionError(f"{error}\n  {done}" if number else str(error)) from None
-            previous = job or previous
+                done = f"\n  Accepted before it: job {jobs}." if jobs else ""
+                raise SubmissionError(f"{error}{done}") from None
 
     # -- one array ------------------------------------------------------------------------------
 
@@ -300,7 +319,8 @@ def _ask(held: _Held, resources: Resources) -> str:
         return answer.job_id
     if answer.refused is not None:
         held.give_back()
-        raise SubmissionError(_refusal(answer.refused))
+        kind = TooMany if slurm.is_limit(answer.refused) else SubmissionError
+        raise kind(_refusal(answer.refused))
     try:
         job = slurm.find_array(name)
     except slurm.NoAnswer as error:
@@ -325,10 +345,14 @@ def _ask(held: _Held, resources: Resources) -> str:
 
 
 def _refusal(words: str) -> str:
-    key = slurm.key_to_change(words)
-    hint = f"  Change {key} in the manifest." if key else "  Nothing was queued."
+    key = None if slurm.is_limit(words) else slurm.key_to_change(words)
+    hint = f"  Change {key} in the manifest." if key else "  Nothing of it was queued."
     quoted = "\n".join(f"  {line}" for line in words.splitlines())
     return f"sbatch refused the array:\n{quoted}\n{hint}"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 def _why(status: RunStatus) -> str:

@@ -58,6 +58,19 @@ _KEYS = (
 )
 
 
+# sbatch's ways to say that this user has, or this array would make, too many jobs at once.
+_LIMITS = re.compile(
+    r"MaxSubmit|AssocMax\w*Limit|QOSMax\w*(Submit|Job)\w*Limit|job submit limit|MaxJobCount|"
+    r"Resource temporarily unavailable|too many jobs",
+    re.IGNORECASE,
+)
+
+
+def is_limit(words: str) -> bool:
+    """sbatch refused the number of jobs, not the jobs."""
+    return _LIMITS.search(words) is not None
+
+
 @dataclass(frozen=True)
 class Answer:
     """sbatch's: exactly one of the three is set."""

@@ -169,6 +169,35 @@ def test_a_throttle_below_the_number_of_arrays_makes_them_wait_for_each_other(tm
     assert [part.after_previous for part in parts] == [False, True, True]
 
 
+LIMIT = "sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: Job violates"
+
+
+def test_a_submit_limit_is_met_with_smaller_arrays(tmp_path: Path, fakes: Fakes) -> None:
+    study = plant.study(tmp_path, ["ok"], seeds=100, resources="{max_parallel: 4}")
+    fakes.answer("sbatch", {"exit": 1, "stderr": LIMIT}, None, {"exit": 1, "stderr": LIMIT}, None, None)
+    report = _submit(study, tmp_path / "runs")
+    assert [a["count"] for a in fakes.arrays()] == [50, 25, 25]
+    assert len(report.submitted) == 100
+    throttles = [re.search(r"--array=\S+%(\d+)", call["text"]) for call in fakes.calls("sbatch")]
+    accepted = [int(throttles[k][1]) for k in (1, 3, 4)]  # type: ignore[index]
+    assert accepted == [2, 1, 1]
+
+
+def test_runs_beyond_the_submit_limit_stay_planned_and_go_next_time(
+    tmp_path: Path, fakes: Fakes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = plant.study(tmp_path, ["ok"], seeds=4)
+    refused = {"exit": 1, "stderr": LIMIT}
+    fakes.answer("sbatch", refused, None, refused, refused)
+    report = _submit(study, tmp_path / "runs")
+    assert len(report.submitted) == 2
+    assert list(report.skipped.values()) == ["the cluster's limit on jobs"] * 2
+    assert "QOSMaxSubmitJobPerUserLimit" in capsys.readouterr().err
+    assert _states(study, tmp_path / "runs") == ["queued", "queued", "planned", "planned"]
+    assert len(_submit(study, tmp_path / "runs").submitted) == 2
+    assert len(set(fakes.submitted_runs())) == 4
+
+
 def test_submitting_from_inside_a_job_passes_on_the_cluster_but_not_the_job(
     tmp_path: Path, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
