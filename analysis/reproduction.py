@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import stats as scipy_stats
 
-from analysis import captions, numbers, stats
+from analysis import captions, leakmark, numbers, stats
 from analysis.cells import score_cell
 from analysis.collect import Collected, Mark
 from analysis.filenames import file_name
@@ -98,7 +98,7 @@ def reported_table(
     rows: list[Row] = []
     for heading, members in groups:
         lines = [
-            _row(entry, name, study.metrics[name], found, epoch)
+            _row(entry, name, study, spec, found, epoch)
             for entry in members
             for name in entry.values
             if name in metrics
@@ -133,20 +133,33 @@ def reported_table(
         columns=columns,
         rows=tuple(rows),
         caption=tuple(sentence for sentence in caption if sentence),
-        notes=(*captions.notes(collected, study, used), *([spec.notes] if spec.notes else [])),
+        notes=(
+            *captions.notes(collected, study, used),
+            *leakmark.note(study, spec, used),
+            *([spec.notes] if spec.notes else []),
+        ),
         origin=captions.origin(collected, study),
         marks=captions.warnings(marks, study.name),
     )
 
 
 def _row(
-    entry: Reported, name: str, metric: MetricSpec, found: dict[str, Outcome], epoch: Epoch
+    entry: Reported,
+    name: str,
+    study: Study,
+    spec: TableSpec,
+    found: dict[str, Outcome],
+    epoch: Epoch,
 ) -> Row:
+    metric = study.metrics[name]
     unit = f" ({metric.unit})" if metric.unit else ""
     outcome = found.get(entry.variant) if entry.variant else None
     subject = outcome.label if outcome else str(entry.method or entry.variant)
     if entry.dataset:
         subject += f", {entry.dataset}"
+    setting = text(subject)
+    if outcome is not None and leakmark.leaks(study, spec, outcome):
+        setting = leakmark.marked(setting)
     n = f"n = {entry.n}" if entry.n else None
     reported = Cell("text", entry.values[name], note=n, metric=name)
     ours, difference, word = EMPTY, EMPTY, EMPTY
@@ -163,7 +176,7 @@ def _row(
     key = f"{entry.variant or entry.method}|{entry.source}|{name}"
     source = entry.source + (f"; {entry.note}" if entry.note else "")
     cells = (
-        text(subject, tex=None),
+        setting,
         text(source),
         text(f"{metric.label or name}{unit}"),
         reported,

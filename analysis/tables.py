@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from analysis import captions, reproduction, resources
+from analysis import captions, leakmark, reproduction, resources
 from analysis.cells import difference_cell, score_cell
 from analysis.collect import Collected, Mark
 from analysis.filenames import file_name
@@ -81,6 +81,7 @@ def table(collected: Collected, study: Study, spec: TableSpec, marks: Sequence[M
         caption=tuple(sentence for sentence in caption if sentence),
         notes=(
             *captions.notes(collected, study, chosen),
+            *leakmark.note(study, spec, chosen),
             *([spec.notes] if spec.notes else []),
         ),
         origin=captions.origin(collected, study),
@@ -110,6 +111,8 @@ def _name_columns(study: Study, spec: TableSpec, rows: Sequence[Outcome]) -> lis
 def _name_cells(study: Study, spec: TableSpec, rows: Sequence[Outcome], row: Outcome) -> list[Cell]:
     told_apart = row.imported and not all(r.imported for r in rows)
     name = text(row.label + (" (imported)" if told_apart else ""), tex=row.label_tex)
+    if leakmark.leaks(study, spec, row):
+        name = leakmark.marked(name)
     variant = study.variants.get(row.variant)
     if spec.kind == "components":
         own = variant.components if variant else {}
