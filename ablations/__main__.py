@@ -171,7 +171,7 @@ def parser() -> argparse.ArgumentParser:
     add_study_arguments(block)
     block.add_argument("run", nargs="*", help="VARIANT/seedK, or enough of the name")
     for word in front.RETRY_WORDS:
-        block.add_argument(f"--{word}", action="store_true")
+        block.add_argument(f"--{word}", action="store_true", help=f"runs that are {word}")
     add_submit_arguments(block, retry=False)
 
     block = command(cancel, "cancel what is queued or running")
@@ -188,7 +188,9 @@ def parser() -> argparse.ArgumentParser:
     add_study_arguments(block)
     block.add_argument("run", help="VARIANT/seedK, or enough of the name")
     block.add_argument("--local", action="store_true", help="here and now, apart from the run store")
-    block.add_argument("--max-steps", type=int, help="stop after this many steps (with --local)")
+    block.add_argument(
+        "--max-steps", type=front.positive, help="stop after this many steps (with --local)"
+    )
     add_submit_arguments(block)
     return top
 

@@ -52,13 +52,21 @@ def add_study_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="for scripts, on standard output")
 
 
+def positive(text: str) -> int:
+    """A whole number from 1 on, for argparse."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not positive")
+    return number
+
+
 def add_submit_arguments(parser: argparse.ArgumentParser, *, retry: bool = True) -> None:
     """What submit takes besides."""
     parser.add_argument(
         "--dry-run", action="store_true", help="print the plan and the sbatch text only"
     )
     parser.add_argument("--executor", choices=("auto", "slurm", "local"), default="auto")
-    parser.add_argument("--slots", type=int, help="local runs at once [what GPUs or CPUs hold]")
+    parser.add_argument("--slots", type=positive, help="local runs at once [what GPUs or CPUs hold]")
     parser.add_argument("--data-root", type=Path, help=f"folder that holds the data set [${DATA_ROOT}]")
     if retry:
         parser.add_argument(

@@ -338,6 +338,15 @@ def test_max_steps_without_local_is_a_mistake(
     assert "give --local" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words", [("--slots", "0"), ("--slots", "x"), ("--executor", "cloud"), ("--frob",)]
+)
+def test_options_that_make_no_sense_are_refused(manifest: Path, words: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit) as left:
+        call("submit", manifest, *words)
+    assert left.value.code == 2
+
+
 def test_a_run_is_tried_here_apart_from_the_store(
     manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
