@@ -16,6 +16,7 @@ help:
 	@echo "make plans      check every manifest in ablations/ and print its plan"
 	@echo "make studies    run the small studies here (under 40 minutes on two cores), then decide the claims"
 	@echo "make bench      measured speeds of this machine"
+	@echo "make bench-gpu  the same at full size on a GPU, and a whole run"
 	@echo "make slurm-large  1,002 one-second runs through a real SLURM (minutes)"
 	@echo "make clean      remove caches and generated files; runs/ and .venv/ stay"
 
@@ -54,6 +55,9 @@ studies: venv
 
 bench: venv
 	$(PY) -m sdtps bench
+
+bench-gpu: venv
+	$(PY) -m sdtps bench gpu --device cuda
 
 slurm-large: venv
 	.ci/packages slurm

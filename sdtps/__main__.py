@@ -81,17 +81,21 @@ def audit(arguments: argparse.Namespace) -> int:
 
 
 def bench(arguments: argparse.Namespace) -> int:
-    """`step`, `data` or `eval`; without a name those and `crossnet`, one JSON object a line."""
+    """One measurement; without a name all that need no GPU, one JSON object a line."""
     import json
 
     import torch
 
-    from sdtps.bench import crossnet, data, evaluation, step
+    from sdtps.bench import crossnet, data, evaluation, gpu, step
     from sdtps.bench.machine import pick_device
 
     device = pick_device(arguments.device)
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
+    if arguments.bench == "gpu":
+        for result in gpu.run(device):
+            print(json.dumps(result), flush=True)
+        return 0
     benches = {
         "step": lambda: step.run(device),
         "data": lambda: data.run(device),
@@ -176,6 +180,7 @@ def parser() -> argparse.ArgumentParser:
         ("step", "a training step and DeMo's three encoder calls"),
         ("data", "cached images and JPEG files"),
         ("eval", "ranking 836 x 836 and a loop over queries"),
+        ("gpu", "all of these at full size on a GPU, and a whole run"),
     ):
         benches.add_parser(name, help=text, parents=[common])
     block = benches.add_parser(

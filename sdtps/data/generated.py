@@ -11,8 +11,10 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import multiprocessing
 import shutil
 import tempfile
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -37,8 +39,10 @@ def generated_name(config: GeneratedReidConfig, height: int, width: int) -> str:
     return f"generated-reid-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 
 
-def generate_rgbnt201(config: GeneratedReidConfig, height: int, width: int, root: Path) -> Path:
-    """Write RGBNT201/ below `root` unless it is there; returns `root`.
+def generate_rgbnt201(
+    config: GeneratedReidConfig, height: int, width: int, root: Path, *, processes: int = 1
+) -> Path:
+    """Write RGBNT201/ below `root` unless it is there; returns `root`. Same bytes by any `processes`.
 
     Several processes may call this at once: each writes its own copy, the first to finish renames it
     into place, and the others drop theirs.
@@ -58,7 +62,7 @@ def generate_rgbnt201(config: GeneratedReidConfig, height: int, width: int, root
         root.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(dir=root, prefix=".RGBNT201."))
         try:
-            _write(config, height, width, draft)
+            _write(config, height, width, draft, processes)
             draft.chmod(0o755)
             try:
                 draft.rename(target)
@@ -117,31 +121,50 @@ def symbol_count(config: GeneratedReidConfig) -> int:
     return max(4, round(identities / SHARED_BY))
 
 
-def _write(config: GeneratedReidConfig, height: int, width: int, folder: Path) -> None:
-    rng = np.random.default_rng([config.seed, 0])
-    alphabet = [_symbols(rng, symbol_count(config), channels) for channels in CHANNELS]
-    symbols = identity_symbols(config)
-    tints = rng.uniform(0.85, 1.15, size=(config.cameras, len(CHANNELS), 3))
-    offsets = rng.uniform(-12, 12, size=(config.cameras, len(CHANNELS)))
-    for split, pids in (
-        ("train_171", range(config.train_pids)),
-        ("test", range(config.train_pids, config.train_pids + config.test_pids)),
-    ):
+def _write(config: GeneratedReidConfig, height: int, width: int, folder: Path, processes: int) -> None:
+    for split in ("train_171", "test"):
         for modality in RGBNT201_FOLDERS:
             (folder / split / modality).mkdir(parents=True)
+    write = partial(_write_identity, config, height, width, folder)
+    pids = range(config.train_pids + config.test_pids)
+    if processes > 1:
+        with multiprocessing.get_context("spawn").Pool(processes) as pool:
+            pool.map(write, pids)
+    else:
         for pid in pids:
-            for camera in range(config.cameras):
-                for shot in range(config.images_per_camera):
-                    draws = np.random.default_rng([config.seed, 2, pid, camera, shot])
-                    cells = draws.choice(ROWS * COLUMNS, size=IDENTITY_CELLS, replace=False)
-                    name = f"{pid + 1:06d}_cam{camera + 1}_0_{shot:02d}.jpg"
-                    for m, modality in enumerate(RGBNT201_FOLDERS):
-                        own = alphabet[m][symbols[pid, m]]
-                        picture = _picture(draws, own, cells, CHANNELS[m], height, width)
-                        picture = picture * tints[camera, m, : CHANNELS[m]] + offsets[camera, m]
-                        (folder / split / modality / name).write_bytes(_jpeg(picture))
+            write(pid)
     recipe = json.dumps(_recipe(config, height, width), sort_keys=True, indent=2)
     (folder / "generated.json").write_text(recipe + "\n", encoding="utf-8")
+
+
+def _write_identity(
+    config: GeneratedReidConfig, height: int, width: int, folder: Path, pid: int
+) -> None:
+    """All images of identity `pid` (from 0; training identities come first)."""
+    alphabet, symbols, tints, offsets = _world(config)
+    split = "train_171" if pid < config.train_pids else "test"
+    for camera in range(config.cameras):
+        for shot in range(config.images_per_camera):
+            draws = np.random.default_rng([config.seed, 2, pid, camera, shot])
+            cells = draws.choice(ROWS * COLUMNS, size=IDENTITY_CELLS, replace=False)
+            name = f"{pid + 1:06d}_cam{camera + 1}_0_{shot:02d}.jpg"
+            for m, modality in enumerate(RGBNT201_FOLDERS):
+                own = alphabet[m][symbols[pid, m]]
+                picture = _picture(draws, own, cells, CHANNELS[m], height, width)
+                picture = picture * tints[camera, m, : CHANNELS[m]] + offsets[camera, m]
+                (folder / split / modality / name).write_bytes(_jpeg(picture))
+
+
+@lru_cache(maxsize=1)
+def _world(
+    config: GeneratedReidConfig,
+) -> tuple[list[np.ndarray], np.ndarray, np.ndarray, np.ndarray]:
+    """Each modality's symbols, each identity's, and each camera's tint and brightness."""
+    rng = np.random.default_rng([config.seed, 0])
+    alphabet = [_symbols(rng, symbol_count(config), channels) for channels in CHANNELS]
+    tints = rng.uniform(0.85, 1.15, size=(config.cameras, len(CHANNELS), 3))
+    offsets = rng.uniform(-12, 12, size=(config.cameras, len(CHANNELS)))
+    return alphabet, identity_symbols(config), tints, offsets
 
 
 def _symbols(rng: np.random.Generator, count: int, channels: int) -> np.ndarray:

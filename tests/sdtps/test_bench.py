@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sdtps.__main__ import main
-from sdtps.bench import data, evaluation
+from sdtps.bench import data, evaluation, gpu
 from sdtps.bench.machine import compare
 from sdtps.bench.step import PlainStep, SyntheticTask, bench_config
 from sdtps.bench.step import run as bench_step
@@ -64,3 +64,10 @@ def test_the_command_prints_json(
     monkeypatch.setattr(evaluation, "run", small)
     assert main(["bench", "eval", "--device", "cpu"]) == 0
     assert json.loads(capsys.readouterr().out)["queries"] == 120
+
+
+def test_the_whole_run_of_the_gpu_script_works_at_a_small_size() -> None:
+    small = {"train_pids": 8, "test_pids": 4, "cameras": 2, "images_per_camera": 2}
+    result = gpu.whole_run(CPU, epochs=1, shape=small)
+    assert result["outcome"] == "completed" and result["steps"] > 0
+    assert result["run_seconds"] > 0 and result["peak_memory_mib"] > 0

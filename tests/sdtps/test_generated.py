@@ -27,6 +27,8 @@ def digest(root: Path) -> str:
 def test_the_same_configuration_gives_the_same_bytes(tmp_path: Path) -> None:
     one = generate_rgbnt201(SMALL, 64, 32, tmp_path / "a")
     two = generate_rgbnt201(SMALL, 64, 32, tmp_path / "b")
+    three = generate_rgbnt201(SMALL, 64, 32, tmp_path / "d", processes=2)
+    assert digest(three) == digest(one)
     other = generate_rgbnt201(SMALL.model_copy(update={"seed": 1}), 64, 32, tmp_path / "c")
     assert digest(one) == digest(two) != digest(other)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -60,10 +61,10 @@ def comparable(folder: RunFolder) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k not in TIMED} for row in rows]
 
 
-def spawn(folder: RunFolder) -> subprocess.Popen[bytes]:
+def spawn(folder: RunFolder, **environment: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "sdtps", "run", str(folder.path)],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
         cwd=Path(__file__).parents[2],
         stdout=subprocess.DEVNULL,
     )
@@ -161,6 +162,30 @@ def test_max_steps_interrupts_and_the_next_attempt_goes_on(tmp_path: Path) -> No
     assert execute(parts.path, max_steps=5) == "requeued"
     assert execute(parts.path) == "completed"
     assert comparable(parts) == comparable(whole)
+
+
+def test_two_processes_train_like_one(tmp_path: Path) -> None:
+    """Same losses, gradient norms and metrics within rounding: gloo on two processes.
+
+    The triplet's hardest samples and the BNNeck's statistics span both processes' parts of a batch.
+    """
+    plain = {"decision": "topk", "mask": "none"}  # noise is drawn by each process for itself
+    alone, together = (
+        make(tmp_path / name, sdtps=plain, train={"epochs": 1}) for name in ("alone", "together")
+    )
+    execute(alone.path)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    jobs = [spawn(together, **place, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(2)]
+    assert [job.wait(timeout=120) for job in jobs] == [0, 0]
+    assert len(together.run()["attempts"]) == 1
+    for one, two in zip(comparable(alone), comparable(together), strict=True):
+        assert one.keys() == two.keys()
+        for key, value in one.items():
+            wanted = value if isinstance(value, str) else pytest.approx(value, rel=1e-3, abs=1e-5)
+            assert two[key] == wanted, (key, one["step"])
 
 
 def test_a_failure_is_recorded_before_it_is_raised(tmp_path: Path) -> None:

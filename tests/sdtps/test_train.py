@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -198,47 +194,6 @@ def test_a_torn_checkpoint_is_named(tmp_path: Path) -> None:
     run.checkpoint_file.write_bytes(b"half a file")
     with pytest.raises(RunError, match=r"checkpoint\.pt"):
         train(ToyTask(), run, config(), seed=3)
-
-
-def test_two_processes_train_like_one(tmp_path: Path) -> None:
-    """Same losses and metrics within rounding, gloo on two processes."""
-    alone = folder(tmp_path / "alone", config())
-    train(ToyTask(steps=-5), alone, config(), seed=3)
-    together = folder(tmp_path / "together", config())
-    program = tmp_path / "program.py"
-    program.write_text(
-        f"""
-import sys, torch, importlib.util
-sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-spec = importlib.util.spec_from_file_location("toy_task", {str(Path(toy_task.__file__))!r})
-toy = importlib.util.module_from_spec(spec); spec.loader.exec_module(toy)
-from pathlib import Path
-from sdtps import distributed
-from sdtps.runfolder import RunFolder
-from sdtps.train import train
-distributed.start(torch.device("cpu"))
-run = RunFolder(Path(sys.argv[1]))
-print(train(toy.ToyTask(steps=-5), run, run.config(), seed=3))
-distributed.stop()
-"""
-    )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    env = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
-    jobs = [
-        subprocess.Popen(
-            [sys.executable, str(program), str(together.path)],
-            env=env | {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
-        )
-        for rank in range(2)
-    ]
-    assert [job.wait(timeout=120) for job in jobs] == [0, 0]
-    for one, two in zip(comparable(alone), comparable(together), strict=True):
-        assert one.keys() == two.keys()
-        for key, value in one.items():
-            wanted = value if isinstance(value, str) else pytest.approx(value, rel=1e-4, abs=1e-6)
-            assert two[key] == wanted, key
 
 
 def test_identity_ignores_how_often_is_logged() -> None:
