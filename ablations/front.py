@@ -195,12 +195,13 @@ def audit(study: Study, names: list[str], *, strict: bool) -> None:
         SubmissionError: a finding, and `strict`.
     """
     from sdtps.audit import audit as examine
+    from sdtps.findings import grouped
 
     _say(f"Auditing the gradients of {len(names)} variants at toy size (--no-audit leaves it out) ...")
     configs = {name: variant.config for name, variant in study.variants.items()}
     found = examine(configs, study.baseline, study=study.name, only=names).warnings()
-    for finding in found:
-        _say(f"Audit: {finding}")
+    for whose, finding in grouped(found):
+        _say(f"Audit: {whose}: {finding.text}")
     if found and strict:
         raise SubmissionError(
             f"{study.path}: the gradient audit has {len(found)} finding{'s' * (len(found) > 1)} "

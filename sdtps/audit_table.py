@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sdtps.audit import Audit, Examination, ratio
-from sdtps.findings import number
+from sdtps.findings import grouped, number
 from sdtps.gradients import Gradient, cosine
 
 # Parts shown as columns, in the order of the signal: heads to encoder.
@@ -54,9 +54,9 @@ def show(audit: Audit, console: Console) -> None:
             _skipped(examined),
         )
     console.print(table)
-    for finding in audit.findings:
+    for whose, finding in grouped(audit.findings):
         label = f"[{_STYLE[finding.severity]}]{finding.severity}[/]"
-        console.print(f"{label} [bold]{escape(finding.variant)}[/]: {escape(finding.text)}")
+        console.print(f"{label} [bold]{escape(whose)}[/]: {escape(finding.text)}")
     if not audit.findings:
         console.print("Nothing to report.")
 

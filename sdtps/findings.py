@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -18,6 +19,8 @@ EXPLODED = 100.0
 ORDINARY = 30.0
 
 MOST_NAMED = 3
+MOST_VARIANTS = 4
+_NUMBER = re.compile(r"-?\d[\d.]*(e-?\d+)?")
 
 NAMES = {
     "score_mlp": "the score MLP",
@@ -88,7 +91,33 @@ def findings(examinations: Mapping[str, Examination], baseline: str, steps: int)
         found += _silent(name, examined)
         found += _no_effect(name, examined)
         found += _ratio_loss(name, examined)
+    return worst_first(found)
+
+
+def worst_first(found: Iterable[Finding]) -> list[Finding]:
+    """By severity, then by factor; otherwise as they came."""
     return sorted(found, key=lambda f: (_RANK[f.severity], -(f.factor or 0.0)))
+
+
+def grouped(found: Iterable[Finding]) -> list[tuple[str, Finding]]:
+    """Findings that differ in numbers only, once: (whose they are, the first of them), worst first.
+
+    Errors are never grouped: each one's numbers count.
+    """
+    groups: dict[tuple[str, ...], list[Finding]] = {}
+    for finding in worst_first(found):
+        key: tuple[str, ...] = (finding.severity, finding.kind, _NUMBER.sub("#", finding.text))
+        if finding.severity == "error":
+            key = (*key, finding.variant)
+        groups.setdefault(key, []).append(finding)
+    return [(_whose([f.variant for f in group]), group[0]) for group in groups.values()]
+
+
+def _whose(variants: list[str]) -> str:
+    more = len(variants) - MOST_VARIANTS
+    if more <= 1:
+        return ", ".join(variants)
+    return f"{', '.join(variants[:MOST_VARIANTS])} and {more} others"
 
 
 def _nonfinite(name: str, examined: Examination, steps: int) -> list[Finding]:

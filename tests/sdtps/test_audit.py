@@ -15,7 +15,7 @@ from sdtps.audit import Audit, audit, write
 from sdtps.audit_table import show
 from sdtps.config import Config, parse_config
 from sdtps.errors import ConfigError
-from sdtps.findings import Finding, findings, number
+from sdtps.findings import Finding, findings, grouped, number
 from sdtps.tiny import tiny
 
 V2 = {"no_grad": "none", "aggregation": "single", "mask": "subtract_1e10"}
@@ -158,6 +158,22 @@ def test_notes_are_no_warnings(audited: Audit) -> None:
     assert said(audited, "attention")[0].severity == "note"
     assert {f.severity for f in audited.warnings()} == {"error", "warning"}
     assert str(audited.warnings()[0]).startswith("gumbel_tau1: the score MLP's gradient is")
+
+
+def test_the_same_sentence_is_said_once_for_all_its_variants() -> None:
+    def note(variant: str, value: str) -> Finding:
+        return Finding(variant, "note", "no_effect", f"the ratio loss is a constant ({value}).")
+
+    notes = [note(f"v{i}", f"{i}.5e-05") for i in range(7)]
+    errors = [
+        Finding(name, "error", "exploded", f"{factor:g} times", factor)
+        for name, factor in (("small", 1e3), ("large", 1e9))
+    ]
+    assert [(whose, f.text) for whose, f in grouped([*notes, *errors])] == [
+        ("large", "1e+09 times"),
+        ("small", "1000 times"),
+        ("v0, v1, v2, v3 and 3 others", "the ratio loss is a constant (0.5e-05)."),
+    ]
 
 
 def test_tiny_keeps_the_axes_and_every_count() -> None:
