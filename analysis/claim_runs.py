@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from analysis.claim_expressions import Call, Expression
+from analysis.numbers import fixed, printed
 from analysis.verdicts import Statement, missing
 
 if TYPE_CHECKING:
@@ -57,6 +58,26 @@ class StudyRuns:
             return -math.inf if self.study.metrics[metric].direction == "up" else math.inf
         return float(self._runs[call.variant, seed].get(f"{call.function}/{metric}", math.nan))
 
+    def named(self, call: Call) -> str:
+        """A call in words, for a reader: `final Rank-1 of Top-K`."""
+        label = self.study.variants[call.variant].label
+        if len(call.words) == 1:
+            return f"{call.function.replace('_', ' ')} of {label}"
+        metric = self.study.metrics[call.words[1]]
+        unit = f" ({metric.unit})" if metric.unit else ""
+        return f"{call.function} {metric.label or call.words[1]}{unit} of {label}"
+
+    def shown(self, call: Call, values: Sequence[float]) -> str:
+        """Values of the seeds in the unit and with the digits that the manifest says."""
+        metric = None if len(call.words) == 1 else self.study.metrics[call.words[1]]
+
+        def one(value: float) -> str:
+            if not math.isfinite(value):
+                return _word(value)
+            return fixed(value, 2) if metric is None else printed(value, metric)
+
+        return " / ".join(map(one, values))
+
     def epoch_losses(self, variant: str, seed: int) -> np.ndarray:
         """Mean training loss of each epoch, in order; a non-finite loss makes it infinite.
 
@@ -102,7 +123,7 @@ def statement(runs: StudyRuns, says: str, expression: Expression, over: str) -> 
         for call, row in values.items()
         for s, value in zip(seeds, row, strict=True)
     }
-    measured = "; ".join(f"{call}: {_listed(row)}" for call, row in values.items())
+    measured = "; ".join(f"{runs.named(call)} {runs.shown(call, row)}" for call, row in values.items())
 
     def answer(holds: bool | None, why: str = "") -> Statement:
         return Statement(says, holds, measured, numbers=numbers, runs=folders, why=why)
@@ -140,7 +161,3 @@ def _plain(value: float) -> float | str:
 
 def _word(value: float) -> str:
     return "not logged" if math.isnan(value) else "diverged"
-
-
-def _listed(values: list[float]) -> str:
-    return " / ".join(f"{v:.3g}" if math.isfinite(v) else _word(v) for v in values)
