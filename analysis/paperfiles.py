@@ -66,8 +66,9 @@ def build(
     Raises:
         AggregationError: missing seeds or mixed code that `options` do not allow.
     """
-    say("reading runs")
-    collected = collected or collect(studies, runs_dir)
+    if collected is None:
+        say("reading runs")
+        collected = collect(studies, runs_dir)
     marks = refuse_to_average(
         collected, allow_missing=options.allow_missing, allow_mixed_code=options.allow_mixed_code
     )
@@ -128,8 +129,24 @@ def _for_template(study: Study) -> dict[str, Any]:
         "notes": study.notes,
         "tables": [Tex(file_name(study, t.name)) for t in study.tables],
         "figures": [Tex(file_name(study, f.name)) for f in study.figures],
-        "task": study.task,
+        "shown": Tex(" ".join(_pointers(study))),
     }
+
+
+def _pointers(study: Study) -> list[str]:
+    """Sentences that lead to a study's tables and figures."""
+    kinds = (
+        ("Table", "tab", study.tables, "results"),
+        ("Figure", "fig", study.figures, "course of training"),
+    )
+    sentences = []
+    for word, prefix, specs, what in kinds:
+        marks = [rf"\ref{{{prefix}:{file_name(study, spec.name)}}}" for spec in specs]
+        if len(marks) == 1:
+            sentences.append(f"{word}~{marks[0]} shows the {what}.")
+        elif marks:
+            sentences.append(f"{word}s~{', '.join(marks[:-1])} and {marks[-1]} show the {what}.")
+    return sentences
 
 
 def _remove_strangers(built: Built) -> None:

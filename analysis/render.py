@@ -6,6 +6,7 @@ import csv
 import html
 import io
 import json
+import re
 from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
@@ -92,11 +93,16 @@ def latex_cell(cell: Cell) -> Tex:
     if cell.kind == "state":
         return Tex(rf"\textit{{{latex.escape(cell.text)}}}{note}" if cell.text != "--" else f"--{note}")
     if cell.kind == "text":
-        return Tex((cell.tex or latex.escape(cell.text)) + note)
+        return Tex((cell.tex or _latex_text(cell.text)) + note)
     body = latex.number(cell.text)
     ranked = {1: rf"\textbf{{{body}}}", 2: rf"\underline{{{body}}}"}.get(cell.rank, body)
     spread = rf"{{\scriptsize\,$\pm$\,{latex.number(cell.spread)}}}" if cell.spread is not None else ""
     return Tex(f"{ranked}{spread}{star}{note}")
+
+
+def _latex_text(text: str) -> Tex:
+    """Text, with a real minus where it is a number."""
+    return latex.number(text) if re.fullmatch(r"[+-]\d+(\.\d+)?", text) else latex.escape(text)
 
 
 # -- text forms ---------------------------------------------------------------------------------
