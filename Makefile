@@ -8,7 +8,7 @@ PAPER_STUDY ?= ablations/quick.yaml
 # What the training claims rest on; 114 runs of seconds each on a CPU.
 STUDIES ?= gumbel mask_constant nograd
 
-.PHONY: help venv test paper check plans studies bench slurm-large clean
+.PHONY: help venv test paper check plans studies bench bench-gpu slurm-large clean
 help:
 	@echo "make paper      run the quick study on this machine, then tables, figures, report and paper/main.pdf"
 	@echo "make test       every test, with a real one-node SLURM where it can be installed and started"
