@@ -209,6 +209,9 @@ def _join_tasks() -> None:
     from submitit.helpers import TorchDistributedEnvironment
 
     TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
+    if int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) == 1:
+        # On one node no name needs to be resolved, and SLURM's name for it may not be the network's.
+        os.environ["MASTER_ADDR"] = "127.0.0.1"
 
 
 def _check_snapshot() -> None:

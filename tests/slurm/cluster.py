@@ -170,10 +170,25 @@ class Cluster:
         """End all daemons; the folder stays. Safe to call twice."""
         if (self.folder / "slurmctld.pid").exists():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.run("scancel", "--me", "--full", timeout_s=10)
+                self.run("scancel", "--me", timeout_s=10)
                 self.run("scontrol", "shutdown", timeout_s=10)
+        self._end_jobs()
         for name in ("slurmd", "slurmctld", "slurmdbd", "mariadbd", "munged"):
             _end(self.folder / f"{name}.pid")
+
+    def _end_jobs(self) -> None:
+        """Kill the processes of jobs that are still there: the daemons do not take them along."""
+        conf = f"SLURM_CONF={self.conf}".encode()
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                variables = (entry / "environ").read_bytes().split(b"\0")
+                name = (entry / "comm").read_text().strip()
+            except OSError:
+                continue
+            of_a_job = name == "slurmstepd" or any(v.startswith(b"SLURM_JOB_ID=") for v in variables)
+            if conf in variables and of_a_job and int(entry.name) != os.getpid():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(entry.name), signal.SIGKILL)
 
     def run(self, *command: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
         """A client command against this cluster; never raises for its exit status."""

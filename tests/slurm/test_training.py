@@ -1,0 +1,110 @@
+"""Real training under a real SLURM: preempted and gone on with, and on two processes."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from ablations import dispatch
+from ablations.manifest import load_study
+from ablations.queue_cache import Scheduler
+from ablations.status import RunStatus, run_states
+from ablations.study import Study
+from sdtps.runfolder import RunFolder
+from tests.slurm.cluster import Cluster
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
+
+ROOT = Path(__file__).resolve().parents[2]
+MANIFEST = """\
+study: {name}
+task: reid
+base: {base}
+overrides:
+  data:
+    generate: {{train_pids: 4, test_pids: 4, cameras: 2, images_per_camera: 2, seed: 0}}
+    batch_size: 8
+    instances: 2
+  train: {{epochs: {epochs}, eval_every: {epochs}, log_every: 1}}
+seeds: [0]
+baseline: topk
+varies: [sdtps]
+resources: {{partition: gpu, gpus: {gpus}, cpus: 1, mem_gb: 2.4, timeout_min: 10}}
+metrics: {{mAP: {{direction: up}}}}
+variants: {{topk: {{}}}}
+"""
+
+
+def _study(folder: Path, *, name: str = "training", epochs: int, gpus: int) -> Study:
+    path = folder / f"{name}.yaml"
+    base = ROOT / "ablations" / "base" / "quick.yaml"
+    path.write_text(MANIFEST.format(name=name, base=base, epochs=epochs, gpus=gpus))
+    return load_study(path)
+
+
+def _look(study: Study, runs: Path) -> RunStatus:
+    return run_states(study.runs(), runs, Scheduler(runs, refresh_s=1))[0]
+
+
+def _wait(study: Study, runs: Path, *states: str, seconds: float = 240) -> RunStatus:
+    deadline = time.monotonic() + seconds
+    while (found := _look(study, runs)).state not in states:
+        assert time.monotonic() < deadline, (found.state, found.reason, found.log_tail)
+        time.sleep(0.5)
+    return found
+
+
+def test_a_preempted_run_s_curve_goes_on_without_doubled_or_lost_steps(
+    slurm: Cluster, tmp_path: Path
+) -> None:
+    study, runs = _study(tmp_path, epochs=150, gpus=0), tmp_path / "runs"
+    dispatch.submit(study, study.runs(), runs)
+    folder = RunFolder(study.runs()[0].folder(runs))
+    _wait(study, runs, "running")
+    deadline = time.monotonic() + 180
+    while len(folder.metrics()) < 10:
+        assert time.monotonic() < deadline, _look(study, runs).log_tail
+        time.sleep(0.2)
+    slurm.run(
+        *("sbatch", "--partition=urgent", "--cpus-per-task=2", "--mem=100M", "--output=/dev/null"),
+        *("--wrap", "sleep 1"),
+    )
+    found = _wait(study, runs, "requeued", "completed")
+    assert found.state == "requeued", "the run was too short to be preempted"
+    before = {row["step"] for row in folder.metrics() if row["kind"] == "train"}
+    for _ in range(40):  # a requeued job would wait two minutes
+        if slurm.run("scontrol", "update", f"JobId={found.job_id}", "StartTime=now").returncode == 0:
+            break
+        time.sleep(0.5)
+    _wait(study, runs, "completed", seconds=400)
+    deadline = time.monotonic() + 30  # the result is written before the attempt's end
+    while folder.run()["attempts"][-1]["ended_as"] is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert [a["ended_as"] for a in folder.run()["attempts"]] == ["requeued", "completed"]
+    rows = [row for row in folder.metrics() if row["kind"] == "train"]
+    steps = [row["step"] for row in rows]
+    assert steps == sorted(set(steps)), "a step was logged twice or out of order"
+    assert before <= set(steps)
+    result = folder.result()
+    assert result is not None
+    assert steps == list(range(1, result["steps"] + 1))
+
+
+def test_two_processes_under_one_job_train_what_one_trains(slurm: Cluster, tmp_path: Path) -> None:
+    results = []
+    for processes in (1, 2):
+        study = _study(tmp_path, name=f"processes{processes}", epochs=2, gpus=processes)
+        runs = tmp_path / "runs"
+        dispatch.submit(study, study.runs(), runs)
+        found = _wait(study, runs, "completed", "failed", "diverged")
+        assert found.state == "completed", (found.reason, found.log_tail)
+        folder = RunFolder(study.runs()[0].folder(runs))
+        rows = [row["loss"] for row in folder.metrics() if row["kind"] == "train"]
+        results.append((rows, json.loads(folder.result_file.read_text())["final"]["mAP"]))
+    (one, one_map), (two, two_map) = results
+    assert len(one) == len(two)
+    assert two == pytest.approx(one, rel=1e-3)
+    assert two_map == pytest.approx(one_map, abs=0.05)
