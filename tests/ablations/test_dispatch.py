@@ -169,7 +169,7 @@ def test_a_throttle_below_the_number_of_arrays_makes_them_wait_for_each_other(tm
     assert [part.after_previous for part in parts] == [False, True, True]
 
 
-LIMIT = "sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: Job violates"
+LIMIT = "sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: Job"
 
 
 def test_a_submit_limit_is_met_with_smaller_arrays(tmp_path: Path, fakes: Fakes) -> None:
