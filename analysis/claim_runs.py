@@ -123,7 +123,7 @@ def statement(runs: StudyRuns, says: str, expression: Expression, over: str) -> 
         for call, row in values.items()
         for s, value in zip(seeds, row, strict=True)
     }
-    measured = "; ".join(f"{runs.named(call)} {runs.shown(call, row)}" for call, row in values.items())
+    measured = "; ".join(f"{runs.named(call)}: {runs.shown(call, row)}" for call, row in values.items())
 
     def answer(holds: bool | None, why: str = "") -> Statement:
         return Statement(says, holds, measured, numbers=numbers, runs=folders, why=why)

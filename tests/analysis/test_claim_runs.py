@@ -47,7 +47,7 @@ def test_a_statement_holds_in_every_seed_and_names_the_runs_behind_it(tmp_path: 
     assert all((Path(run) / "result.json").exists() for run in answer.runs)
     # epochs are steps 1 to 5 and 6 to 10: means of 2 + step
     assert answer.numbers["peak_loss(gumbel_tau1), seed 1"] == pytest.approx(10.0)
-    assert "peak loss of gumbel_tau1 10.00 / 10.00 / 10.00" in answer.measured
+    assert "peak loss of gumbel_tau1: 10.00 / 10.00 / 10.00" in answer.measured
 
 
 def test_an_epoch_s_own_mean_is_read_where_the_trainer_wrote_it(tmp_path: Path) -> None:
@@ -65,8 +65,8 @@ def test_a_diverged_run_counts_as_an_explosion_and_as_the_worst_score(tmp_path: 
     worse = ask(tmp_path, "final('gumbel_tau1', 'rank1') <= final('topk', 'rank1') - 0.3")
     assert worse.holds is True
     assert worse.numbers["final(gumbel_tau1, rank1), seed 2"] == "diverged"
-    assert "final Rank-1 (%) of gumbel_tau1 10.0 / 10.0 / diverged" in worse.measured
-    assert "of topk 70.0 / 71.0 / 72.0" in worse.measured
+    assert "final Rank-1 (%) of gumbel_tau1: 10.0 / 10.0 / diverged" in worse.measured
+    assert "of topk: 70.0 / 71.0 / 72.0" in worse.measured
 
 
 def test_seeds_that_disagree_leave_the_claim_inconclusive(tmp_path: Path) -> None:
