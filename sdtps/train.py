@@ -351,8 +351,9 @@ class Loop:
         # Noise drawn in evaluation neither depends on training's nor changes it.
         states = checkpoint.random_states()
         checkpoint.seed_everything(self.seed + 7919 * counters.step)
+        # Not compiled: other batch sizes and modes would each cost a compilation.
         try:
-            with torch.no_grad():
+            with torch.no_grad(), torch.compiler.set_stance("force_eager"):
                 metrics = self.task.evaluate()
         except FloatingPointError:
             return False
