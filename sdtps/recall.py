@@ -49,12 +49,13 @@ def ranks(similarity: Tensor, per_image: int) -> tuple[Tensor, Tensor]:
     return image_ranks, caption_ranks
 
 
-def recalls_in_folds(similarity: Tensor, per_image: int, images: int = FOLD_IMAGES) -> dict[str, float]:
-    """Mean of `recalls` over folds of `images` consecutive images (COCO-1K of LAPS and SEPS).
+def recalls_in_folds(similarity: Tensor, per_image: int, images: int | None = None) -> dict[str, float]:
+    """Mean of `recalls` over folds of `images` consecutive images; default 1,000 (COCO-1K).
 
     Raises:
         ValueError: fewer images than one fold.
     """
+    images = images or FOLD_IMAGES
     folds = len(similarity) // images
     if folds == 0:
         raise ValueError(f"{len(similarity)} images are fewer than one fold of {images}")

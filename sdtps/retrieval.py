@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sdtps import recall
 from sdtps.config import RetrievalConfig
 from sdtps.config.retrieval import DenseText
 from sdtps.data.captions import CaptionSplit, read_split
@@ -25,6 +26,7 @@ from sdtps.encoders import (
     image_shape,
     weights_record,
 )
+from sdtps.errors import DataError
 from sdtps.features import Ragged, cached, feature_key
 from sdtps.locations import cache_root, data_root
 from sdtps.recall import recalls, recalls_in_folds
@@ -49,6 +51,7 @@ class RetrievalTask:
         self.select_metric = "dev_rsum" if selects_on_dev else "rsum"
         names = ["train", config.eval.test_split, *(["dev"] if selects_on_dev else [])]
         splits, root, generated = load_splits(config, names)
+        self._check_folds(len(splits[config.eval.test_split].images))
         encoders = Encoders(config, splits["train"], device)
         sources = {name: encoders.source(split) for name, split in splits.items()}
         self.test = sources[config.eval.test_split]
@@ -72,6 +75,14 @@ class RetrievalTask:
                 "text_encoder": weights_record(config.text_encoder.name, config.text_encoder.weights),
             },
         }
+
+    def _check_folds(self, images: int) -> None:
+        settings, fold = self.config.eval, recall.FOLD_IMAGES
+        if settings.protocol != "full" and images < fold:
+            raise DataError(
+                f"eval.protocol {settings.protocol} needs folds of {fold} images, but "
+                f"{settings.test_split} has {images}; set eval.protocol to full"
+            )
 
     def train_batches(self, epoch: int, first: int) -> Iterator[RetrievalBatch]:
         return self.batches.epoch(epoch, first)

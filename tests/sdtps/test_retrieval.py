@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +125,33 @@ def test_result_does_not_depend_on_workers_chunks_or_interruption(tmp_path: Path
         }
 
 
+def test_two_processes_train_like_one(tmp_path: Path) -> None:
+    """Negatives span both processes' parts of a batch; gloo, within rounding."""
+    alone, together = (
+        run_folder(tmp_path / name, config(train={"epochs": 1})) for name in ("alone", "together")
+    )
+    execute(alone.path)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    jobs = []
+    for rank in ("0", "1"):
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+        jobs.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "sdtps", "run", str(together.path)],
+                env={**os.environ, **place, "RANK": rank, "LOCAL_RANK": rank},
+                cwd=Path(__file__).parents[2],
+                stdout=subprocess.DEVNULL,
+            )
+        )
+    assert [job.wait(timeout=300) for job in jobs] == [0, 0]
+    rows = zip(alone.resolved_metrics(), together.resolved_metrics(), strict=True)
+    for one, two in ((a, b) for a, b in rows if a["kind"] == "train"):
+        for name in ("loss", "loss/alignment", "grad_norm", "grad_norm/text_encoder"):
+            assert two[name] == pytest.approx(one[name], rel=1e-3, abs=1e-5), (name, one["step"])
+
+
 def test_training_learns_the_generated_pictures() -> None:
     """Sum of hinges throughout, no selection: the plumbing from pixels and words to ranks works."""
     chosen = config(
@@ -200,6 +231,16 @@ def test_shuffled_dense_texts_are_always_another_images(images: int) -> None:
 def test_a_batch_larger_than_the_split_is_refused() -> None:
     with pytest.raises(DataError, match=r"data\.batch_size 64 is more than"):
         RetrievalTask(config(data={"batch_size": 64}), 0, CPU)
+
+
+def test_both_protocols_come_from_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = config(eval={"protocol": "both", "test_split": "testall", "also_dense_text": []})
+    with pytest.raises(DataError, match=r"needs folds of 1000 images, but testall has 6"):
+        RetrievalTask(chosen, 0, CPU)
+    monkeypatch.setattr("sdtps.recall.FOLD_IMAGES", 3)
+    metrics = RetrievalTask(chosen, 0, CPU).evaluate()
+    assert metrics["i2t_r5@1k"] >= metrics["i2t_r5"]  # ranks among 3 images, not among 6
+    assert metrics["rsum@1k"] > metrics["rsum"]
 
 
 def test_dense_texts_are_read_only_where_a_mode_wants_them() -> None:
