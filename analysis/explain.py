@@ -123,6 +123,12 @@ def _number(name: str, generated: Path) -> Behind:
     path = generated / "numbers.json"
     if not path.exists():
         raise ExplainError(f"{path}: nothing was built yet. Build it: python -m analysis paper")
+    study, _, rest = name.partition("/")
+    variant, _, key = rest.rpartition("/")
+    audit = generated / "tables" / f"{study}-audit.json"
+    if key.startswith("audit.") and audit.exists():
+        found = _cell(audit.stem, f"{variant}:{key.removeprefix('audit.')}", generated)
+        return Behind(f"{found.what}: python -m sdtps audit ablations/{study}.yaml", found.text, (), {})
     numbers = _read(path)
     if name not in numbers:
         raise ExplainError(f"no number '{name}'. {_nearest(name, numbers)}")

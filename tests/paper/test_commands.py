@@ -1,0 +1,104 @@
+"""From a manifest to a checked paper on the command line, with names that YAML mangles."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from planted import WEIRD, plant
+
+from ablations.manifest import load_study
+from analysis.__main__ import main
+
+MANIFEST = r"""
+study: hard
+task: reid
+base: base.yml
+seeds: [0, 1, 2]
+baseline: none
+varies: [sdtps.keep_ratio]
+variants:
+  none: {}
+  NA: {sdtps.keep_ratio: 0.4}
+  off: {sdtps.keep_ratio: 0.3}
+  1: {sdtps.keep_ratio: 0.2}
+  'w/o_msa & 5% #1 {x}~^\': {sdtps.keep_ratio: 0.1}
+metrics:
+  mAP: {direction: up, digits: 1}
+  nar: {direction: down, digits: 2, unit: ""}
+tables:
+  - {name: main, epoch: both}
+figures:
+  - {name: loss}
+"""
+
+
+@pytest.fixture
+def words(tmp_path, paper_sources, monkeypatch):
+    """Arguments that every command takes here; the study and its runs are planted."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ablations").mkdir()
+    (tmp_path / "ablations" / "base.yml").write_text("task: reid\n")
+    (tmp_path / "ablations" / "hard.yaml").write_text(MANIFEST)
+    study = load_study(tmp_path / "ablations" / "hard.yaml")
+    for number, variant in enumerate(study.variants):
+        for seed in study.seeds:
+            scores = {"mAP": [0.5 + 0.01 * number, 0.6], "nar": [2.0 - 0.1 * number, 1.0]}
+            plant(tmp_path / "runs", study, variant, seed, scores=scores)
+    return paper_sources(tmp_path / "paper"), study
+
+
+LEAVE_OUT = ["--no-evidence", "--no-pdf"]
+
+
+def test_names_survive_yaml_manifest_runs_and_tables(words, capsys):
+    _, study = words
+    assert list(study.variants) == ["none", "NA", "off", "1", WEIRD]
+    assert main(["collect", "--json"]) == 0
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [r["variant"] for r in records[::3]] == list(study.variants)
+    assert {r["state"] for r in records} == {"completed"}
+    assert main(["tables", "--table", "hard-main", "--form", "csv"]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in study.variants)
+
+
+def test_a_paper_is_built_checked_and_found_wanting(words, capsys, tmp_path):
+    _, study = words
+    assert main(["paper", *LEAVE_OUT, "--no-report", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["studies"] == ["hard"] and said["faults"] == [] and said["figures"] == ["hard-loss"]
+    assert main(["check", *LEAVE_OUT]) == 0
+    shutil.rmtree(study.runs()[4].folder(tmp_path / "runs"))
+    capsys.readouterr()
+    assert main(["check", *LEAVE_OUT, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert "python submit.py ablations/hard.yaml --variant 'NA' --seed 1" in [
+        f["repair"] for f in found
+    ]
+    assert main(["paper", *LEAVE_OUT, "--no-report"]) == 2
+    assert "NA seed 1: missing" in capsys.readouterr().err
+    assert main(["paper", *LEAVE_OUT, "--no-report", "--allow-missing"]) == 0
+    assert "(2/3)" in (tmp_path / "paper/generated/tables/hard-main.md").read_text()
+    assert main(["check", *LEAVE_OUT, "--allow-missing"]) == 0
+
+
+def test_building_twice_changes_no_file(words, tmp_path):
+    folder = tmp_path / "paper" / "generated"
+
+    def files():
+        return {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file()}
+
+    assert main(["paper", *LEAVE_OUT, "--no-report"]) == 0
+    before = files()
+    assert main(["paper", *LEAVE_OUT, "--no-report"]) == 0
+    assert files() == before
+
+
+def test_a_manifest_with_mistakes_is_reported_without_a_traceback(words, capsys, tmp_path):
+    path = tmp_path / "ablations" / "hard.yaml"
+    path.write_text(path.read_text().replace("direction: down", "direction: sideways"))
+    assert main(["tables"]) == 2
+    said = capsys.readouterr().err
+    assert "direction" in said and "Traceback" not in said
