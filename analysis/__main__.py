@@ -17,6 +17,7 @@ COMMANDS = {
     "collect": ("analysis.collect_command", "every run of a study and what became of it"),
     "tables": ("analysis.tables_command", "tables of a study, in the terminal or as files"),
     "curves": ("analysis.curves_command", "figures of a study as PDF, SVG and PNG"),
+    "compare": ("analysis.compare_command", "what the seeds can say about two variants"),
     "paper": ("analysis.paper_command", "tables, figures, numbers, and the PDF"),
     "check": ("analysis.check", "fail when anything in the paper is stale, missing, mixed or edited"),
     "explain": ("analysis.explain", "from a cell, number or figure to its runs"),

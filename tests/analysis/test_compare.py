@@ -1,0 +1,46 @@
+"""Two variants compared: every statistic, or why so few seeds cannot give it."""
+
+from __future__ import annotations
+
+from planted import NOW, PERCENT, plant, planted_study
+
+from analysis.collect import collect
+from analysis.compare_command import compare
+from analysis.outcomes import outcomes
+
+
+def answers(tmp_path, values, margin=None):
+    study = planted_study("s", ["a", "b"], seeds=range(max(map(len, values.values()))))
+    for variant, scores in values.items():
+        for seed, score in enumerate(scores):
+            plant(tmp_path, study, variant, seed, scores={"mAP": [score]})
+    found = outcomes(collect([study], tmp_path, now=NOW), study)
+    return compare(found["a"], found["b"], "mAP", PERCENT, "final", margin)
+
+
+def test_three_seeds_give_an_interval_and_no_sign_flip_test(tmp_path):
+    answer = answers(tmp_path, {"a": [0.71, 0.73, 0.70], "b": [0.69, 0.70, 0.70]}, margin=10.0)
+    assert answer["a"] == "71.3 ± 1.5 (n = 3, interquartile mean 71.3)"
+    assert answer["difference"] == "+1.7 [-2.1, +5.5] (95 % t interval, 3 paired seeds)"
+    assert answer["t test"] == "p = 0.1994"
+    assert answer["sign-flip test"].startswith("with 3 paired seeds the smallest possible p is 0.25")
+    assert answer["probability that a run of the first is better"] == "0.89"
+    assert answer["equivalent within 10"] == "yes (p = 0.0055)"
+
+
+def test_seven_seeds_reach_the_sign_flip_test(tmp_path):
+    a = [0.70 + 0.01 * s for s in range(7)]
+    answer = answers(tmp_path, {"a": a, "b": [v - 0.02 - 0.001 * i for i, v in enumerate(a)]})
+    assert answer["sign-flip test"] == "p = 0.0156"
+
+
+def test_an_unfinished_variant_is_said_to_be(tmp_path):
+    answer = answers(tmp_path, {"a": [0.7, 0.8], "b": []})
+    assert answer["b"] == "seeds 0, 1 not run"
+    assert answer["difference"] == "no seed is finished in both variants"
+
+
+def test_one_seed_gives_a_difference_and_nothing_more(tmp_path):
+    answer = answers(tmp_path, {"a": [0.7], "b": [0.6]})
+    assert answer["difference"] == "+10.0"
+    assert answer["t test"] == "an interval needs at least 2 paired seeds"
