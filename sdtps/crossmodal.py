@@ -41,9 +41,12 @@ from sdtps.selection import (
 )
 from sdtps.visual_tokens import Choice, Images, VisualTokens, selection_context
 
-# Pairs scored at once where the configuration does not say: what fits a CPU's cache, or fills a GPU.
+# Pairs scored at once where the configuration does not say: what suits a CPU's cache; what fills a GPU
+# without taking more of its memory than one caption of the loop does, or, where activations are kept
+# for a backward pass, what takes the fewest kernels.
 PAIRS_ON_CPU = 64
-PAIRS_ON_GPU = 16384
+PAIRS_ON_GPU = 2048
+PAIRS_IN_TRAINING = 16384
 
 
 class Matches(NamedTuple):
@@ -53,12 +56,24 @@ class Matches(NamedTuple):
     sparse_decision: Tensor | None  # D of each branch (B, T, N), for the ratio loss
     dense_decision: Tensor | None
 
+    @staticmethod
+    def joined(parts: list[Matches]) -> Matches:
+        """Matches of further captions side by side."""
+        columns = zip(*parts, strict=True)
+        similarity, *decisions = [None if c[0] is None else torch.cat(c, dim=1) for c in columns]
+        assert similarity is not None
+        return Matches(similarity, *decisions)
+
 
 class Text(NamedTuple):
     """Words (T, L, C) as they come from the encoder, and how many of each caption are no padding."""
 
     words: Tensor
     lengths: Tensor
+
+    def rows(self, start: int, end: int) -> Text:
+        """Captions `start` to `end`."""
+        return Text(self.words[start:end], self.lengths[start:end])
 
     def mean(self) -> Tensor:
         """The caption's global feature (T, C): the mean of its words."""
@@ -127,7 +142,27 @@ class CrossNet(nn.Module):
             dense = None
             if dense_words is not None and dense_lengths is not None:
                 dense = Text(full_precision(dense_words), dense_lengths)
-            return self._score(Images(self, images), sparse, dense)
+            pictures = Images(self, images)
+            if torch.is_grad_enabled():  # what a backward pass needs is kept anyway
+                return self._score(pictures, sparse, dense)
+            size = max(1, self._pairs(images, 8) // len(images))
+            parts = [
+                self._score(
+                    pictures,
+                    sparse.rows(start, start + size),
+                    None if dense is None else dense.rows(start, start + size),
+                )
+                for start in range(0, len(words), size)
+            ]
+            return Matches.joined(parts)
+
+    def _pairs(self, like: Tensor, times: int = 1) -> int:
+        """How many pairs to score at once; `times` as many for what takes less memory a pair."""
+        if self.matching.chunk is not None:
+            return self.matching.chunk * times
+        if not like.is_cuda:
+            return PAIRS_ON_CPU * times
+        return PAIRS_IN_TRAINING if torch.is_grad_enabled() else PAIRS_ON_GPU * times
 
     def _score(self, images: Images, sparse: Text, dense: Text | None) -> Matches:
         if self.sparse_selection is None:
@@ -156,9 +191,9 @@ class CrossNet(nn.Module):
     def _choose(
         self, selection: TokenSelection, patches: Tensor, captions: int, guides: list[Tensor]
     ) -> Choice:
-        """Score and decide for all pairs; small tensors, so they are not chunked.
+        """Score and decide for all pairs at once.
 
-        The noise of `gumbel_ste` is drawn here for all pairs: it must not depend on the chunks.
+        The noise of `gumbel_ste` is drawn here: in training it must not depend on the chunks.
         """
         tokens = patches.unsqueeze(1)
         with selection_context(self.config):
@@ -207,8 +242,7 @@ class CrossNet(nn.Module):
 
     def _chunks(self, images: int, text: Text) -> Iterator[tuple[list[int], int, int]]:
         """Captions to score together, their shortest and longest length; like lengths share a chunk."""
-        pairs = self.matching.chunk or (PAIRS_ON_GPU if text.words.is_cuda else PAIRS_ON_CPU)
-        size = max(1, pairs // images)
+        size = max(1, self._pairs(text.words) // images)
         lengths = text.lengths.tolist()
         ranked = sorted(range(len(lengths)), key=lengths.__getitem__)
         for start in range(0, len(ranked), size):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 # Logits of one image that differ by more than this could underflow when a caption drops the largest.
 SAFE_SPREAD = 60.0
+IMAGES_AT_ONCE = 16  # through the aggregation's network at evaluation
 
 
 class Choice(NamedTuple):
@@ -53,7 +54,7 @@ class Images:
 
     def __init__(self, net: CrossNet, tokens: Tensor) -> None:
         self.net = net
-        self.patches = tokens[:, 1:] if net.class_token else tokens
+        self.patches = tokens[:, 1:].contiguous() if net.class_token else tokens
         self.classes = F.normalize(tokens[:, :1], dim=-1) if net.class_token else None
         # Inside no_grad the published selection also gathers: patches get no gradient through it.
         inside = net.config.enabled and net.config.no_grad == "selection"
@@ -67,7 +68,11 @@ class Images:
         themselves, and False.
         """
         if id(network) not in self._weights:
-            logits = network(self.selectable).transpose(1, 2) * scale.squeeze()
+            # In blocks, so that the normalised patches do not all lie in memory at once.
+            blocks = self.selectable.split(
+                len(self.selectable) if torch.is_grad_enabled() else IMAGES_AT_ONCE
+            )
+            logits = torch.cat([network(b).transpose(1, 2) for b in blocks]) * scale.squeeze()
             largest = logits.detach().amax(-1, keepdim=True)
             safe = bool((largest - logits.detach().amin(-1, keepdim=True)).amax() < SAFE_SPREAD)
             self._weights[id(network)] = ((logits - largest).exp() if safe else logits), safe

@@ -144,6 +144,19 @@ def test_chunks_do_not_change_the_noise_or_the_result() -> None:
                 torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("chunk", [1, None])
+def test_evaluation_goes_through_captions_in_groups(form: dict[str, Any], chunk: int | None) -> None:
+    net = build({}, {**form, "chunk": chunk}).eval()
+    leaves = inputs(net)
+    whole = net(*leaves)
+    with torch.no_grad():  # with chunk 1, eight pairs are selected for at once: two captions
+        grouped = net(*leaves)
+    torch.testing.assert_close(grouped.similarity, whole.similarity, rtol=1e-12, atol=1e-12)
+    assert torch.equal(grouped.sparse_decision, whole.sparse_decision)
+    assert (grouped.dense_decision is None) == (whole.dense_decision is None)
+
+
 def test_a_pair_does_not_know_the_other_pairs() -> None:
     net = build({}, {})
     images, words, lengths, dense, dense_lengths = inputs(net)
