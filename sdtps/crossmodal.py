@@ -41,12 +41,20 @@ from sdtps.selection import (
 )
 from sdtps.visual_tokens import Choice, Images, VisualTokens, selection_context
 
-# Pairs scored at once where the configuration does not say: what suits a CPU's cache; what fills a GPU
-# without taking more of its memory than one caption of the loop does, or, where activations are kept
-# for a backward pass, what takes the fewest kernels.
+# Pairs scored at once where the configuration does not say: what suits a CPU's cache; on a GPU what fits
+# these bytes, or, where activations are kept for a backward pass anyway, what takes the fewest kernels.
 PAIRS_ON_CPU = 64
-PAIRS_ON_GPU = 2048
+BYTES_ON_GPU = 256 * 2**20
 PAIRS_IN_TRAINING = 16384
+# Selecting takes far less memory a pair than scoring: so many times the pairs are selected for at once.
+SELECTED_AT_ONCE = 8
+
+
+def pairs_in(size: int, patches: int, tokens: int, width: int, words: int) -> int:
+    """How many pairs can be scored in `size` bytes: N patches, R tokens made of them, C, L words."""
+    # Products or mixtures, the mixtures' weights on their way, cosines; all float32.
+    floats = min(words * patches, 2 * tokens * width) + 3 * tokens * patches + 2 * tokens * words
+    return max(1, size // (4 * floats))
 
 
 class Matches(NamedTuple):
@@ -108,6 +116,7 @@ class CrossNet(nn.Module):
         self.sparse_selection: TokenSelection | None = None
         self.dense_selection: TokenSelection | None = None
         self.aggregation: TokenAggregation | DualTokenAggregation | None = None
+        outputs = 0
         if sdtps.enabled:
             self.sparse_selection = TokenSelection(sdtps, width)
             if matching.form != "laps":
@@ -117,6 +126,7 @@ class CrossNet(nn.Module):
                 dual = sdtps.aggregation == "dual" and matching.form == "paper"
                 kind = DualTokenAggregation if dual else TokenAggregation
                 self.aggregation = kind(sdtps, width, outputs)
+        self.tokens_made = patches if self.aggregation is None else outputs + 1
         self.alignment = Alignment(matching.alignment, matching.top_k)
 
     def forward(
@@ -145,7 +155,7 @@ class CrossNet(nn.Module):
             pictures = Images(self, images)
             if torch.is_grad_enabled():  # what a backward pass needs is kept anyway
                 return self._score(pictures, sparse, dense)
-            size = max(1, self._pairs(images, 8) // len(images))
+            size = max(1, SELECTED_AT_ONCE * self._pairs(pictures, words) // len(images))
             parts = [
                 self._score(
                     pictures,
@@ -156,13 +166,16 @@ class CrossNet(nn.Module):
             ]
             return Matches.joined(parts)
 
-    def _pairs(self, like: Tensor, times: int = 1) -> int:
-        """How many pairs to score at once; `times` as many for what takes less memory a pair."""
+    def _pairs(self, images: Images, words: Tensor) -> int:
+        """How many pairs to score at once."""
         if self.matching.chunk is not None:
-            return self.matching.chunk * times
-        if not like.is_cuda:
-            return PAIRS_ON_CPU * times
-        return PAIRS_IN_TRAINING if torch.is_grad_enabled() else PAIRS_ON_GPU * times
+            return self.matching.chunk
+        if not words.is_cuda:
+            return PAIRS_ON_CPU
+        if torch.is_grad_enabled():
+            return PAIRS_IN_TRAINING
+        _, n, width = images.patches.shape
+        return pairs_in(BYTES_ON_GPU, n, self.tokens_made, width, words.shape[1])
 
     def _score(self, images: Images, sparse: Text, dense: Text | None) -> Matches:
         if self.sparse_selection is None:
@@ -229,7 +242,7 @@ class CrossNet(nn.Module):
         words = F.normalize(text.words, dim=-1)
         parts: list[Tensor] = []
         sequence: list[int] = []
-        for captions, shortest, longest in self._chunks(len(visual.images.patches), text):
+        for captions, shortest, longest in self._chunks(visual.images, text):
             index = torch.tensor(captions, device=words.device)
             padding = None
             if shortest < longest:
@@ -240,9 +253,9 @@ class CrossNet(nn.Module):
         place[torch.tensor(sequence)] = torch.arange(len(sequence))
         return torch.cat(parts, dim=1)[:, place.to(words.device)]
 
-    def _chunks(self, images: int, text: Text) -> Iterator[tuple[list[int], int, int]]:
+    def _chunks(self, images: Images, text: Text) -> Iterator[tuple[list[int], int, int]]:
         """Captions to score together, their shortest and longest length; like lengths share a chunk."""
-        size = max(1, self._pairs(text.words) // images)
+        size = max(1, self._pairs(images, text.words) // len(images.patches))
         lengths = text.lengths.tolist()
         ranked = sorted(range(len(lengths)), key=lengths.__getitem__)
         for start in range(0, len(ranked), size):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sdtps import cosines, visual_tokens
+from sdtps import cosines, crossmodal, visual_tokens
 from sdtps.bench.crossnet_loop import similarity_loop
 from sdtps.config import SdtpsConfig
 from sdtps.config.retrieval import MatchingConfig
@@ -155,6 +155,13 @@ def test_evaluation_goes_through_captions_in_groups(form: dict[str, Any], chunk:
     torch.testing.assert_close(grouped.similarity, whole.similarity, rtol=1e-12, atol=1e-12)
     assert torch.equal(grouped.sparse_decision, whole.sparse_decision)
     assert (grouped.dense_decision is None) == (whole.dense_decision is None)
+
+
+def test_pairs_scored_at_once_follow_from_the_memory_they_take() -> None:
+    few = crossmodal.pairs_in(256 * 2**20, patches=196, tokens=41, width=512, words=96)
+    many = crossmodal.pairs_in(256 * 2**20, patches=49, tokens=24, width=512, words=96)
+    assert 1000 < few < 2000 < 5000 < many
+    assert crossmodal.pairs_in(1, patches=196, tokens=41, width=512, words=96) == 1
 
 
 def test_a_pair_does_not_know_the_other_pairs() -> None:
