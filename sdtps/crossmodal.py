@@ -41,8 +41,8 @@ from sdtps.selection import (
 )
 from sdtps.visual_tokens import Choice, Images, VisualTokens, selection_context
 
-# Pairs scored at once where the configuration does not say: what suits a CPU's cache; on a GPU what fits
-# these bytes, or, where activations are kept for a backward pass anyway, what takes the fewest kernels.
+# Pairs scored at once where the configuration does not say: what suits a CPU's cache; on a GPU what
+# fits these bytes, or, where activations are kept for a backward pass anyway, the fewest kernels.
 PAIRS_ON_CPU = 64
 BYTES_ON_GPU = 256 * 2**20
 PAIRS_IN_TRAINING = 16384
