@@ -172,19 +172,14 @@ class VisualTokens:
 
     def _gathered(self, captions: Tensor) -> Tensor:
         """Normalised tokens (B, T, V, C) of each pair, made as the published modules make them."""
-        net = self.net
+        net, patches = self.net, self.images.selectable.unsqueeze(1)
+        selection = net.sparse_selection  # scores are given: any branch's selection does
+        assert selection is not None
         chosen: list[Selection] = []
-        for selection, choice in zip(
-            (net.sparse_selection, net.dense_selection), self.branches, strict=False
-        ):
-            assert selection is not None
+        for choice in self.branches:
             uniform = None if choice.uniform is None else choice.uniform[:, captions]
             with selection_context(net.config):
-                chosen.append(
-                    selection.select(
-                        self.images.selectable.unsqueeze(1), choice.score[:, captions], uniform
-                    )
-                )
+                chosen.append(selection.select(patches, choice.score[:, captions], uniform))
         return F.normalize(merge(net.aggregation, chosen), dim=-1)
 
 
