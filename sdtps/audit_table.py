@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 from sdtps.audit import Audit, Examination, ratio
@@ -36,13 +38,14 @@ def show(audit: Audit, console: Console) -> None:
     table = Table(
         title=f"Gradients at initialisation, as multiples of {audit.baseline}'s",
         caption="none: no path · 0: exactly zero · inf: not finite · blank: no such part",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
     )
     table.add_column("variant", no_wrap=True)
     for part in parts:
-        table.add_column(COLUMNS[part], justify="right")
-    table.add_column("patch cosine", justify="right")
-    table.add_column("untrained %", justify="right")
-    table.add_column("fp16 steps skipped", justify="right")
+        table.add_column(COLUMNS[part].replace(" ", "\n"), justify="right", no_wrap=True)
+    for heading in ("patch\ncosine", "untrained\n%", "fp16 steps\nskipped"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for name, examined in audit.examinations.items():
         look = examined.initial
         direction = cosine(look.patch_gradient, base.initial.patch_gradient)
@@ -53,7 +56,11 @@ def show(audit: Audit, console: Console) -> None:
             f"{100 * look.without_gradient:.1f}",
             _skipped(examined),
         )
-    console.print(table)
+    # A number cut short is worse than a line that a narrow terminal wraps.
+    needed = Measurement.get(console, console.options.update(width=1000), table).maximum
+    width, console.width = console.width, max(needed, console.width)
+    console.print(table, crop=False)
+    console.width = width
     for whose, finding in grouped(audit.findings):
         label = f"[{_STYLE[finding.severity]}]{finding.severity}[/]"
         console.print(f"{label} [bold]{escape(whose)}[/]: {escape(finding.text)}")
