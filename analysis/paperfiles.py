@@ -125,6 +125,7 @@ def _glue(built: Built, studies: Sequence[Study], others: Sequence[Study]) -> No
 def _for_template(study: Study) -> dict[str, Any]:
     return {
         "name": Tex(study.name),
+        "plain_name": study.name,
         "title": study.title,
         "notes": study.notes,
         "tables": [Tex(file_name(study, t.name)) for t in study.tables],
