@@ -81,7 +81,7 @@ def read(folder: Path) -> Claim | None:
     try:
         content = file.read_bytes()
         age = time.time() - file.stat().st_mtime if not content else 0.0
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
     claim = parse(content)
     if claim is None:
@@ -149,7 +149,7 @@ def _locked(folder: Path, held: Claim) -> Iterator[Path | None]:
     file = RunFolder(folder).claim_file
     try:
         stream = file.open("r+b")
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         yield None
         return
     with stream:

@@ -88,7 +88,7 @@ def read(folder: Path, submission: str) -> Attempts:
     try:
         with open(attempts_file(folder), encoding="utf-8", errors="replace") as stream:
             text = stream.read()
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return Attempts()
     starts: list[Start] = []
     ends: list[End] = []

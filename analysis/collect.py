@@ -209,12 +209,14 @@ def state_of(folder: RunFolder, now: float) -> tuple[str, dict[str, Any]]:
     if folder.result_file.exists():
         return "completed", status
     state = status.get("state")
-    if state == "running" and now - float(status.get("heartbeat") or 0.0) > SILENT_SECONDS:
+    if state == "running" and now - (_amount(status.get("heartbeat")) or 0.0) > SILENT_SECONDS:
         return "lost", status
     if state == "completed":  # it said so and left no result: it was stopped in between
         return "lost", status
     if state:
         return str(state), status
+    if folder.status_file.exists():
+        return "lost", {"reason": "status.json cannot be read"}
     return ("queued" if folder.claim_file.exists() else "missing"), status
 
 
@@ -222,15 +224,15 @@ def _record(source: _Source, rows: MetricRows, now: float, runs_dir: Path) -> di
     folder = source.folder
     state, status = state_of(folder, now)
     run = folder.run() if state != "missing" or folder.path.exists() else {}
-    code, environment, data = (run.get(k) or {} for k in ("code", "environment", "data"))
+    code, environment, data = (_mapping(run.get(k)) for k in ("code", "environment", "data"))
     notes: list[str] = []
     result = folder.result() if state == "completed" else None
-    if state == "completed" and result is None:
-        state = "failed"
+    if state == "completed" and not _whole(result):
+        state, result = "failed", None
         status = {**status, "reason": "result.json cannot be read"}
     result = result or {}
     best, final = result.get("best") or {}, result.get("final") or {}
-    attempts = run.get("attempts") or []
+    attempts = [a for a in run.get("attempts") or () if isinstance(a, dict)]
     if rows.torn:
         notes.append(f"{rows.torn} unreadable lines in metrics.jsonl")
     if rows.blocks and state != "missing" and not run:
@@ -248,19 +250,19 @@ def _record(source: _Source, rows: MetricRows, now: float, runs_dir: Path) -> di
         "code": code.get("digest"),
         "commit": code.get("commit"),
         "dirty": bool(code.get("dirty")),
-        "attempt": result.get("attempt", status.get("attempt")),
+        "attempt": _count(result.get("attempt", status.get("attempt"))),
         "attempts": len(attempts) or None,
-        "epoch": status.get("epoch"),
-        "step": status.get("step"),
+        "epoch": _count(status.get("epoch")),
+        "step": _count(status.get("step")),
         "reason": status.get("reason"),
-        "best_epoch": best.get("epoch"),
-        "final_epoch": final.get("epoch"),
+        "best_epoch": _count(best.get("epoch")),
+        "final_epoch": _count(final.get("epoch")),
         "selected_on": result.get("selected_on"),
-        "train_seconds": result.get("train_seconds"),
+        "train_seconds": _amount(result.get("train_seconds")),
         "wall_seconds": _wall_seconds(attempts, status),
-        "peak_memory_mib": result.get("peak_memory_mib"),
-        "images_per_s": result.get("images_per_s"),
-        "parameters": run.get("parameters"),
+        "peak_memory_mib": _amount(result.get("peak_memory_mib")),
+        "images_per_s": _amount(result.get("images_per_s")),
+        "parameters": _count(run.get("parameters")),
         "gpu": _gpu(environment),
         "host": environment.get("host") or (attempts[-1].get("host") if attempts else None),
         "generated_data": bool(data.get("generated")),
@@ -272,6 +274,28 @@ def _record(source: _Source, rows: MetricRows, now: float, runs_dir: Path) -> di
             if name not in _NOT_A_SCORE and isinstance(value, (int, float)):
                 record[f"{prefix}/{name}"] = float(value)
     return record
+
+
+# A file that somebody edited, or another program wrote, may hold anything: what has not the type that
+# runs write is absent, not an error.
+
+
+def _whole(result: dict[str, Any] | None) -> bool:
+    return result is not None and all(
+        isinstance(result.get(key) or {}, dict) for key in ("best", "final")
+    )
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and abs(value) < 2**63 else None
+
+
+def _amount(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) else None
 
 
 def _gpu(environment: dict[str, Any]) -> str | None:
@@ -289,7 +313,7 @@ def _wall_seconds(attempts: list[dict[str, Any]], status: dict[str, Any]) -> flo
     for attempt in attempts:
         start, end = _seconds(attempt.get("started")), _seconds(attempt.get("ended"))
         if end is None and attempt is attempts[-1]:
-            end = status.get("heartbeat")
+            end = _amount(status.get("heartbeat"))
         if start is not None and end is not None:
             total += max(0.0, float(end) - start)
     return total if attempts else None

@@ -159,7 +159,10 @@ def describe(where: str, runs_dir: Path) -> dict[str, Any]:
     run = folder.run()
     code, environment = run.get("code") or {}, run.get("environment") or {}
     attempts = run.get("attempts") or []
-    result = folder.result() or {}
+    result = folder.result()
+    if state == "completed" and result is None:
+        state, status = "failed", {**status, "reason": "result.json cannot be read"}
+    result = result or {}
     logs = [folder.log_file, *sorted(folder.submitit_folder.glob("**/*_log.err"))]
     return {
         "run": str(folder.path),
@@ -172,7 +175,7 @@ def describe(where: str, runs_dir: Path) -> dict[str, Any]:
         "commit": code.get("commit"),
         "dirty": code.get("dirty"),
         "code": code.get("digest"),
-        "diff": _diff(folder, code),
+        "diff": _diff(folder, run),
         "host": environment.get("host") or (attempts[-1].get("host") if attempts else None),
         "gpu": _word(environment.get("gpu")),
         "jobs": [a["job_id"] for a in attempts if a.get("job_id")],
@@ -182,18 +185,15 @@ def describe(where: str, runs_dir: Path) -> dict[str, Any]:
         "data": run.get("data"),
         "imported": run.get("imported"),
         "config": str(folder.config_file),
-        "logs": [str(path) for path in logs if path.exists()],
+        "logs": [str(path) for path in logs if path.is_file()],
     }
 
 
-def _diff(folder: RunFolder, code: dict[str, Any]) -> str | None:
-    """Where the uncommitted difference of a dirty run is, if it was recorded."""
-    if not code.get("dirty"):
+def _diff(folder: RunFolder, run: dict[str, Any]) -> str | None:
+    """Where the uncommitted difference of a run's sources is; None for a run of committed code."""
+    if not (run.get("code") or {}).get("dirty"):
         return None
-    files = sorted(folder.path.glob("*.diff")) + sorted(folder.path.glob("*.patch"))
-    if files:
-        return str(files[0])
-    return f"{folder.run_file} (key code.diff)" if code.get("diff") else "not recorded"
+    return f"{folder.run_file} (key diff)" if run.get("diff") else "none in sdtps/"
 
 
 def _word(gpu: Any) -> str | None:
@@ -241,11 +241,14 @@ def _show(found: Behind, runs: Sequence[dict[str, Any]]) -> None:
         words = (run["run"], state, commit, run["host"], run["gpu"] or "none", ", ".join(run["jobs"]))
         table.add_row(*(_safe(str(w or "")) for w in words), _safe("\n".join(run["logs"])))
     console.print(table)
-    for run in runs:
-        if run["diff"]:
-            console.print(f"  uncommitted difference: {_safe(run['diff'])}")
+    differences = dict.fromkeys(run["diff"] for run in runs if run["diff"])
+    for where in differences:
+        console.print(f"  uncommitted difference: {_safe(where)}")
     if lines := rerun(runs):
-        console.print("Run exactly these again:")
+        near = "not recorded" in differences
+        console.print(
+            "Run these again, but for that difference:" if near else "Run exactly these again:"
+        )
         for line in lines:
             console.print(f"  {line}", markup=False, soft_wrap=True)
 

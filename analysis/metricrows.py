@@ -46,17 +46,22 @@ class MetricRows:
 
     blocks: tuple[Block, ...]
     events: tuple[dict[str, Any], ...]  # rows of kind `event`: their values need not be numbers
-    torn: int  # lines that are no JSON object
+    torn: int  # lines that are no JSON object, or no row of ours
 
 
 def read(path: Path) -> MetricRows:
     """The rows of a metrics.jsonl; a missing file is a run that has logged nothing."""
     try:
         content = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return MetricRows((), (), 0)
     rows, torn = _parse(content)
-    blocks = _blocks(rows)
+    try:
+        blocks = _blocks(rows)
+    except (ValueError, TypeError, AttributeError):
+        sound = [_plain(row) for row in rows if _sound(row)]
+        torn += len(rows) - len(sound)
+        rows, blocks = sound, _blocks(sound)
     if not _clean(blocks):
         rows = resolve_attempts(rows)
         blocks = _blocks(rows)
@@ -78,6 +83,8 @@ def _blocks(rows: list[dict[str, Any]]) -> tuple[Block, ...]:
     for row in rows:
         kinds.setdefault(row.get("kind", ""), []).append(row)
     kinds.pop("event", None)
+    if not all(isinstance(kind, str) for kind in kinds):
+        raise TypeError("a row without a kind")
     return tuple(block for kind, members in kinds.items() for block in _of_kind(kind, members))
 
 
@@ -132,6 +139,24 @@ def _parse(content: bytes) -> tuple[list[dict[str, Any]], int]:
     return rows, torn
 
 
+def _sound(row: dict[str, Any]) -> bool:
+    """Whether a row says what it is and where it belongs, as `RunFolder.append_metrics` writes it."""
+    place = [row.get(key, 0) for key in POSITION]
+    return (
+        isinstance(row.get("kind"), str)
+        and all(type(at) is int and abs(at) < 2**31 for at in place)
+        and isinstance(row.get("nonfinite") or {}, dict)
+    )
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """The row without values that are no numbers; events keep theirs."""
+    if row["kind"] == "event":
+        return row
+    names = {*NOT_A_METRIC, *_metrics(row)}
+    return {key: value for key, value in row.items() if key in names}
+
+
 def _metrics(row: dict[str, Any]) -> tuple[str, ...]:
     """Keys with a number; null is a number that was not finite."""
     return tuple(
@@ -149,7 +174,10 @@ def _block(kind: str, rows: list[dict[str, Any]]) -> Block:
     else:  # raises KeyError where a row lacks a key of the first
         flat = chain.from_iterable(map(itemgetter(*POSITION, *names), rows))
         table = np.fromiter(flat, np.float64, count * width).reshape(count, width)
-    attempt, epoch, step = table[:, : len(POSITION)].T.astype(np.int32)
+    place = table[:, : len(POSITION)].T
+    if not (np.abs(place) < 2**31).all():  # false for NaN too
+        raise ValueError("a row without a place")
+    attempt, epoch, step = place.astype(np.int32)
     return Block(kind, attempt, epoch, step, names, table[:, len(POSITION) :])
 
 

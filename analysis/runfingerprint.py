@@ -13,10 +13,10 @@ def fingerprint(study_folder: Path) -> str:
         digest.update(folder.name.encode())
         result, status = folder / "result.json", folder / "status.json"
         metrics = folder / "metrics.jsonl"
-        if result.exists():
+        if result.is_file():
             digest.update(result.read_bytes())
-        elif status.exists():
+        elif status.is_file():
             digest.update(status.read_bytes())
-        if metrics.exists():
+        if metrics.is_file():
             digest.update(str(metrics.stat().st_size).encode())
     return digest.hexdigest()[:16]

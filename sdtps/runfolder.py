@@ -32,6 +32,8 @@ from sdtps.errors import RunError
 # scheduler ...) are told by ablations/status.py from the scheduler and the heartbeat's age.
 RunState = Literal["running", "requeued", "completed", "diverged", "failed", "cancelled"]
 HEARTBEAT_SECONDS = 15.0
+# Nothing to read there; a file that may not be read is another matter, and an error.
+_NO_FILE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml's is ten times as fast
 
 
@@ -155,9 +157,9 @@ class RunFolder:
         selected_on (split), train_seconds, peak_memory_mib, steps, images_per_s.
 
         Raises:
-            RunError: the run has a result already.
+            RunError: the run has a result already. One that cannot be read is none, and is replaced.
         """
-        if self.result_file.exists():
+        if self.result() is not None:
             raise RunError(f"{self.result_file}: exists already; a run completes once")
         atomic.write_json(self.result_file, dict(result))
 
@@ -198,7 +200,7 @@ class RunFolder:
     def _lines(self) -> list[tuple[int, dict[str, Any] | None]]:
         try:
             text = self.metrics_file.read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
+        except _NO_FILE:
             return []
         rows: list[tuple[int, dict[str, Any] | None]] = []
         for number, line in enumerate(text.split("\n"), start=1):
@@ -206,7 +208,7 @@ class RunFolder:
                 continue
             try:
                 row = json.loads(line)
-            except json.JSONDecodeError:
+            except (ValueError, RecursionError):
                 row = None
             rows.append((number, row if isinstance(row, dict) else None))
         return rows
@@ -238,7 +240,7 @@ def _place(row: dict[str, Any]) -> tuple[int, bool]:
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError, UnicodeDecodeError):
+    except (*_NO_FILE, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
