@@ -39,6 +39,11 @@ def guarded(handler: Callable[[argparse.Namespace], int], arguments: argparse.Na
     except BrokenPipeError:  # the reader of a pipe has seen enough
         sys.stderr.close()
         return 0
+    except OSError as error:  # a folder that may not be read, a full disk
+        if error.filename is None:
+            raise
+        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
 
 
 def add_study_arguments(parser: argparse.ArgumentParser) -> None:
