@@ -86,14 +86,22 @@ def load_study(path: Path | str, *, data_root: Path | str | None = None) -> Stud
         ManifestError: every mistake at once, each with file, line and the nearest allowed word.
     """
     path = Path(path)
-    if not path.exists() and (near := sorted(str(p) for p in path.parent.glob("*.yaml"))):
-        raise ManifestError(f"{path}: no such study. {did_you_mean(str(path), near)}")
+    if not path.exists() and (near := _studies_near(path)):
+        # `gumbel` and `gumbel.yml` are meant as `ablations/gumbel.yaml`
+        meant = next((name for name in near if Path(name).stem == path.stem), str(path))
+        raise ManifestError(f"{path}: no such study. {did_you_mean(meant, near)}")
     source = Source.read(path)
     tree = source.document.data
     if not isinstance(tree, dict):
         keys = ", ".join([*_Header.model_fields, *_SECTIONS])
         raise ManifestError(f"{path}: a study is a mapping with keys {keys}; found {shown(tree)}")
     return _Reader(path, source, tree, data_root).study()
+
+
+def _studies_near(path: Path) -> list[str]:
+    """Manifests beside `path`, or where studies are kept if there is none."""
+    found = (sorted(map(str, folder.glob("*.yaml"))) for folder in (path.parent, Path("ablations")))
+    return next(filter(None, found), [])
 
 
 class _Reader:
