@@ -99,9 +99,11 @@ def load_study(path: Path | str, *, data_root: Path | str | None = None) -> Stud
 
 
 def _studies_near(path: Path) -> list[str]:
-    """Manifests beside `path`, or where studies are kept if there is none."""
-    found = (sorted(map(str, folder.glob("*.yaml"))) for folder in (path.parent, Path("ablations")))
-    return next(filter(None, found), [])
+    """Manifests beside `path`; for a bare name where studies are kept, if there is none here."""
+    here = sorted(map(str, path.parent.glob("*.yaml")))
+    return here or (
+        sorted(map(str, Path("ablations").glob("*.yaml"))) if path.name == str(path) else []
+    )
 
 
 class _Reader:

@@ -293,12 +293,21 @@ def test_selection_of_variants_and_seeds(load: Load) -> None:
         select(study, ["gumbl"], [7])
 
 
-def test_a_study_that_is_not_there_is_compared_with_those_that_are(load: Load, tmp_path: Path) -> None:
+def test_a_study_that_is_not_there_is_compared_with_those_that_are(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     load(HEAD + VARIANTS)
     with pytest.raises(ManifestError, match=r"no such study. Did you mean '.*small\.yaml'"):
         load_study(tmp_path / "smal.yaml")
     with pytest.raises(ManifestError, match="No such file"):
         load_study(tmp_path / "nowhere" / "small.yaml")
+    (tmp_path / "ablations").mkdir()
+    (tmp_path / "small.yaml").rename(tmp_path / "ablations" / "small.yaml")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ManifestError, match=r"small: no such study. Did you mean 'ablations/small\.yaml'"
+    ):
+        load_study("small")
 
 
 @pytest.mark.parametrize("text", ["", "- 1\n", "3\n", "a: [\n", "a: b: c\n"])
