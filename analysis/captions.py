@@ -72,7 +72,8 @@ def notes(collected: Collected, study: Study, rows: Iterable[Outcome]) -> tuple[
     for row in rows:
         if why := row.explanation():
             by_text.setdefault(why, []).append(row.label)
-    sentences += [f"{', '.join(labels)}: {why}." for why, labels in by_text.items()]
+    # Labels have commas of their own, and a table may name a variant in several rows.
+    sentences += [f"{'; '.join(dict.fromkeys(names))}: {why}." for why, names in by_text.items()]
     if imported := [row.label for row in rows if row.imported]:
         which = f": {', '.join(imported)}" if len(imported) < len(rows) else ""
         sentences.append(f"Imported from other people's logs{which}.")

@@ -70,7 +70,7 @@ def command(arguments: argparse.Namespace) -> int:
             console.print(f"[red]{finding.kind}[/]  {_plain(finding.where)}: {_plain(finding.text)}")
             console.print(f"    {_plain(finding.repair)}")
         console.print(
-            f"[red]{len(findings)} findings[/]"
+            f"[red]{len(findings)} finding{'s' * (len(findings) > 1)}[/]"
             if findings
             else "[green]The paper says what the runs say.[/]"
         )
