@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from planted import CODE, hard_study, plant_hard
+from planted import CODE, hard_study, plant, plant_hard
 
 from analysis.__main__ import COMMANDS, main
 from analysis.explain import ExplainError, describe, find, rerun
@@ -98,3 +98,12 @@ def test_help_loads_neither_torch_nor_matplotlib():
         "sys.exit(bool({'torch', 'matplotlib', 'pandas'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+def test_an_uncommitted_difference_is_pointed_at(tmp_path):
+    study = hard_study()
+    dirty = {**CODE, "dirty": True}
+    plant(tmp_path, study, "none", 0, code=dirty, diff="- a\n+ b")
+    plant(tmp_path, study, "none", 1, code=dirty)
+    first, second = (describe(str(r.folder(tmp_path)), tmp_path) for r in study.runs()[:2])
+    assert first["diff"].endswith("run.json (key diff)") and second["diff"] == "none in sdtps/"
