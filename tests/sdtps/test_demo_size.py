@@ -1,4 +1,4 @@
-"""DeMo's ablation at full size has the parameter counts that DeMo reports (in millions, within 0.1 %)."""
+"""DeMo's ablation at full size has the parameter counts that it reports (millions, within 0.1 %)."""
 
 from __future__ import annotations
 
