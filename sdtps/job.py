@@ -34,6 +34,8 @@ def execute(path: Path | str, *, max_steps: int | None = None) -> str:
         Anything a run can raise; status.json says `failed` first, with kind (oom, error) and reason.
     """
     folder = RunFolder(path)
+    if not folder.config_file.is_file():
+        raise RunError(f"{path}: no run folder (it has no config.yaml); submit.py makes them")
     if folder.result() is not None:
         return "completed"
     config = folder.config()

@@ -7,6 +7,7 @@ one), or a Hugging Face folder with model.safetensors or pytorch_model.bin. Noth
 from __future__ import annotations
 
 import os
+import pickle
 import zipfile
 from pathlib import Path
 
@@ -56,6 +57,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         if _is_torchscript(path):
             return dict(torch.jit.load(path, map_location="cpu").state_dict())
         content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:  # torch's own text advises to read it unsafely
+        raise WeightsError(
+            f"{path}: not a readable weight file: it holds more than tensors in plain containers, "
+            "which could run code while it is read. Save the model's state_dict() alone, or as "
+            "safetensors."
+        ) from None
     except Exception as error:  # the readers raise whatever a broken byte leads them to
         raise WeightsError(
             f"{path}: not a readable weight file ({type(error).__name__}: {str(error)[:200]})"

@@ -217,6 +217,14 @@ def test_a_file_that_is_no_weights_is_named(tmp_path: Path) -> None:
         read_tensors(tmp_path / "x.pt")
 
 
+def test_a_file_with_code_in_it_is_refused_without_advice_to_trust_it(tmp_path: Path) -> None:
+    torch.save({"weight": torch.ones(1), "path": tmp_path}, tmp_path / "x.pt")
+    with pytest.raises(WeightsError) as told:
+        read_tensors(tmp_path / "x.pt")
+    assert "could run code" in str(told.value)
+    assert "weights_only" not in str(told.value)
+
+
 def test_a_relative_name_is_looked_up_in_the_weights_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
