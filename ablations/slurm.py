@@ -5,7 +5,6 @@ An answer is one of three: it worked, it was refused (in the scheduler's own wor
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 import shutil
@@ -207,7 +206,7 @@ def squeue(name: str | None = None) -> dict[str, JobInfo]:
     Raises:
         NoAnswer: squeue failed or timed out.
     """
-    command = ["squeue", "--noheader", "--array", "--states=all", f"--user={getpass.getuser()}"]
+    command = ["squeue", "--noheader", "--array", "--states=all", f"--user={os.getuid()}"]
     command += [f"--name={name}"] if name else []
     command += ["--Format=" + ",".join(f"{field}:|" for field in _FIELDS)]
     jobs = {}

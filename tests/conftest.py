@@ -1,9 +1,12 @@
-"""What all tests share: small thread counts, and no silent skipping in continuous integration."""
+"""What all tests share: few threads, temporary files in memory, no silent skipping in CI."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +15,22 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Markers whose tests can run wherever the Makefile could set up the machine. `gpu` is not among them.
 ALWAYS_RUN_IN_CI = ("slurm", "latex", "browser")
+
+# Tests write and remove some ten thousand small files; a disk that is told of every removal takes
+# longer for that than the tests do. Where there is room, temporary files lie in memory.
+MEMORY = Path("/dev/shm")
+MEMORY_NEEDED = 4 * 2**30  # bytes
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Put this session's temporary folders into memory, unless it was told where to put them."""
+    told = config.getoption("basetemp", None) or "TMPDIR" in os.environ
+    if told or not os.access(MEMORY, os.W_OK) or shutil.disk_usage(MEMORY).free < MEMORY_NEEDED:
+        return
+    folder = tempfile.mkdtemp(prefix="sdtps-tests-", dir=MEMORY)
+    os.environ["TMPDIR"] = folder
+    tempfile.tempdir = None  # asked for again, it is read from the environment
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 @pytest.hookimpl(wrapper=True)

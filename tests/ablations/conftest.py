@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from ablations import slurm
@@ -14,3 +16,9 @@ __all__ = ["fakes"]
 def _short_lookups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking for a job by its name repeatedly need not take a test's time."""
     monkeypatch.setattr(slurm, "LOOKUP_PAUSES", (0, 0, 0))
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests kill processes, not the machine: what is written need not be on the disk yet."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
