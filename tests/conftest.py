@@ -28,6 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if told or not os.access(MEMORY, os.W_OK) or shutil.disk_usage(MEMORY).free < MEMORY_NEEDED:
         return
     folder = tempfile.mkdtemp(prefix="sdtps-tests-", dir=MEMORY)
+    Path(folder).chmod(0o1777)  # as /tmp is: MariaDB runs as a user of its own
     os.environ["TMPDIR"] = folder
     tempfile.tempdir = None  # asked for again, it is read from the environment
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))

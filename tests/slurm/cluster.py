@@ -250,7 +250,13 @@ class Cluster:
         if not data.exists():
             data.mkdir()
             shutil.chown(data, "mysql", "mysql")
-            self._check("mariadb-install-db", "--no-defaults", "--user=mysql", f"--datadir={data}")
+            self._check(
+                "mariadb-install-db",
+                "--no-defaults",
+                "--user=mysql",
+                f"--datadir={data}",
+                f"--tmpdir={data}",
+            )
         log = (self.folder / "mariadbd.log").open("ab")
         process = subprocess.Popen(
             [
