@@ -215,7 +215,7 @@ def test_the_command_line_prints_errors_without_a_traceback(tmp_path: Path) -> N
         cwd=Path(__file__).parents[2],
         check=False,
     )
-    assert done.returncode == 2 and "cannot be read" in done.stderr
+    assert done.returncode == 2 and "no run folder" in done.stderr
     assert "Traceback" not in done.stderr
 
 
