@@ -113,11 +113,14 @@ def prepare_torch(config: Config) -> Any:
     """
     import torch
 
+    from sdtps.locations import cache_root
     from sdtps.memory import keep_freed_memory
 
     settings = config.train
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
+    if settings.compile:  # what one run has compiled, the next of this machine loads
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_root() / "compiled"))
     wants_gpu = settings.device == "cuda" or (settings.device == "auto" and torch.cuda.is_available())
     torch.use_deterministic_algorithms(not wants_gpu)
     # Deterministic mode also fills new memory, against reads of what nobody wrote; we have none.

@@ -126,7 +126,7 @@ def worth(runs: Iterable[RunFolder], metric: str = "rsum") -> Worth | None:
 
     Against `none` where the runs have it, else against `shuffled`; None where there are no such runs.
     """
-    rows = [result["best"] for run in runs if (result := run.result()) is not None]
+    rows = [best for run in runs if (best := (run.result() or {}).get("best"))]
     modes: tuple[DenseText, ...] = ("none", "shuffled")
     for against in modes:
         names = (f"{metric}@own", f"{metric}@{against}")

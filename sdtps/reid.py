@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from sdtps import distributed
 from sdtps.backbones import build_backbone
 from sdtps.config import ReidConfig
-from sdtps.data.generated import generate_rgbnt201, generated_name
+from sdtps.data.generated import generate_rgbnt201, generated_name, image_count
 from sdtps.data.reid_cache import CachedBatches, CachedTestBatches
 from sdtps.data.reid_folders import ReidDataset, Sample, read_dataset
 from sdtps.data.reid_images import JpegBatches, JpegTestBatches, ReidBatch
@@ -259,5 +259,7 @@ def load_data(config: ReidConfig) -> tuple[ReidDataset, dict[str, Any] | None]:
         return read_dataset(data.dataset, data_root(data.root)), None
     parent = cache_root() if data.root is None else Path(data.root)
     root = parent / generated_name(data.generate, data.height, data.width)
-    generate_rgbnt201(data.generate, data.height, data.width, root)
+    # A process costs a second to start: only where each has about a thousand images to write.
+    processes = min(data.workers, image_count(data.generate) // 1000) or 1
+    generate_rgbnt201(data.generate, data.height, data.width, root, processes=processes)
     return read_dataset(data.dataset, root), data.generate.model_dump()

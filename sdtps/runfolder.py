@@ -116,10 +116,11 @@ class RunFolder:
         """
         self.path.mkdir(parents=True, exist_ok=True)
         text = yaml.dump(resolved(config), Dumper=_DUMPER, sort_keys=False, allow_unicode=True)
-        if not self.config_file.exists() or self.config_file.read_text(encoding="utf-8") != text:
+        if not self.config_file.exists() or self.config_file.read_bytes() != text.encode():
             atomic.write_text(self.config_file, text)
-        if not self.run_file.exists():
-            atomic.write_json(self.run_file, dict(run))
+        written = self.run()
+        if "seed" not in written:  # new, or torn: without its seed nothing can run it
+            atomic.write_json(self.run_file, {**written, **run})
 
     # -- written by the run ---------------------------------------------------------------------
 
@@ -171,15 +172,26 @@ class RunFolder:
 
     def run(self) -> dict[str, Any]:
         """run.json, or an empty dictionary where it is missing or torn."""
-        return _read_json(self.run_file) or {}
+        row = _typed(_read_json(self.run_file) or {}, _IN_RUN)
+        if "attempts" in row:
+            row["attempts"] = [a for a in row["attempts"] or () if isinstance(a, dict)]
+        return row
 
     def status(self) -> dict[str, Any] | None:
         """status.json, or None where it is missing or torn."""
-        return _read_json(self.status_file)
+        row = _read_json(self.status_file)
+        return None if row is None else _typed(row, _IN_STATUS)
 
     def result(self) -> dict[str, Any] | None:
-        """result.json, or None: not completed."""
-        return _read_json(self.result_file)
+        """result.json, or None: not completed, or not what a run writes (see `damaged`)."""
+        row = _read_json(self.result_file)
+        if not row or not all(isinstance(row.get(key) or {}, dict) for key in ("best", "final")):
+            return None
+        return _typed(row, _IN_RESULT)
+
+    def damaged(self) -> bool:
+        """There is something called result.json that is no result: torn, emptied or edited."""
+        return self.result_file.exists() and self.result() is None
 
     def metrics(self) -> list[dict[str, Any]]:
         """All rows of metrics.jsonl in file order; unreadable lines are left out (see `torn_lines`)."""
@@ -235,6 +247,31 @@ def resolve_attempts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _place(row: dict[str, Any]) -> tuple[int, bool]:
     """An evaluation follows the step it evaluates, and may be all that a later attempt had to redo."""
     return row.get("step", 0), row.get("kind", "") != "train"
+
+
+# What readers count on. A file that somebody edited may hold anything: a value of another type is left
+# out, as if it had not been written.
+_NUMBER = (int, float)
+_IN_STATUS: dict[str, Any] = {
+    **dict.fromkeys(("epoch", "step", "attempt"), int),
+    **dict.fromkeys(("progress", "eta_s", "heartbeat", "stepped"), _NUMBER),
+    "state": str,
+}
+_IN_RESULT: dict[str, Any] = {"attempt": int, "select_metric": str, "train_seconds": _NUMBER}
+_IN_RUN: dict[str, Any] = {
+    "attempts": list,
+    **dict.fromkeys(("code", "environment", "slurm", "data"), dict),
+}
+
+
+def _typed(row: dict[str, Any], types: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: value
+        for key, value in row.items()
+        if key not in types
+        or value is None
+        or (isinstance(value, types[key]) and not isinstance(value, bool))
+    }
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:

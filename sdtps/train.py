@@ -157,6 +157,7 @@ class Loop:
         self.compute_loss = _whole_batch_loss(task)
         self._first_bad_step = 0  # as last read from the device
         self._skipped_in_a_row = 0
+        self._saved = time.monotonic()  # when the last checkpoint was written, or the attempt began
         self.reporter = Reporter(folder, attempt, total=self.total_steps, writes=self.writes)
 
     # -- the run ----------------------------------------------------------------------------------
@@ -176,7 +177,8 @@ class Loop:
                     return self.interrupt()
                 if not self.evaluate_if_due():
                     return self.end_diverged(self.counters.epoch, "features are not finite")
-                self.save_checkpoint()
+                if self.checkpoint_due():
+                    self.save_checkpoint()
             return self.complete()
 
     def train_epoch(self) -> Outcome | None:
@@ -433,12 +435,18 @@ class Loop:
             state["counters"] = dict(vars(self.counters))
         return state
 
+    def checkpoint_due(self) -> bool:
+        """At an epoch's end. Processes have clocks of their own and must agree."""
+        due = time.monotonic() - self._saved >= self.settings.checkpoint_every_s
+        return distributed.any_process(due, self.device)
+
     def save_checkpoint(self) -> None:
         random_states = distributed.gather_objects(checkpoint.random_states())
         if self.writes:
             checkpoint.save(
                 self.folder.checkpoint_file, {**self._state(), "random_states": random_states}
             )
+        self._saved = time.monotonic()
         distributed.barrier()
 
     def resume(self) -> None:

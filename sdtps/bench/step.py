@@ -145,7 +145,7 @@ def plain_encoder(
 ) -> tuple[Tensor, Tensor]:
     """Class tokens and patches, computed as a plain implementation does."""
     if isinstance(model, ClipVit):
-        return model(images, camids)  # its attention is switched to `eager` in `run`
+        return plain_clip(model, images, camids)
     kernel = model.patch_embedding.weight.view(-1, 3, model.patch, model.patch)
     x = F.conv2d(images, kernel, model.patch_embedding.bias, stride=model.patch)
     x = x.flatten(2).transpose(1, 2)
@@ -157,6 +157,20 @@ def plain_encoder(
         assert isinstance(block, Block)
         x = plain_block(block, x)
     x = model.projection(model.norm(x))
+    return x[:, 0], x[:, 1:]
+
+
+def plain_clip(model: ClipVit, images: Tensor, camids: Tensor | None) -> tuple[Tensor, Tensor]:
+    """CLIP's tower as transformers computes it; its attention is switched to `eager` in `run`."""
+    vision = model.tower.vision_model
+    embeddings = vision.embeddings
+    x = embeddings.patch_embedding(images).flatten(2).transpose(1, 2)
+    first = embeddings.class_embedding.expand(len(x), 1, -1).to(x.dtype)
+    x = torch.cat([first, x], dim=1) + embeddings.position_embedding.weight.to(x.dtype)
+    if model.camera is not None and camids is not None:
+        x[:, 0] = x[:, 0] + model.coefficient * model.camera[camids]
+    x = vision.encoder(inputs_embeds=vision.pre_layrnorm(x)).last_hidden_state
+    x = model.tower.visual_projection(vision.post_layernorm(x))
     return x[:, 0], x[:, 1:]
 
 

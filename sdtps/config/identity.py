@@ -23,6 +23,7 @@ NOT_IN_IDENTITY = frozenset(
         "matching.chunk",
         "train.log_every",
         "train.checkpoint_every_steps",
+        "train.checkpoint_every_s",
         "train.device",
         "train.threads",
         "train.compile",

@@ -44,7 +44,10 @@ class TrainConfig(Frozen):
     eval_every: PositiveInt = 1  # epochs; the last epoch is always evaluated
     # Not part of a run's identity (they cannot change a result):
     log_every: PositiveInt = 10  # steps between metric rows; losses are read from the device only then
-    checkpoint_every_steps: PositiveInt | None = None  # null = at each epoch's end
+    checkpoint_every_steps: PositiveInt | None = None  # null = at epochs' ends only
+    # At an epoch's end a checkpoint is written when this many seconds have passed since the last one: a
+    # gigabyte with CLIP, which would otherwise be written every few seconds.
+    checkpoint_every_s: NonNegative = 30.0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: PositiveInt | None = None  # CPU threads; null = what the job was given
     compile: bool = False

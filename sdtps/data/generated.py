@@ -92,6 +92,12 @@ def _check_recipe(config: GeneratedReidConfig, height: int, width: int, target: 
         )
 
 
+def image_count(config: GeneratedReidConfig) -> int:
+    """Files that `generate_rgbnt201` writes."""
+    triples = (config.train_pids + config.test_pids) * config.cameras * config.images_per_camera
+    return len(CHANNELS) * triples
+
+
 def identity_symbols(config: GeneratedReidConfig) -> np.ndarray:
     """Symbols [identities, 3] of training and then test identities; no two rows are equal.
 

@@ -244,3 +244,19 @@ def test_the_published_size_of_clip_vit_b16() -> None:
         )
     count = sum(p.numel() for p in tower.parameters())
     assert config.name == "clip_vit_b16" and count == 86_192_640
+
+
+def test_one_projection_and_a_matrix_product_give_the_gradients_of_transformers_layers() -> None:
+    from sdtps.bench.step import plain_clip
+
+    ours = ClipVit(small_tower(), RANDOM, 64, 16, cameras=2)
+    images, camids = torch.randn(4, 3, 64, 16), torch.tensor([0, 1, 1, 0])
+    gradients = []
+    for forward in (ours, lambda *batch: plain_clip(ours, *batch)):
+        ours.zero_grad()
+        classes, patches = forward(images, camids)
+        (classes.square().sum() + (patches * torch.arange(16)).sum()).backward()
+        gradients.append({n: p.grad.clone() for n, p in ours.named_parameters() if p.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys() and len(gradients[0]) > 30
+    for name, gradient in gradients[0].items():
+        assert torch.allclose(gradient, gradients[1][name], rtol=1e-4, atol=1e-4), name
