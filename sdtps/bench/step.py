@@ -1,15 +1,15 @@
 """A training step of re-identification beside DeMo's way of doing it, on the same model and batch.
 
-The reference calls the encoder once for each modality, embeds patches by a convolution, writes
-attention out (softmax of a product), gives Adam one group for each parameter, as DeMo's make_optimizer
-does, and reads loss and accuracy from the device after every step, as its loop does. Both compute the
-same loss.
+The reference calls the encoder once for each modality, embeds patches by a convolution, runs CLIP's
+layers as transformers has them, gives Adam one group for each parameter, as DeMo's make_optimizer does,
+and reads loss and accuracy from the device after every step, as its loop does. Attention is torch's
+scaled-dot-product kernel on both sides, as DeMo's nn.MultiheadAttention uses it today. Both compute
+the same loss.
 """
 
 from __future__ import annotations
 
 import copy
-import math
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -161,7 +161,7 @@ def plain_encoder(
 
 
 def plain_clip(model: ClipVit, images: Tensor, camids: Tensor | None) -> tuple[Tensor, Tensor]:
-    """CLIP's tower as transformers computes it; its attention is switched to `eager` in `run`."""
+    """CLIP's tower as transformers computes it."""
     vision = model.tower.vision_model
     embeddings = vision.embeddings
     x = embeddings.patch_embedding(images).flatten(2).transpose(1, 2)
@@ -175,13 +175,13 @@ def plain_clip(model: ClipVit, images: Tensor, camids: Tensor | None) -> tuple[T
 
 
 def plain_block(block: Block, x: Tensor) -> Tensor:
-    """`Block` with its attention written out."""
+    """`Block`, step by step."""
     n, tokens, width = x.shape
     head = width // block.heads
     qkv = block.qkv(block.norm_attention(x)).view(n, tokens, 3, block.heads, head)
     query, key, value = qkv.permute(2, 0, 3, 1, 4)
-    attention = (query @ key.transpose(-1, -2) / math.sqrt(head)).softmax(dim=-1)
-    x = x + block.out((attention @ value).transpose(1, 2).reshape(n, tokens, width))
+    mixed = F.scaled_dot_product_attention(query, key, value)
+    x = x + block.out(mixed.transpose(1, 2).reshape(n, tokens, width))
     return x + block.mlp(block.norm_mlp(x))
 
 
@@ -215,8 +215,6 @@ def run(
     config = bench_config(backbone, batch, amp, on_gpu if compiled is None else compiled)
     task = SyntheticTask(config, device)
     plain = PlainStep(task, bench_config(backbone, batch, "fp16" if on_gpu else "off", False))
-    if isinstance(plain.model.backbone, ClipVit):
-        plain.model.backbone.tower.set_attn_implementation("eager")
     flops = flops_of_step(task)
     with torch.autocast(device.type, dtype=torch.bfloat16, enabled=amp == "bf16"), torch.no_grad():
         ours = task.loss(task.batch, 1, 1)[0].item()
