@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save
-from torch import Tensor
+from torch import Tensor, nn
 
 from sdtps import atomic
 from sdtps.errors import DataError
@@ -28,6 +29,15 @@ def feature_key(**parts: Any) -> str:
     """A digest of everything that decides the features."""
     text = json.dumps({"version": FEATURES_VERSION, **parts}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def state_digest(module: nn.Module) -> str:
+    """sha256 of a module's parameters and buffers with their names."""
+    digest = hashlib.sha256()
+    for key, value in sorted(module.state_dict().items()):
+        digest.update(key.encode())
+        digest.update(np.ascontiguousarray(value.cpu().numpy()).tobytes())
+    return digest.hexdigest()
 
 
 def cached(folder: Path, key: str, compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:

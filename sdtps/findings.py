@@ -199,6 +199,11 @@ def _silent(name: str, examined: Examination) -> list[Finding]:
     """Parts that get no gradient; by design where a no_grad is asked for, and said all the same."""
     found = []
     look, sdtps = examined.initial, examined.config.sdtps
+    config = examined.config
+    frozen = config.backbone.frozen if config.task == "reid" else config.image_encoder.frozen
+    if frozen:
+        text = "the image encoder learns nothing: it is frozen, and its outputs are computed once."
+        found.append(Finding(name, "note", "no_gradient", text))
     dead = [p for p in TRAINED if p in look.parts and not look.parts[p].learns]
     if "encoder" in dead:
         dead.remove("encoder")
@@ -214,12 +219,14 @@ def _silent(name: str, examined: Examination) -> list[Finding]:
         )
         found.append(Finding(name, "warning", "no_gradient", text))
     patches = look.parts.get("selected_patches")
-    if patches is not None and not patches.learns:
+    # Re-identification selects among the encoder's outputs themselves: nothing before them learns.
+    cut = not (frozen and config.task == "reid")
+    if patches is not None and not patches.learns and cut:
         text = "no gradient reaches the patches through SDTPS"
         text += _by_design(sdtps.no_grad == "selection", "the selection runs inside no_grad")
         found.append(Finding(name, "warning", "cut", text))
     guides = look.parts.get("guides")
-    if guides is not None and not guides.learns and sdtps.no_grad != "selection":
+    if guides is not None and not guides.learns and sdtps.no_grad != "selection" and cut:
         text = "no gradient reaches the attention guides"
         text += _by_design(sdtps.no_grad == "attention", "their cosines are computed inside no_grad")
         found.append(Finding(name, "note", "cut", text))

@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sdtps import distributed
-from sdtps.backbones import build_backbone
+from sdtps.backbones import ClipVit, TinyVit, build_backbone
 from sdtps.config import ReidConfig
 from sdtps.data.generated import generate_rgbnt201, generated_name, image_count
 from sdtps.data.reid_cache import CachedBatches, CachedTestBatches
+from sdtps.data.reid_features import TokenBatches, TokenTestBatches, without
 from sdtps.data.reid_folders import ReidDataset, Sample, read_dataset
 from sdtps.data.reid_images import JpegBatches, JpegTestBatches, ReidBatch
 from sdtps.fusion import SETS, Fusion, Pife
@@ -59,8 +60,10 @@ class ReidModel(nn.Module):
 
     def __init__(self, config: ReidConfig, pids: int, cameras: int) -> None:
         super().__init__()
-        self.backbone = build_backbone(config.backbone, config.data.height, config.data.width, cameras)
-        width, patches = self.backbone.embed, self.backbone.patches
+        backbone = build_backbone(config.backbone, config.data.height, config.data.width, cameras)
+        # None where batches hold its outputs (see `take_backbone`).
+        self.backbone: TinyVit | ClipVit | None = backbone
+        width, patches = backbone.embed, backbone.patches
         self.pife = Pife(width) if config.fusion.global_local else None
         self.sdtps: MultiModalSdtps | None = None
         self.fusion: Fusion | None = None
@@ -78,16 +81,27 @@ class ReidModel(nn.Module):
                 heads |= {m: Head(width, pids) for m in MODALITIES}
         self.heads = nn.ModuleDict(heads)
 
+    def take_backbone(self) -> TinyVit | ClipVit:
+        """Take the (frozen) backbone out: from now on `forward` gets its outputs for images."""
+        backbone = self.backbone
+        assert backbone is not None
+        self.backbone = None
+        return backbone
+
     def forward(self, images: Tensor, camids: Tensor) -> dict[str, Tensor]:
-        """Images [M, B, 3, H, W], camids [B] -> features by name.
+        """Images [M, B, 3, H, W], or tokens [M, B, 1 + N, C]; camids [B] -> features by name.
 
         `global` [B, 3C], one for each modality [B, C], and `sdtps` [B, 3C] or `fusion` [B, 7C] where
         the model has that branch.
         """
         count, batch = images.shape[:2]
-        classes, patches = self.backbone(images.flatten(0, 1), camids.repeat(count))
-        class_of = dict(zip(MODALITIES, classes.unflatten(0, (count, batch)), strict=True))
-        patches_of = dict(zip(MODALITIES, patches.unflatten(0, (count, batch)), strict=True))
+        if self.backbone is None:
+            classes, patches = images[:, :, 0], images[:, :, 1:]
+        else:
+            encoded = self.backbone(images.flatten(0, 1), camids.repeat(count))
+            classes, patches = (tokens.unflatten(0, (count, batch)) for tokens in encoded)
+        class_of = dict(zip(MODALITIES, classes, strict=True))
+        patches_of = dict(zip(MODALITIES, patches, strict=True))
         globals_ = class_of if self.pife is None else self.pife(patches_of, class_of)
         features = {**globals_, "global": torch.cat([globals_[m] for m in MODALITIES], dim=-1)}
         if self.sdtps is not None:
@@ -119,12 +133,16 @@ def reid_loss(
 
 def trunk(model: ReidModel) -> list[nn.Parameter]:
     """The pretrained encoder; its camera table is new and trains with the head (DeMo)."""
+    if model.backbone is None:
+        return []
     return [p for n, p in model.backbone.named_parameters() if n != "camera"]
 
 
 def module_groups(model: ReidModel) -> dict[str, list[nn.Parameter]]:
     """backbone, score_mlp, aggregation, fusion, pife, and each head."""
-    groups = {"backbone": list(model.backbone.parameters())}
+    groups: dict[str, list[nn.Parameter]] = {}
+    if model.backbone is not None:
+        groups["backbone"] = list(model.backbone.parameters())
     for name, parameter in model.named_parameters():
         if name.startswith("sdtps."):
             part = "score_mlp" if "score_mlp" in name else "aggregation"
@@ -153,19 +171,6 @@ class ReidTask:
         self.device = device
         self.dataset, generated = load_data(config)
         self.model = ReidModel(config, self.dataset.train_pids, self.dataset.cameras).to(device)
-        self.batches: JpegBatches | CachedBatches
-        self.test_batches: JpegTestBatches | CachedTestBatches
-        # Query and gallery of RGBNT201 are the same images: each is encoded once.
-        samples = list(dict.fromkeys((*self.dataset.query, *self.dataset.gallery)))
-        self.place = {sample: i for i, sample in enumerate(samples)}
-        train, data = self.dataset.train, config.data
-        if data.pipeline == "cached":
-            self.batches = CachedBatches(train, data, seed, device, cache_root())
-            self.test_batches = CachedTestBatches(samples, data, device, cache_root())
-        else:
-            self.batches = JpegBatches(train, data, seed, device)
-            self.test_batches = JpegTestBatches(samples, data, device)
-        self.steps_per_epoch = self.batches.steps_per_epoch
         self.record: dict[str, Any] = {
             "data": {
                 "name": self.dataset.name,
@@ -175,6 +180,24 @@ class ReidTask:
             },
             "weights": None,
         }
+        self.batches: JpegBatches | CachedBatches | TokenBatches
+        self.test_batches: JpegTestBatches | CachedTestBatches | TokenTestBatches
+        # Query and gallery of RGBNT201 are the same images: each is encoded once.
+        samples = list(dict.fromkeys((*self.dataset.query, *self.dataset.gallery)))
+        self.place = {sample: i for i, sample in enumerate(samples)}
+        train, data = self.dataset.train, config.data
+        if config.backbone.frozen:
+            encoder = self.model.take_backbone()
+            self.record["frozen_parameters"] = sum(p.numel() for p in encoder.parameters())
+            self.batches = TokenBatches(train, config, encoder, seed, device, cache_root())
+            self.test_batches = TokenTestBatches(samples, config, encoder, device, cache_root())
+        elif data.pipeline == "cached":
+            self.batches = CachedBatches(train, data, seed, device, cache_root())
+            self.test_batches = CachedTestBatches(samples, data, device, cache_root())
+        else:
+            self.batches = JpegBatches(train, data, seed, device)
+            self.test_batches = JpegTestBatches(samples, data, device)
+        self.steps_per_epoch = self.batches.steps_per_epoch
         if config.backbone.weights != "random":
             file = find_weights(config.backbone.weights)
             self.record["weights"] = {"file": str(file), "sha256": file_digest(file)}
@@ -216,10 +239,8 @@ class ReidTask:
         branch by its second, whatever `eval.feature` says.
         """
         images = batch.images
-        if self.config.eval.missing != "nothing":
-            missing = [m[0] in self.config.eval.missing for m in MODALITIES]
-            images = images.clone()
-            images[torch.tensor(missing, device=images.device)] = 0
+        if self.model.backbone is not None:  # else they were black when the tokens were computed
+            images = without(images, self.config.eval.missing)
         amp = self.config.train.amp
         dtype = torch.float16 if amp == "fp16" else torch.bfloat16
         with torch.autocast(self.device.type, dtype=dtype, enabled=amp != "off"):

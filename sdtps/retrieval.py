@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -27,7 +26,7 @@ from sdtps.encoders import (
     weights_record,
 )
 from sdtps.errors import DataError
-from sdtps.features import Ragged, cached, feature_key
+from sdtps.features import Ragged, cached, feature_key, state_digest
 from sdtps.locations import cache_root, data_root
 from sdtps.recall import recalls, recalls_in_folds
 from sdtps.retrieval_evaluation import similarities
@@ -278,8 +277,4 @@ def _encoder_digest(name: str, weights: str, encoder: nn.Module) -> str:
     record = weights_record(name, weights)
     if record is not None:
         return f"{name} {record['sha256']}"
-    digest = hashlib.sha256()
-    for key, value in sorted(encoder.state_dict().items()):
-        digest.update(key.encode())
-        digest.update(np.ascontiguousarray(value.cpu().numpy()).tobytes())
-    return f"{name} {digest.hexdigest()}"
+    return f"{name} {state_digest(encoder)}"

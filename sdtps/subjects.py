@@ -49,7 +49,10 @@ def _reid(full: ReidConfig, seed: int) -> Subject:
     assert isinstance(config, ReidConfig)
     pids = 2 * config.data.batch_size // config.data.instances
     model = ReidModel(config, pids, CAMERAS)
-    shape = (3, config.data.height, config.data.width)
+    shape: tuple[int, ...] = (3, config.data.height, config.data.width)
+    if config.backbone.frozen:
+        backbone = model.take_backbone()
+        shape = (1 + backbone.patches, backbone.embed)
     patterns = torch.randn(pids, len(MODALITIES), *shape, generator=torch.Generator().manual_seed(seed))
 
     def batch(step: int) -> ReidBatch:
@@ -64,7 +67,8 @@ def _reid(full: ReidConfig, seed: int) -> Subject:
     for name, parameters in module_groups(model).items():
         part = "heads" if name.startswith("head_") else name
         groups.setdefault(part, []).extend(parameters)
-    groups["encoder"] = groups.pop("backbone")
+    if "backbone" in groups:
+        groups["encoder"] = groups.pop("backbone")
     return Subject(
         config,
         model,

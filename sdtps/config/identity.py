@@ -32,6 +32,9 @@ NOT_IN_IDENTITY = frozenset(
 )
 # Paths that count by their last part: the file decides, not the folder it was put into.
 BY_FILE_NAME = frozenset({"backbone.weights", "image_encoder.weights", "text_encoder.weights"})
+# Keys that came when there were runs already, each with the value at which a run is what it was before:
+# left out at that value, so that those runs keep their names.
+CAME_LATER = {"backbone.frozen": False}
 # Raise this when the meaning of a configuration changes without its keys changing.
 IDENTITY_VERSION = 1
 
@@ -61,6 +64,7 @@ def identity(config: BaseModel, seed: int) -> str:
 def identities(config: BaseModel, seeds: Sequence[int]) -> list[str]:
     """`identity` for each of several seeds, looking at the configuration once."""
     flat = {k: v for k, v in flatten(resolved(config)).items() if k not in NOT_IN_IDENTITY}
+    flat = {k: v for k, v in flat.items() if k not in CAME_LATER or v != CAME_LATER[k]}
     for key in BY_FILE_NAME & flat.keys():
         flat[key] = PurePath(flat[key]).name
     text = json.dumps(flat, sort_keys=True, allow_nan=False)

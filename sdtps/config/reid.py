@@ -63,6 +63,8 @@ class BackboneConfig(Frozen):
     # A file or folder in Hugging Face or OpenAI layout, or the word `random`, asked for by name.
     # A path counts in the identity by its last part; its hash is in run.json.
     weights: str = "ViT-B-16.pt"
+    # True: the encoder and its camera table stay as they are; its outputs are computed once and cached.
+    frozen: bool = False
     # tiny_vit only (clip_vit_b16 is 16, 768, 12, 12, 512).
     patch: PositiveInt = 16
     width: PositiveInt = 64
@@ -125,6 +127,12 @@ class ReidConfig(Frozen):
             )
         if not (self.sdtps.enabled or self.fusion.kind != "none" or self.loss.global_branch):
             raise ValueError("nothing to train: sdtps, fusion and loss.global_branch are all off")
+        drawn = [k for k in ("flip", "pad", "erase") if getattr(self.data, k)]
+        if self.backbone.frozen and drawn:
+            raise ValueError(
+                "a frozen backbone's features are cached, before anything is drawn: set "
+                f"{', '.join(f'data.{k}' for k in drawn)} to 0"
+            )
         patch = 16 if self.backbone.name == "clip_vit_b16" else self.backbone.patch
         if self.data.height % patch or self.data.width % patch:
             raise ValueError(

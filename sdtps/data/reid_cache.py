@@ -10,7 +10,7 @@ import fcntl
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -40,16 +40,38 @@ def cached_pixels(
     Raises:
         DataError: files that cannot be decoded, all of them (named).
     """
-    target = folder / f"reid-{_key(samples, config, resampling)}.npy"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f".{target.name}.lock").open("w") as lock:
+    target = folder / f"reid-{pixels_key(samples, config, resampling)}.npy"
+    return mapped_once(target, lambda file: _decode_all(samples, config, resampling, file))
+
+
+def mapped_once(target: Path, write: Callable[[Path], None]) -> np.ndarray:
+    """The array in `target` as a read-only memory map; `write` makes the file if no job has made it.
+
+    The file is whole or absent: `write` is given another name in the same folder.
+
+    Raises:
+        DataError: a file that holds no array (named; deleting it is safe).
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (target.parent / f".{target.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # others of this node wait and then find the file
         if not target.exists():
-            _decode_all(samples, config, resampling, target)
-    return np.load(target, mmap_mode="r")
+            handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+            os.close(handle)
+            temporary = Path(name)
+            try:
+                write(temporary)
+                temporary.chmod(0o644)
+                temporary.replace(target)
+            finally:
+                temporary.unlink(missing_ok=True)
+    try:
+        return np.load(target, mmap_mode="r")
+    except (ValueError, EOFError) as error:
+        raise DataError(f"{target}: cannot be read ({error}); delete it to make it again") from None
 
 
-def _key(samples: Sequence[Sample], config: ReidDataConfig, resampling: Image.Resampling) -> str:
+def pixels_key(samples: Sequence[Sample], config: ReidDataConfig, resampling: Image.Resampling) -> str:
     """Changes with every file's path, size and time, and with the size they are brought to."""
     digest = hashlib.sha256(f"{config.height}x{config.width} {resampling.name}\n".encode())
     for sample in samples:
@@ -63,33 +85,26 @@ def _decode_all(
     samples: Sequence[Sample], config: ReidDataConfig, resampling: Image.Resampling, target: Path
 ) -> None:
     shape = (len(samples), 3, 3, config.height, config.width)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    os.close(handle)
     mistakes: list[str] = []
-    try:
-        pixels = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=shape)
+    pixels = np.lib.format.open_memmap(target, mode="w+", dtype=np.uint8, shape=shape)
 
-        def fill(index: int) -> None:
-            try:
-                images = decode(samples[index], config.height, config.width, resampling)
-            except DataError as error:
-                mistakes.append(str(error))
-                return
-            pixels[index] = np.stack(images).transpose(0, 3, 1, 2)
+    def fill(index: int) -> None:
+        try:
+            images = decode(samples[index], config.height, config.width, resampling)
+        except DataError as error:
+            mistakes.append(str(error))
+            return
+        pixels[index] = np.stack(images).transpose(0, 3, 1, 2)
 
-        with ThreadPoolExecutor(max(1, config.workers)) as pool:  # Pillow decodes without the GIL
-            list(pool.map(fill, range(len(samples))))
-        if mistakes:
-            shown = sorted(mistakes)[:MISTAKES_SHOWN]
-            raise DataError(f"{len(mistakes)} image(s) cannot be read:\n  " + "\n  ".join(shown))
-        pixels.flush()
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(target)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    with ThreadPoolExecutor(max(1, config.workers)) as pool:  # Pillow decodes without the GIL
+        list(pool.map(fill, range(len(samples))))
+    if mistakes:
+        shown = sorted(mistakes)[:MISTAKES_SHOWN]
+        raise DataError(f"{len(mistakes)} image(s) cannot be read:\n  " + "\n  ".join(shown))
+    pixels.flush()
 
 
-class _Pixels:
+class MappedRows:
     """Rows of a split on the device: gathered there if they fit, else copied from the map."""
 
     def __init__(self, mapped: np.ndarray, device: torch.device) -> None:
@@ -102,7 +117,7 @@ class _Pixels:
                 self.resident = torch.from_numpy(np.array(mapped)).to(device)
 
     def rows(self, indices: np.ndarray) -> Tensor:
-        """uint8 [len(indices), M, 3, H, W]."""
+        """[len(indices), ...] of the map's own type."""
         if self.resident is not None:
             index = torch.from_numpy(indices).pin_memory().to(self.device, non_blocking=True)
             return self.resident[index]
@@ -129,7 +144,7 @@ class CachedBatches:
         self.sampler = PkSampler(labels, config.batch_size, config.instances, seed)
         self.steps_per_epoch = self.sampler.batches
         self.seed = seed
-        self.pixels = _Pixels(cached_pixels(samples, config, BICUBIC, folder), device)
+        self.pixels = MappedRows(cached_pixels(samples, config, BICUBIC, folder), device)
         self.augment = BatchAugmentation(augment_config(config), device)
         self.labels = torch.tensor(labels, device=device)
         self.camids = torch.tensor([s.camid for s in samples], device=device)
@@ -147,12 +162,17 @@ class CachedBatches:
 
 
 class CachedTestBatches:
-    """Test batches from the cache, in the order of `samples`."""
+    """Batches from the cache as they are evaluated, in the order of `samples`."""
 
     def __init__(
-        self, samples: Sequence[Sample], config: ReidDataConfig, device: torch.device, folder: Path
+        self,
+        samples: Sequence[Sample],
+        config: ReidDataConfig,
+        device: torch.device,
+        folder: Path,
+        resampling: Image.Resampling = BILINEAR,
     ) -> None:
-        self.pixels = _Pixels(cached_pixels(samples, config, BILINEAR, folder), device)
+        self.pixels = MappedRows(cached_pixels(samples, config, resampling, folder), device)
         self.labels = torch.tensor([s.label for s in samples], device=device)
         self.camids = torch.tensor([s.camid for s in samples], device=device)
         self.size = config.test_batch_size

@@ -25,7 +25,10 @@ BICUBIC, BILINEAR = Image.Resampling.BICUBIC, Image.Resampling.BILINEAR
 
 @dataclass
 class ReidBatch:
-    """Images float32 [M, B, 3, H, W] in the order rgb, nir, tir; labels and camids int64 [B]."""
+    """Images float32 [M, B, 3, H, W] in the order rgb, nir, tir; labels and camids int64 [B].
+
+    With a frozen backbone `images` are its outputs [M, B, 1 + N, C], the class token first.
+    """
 
     images: Tensor
     labels: Tensor
@@ -93,16 +96,22 @@ class TestImages(Dataset[tuple[np.ndarray, int, int]]):
 
     __test__ = False  # for pytest: no test class
 
-    def __init__(self, samples: Sequence[Sample], config: ReidDataConfig) -> None:
+    def __init__(
+        self,
+        samples: Sequence[Sample],
+        config: ReidDataConfig,
+        resampling: Image.Resampling = BILINEAR,
+    ) -> None:
         self.samples = samples
         self.config = config
+        self.resampling = resampling
 
     def __len__(self) -> int:
         return len(self.samples)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, int, int]:
         sample = self.samples[index]
-        decoded = decode(sample, self.config.height, self.config.width, BILINEAR)
+        decoded = decode(sample, self.config.height, self.config.width, self.resampling)
         return np.stack([normalise(pixels) for pixels in decoded]), sample.label, sample.camid
 
 
@@ -167,11 +176,17 @@ class JpegBatches:
 
 
 class JpegTestBatches:
-    """Test batches from JPEG files, `test_batch_size` at a time."""
+    """Batches from JPEG files as they are evaluated, `test_batch_size` at a time."""
 
-    def __init__(self, samples: Sequence[Sample], config: ReidDataConfig, device: torch.device) -> None:
+    def __init__(
+        self,
+        samples: Sequence[Sample],
+        config: ReidDataConfig,
+        device: torch.device,
+        resampling: Image.Resampling = BILINEAR,
+    ) -> None:
         self.loader = _loader(
-            TestImages(samples, config), config, device, batch_size=config.test_batch_size
+            TestImages(samples, config, resampling), config, device, batch_size=config.test_batch_size
         )
         self.device = device
 

@@ -1,0 +1,181 @@
+"""A frozen backbone's cached outputs train as the frozen backbone itself would, without calling it."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sdtps.audit import audit
+from sdtps.backbones import TinyVit
+from sdtps.config import NOT_IN_IDENTITY, ReidConfig, identity, parse_config
+from sdtps.errors import ConfigError, DataError
+from sdtps.reid import ReidTask
+from sdtps.runfolder import RunFolder
+from sdtps.train import train
+
+CPU = torch.device("cpu")
+BASE: dict[str, Any] = {
+    "data": {
+        "generate": {"train_pids": 6, "test_pids": 4, "images_per_camera": 3},
+        "height": 32,
+        "width": 16,
+        "batch_size": 8,
+        "instances": 2,
+        "test_batch_size": 5,
+        "workers": 0,
+        "flip": 0.0,
+        "pad": 0,
+        "erase": 0.0,
+        "pipeline": "cached",
+    },
+    "backbone": {
+        "name": "tiny_vit",
+        "weights": "random",
+        "patch": 4,
+        "width": 16,
+        "depth": 1,
+        "heads": 2,
+        "embed": 16,
+        "frozen": True,
+    },
+    "train": {"amp": "off", "epochs": 3, "log_every": 1, "device": "cpu"},
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SDTPS_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def config(**sections: dict[str, Any]) -> ReidConfig:
+    tree = {k: dict(v) for k, v in BASE.items()}
+    for name, section in sections.items():
+        tree[name] = {**tree.get(name, {}), **section}
+    parsed = parse_config(tree)
+    assert isinstance(parsed, ReidConfig)
+    return parsed
+
+
+def task(chosen: ReidConfig, seed: int = 0) -> ReidTask:
+    torch.manual_seed(seed)
+    return ReidTask(chosen, seed, CPU)
+
+
+def evaluated_each_step(**sections: dict[str, Any]) -> ReidTask:
+    """The same run with the backbone in the model, frozen by hand."""
+    backbone = {**sections.pop("backbone", {}), "frozen": False}
+    made = task(config(backbone=backbone, **sections))
+    assert made.model.backbone is not None
+    made.model.backbone.requires_grad_(False)
+    return made
+
+
+def history(made: ReidTask, folder: Path) -> list[dict[str, Any]]:
+    torch.manual_seed(1)
+    run = RunFolder(folder)
+    folder.mkdir()
+    assert train(made, run, made.config, seed=0) == "completed"
+    return run.metrics()
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {},
+        {"data": {"pipeline": "jpeg"}},
+        {"fusion": {"global_local": True}, "sdtps": {"decision": "gumbel_ste", "mask": "log"}},
+        {"sdtps": {"enabled": False}, "fusion": {"kind": "hdm", "global_local": True, "direct": False}},
+        {"eval": {"missing": "rt"}},
+        {"train": {"amp": "bf16"}},
+    ],
+    ids=["sdtps", "jpeg", "gumbel", "hdm", "missing", "bf16"],
+)
+def test_cached_outputs_train_as_the_frozen_backbone_does(
+    tmp_path: Path, sections: dict[str, dict[str, Any]]
+) -> None:
+    cached = history(task(config(**sections)), tmp_path / "cached")
+    each_step = history(evaluated_each_step(**sections), tmp_path / "each")
+    assert len(cached) == len(each_step) > 10
+    assert cached[0]["loss"] != cached[-2]["loss"]
+    tolerance = 1e-2 if sections.get("train") else 1e-6  # a rounding of bf16 grows from step to step
+    for one, two in zip(cached, each_step, strict=True):
+        for name in one.keys() & {"loss", "epoch_loss", "grad_norm", "mAP", "rank1"}:
+            assert one[name] == pytest.approx(two[name], rel=tolerance, abs=tolerance), (name, one)
+
+
+def test_the_backbone_is_called_once_for_all_runs(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task(config())
+    calls = []
+    whole = TinyVit.forward
+    monkeypatch.setattr(TinyVit, "forward", lambda *x: calls.append(1) or whole(*x))
+    files = sorted(cache.glob("tokens-*.npy"))
+    second = task(config(sdtps={"aggregation": "single"}))
+    history(second, tmp_path / "run")
+    assert not calls and sorted(cache.glob("tokens-*.npy")) == files and len(files) == 2
+    names = [name for name, _ in second.model.named_parameters()]
+    assert not any(name.startswith("backbone") for name in names)
+    assert second.record["frozen_parameters"] > 0
+    assert not any(p.name.startswith(".tokens") and p.suffix != ".lock" for p in cache.iterdir())
+
+
+def test_what_decides_the_outputs_makes_a_cache_of_its_own(tmp_path: Path, cache: Path) -> None:
+    def made(chosen: ReidConfig, seed: int = 0) -> int:
+        before = len(list(cache.glob("tokens-*.npy")))
+        task(chosen, seed)
+        return len(list(cache.glob("tokens-*.npy"))) - before
+
+    assert made(config()) == 2  # training and test
+    assert made(config(), seed=1) == 2  # other random weights
+    assert made(config(train={"amp": "bf16"})) == 2
+    assert made(config(eval={"missing": "n"})) == 1
+    assert made(config(backbone={"camera_coefficient": 0.5})) == 2
+    weights = {"camera_embedding": False, "weights": str(tmp_path / "tiny.pt")}
+    encoder = task(config(backbone={"frozen": False, "camera_embedding": False})).model.backbone
+    assert encoder is not None
+    torch.save(encoder.state_dict(), tmp_path / "tiny.pt")
+    assert made(config(backbone=weights)) == 2
+    assert made(config(backbone=weights), seed=1) == 0  # the file's weights, whatever the seed
+
+
+def test_a_broken_cache_is_named(cache: Path) -> None:
+    task(config())
+    for file in cache.glob("tokens-*.npy"):
+        file.write_bytes(b"broken")
+    with pytest.raises(DataError, match=r"tokens-\w+\.npy: cannot be read.*delete it"):
+        task(config())
+
+
+def test_augmentation_and_cached_outputs_exclude_each_other() -> None:
+    with pytest.raises(ConfigError, match=r"frozen backbone.*set data\.flip, data\.erase to 0"):
+        config(data={"flip": 0.5, "pad": 0, "erase": 0.5})
+
+
+def test_runs_that_train_their_backbone_keep_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("sdtps.config.identity")
+    trained = config(backbone={"frozen": False})
+    assert identity(trained, 0) != identity(config(), 0)
+    name = identity(trained, 0)
+    monkeypatch.setattr(module, "CAME_LATER", {})
+    assert identity(trained, 0) != name
+    monkeypatch.setattr(module, "NOT_IN_IDENTITY", NOT_IN_IDENTITY | {"backbone.frozen"})
+    assert identity(trained, 0) == name
+
+
+def test_the_audit_says_that_the_encoder_is_frozen_and_warns_of_nothing() -> None:
+    trained = config(backbone={"frozen": False}, sdtps={"no_grad": "none"})
+    frozen = config(sdtps={"no_grad": "none"})
+    released = config(sdtps={"no_grad": "selection", "score": "attention_sum"})
+    found = audit(
+        {"trained": trained, "frozen": frozen, "released": released}, "trained", steps=1
+    ).findings
+    about = [f for f in found if f.variant == "frozen"]
+    assert [f.severity for f in about] == ["note"] and "it is frozen" in about[0].text
+    assert not any("encoder" in f.text for f in found if f.variant == "trained")
+    assert {f.severity for f in found if f.variant == "released"} == {"note"}
