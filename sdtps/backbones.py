@@ -58,6 +58,11 @@ class TinyVit(nn.Module):
         x = self.projection(self.norm(x))
         return x[:, 0], x[:, 1:]
 
+    def compile(self, **options: Any) -> None:
+        """Compile one block for all."""
+        for block in self.blocks:
+            block.compile(**options)
+
 
 class Block(nn.Module):
     """x + attention(LN(x)), then x + MLP(LN(x)); scaled-dot-product attention in one kernel."""
@@ -72,7 +77,11 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.out(_attend(self.qkv(self.norm_attention(x)), self.heads))
+        n, tokens, width = x.shape
+        qkv = self.qkv(self.norm_attention(x)).view(n, tokens, 3, self.heads, width // self.heads)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(query, key, value)
+        x = x + self.out(mixed.transpose(1, 2).reshape(n, tokens, width))
         return x + self.mlp(self.norm_mlp(x))
 
 
@@ -118,28 +127,14 @@ class ClipVit(nn.Module):
         x = _add_camera(x, self.camera, camids, self.coefficient)
         x = vision.pre_layrnorm(x)
         for layer in vision.encoder.layers:
-            x = clip_layer(layer, x)
+            x = layer(x, None)  # no attention mask
         x = self.tower.visual_projection(vision.post_layernorm(x))
         return x[:, 0], x[:, 1:]
 
-
-def clip_layer(layer: Any, x: Tensor) -> Tensor:
-    """A transformers CLIPEncoderLayer with its three projections as one matrix product."""
-    attention = layer.self_attn
-    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-    weight = torch.cat([p.weight for p in projections])
-    bias = torch.cat([p.bias for p in projections])
-    qkv = F.linear(layer.layer_norm1(x), weight, bias)
-    x = x + attention.out_proj(_attend(qkv, attention.num_heads))
-    return x + layer.mlp(layer.layer_norm2(x))
-
-
-def _attend(qkv: Tensor, heads: int) -> Tensor:
-    """Scaled-dot-product attention in one kernel: [n, T, 3 C] -> [n, T, C]."""
-    n, tokens, width = qkv.shape
-    query, key, value = qkv.view(n, tokens, 3, heads, width // 3 // heads).permute(2, 0, 3, 1, 4)
-    mixed = F.scaled_dot_product_attention(query, key, value)
-    return mixed.transpose(1, 2).reshape(n, tokens, width // 3)
+    def compile(self, **options: Any) -> None:
+        """Compile one layer for all: every layer has the same code and the same shapes."""
+        for layer in self.tower.vision_model.encoder.layers:
+            layer.compile(**options)
 
 
 def interpolate_positions(table: Tensor, grid: tuple[int, int]) -> Tensor:

@@ -260,3 +260,24 @@ def test_one_projection_and_a_matrix_product_give_the_gradients_of_transformers_
     assert gradients[0].keys() == gradients[1].keys() and len(gradients[0]) > 30
     for name, gradient in gradients[0].items():
         assert torch.allclose(gradient, gradients[1][name], rtol=1e-4, atol=1e-4), name
+
+
+@pytest.mark.parametrize("kind", ["tiny", "clip"])
+def test_one_layer_is_compiled_for_all(kind: str) -> None:
+    """Twelve graphs would take twelve times as long, and torch gives up at the eighth."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    torch._dynamo.reset()
+    model: Any
+    if kind == "tiny":
+        model = TinyVit(RANDOM.model_copy(update={"depth": 3}), 64, 16, cameras=2)
+    else:
+        model = ClipVit(small_tower(), RANDOM, 64, 16, cameras=2)
+    images, camids = torch.randn(4, 3, 64, 16), torch.tensor([0, 1, 1, 0])
+    expected = model(images, camids)
+    backend = CompileCounterWithBackend("aot_eager")
+    model.compile(backend=backend)
+    found = model(images, camids)
+    assert backend.frame_count == 1
+    for ours, plain in zip(found, expected, strict=True):
+        assert torch.allclose(ours, plain, atol=1e-6)
