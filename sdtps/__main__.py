@@ -86,7 +86,7 @@ def bench(arguments: argparse.Namespace) -> int:
 
     import torch
 
-    from sdtps.bench import crossnet, data, evaluation, gpu, step
+    from sdtps.bench import crossnet, data, evaluation, frozen, gpu, rows, step
     from sdtps.bench.machine import pick_device
 
     device = pick_device(arguments.device)
@@ -100,6 +100,8 @@ def bench(arguments: argparse.Namespace) -> int:
         "step": lambda: step.run(device),
         "data": lambda: data.run(device),
         "eval": lambda: evaluation.run(device),
+        "frozen": lambda: frozen.run(device),
+        "logging": lambda: rows.run(device),
         "crossnet": lambda: {"bench": "crossnet", **crossnet.run(device.type)},
     }
     if arguments.bench is not None:
@@ -180,6 +182,8 @@ def parser() -> argparse.ArgumentParser:
         ("step", "a training step and DeMo's three encoder calls"),
         ("data", "cached images and JPEG files"),
         ("eval", "ranking 836 x 836 and a loop over queries"),
+        ("frozen", "a step on cached outputs of a frozen backbone and one that calls it"),
+        ("logging", "a logged row and the steps between two rows"),
         ("gpu", "all of these at full size on a GPU, and a whole run"),
     ):
         benches.add_parser(name, help=text, parents=[common])

@@ -252,8 +252,7 @@ class Loop:
             total = self.norm(self.task.model.parameters())
             norms["grad_norm"] = total
             if measure:
-                for name, group in self.module_groups.items():
-                    norms[f"grad_norm/{name}"] = self.norm(group)
+                norms |= self.group_norms()
             if limit is not None:
                 nn.utils.clip_grads_with_norm_(self.task.model.parameters(), limit, total)
             if self.scaler.is_enabled():
@@ -263,6 +262,10 @@ class Loop:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         return norms
+
+    def group_norms(self) -> dict[str, Tensor]:
+        """`grad_norm/NAME` of each named part of the model."""
+        return {f"grad_norm/{name}": self.norm(group) for name, group in self.module_groups.items()}
 
     def norm(self, parameters: Iterable[nn.Parameter]) -> Tensor:
         """Euclidean norm of these gradients together, on the device; 0 where there is none."""

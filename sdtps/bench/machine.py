@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,20 @@ def _processor() -> str:
 def pick_device(name: str | None) -> torch.device:
     """The named device, or a GPU where there is one."""
     return torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+@contextmanager
+def cache_in(folder: Path) -> Iterator[None]:
+    """What is cached inside lies in `folder`."""
+    before = os.environ.get("SDTPS_CACHE")
+    os.environ["SDTPS_CACHE"] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["SDTPS_CACHE"]
+        else:
+            os.environ["SDTPS_CACHE"] = before
 
 
 def compare(

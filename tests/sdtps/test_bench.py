@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sdtps.__main__ import main
-from sdtps.bench import data, evaluation, gpu
+from sdtps.bench import data, evaluation, frozen, gpu, rows
 from sdtps.bench.machine import compare
 from sdtps.bench.step import PlainStep, SyntheticTask, bench_config
 from sdtps.bench.step import run as bench_step
@@ -48,6 +48,23 @@ def test_data_figures() -> None:
 def test_both_rankings_agree() -> None:
     result = evaluation.run(CPU, queries=120, width=16, repeats=1)
     assert result["difference"]["mAP"] < 1e-9 and result["difference"]["rank1"] < 1e-9
+
+
+def test_a_step_on_cached_outputs_is_the_frozen_backbones() -> None:
+    result = frozen.run(CPU, size=(32, 16), batch=8, repeats=2)
+    assert result["relative_loss_difference"] < 1e-6
+    assert result["seconds"].keys() == {"ours", "reference"} and result["speedup"] > 0
+    assert result["cached_triples"] > 0 and result["cache_seconds"] > 0
+
+
+def test_logging_figures_count_every_logged_row(capsys: pytest.CaptureFixture[str]) -> None:
+    case = rows.Case("small", "tiny_vit", (32, 16), 8, 8, "off", (1, 10))
+    result = rows.run(CPU, cases=[case], repeats=2)["cases"][0]
+    seconds, share = result["seconds"], result["share"]
+    assert seconds.keys() == {"step", "row", "noted", "status"}
+    expected = (seconds["row"] + seconds["noted"]) / sum(seconds[k] for k in ("step", "row", "noted"))
+    assert share["log_every 1"] == pytest.approx(expected + seconds["status"] / 15, rel=1e-2)
+    assert share["log_every 10"] < share["log_every 1"]
 
 
 def test_the_ratio_is_of_medians() -> None:
