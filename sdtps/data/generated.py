@@ -14,6 +14,7 @@ import json
 import multiprocessing
 import shutil
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -134,8 +135,9 @@ def _write(config: GeneratedReidConfig, height: int, width: int, folder: Path, p
     write = partial(_write_identity, config, height, width, folder)
     pids = range(config.train_pids + config.test_pids)
     if processes > 1:
-        with multiprocessing.get_context("spawn").Pool(processes) as pool:
-            pool.map(write, pids)
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(processes, mp_context=context) as pool:
+            list(pool.map(write, pids, chunksize=4))
     else:
         for pid in pids:
             write(pid)
