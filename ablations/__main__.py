@@ -1,7 +1,7 @@
 """python -m ablations plan|submit|status|watch|logs|retry|cancel|clean|run: see and steer a study.
 
 `status` exits with 0 (all completed), 1 (some failed, diverged or cancelled), 3 (some still active) or
-4 (some never submitted). Mistakes of yours exit with 2 and no traceback. `cancel` and `clean` only show
+4 (some never submitted or interrupted). Mistakes of yours exit with 2 and no traceback. `cancel` and `clean` only show
 what they would do until --yes is given.
 """
 
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ablations import front
+from ablations.clean import STATES as CLEANED
 from ablations.front import add_study_arguments, add_submit_arguments
 from sdtps.errors import RunError
 
@@ -180,7 +181,7 @@ def parser() -> argparse.ArgumentParser:
 
     block = command(clean, "delete run folders")
     add_study_arguments(block)
-    block.add_argument("--state", nargs="+", choices=("failed", "cancelled", "diverged", "completed"))
+    block.add_argument("--state", nargs="+", choices=CLEANED, metavar="STATE", help=", ".join(CLEANED))
     block.add_argument("--unplanned", action="store_true", help="also those that no variant plans")
     block.add_argument("--yes", action="store_true", help="do it")
 

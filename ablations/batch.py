@@ -140,6 +140,8 @@ def _setup(submission: Submission, resources: Resources, snapshot: Path) -> list
         # What an earlier job of this run said last would be taken for this one's.
         'rm -f "$RUN/status.json"',
         "BOOT=$(cat /proc/sys/kernel/random/boot_id 2>/dev/null || echo -)",
+        # A line that a full disk cut short would swallow this one.
+        '[ -z "$(tail -c 1 "$ATTEMPTS" 2>/dev/null)" ] || echo >>"$ATTEMPTS"',
         'echo "start $MARK $(hostname -s) $$ $BOOT 0 $(date +%s)" >>"$ATTEMPTS"',
         'finish() { echo "end $MARK $1 $TERMINATED $(date +%s)" >>"$ATTEMPTS"; exit "$1"; }',
         # SLURM signals this shell as well: it must live to write down how the run ended.

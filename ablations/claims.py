@@ -76,12 +76,16 @@ def parse(content: bytes) -> Claim | None:
 
 
 def read(folder: Path) -> Claim | None:
-    """The run's claim, or None where there is none. A torn one reads as a claim of nobody."""
+    """The run's claim, or None where there is none. A torn one reads as a claim of nobody.
+
+    Raises:
+        OSError: what is there cannot be read, such as a directory of that name.
+    """
     file = RunFolder(folder).claim_file
     try:
         content = file.read_bytes()
         age = time.time() - file.stat().st_mtime if not content else 0.0
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+    except (FileNotFoundError, NotADirectoryError):
         return None
     claim = parse(content)
     if claim is None:
@@ -149,7 +153,7 @@ def _locked(folder: Path, held: Claim) -> Iterator[Path | None]:
     file = RunFolder(folder).claim_file
     try:
         stream = file.open("r+b")
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+    except (FileNotFoundError, NotADirectoryError):
         yield None
         return
     with stream:

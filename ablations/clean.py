@@ -13,7 +13,7 @@ from ablations.status import RunStatus
 from ablations.study import Study
 
 CLEANED_BY_DEFAULT = ("failed", "cancelled")
-STATES = ("failed", "cancelled", "diverged", "completed")
+STATES = ("failed", "cancelled", "diverged", "interrupted", "completed")
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,13 @@ def _is_alive_or_foreign(folder: Path) -> bool:
     run = RunFolder(folder)
     if run.run().get("imported"):
         return True
-    if run.result_file.exists():
+    if run.result() is not None:
         return False
     status = run.status()
     if status is None:
         return run.claim_file.exists()  # queued, for all we know
-    beat = status.get("heartbeat", 0.0)
-    return status.get("state") == "running" and time.time() - float(beat) < 20 * HEARTBEAT_SECONDS
+    beat = status.get("heartbeat") or 0.0
+    return status.get("state") == "running" and time.time() - beat < 20 * HEARTBEAT_SECONDS
 
 
 def size_of(folder: Path) -> int:

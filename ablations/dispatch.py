@@ -90,7 +90,7 @@ def submit(
     wanted = []
     for run, status in zip(runs, run_states(runs, runs_dir), strict=True):
         folder = run.folder(runs_dir)
-        if status.state == "planned" or (folder in again and not status.active):
+        if status.state in ("planned", "interrupted") or (folder in again and not status.active):
             wanted.append(run)
         else:
             order.report.skipped[folder] = _why(status)

@@ -235,7 +235,7 @@ def _wanted(submission: Submission, folder: Path) -> bool:
 
 def _outcome(submission: Submission, folder: Path) -> str:
     files = RunFolder(folder)
-    if files.result_file.exists():
+    if files.result() is not None:
         return "completed"
     if (files.status() or {}).get("state") == "diverged":
         return "diverged"

@@ -5,10 +5,12 @@ a few old configurations, to say how they differ).
 
     state                         without --retry        with it
     planned (nothing there)       submit                 submit
+    interrupted                   submit                 submit: goes on from its checkpoint
     queued, running, requeued     skip                   skip
     completed                     skip                   `stale`: from scratch, where other code made it
     diverged                      skip                   `diverged`: from scratch
     failed: lost, node, killed    submit                 submit: it was not the run's fault
+    failed: result                skip                   `failed`: from scratch, the file is put aside
     failed: anything else         skip                   `failed`: from its checkpoint
     cancelled                     skip                   `cancelled`: from its checkpoint
 """
@@ -174,6 +176,8 @@ def _decide(
     ended = f"{word}: {detail}" if detail else word
     if state == "planned":
         return detail or "no run yet", "submit", "resume" if detail else "new"
+    if state == "interrupted":
+        return ended, "submit", "resume"
     if state in ACTIVE:
         return ended, "skip", "resume"
     if state == "completed":
@@ -189,7 +193,8 @@ def _decide(
     if status.kind in REPAIRED:
         return f"{ended}; goes on", "submit", "resume"
     if state in retry or named or (stale and "stale" in retry):
-        over = state == "diverged"  # going on from a diverged checkpoint would diverge again
+        # Going on from a diverged checkpoint would diverge again, and a finished one has no more to do.
+        over = state == "diverged" or status.kind == "result"
         how = "from scratch" if over else "again"
         return f"{ended}; {how}", "submit", "over" if over else "resume"
     return f"{ended} (--retry {state} runs it again)", "skip", "resume"

@@ -136,8 +136,10 @@ def write_end(
 def _append(folder: Path, line: str) -> None:
     file = attempts_file(folder)
     file.parent.mkdir(exist_ok=True)
-    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     try:
-        os.write(handle, f"{line}\n".encode())
+        size = os.fstat(handle).st_size
+        torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"  # its writer was killed
+        os.write(handle, f"{chr(10) * torn}{line}\n".encode())
     finally:
         os.close(handle)

@@ -5,6 +5,8 @@ Called before each submission, so that a study never waits for a dead process.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,8 +29,9 @@ def repair(runs: Sequence[RunSpec], runs_dir: Path) -> None:
     held: dict[str, list[tuple[Path, Claim]]] = {}
     for run in runs:
         folder = run.folder(runs_dir)
+        _sweep_old(folder)
         claim = claims.read(folder)
-        if claim is not None and not RunFolder(folder).result_file.exists() and _dead(claim):
+        if claim is not None and _dead(claim) and RunFolder(folder).result() is None:
             held.setdefault(claim.submission, []).append((folder, claim))
     for name, members in held.items():
         work = submission(members[0][0], name or "unreadable")
@@ -77,6 +80,19 @@ def sweep(folder: Path) -> None:
     """Remove temporary files that a killed writer left in a run folder that is ours now."""
     for file in folder.glob(".*.tmp"):
         file.unlink(missing_ok=True)
+
+
+def _sweep_old(folder: Path) -> None:
+    """Remove temporary files that nobody has written to for long, of completed runs too."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [e for e in entries if e.name.startswith(".") and e.name.endswith(".tmp")]
+    except OSError:
+        return
+    for entry in found:
+        with contextlib.suppress(OSError):
+            if time.time() - entry.stat().st_mtime > SUBMITTING_SECONDS:
+                Path(entry).unlink()
 
 
 def put_aside(folder: Path, runs_dir: Path) -> None:

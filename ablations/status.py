@@ -4,14 +4,18 @@ Our own records speak first (result.json, status.json, submitit/attempts.txt, cl
 squeue that all watchers share, then sacct where there is one. A scheduler that does not answer changes
 no state, and one without accounting still leaves every run in a definite one.
 
-    planned      nothing there, or what is there came to nothing: a submission would run it (again)
+    planned      nothing there, or what is there came to nothing: a submission would run it
+    interrupted  it began and stopped without an end of its own, and nothing will start it again but a
+                 submission, which goes on from its checkpoint
     queued       claimed, and its job waits or is about to be submitted
     running      its job runs
     requeued     interrupted with a checkpoint, and its job waits to go on
     completed    result.json exists; nothing else means this
     diverged     a loss that is no number
     failed       kind: error (an exception), exit, oom, timeout, node, killed, start (dead before Python
-    began), lost cancelled    by somebody, or preempted for good
+                 began), lost (gone, and nobody could say how), result (result.json is there and is no
+                 result), unreadable (a file that may not be read)
+    cancelled    by somebody, or preempted for good
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -36,6 +40,10 @@ from sdtps.runfolder import HEARTBEAT_SECONDS, RunFolder
 STALE_SECONDS = 8 * HEARTBEAT_SECONDS  # a heartbeat this old is no sign of life
 # A submitter on another host whose claim has no receipt: longer than sbatch may take.
 SUBMITTING_SECONDS = 900.0
+# States in which a file called result.json says that something is wrong with it.
+NOT_ENDED_WELL = frozenset({"planned", "interrupted", "diverged", "failed", "cancelled"})
+DAMAGED = "result.json cannot be read; --retry failed puts it aside and runs again from the start"
+_GOES_ON = "; a submission goes on from there"
 
 
 @dataclass(frozen=True)
@@ -135,11 +143,18 @@ class _Reader:
         Records are read after the scheduler was asked: else a run could end in between, and "ended"
         would meet records without an end.
         """
-        found = self.look(run, folder)
-        if isinstance(found, _Open) and not self._asked:
-            _ = self._queue
+        try:
             found = self.look(run, folder)
-        return self.settle(found) if isinstance(found, _Open) else found
+            if isinstance(found, _Open) and not self._asked:
+                _ = self._queue
+                found = self.look(run, folder)
+            status = self.settle(found) if isinstance(found, _Open) else found
+            if status.state in NOT_ENDED_WELL and RunFolder(folder).damaged():
+                return replace(status, state="failed", kind="result", detail=DAMAGED)
+            return status
+        except OSError as error:  # one such file must not hide the other runs
+            where = Path(error.filename or folder).name
+            return RunStatus(run, "failed", "unreadable", f"{where}: {error.strerror}")
 
     # -- own records ----------------------------------------------------------------------------
 
@@ -354,7 +369,7 @@ def _unclaimed(run: RunSpec, folder: Path, status: dict[str, Any]) -> RunStatus:
     if state == "running" and _age(status) < STALE_SECONDS:
         return RunStatus(run, "running", None, "started by hand", **known)
     if state in ("running", "requeued"):
-        return RunStatus(run, "planned", None, f"interrupted{_at(status)}; goes on from there", **known)
+        return RunStatus(run, "interrupted", None, f"stopped{_at(status)}{_GOES_ON}", **known)
     return RunStatus(run, "planned", log_file=known["log_file"])
 
 
@@ -375,13 +390,13 @@ def _local(found: _Open) -> RunStatus:
             return found.as_state("running", None, _silence(found))
         if queue:
             return found.as_state("failed", "killed", "its process was killed")
-        return found.as_state("planned", None, f"killed{_at(found.status)}; goes on from there")
+        return found.as_state("interrupted", None, f"killed{_at(found.status)}{_GOES_ON}")
     if end.code == records.INTERRUPTED:
         if queue and not found.claim.cancelled:
             return found.as_state("requeued", None, "waits for a slot")
         if found.claim.cancelled:
             return found.as_state("cancelled", None, _since_when(found))
-        return found.as_state("planned", None, f"interrupted{_at(found.status)}; goes on from there")
+        return found.as_state("interrupted", None, f"stopped{_at(found.status)}{_GOES_ON}")
     if found.claim.cancelled:
         return found.as_state("cancelled", None, _since_when(found))
     kind, what = evidence.from_code(end)

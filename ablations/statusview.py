@@ -10,7 +10,10 @@ from ablations.plan import ACTIVE
 from ablations.status import RunStatus
 from ablations.study import Study
 
-ORDER = ("completed", "running", "requeued", "queued", "planned", "diverged", "failed", "cancelled")
+ORDER = (
+    *("completed", "running", "requeued", "queued", "planned", "interrupted"),
+    *("diverged", "failed", "cancelled"),
+)
 _LOG_LINES = 3  # of each failed run's log
 _LISTED = 40  # failed runs that are listed one by one
 
@@ -19,16 +22,17 @@ COMPLETE, ENDED_BADLY, ACTIVE_RUNS, NOT_SUBMITTED = 0, 1, 3, 4
 
 
 def exit_code(statuses: Sequence[RunStatus]) -> int:
-    """0 all completed; 1 some failed, diverged or cancelled; 3 some active; 4 some never submitted.
+    """0 all completed; 1 some failed, diverged or cancelled; 3 some active; 4 some to be submitted.
 
-    Active wins over everything (wait and ask again), then failure, then what was never submitted.
+    Active wins over everything (wait and ask again), then failure, then what was never submitted or
+    was interrupted.
     """
     states = {s.state for s in statuses}
     if states & ACTIVE:
         return ACTIVE_RUNS
     if states & {"failed", "diverged", "cancelled"}:
         return ENDED_BADLY
-    return NOT_SUBMITTED if "planned" in states else COMPLETE
+    return NOT_SUBMITTED if states & {"planned", "interrupted"} else COMPLETE
 
 
 def word(status: RunStatus) -> str:
@@ -59,7 +63,7 @@ def lines(study: Study, statuses: Sequence[RunStatus], runs_dir: Path) -> Iterat
         else:
             seeds = ", ".join(f"seed {s.run.seed} {word(s)}" for s in group)
             yield f"  {name:<{width}}  {seeds}"
-    ended = [s for s in statuses if s.state in ("failed", "diverged", "cancelled")]
+    ended = [s for s in statuses if s.state in ("failed", "diverged", "cancelled", "interrupted")]
     for status in ended[:_LISTED]:
         yield ""
         yield f"{status.run.name}: {word(status)}{': ' + status.detail if status.detail else ''}"
@@ -69,7 +73,9 @@ def lines(study: Study, statuses: Sequence[RunStatus], runs_dir: Path) -> Iterat
             yield f"  Log: {status.log_file}"
     if len(ended) > _LISTED:
         yield f"\nand {len(ended) - _LISTED} more (see --json)"
-    retry = sorted({s.state for s in ended})
+    retry = sorted({s.state for s in ended} - {"interrupted"})
+    if len(ended) > sum(s.state in retry for s in ended):
+        yield f"\nGo on with what was interrupted: python submit.py {study.path}"
     if retry:
         yield f"\nRun them again: python submit.py {study.path} --retry {' '.join(retry)}"
 

@@ -64,7 +64,8 @@ class Submission:  # what is read is kept: make a new one to read again
     @cached_property
     def runs(self) -> dict[str, int]:
         """Run folder (absolute) to array index."""
-        return {path: index for index, path in enumerate(self.intent.get("runs", []))}
+        runs = self.intent.get("runs")
+        return {str(p): index for index, p in enumerate(runs)} if isinstance(runs, list) else {}
 
     @cached_property
     def job_id(self) -> str | None:
@@ -76,7 +77,8 @@ class Submission:  # what is read is kept: make a new one to read again
     def time(self) -> float:
         """When the scheduler answered; before that, when it was asked."""
         receipt = _json(self.folder / "receipt.json")
-        return float(receipt.get("time") or self.intent.get("time") or 0.0)
+        times = (receipt.get("time"), self.intent.get("time"))
+        return next((float(t) for t in times if isinstance(t, (int, float)) and t), 0.0)
 
     def element(self, run: Path) -> str | None:
         """`A_i`, the job id of the run's array element."""

@@ -23,6 +23,7 @@ STYLES = {
     "requeued": "yellow",
     "queued": "dim",
     "planned": "dim",
+    "interrupted": "yellow",
     "diverged": "magenta",
     "failed": "red",
     "cancelled": "red",
@@ -60,8 +61,9 @@ def duration(seconds: float | None) -> str:
 
 def table(study: Study, statuses: Sequence[RunStatus], curves: Curves, rows: int) -> Group:
     """At most `rows` runs: active ones first, then those that ended badly, then the rest."""
-    rank = {"running": 0, "requeued": 1, "failed": 2, "diverged": 3, "cancelled": 4, "completed": 5}
-    ordered = sorted(statuses, key=lambda s: rank.get(s.state, 6))
+    order = ("running", "requeued", "failed", "diverged", "cancelled", "interrupted", "completed")
+    rank = {state: place for place, state in enumerate(order)}
+    ordered = sorted(statuses, key=lambda s: rank.get(s.state, len(order)))
     grid = Table(box=None, pad_edge=False, header_style="bold")
     for title, side in (
         ("run", "left"),

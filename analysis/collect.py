@@ -207,6 +207,8 @@ def state_of(folder: RunFolder, now: float) -> tuple[str, dict[str, Any]]:
     """The state word of a run folder and its status row, from the folder alone."""
     status = folder.status() or {}
     if folder.result_file.exists():
+        if folder.damaged():
+            return "failed", {**status, "reason": "result.json cannot be read"}
         return "completed", status
     state = status.get("state")
     if state == "running" and now - (_amount(status.get("heartbeat")) or 0.0) > SILENT_SECONDS:
@@ -227,9 +229,6 @@ def _record(source: _Source, rows: MetricRows, now: float, runs_dir: Path) -> di
     code, environment, data = (_mapping(run.get(k)) for k in ("code", "environment", "data"))
     notes: list[str] = []
     result = folder.result() if state == "completed" else None
-    if state == "completed" and not _whole(result):
-        state, result = "failed", None
-        status = {**status, "reason": "result.json cannot be read"}
     result = result or {}
     best, final = result.get("best") or {}, result.get("final") or {}
     attempts = [a for a in run.get("attempts") or () if isinstance(a, dict)]
@@ -278,12 +277,6 @@ def _record(source: _Source, rows: MetricRows, now: float, runs_dir: Path) -> di
 
 # A file that somebody edited, or another program wrote, may hold anything: what has not the type that
 # runs write is absent, not an error.
-
-
-def _whole(result: dict[str, Any] | None) -> bool:
-    return result is not None and all(
-        isinstance(result.get(key) or {}, dict) for key in ("best", "final")
-    )
 
 
 def _mapping(value: Any) -> dict[str, Any]:

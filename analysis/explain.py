@@ -159,10 +159,7 @@ def describe(where: str, runs_dir: Path) -> dict[str, Any]:
     run = folder.run()
     code, environment = run.get("code") or {}, run.get("environment") or {}
     attempts = run.get("attempts") or []
-    result = folder.result()
-    if state == "completed" and result is None:
-        state, status = "failed", {**status, "reason": "result.json cannot be read"}
-    result = result or {}
+    result = folder.result() or {}
     logs = [folder.log_file, *sorted(folder.submitit_folder.glob("**/*_log.err"))]
     return {
         "run": str(folder.path),

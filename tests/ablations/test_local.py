@@ -118,7 +118,7 @@ def test_ctrl_c_lets_runs_write_a_checkpoint_and_the_next_submission_goes_on(tmp
     queue.join(60)
     assert queue.exitcode == 130
     found = _states(study, runs)
-    assert [s.state for s in found] == ["planned", "planned"]
+    assert [s.state for s in found] == ["interrupted", "planned"]
     assert "epoch 1" in found[0].detail
     assert claims.read(study.runs()[0].folder(runs)) is None
     _submit(study, runs)
@@ -144,7 +144,7 @@ def test_a_killed_queue_s_claims_are_repaired_and_its_orphan_is_left_to_finish(t
     start = records.read(folder, claim.submission).last_start
     assert start is not None
     os.kill(start.process.pid, signal.SIGKILL)
-    _wait(lambda: _states(study, runs)[0].state == "planned")
+    _wait(lambda: _states(study, runs)[0].state == "interrupted")
     (folder / "checkpoint.pt").write_text("1")
     assert _submit(study, runs).submitted == [folder]
     assert [s.state for s in _states(study, runs)] == ["completed", "completed"]

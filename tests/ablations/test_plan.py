@@ -58,6 +58,10 @@ def plan_of(study: Study, runs_dir: Path, state: str, **options: object) -> Plan
     [
         ("planned", [], "submit", "resume"),
         ("planned", ["failed"], "submit", "resume"),
+        ("interrupted", [], "submit", "resume"),
+        ("interrupted", ["failed"], "submit", "resume"),
+        ("failed:result", [], "skip", None),
+        ("failed:result", ["failed"], "submit", "over"),
         ("queued", ["failed", "diverged", "cancelled", "stale"], "skip", None),
         ("running", ["failed", "diverged", "cancelled", "stale"], "skip", None),
         ("requeued", ["failed", "diverged", "cancelled", "stale"], "skip", None),

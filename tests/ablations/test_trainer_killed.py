@@ -1,0 +1,242 @@
+"""A trainer killed at any of its writes: nothing is done that is not, nothing lost that was.
+
+The process of a local queue and of its run is killed before every file that it opens, removes or renames,
+before every sync, and before and in the middle of every write that reaches the system, from the first
+line of the attempt's record to the last. Each time the next submission must repair it, to the numbers of
+a run that nobody disturbed.
+"""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import io
+import itertools
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ablations import claims, dispatch, local, records, snapshot, worker
+from ablations.manifest import load_study
+from ablations.plan import make_plan
+from ablations.status import run_states
+from ablations.study import Study
+from sdtps import checkpoint, job, provenance
+from sdtps.runfolder import RunFolder
+from tests.sdtps.toy_task import ToyTask
+
+MANIFEST = """\
+study: killed
+task: reid
+overrides:
+  train: {epochs: 2, amp: off, log_every: 1, checkpoint_every_steps: 3, checkpoint_every_s: 0}
+seeds: [0]
+baseline: only
+varies: [optim.lr]
+resources: {cpus: 1}
+metrics: {mAP: {direction: up}}
+variants: {only: {optim.lr: 1e-2}}
+"""
+STEPS = 2  # in each of two epochs: the checkpoint after the third is in the middle of one
+TIMED = {"images_per_s", "memory_mib", "attempt"}  # of a row: differ between two undisturbed runs
+# Files whose writes a test of every write must have seen.
+LAST_OF_DIVERGED = 25
+FILES = {"attempts.txt", "run.json", "status.json", "metrics.jsonl", "train.log", "checkpoint.pt"}
+EVENTS = {"os.link", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "os.truncate"}
+
+
+class _Tap:
+    """Counts this process's writes below `folder`; kills it at number `point`, if there is one."""
+
+    def __init__(self, folder: Path, point: int | None) -> None:
+        self.folder, self.point = str(folder), point
+        self.seen = 0
+        self.touched: set[str] = set()
+
+    def __call__(self, what: str = "") -> None:
+        self.touched.add(Path(what).name)
+        if self.seen == self.point:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.seen += 1
+
+    def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Before a file is made, opened for writing, renamed or removed (see sys.audit)."""
+        writing = os.O_CREAT | os.O_WRONLY | os.O_RDWR
+        opened = event == "open" and isinstance(arguments[2], int) and arguments[2] & writing
+        if (opened or event in EVENTS) and str(arguments[0]).startswith(self.folder):
+            self(str(arguments[1] if event == "os.rename" else arguments[0]))
+
+    def write(self, write: Callable[[Any], int], content: Any) -> int:
+        """Killed before the write, and again after a half of it."""
+        self()
+        if self.seen == self.point:
+            write(bytes(content)[: len(bytes(content)) // 2])
+        self()
+        return write(content)
+
+    def install(self) -> None:
+        """From here on; for processes that end with os._exit."""
+        sys.addaudithook(self.audit)
+        tap, raw_write, fsync, plain = self, os.write, os.fsync, io.open
+
+        class Raw(io.FileIO):
+            def write(self, content: Any) -> int:
+                return tap.write(super().write, content)
+
+        def opened(file: Any, mode: str = "r", *more: Any, **named: Any) -> Any:
+            if not set("wax+") & set(mode):
+                return plain(file, mode, *more, **named)
+            raw = Raw(file, mode.replace("b", "").replace("t", ""))
+            stream = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
+            return stream if "b" in mode else io.TextIOWrapper(stream, encoding="utf-8")
+
+        def synced(handle: int) -> None:
+            tap()
+            fsync(handle)
+
+        builtins.open = io.open = opened  # type: ignore[assignment]
+        os.write = lambda handle, content: tap.write(lambda part: raw_write(handle, part), content)
+        os.fsync = synced
+        sys.stdout = sys.stderr = opened(1, "w")
+
+
+def _in_process(work: Callable[[], None]) -> bool:
+    """Do `work` in a process of its own; False where that was killed."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, "the run itself failed"
+    return not os.WIFSIGNALED(status)
+
+
+def _submit(study: Study, runs: Path, point: int | None = None, seen: Path | None = None) -> bool:
+    """Plan and work through the study here; killed at write `point` of its run: False."""
+
+    def run_queue(submission: Any, items: Sequence[local.Item], *_: Any, **__: Any) -> dict[Path, str]:
+        os.environ.update(SUBMITIT_EXECUTOR="local", SUBMITIT_LOCAL_JOB_ID=str(os.getpid()))
+        tap = _Tap(runs, point)
+        tap.install()
+        for item in items:
+            worker.main([str(submission.folder), str(item.index)])
+        tap.point = None
+        if seen is not None:
+            seen.write_text("\n".join([str(tap.seen), *sorted(tap.touched)]))
+        return {}
+
+    def work() -> None:
+        states = run_states(study.runs(), runs)
+        plan = make_plan(study, runs, states)
+        local.run_queue = run_queue
+        dispatch.submit(
+            study,
+            [action.run for action in plan.submitted],
+            runs,
+            executor="local",
+            replace=[action.folder for action in plan.submitted if action.start == "resume"],
+            over=[action.folder for action in plan.submitted if action.start == "over"],
+        )
+
+    return _in_process(work)
+
+
+def _rows(folder: RunFolder) -> list[dict[str, Any]]:
+    return [
+        {k: v for k, v in row.items() if k not in TIMED}
+        for row in folder.resolved_metrics()
+        if row.get("event") != "resumed"
+    ]
+
+
+def _result(folder: RunFolder) -> dict[str, Any] | None:
+    """What of a result does not depend on the clock or on how often the run was begun."""
+    result = folder.result()
+    if result is None:
+        return None
+    untimed = {k: {n: v for n, v in result[k].items() if n not in TIMED} for k in ("best", "final")}
+    return {k: result[k] for k in ("steps", "select_metric", "selected_on")} | untimed
+
+
+def _checkpoint_step(folder: RunFolder) -> int:
+    saved = checkpoint.load(folder.checkpoint_file)
+    return -1 if saved is None else int(saved["step"])
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
+    code = {"commit": "0" * 40, "dirty": False, "digest": "0" * 12, "diff": "+ a line"}
+    monkeypatch.setattr(provenance, "code_version", lambda *_: dict(code))  # asks git, writes nothing
+    monkeypatch.setattr(snapshot, "freeze", lambda runs_dir: runs_dir)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    path = tmp_path / "killed.yaml"
+    path.write_text(MANIFEST)
+    return load_study(path)
+
+
+@pytest.mark.parametrize("blow_up_at", [None, 3], ids=["completes", "diverges"])
+def test_killed_at_any_write_the_next_submission_repairs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, study: Study, blow_up_at: int | None
+) -> None:
+    monkeypatch.setattr(
+        job, "build_task", lambda _, seed, __: ToyTask(seed, steps=STEPS, blow_up_at=blow_up_at)
+    )
+    (run,) = study.runs()
+    state = "completed" if blow_up_at is None else "diverged"
+    warm = RunFolder(tmp_path / "warm")  # imports that each forked process would make anew
+    warm.create(run.config, {"seed": run.seed})
+    job.execute(warm.path)
+    gc.freeze()  # a collection would copy every page of a forked process
+    whole, seen = RunFolder(run.folder(tmp_path / "whole")), tmp_path / "seen"
+    assert _submit(study, tmp_path / "whole", seen=seen)
+    assert run_states([run], tmp_path / "whole")[0].state == state
+    count, *touched = seen.read_text().splitlines()
+    assert set(touched) >= FILES | ({"result.json"} if blow_up_at is None else set())
+    rows, raw = _rows(whole), len(whole.metrics())
+    recorded, saved = 0, -1  # never fall, the later the kill
+
+    # Until the loss explodes, both runs write the same.
+    first = 0 if blow_up_at is None else int(count) - LAST_OF_DIVERGED
+    for point in itertools.count(first):
+        runs = tmp_path / f"runs{point}"
+        runs.mkdir()
+        if _submit(study, runs, point):
+            break
+        folder = RunFolder(run.folder(runs))
+        where = f"killed at write {point}"
+
+        # What was done is recorded, and nothing else.
+        kept = len(folder.metrics())
+        assert [r for r in _rows(folder) if r["kind"] != "event"] == [
+            r for r in rows[:kept] if r["kind"] != "event"
+        ], where
+        assert recorded <= kept <= raw and len(folder.torn_lines()) <= 1, where
+        assert _checkpoint_step(folder) >= saved, where
+        recorded, saved = kept, _checkpoint_step(folder)
+        assert _result(folder) in (None, _result(whole)), where
+        (found,) = run_states([run], runs)
+        done = folder.result() is not None or (folder.status() or {}).get("state") == "diverged"
+        claim = claims.read(folder.path)
+        assert claim is not None, where
+        began = records.read(folder.path, claim.submission).last_start is not None
+        assert found.state == (state if done else "interrupted" if began else "planned"), (where, found)
+        (action,) = make_plan(study, runs, [found]).actions
+        assert action.action == ("skip" if done else "submit"), where
+
+        assert _submit(study, runs), where
+        assert run_states([run], runs)[0].state == state, where
+        assert _rows(folder) == rows, where
+        assert _result(folder) == _result(whole), where
+        assert done or not [p.name for p in folder.path.glob(".*")], f"{where}: temporary files"
+    assert point == int(count)
+    assert point > 100, "fewer writes than a run has: this test sees too little"
