@@ -26,7 +26,7 @@ def run(
     *,
     sizes: Sequence[tuple[int, int]] = ((64, 32), (256, 128)),
     batch: int | None = None,
-    repeats: int = 5,
+    repeats: int = 11,
 ) -> dict[str, Any]:
     """Images a second with DeMo's augmentation at the size of the CPU studies and at RGBNT201's.
 

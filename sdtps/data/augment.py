@@ -9,7 +9,7 @@ neither depends on workers, prefetching or resuming.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ ERASE_ASPECT = (0.3, 1 / 0.3)
 ERASE_TRIES = 10
 CACHED_VALUES = 2**18  # a megabyte of float32, about what a core's cache holds
 MEAN, DEVIATION = 0.5, 0.5  # DeMo normalises every channel of every modality so
+_SHIFT = torch.tensor(-MEAN / DEVIATION)
 
 
 @dataclass(frozen=True)
@@ -85,25 +86,29 @@ class Draws:
 class BatchAugmentation:
     """The same distribution for a whole batch, on its device.
 
-    On a CPU images are moved by slices and only erased pixels are drawn; on a GPU by one gather,
-    without a loop. Both give the same pixels outside the erased boxes.
+    On a CPU images are moved by slices, straight from where they lie, and only erased pixels are drawn;
+    on a GPU by one gather, without a loop. Both give the same pixels outside the erased boxes.
     """
 
     def __init__(self, config: AugmentConfig, device: torch.device) -> None:
         self.config = config
         self.device = device
 
-    def __call__(self, pixels: Tensor, rng: np.random.Generator) -> Tensor:
-        """uint8 [B, M, 3, H, W] to augmented, normalised float32 [M, B, 3, H, W]."""
-        batch, modalities = pixels.shape[:2]
-        images = pixels.transpose(0, 1)
+    def __call__(self, pixels: Tensor | Sequence[np.ndarray], rng: np.random.Generator) -> Tensor:
+        """uint8 [B, M, 3, H, W] to augmented, normalised float32 [M, B, 3, H, W].
+
+        On a CPU also B arrays [M, 3, H, W], wherever each lies.
+        """
+        batch, modalities = len(pixels), len(pixels[0])
         draws = self.draw(batch * modalities, rng)
         generator = torch.Generator(self.device).manual_seed(draws.noise_seed)
-        if self.device.type == "cpu":
-            done = augment_by_slices(images, draws, generator)
+        if isinstance(pixels, Tensor) and self.device.type != "cpu":
+            done = augment_by_gather(pixels.transpose(0, 1).flatten(0, 1), draws, generator)
         else:
-            done = augment_by_gather(images.flatten(0, 1), draws, generator)
-        return done.view(modalities, batch, *pixels.shape[2:])
+            samples = [np.asarray(sample) for sample in pixels]
+            images = [sample[m] for m in range(modalities) for sample in samples]
+            done = augment_by_slices(images, draws, generator)
+        return done.view(modalities, batch, *done.shape[1:])
 
     def draw(self, n: int, rng: np.random.Generator) -> Draws:
         """Draws of n images, vectorised over them."""
@@ -130,25 +135,26 @@ class BatchAugmentation:
         return np.stack([top, left, h, w], axis=1)
 
 
-def augment_by_slices(pixels: Tensor, draws: Draws, generator: torch.Generator) -> Tensor:
-    """uint8 [M, B, 3, H, W] in any strides to float32 [M B, 3, H, W].
+def augment_by_slices(
+    sources: Sequence[np.ndarray], draws: Draws, generator: torch.Generator
+) -> Tensor:
+    """n images uint8 [3, H, W] to float32 [n, 3, H, W].
 
     A few images at a time, so that they stay in the processor's cache from first to last.
     """
-    modalities, batch, channels, height, width = pixels.shape
-    done = torch.empty(modalities * batch, channels, height, width)
+    channels = len(sources[0])
+    done = torch.empty(len(sources), *sources[0].shape)
     images, boxes = done.numpy(), draws.boxes.tolist()
-    sources = [image for modality in pixels.numpy() for image in modality]
     moves = list(zip(draws.flips.tolist(), draws.down.tolist(), draws.right.tolist(), strict=True))
-    erased = channels * int((draws.boxes[:, 2] * draws.boxes[:, 3]).sum())
-    noise = torch.randn(erased, generator=generator).numpy()
-    used = 0
+    areas = channels * draws.boxes[:, 2] * draws.boxes[:, 3]
     at_once = max(1, CACHED_VALUES // done[0].numel())
     for begin in range(0, len(images), at_once):
         chunk = range(begin, min(begin + at_once, len(images)))
         for i in chunk:
             _move(images[i], sources[i], *moves[i])
         normalise_(done[begin : chunk.stop])
+        erased = int(areas[begin : chunk.stop].sum())
+        noise, used = torch.randn(erased, generator=generator).numpy(), 0
         for i in chunk:
             top, left, tall, wide = boxes[i]
             count = channels * tall * wide
@@ -163,8 +169,8 @@ def _move(image: np.ndarray, source: np.ndarray, flip: int, down: int, right: in
     height, width = source.shape[1:]
     top, bottom = max(0, -down), height - max(0, down)
     left, end = max(0, -right), width - max(0, right)
-    mirrored = source[:, :, ::-1] if flip else source
-    image[:, top:bottom, left:end] = mirrored[:, top + down : bottom + down, left + right : end + right]
+    seen = source[:, :, ::-1] if flip else source
+    image[:, top:bottom, left:end] = seen[:, top + down : bottom + down, left + right : end + right]
     image[:, :top] = 0
     image[:, bottom:] = 0
     image[:, :, :left] = 0
@@ -173,8 +179,7 @@ def _move(image: np.ndarray, source: np.ndarray, flip: int, down: int, right: in
 
 def normalise_(values: Tensor) -> Tensor:
     """float32 in [0, 255] to [-1, 1], in place and in one pass."""
-    shift = values.new_full((1,), -MEAN / DEVIATION)
-    return torch.add(shift, values, alpha=1 / (255.0 * DEVIATION), out=values)
+    return torch.add(_SHIFT, values, alpha=1 / (255.0 * DEVIATION), out=values)
 
 
 def augment_by_gather(pixels: Tensor, draws: Draws, generator: torch.Generator) -> Tensor:

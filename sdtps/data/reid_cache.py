@@ -124,6 +124,10 @@ class MappedRows:
         rows = torch.from_numpy(self.mapped[indices])
         return rows.pin_memory().to(self.device, non_blocking=True) if self._gpu else rows
 
+    def views(self, indices: np.ndarray) -> list[np.ndarray]:
+        """The rows themselves, on the host, read-only and not yet read."""
+        return [self.mapped[index] for index in indices]
+
     @property
     def _gpu(self) -> bool:
         return self.device.type == "cuda"
@@ -156,7 +160,8 @@ class CachedBatches:
         for number in range(first, len(order)):
             indices = order[number][self.own]
             rng = np.random.default_rng([self.seed, epoch, number, self.own.start, 103])
-            images = self.augment(self.pixels.rows(indices), rng)
+            rows = self.pixels.views if self.labels.device.type == "cpu" else self.pixels.rows
+            images = self.augment(rows(indices), rng)
             index = torch.from_numpy(indices).to(self.labels.device, non_blocking=True)
             yield ReidBatch(images, self.labels[index], self.camids[index])
 
