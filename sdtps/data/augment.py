@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor
 ERASE_AREA = (0.02, 1 / 3)
 ERASE_ASPECT = (0.3, 1 / 0.3)
 ERASE_TRIES = 10
+NOISE_LEVELS = 2**16  # on a CPU
 CACHED_VALUES = 2**18  # a megabyte of float32, about what a core's cache holds
 MEAN, DEVIATION = 0.5, 0.5  # DeMo normalises every channel of every modality so
 _SHIFT = torch.tensor(-MEAN / DEVIATION)
@@ -101,13 +103,13 @@ class BatchAugmentation:
         """
         batch, modalities = len(pixels), len(pixels[0])
         draws = self.draw(batch * modalities, rng)
-        generator = torch.Generator(self.device).manual_seed(draws.noise_seed)
         if isinstance(pixels, Tensor) and self.device.type != "cpu":
+            generator = torch.Generator(self.device).manual_seed(draws.noise_seed)
             done = augment_by_gather(pixels.transpose(0, 1).flatten(0, 1), draws, generator)
         else:
             samples = [np.asarray(sample) for sample in pixels]
             images = [sample[m] for m in range(modalities) for sample in samples]
-            done = augment_by_slices(images, draws, generator)
+            done = augment_by_slices(images, draws)
         return done.view(modalities, batch, *done.shape[1:])
 
     def draw(self, n: int, rng: np.random.Generator) -> Draws:
@@ -135,46 +137,72 @@ class BatchAugmentation:
         return np.stack([top, left, h, w], axis=1)
 
 
-def augment_by_slices(
-    sources: Sequence[np.ndarray], draws: Draws, generator: torch.Generator
-) -> Tensor:
+def augment_by_slices(sources: Sequence[np.ndarray], draws: Draws) -> Tensor:
     """n images uint8 [3, H, W] to float32 [n, 3, H, W].
 
-    A few images at a time, so that they stay in the processor's cache from first to last.
+    Images move while they are bytes, a quarter of what they become, and a few at a time, so that they
+    stay in the processor's cache from first to last.
     """
     channels = len(sources[0])
     done = torch.empty(len(sources), *sources[0].shape)
     images, boxes = done.numpy(), draws.boxes.tolist()
     moves = list(zip(draws.flips.tolist(), draws.down.tolist(), draws.right.tolist(), strict=True))
     areas = channels * draws.boxes[:, 2] * draws.boxes[:, 3]
+    noise, used = normal_noise(int(areas.sum()), draws.noise_seed), 0
+    moved = np.empty(sources[0].shape, np.uint8)
     at_once = max(1, CACHED_VALUES // done[0].numel())
     for begin in range(0, len(images), at_once):
         chunk = range(begin, min(begin + at_once, len(images)))
         for i in chunk:
-            _move(images[i], sources[i], *moves[i])
+            _move(moved, sources[i], *moves[i])
+            images[i] = moved
         normalise_(done[begin : chunk.stop])
-        erased = int(areas[begin : chunk.stop].sum())
-        noise, used = torch.randn(erased, generator=generator).numpy(), 0
         for i in chunk:
             top, left, tall, wide = boxes[i]
-            count = channels * tall * wide
-            own = noise[used : used + count].reshape(channels, tall, wide)
+            own = noise[used : used + areas[i]].reshape(channels, tall, wide)
             images[i, :, top : top + tall, left : left + wide] = own
-            used += count
+            used += areas[i]
     return done
 
 
 def _move(image: np.ndarray, source: np.ndarray, flip: int, down: int, right: int) -> None:
-    """Write the flipped and shifted `source` into `image` [3, H, W], black outside."""
-    height, width = source.shape[1:]
-    top, bottom = max(0, -down), height - max(0, down)
-    left, end = max(0, -right), width - max(0, right)
-    seen = source[:, :, ::-1] if flip else source
-    image[:, top:bottom, left:end] = seen[:, top + down : bottom + down, left + right : end + right]
-    image[:, :top] = 0
-    image[:, bottom:] = 0
-    image[:, :, :left] = 0
-    image[:, :, end:] = 0
+    """Write the flipped and shifted `source` into `image` [3, H, W], black outside.
+
+    A channel is one run of pixels that moves as a whole; what comes round an edge is blackened.
+    """
+    channels, height, width = source.shape
+    seen = (mirrored(source) if flip else source).reshape(channels, -1)
+    by = down * width + right
+    first, last = max(0, -by), height * width - max(0, by)
+    image.reshape(channels, -1)[:, first:last] = seen[:, first + by : last + by]
+    image[:, : max(0, -down)] = 0
+    image[:, height - max(0, down) :] = 0
+    image[:, :, : max(0, -right)] = 0
+    image[:, :, width - max(0, right) :] = 0
+
+
+def mirrored(source: np.ndarray) -> np.ndarray:
+    """uint8 [3, H, W] from right to left; eight pixels at a time where the width allows."""
+    if source.shape[-1] % 8 or not source.flags.c_contiguous:
+        return source[:, :, ::-1]
+    words = source.view(np.uint64)[:, :, ::-1].copy()
+    return words.byteswap(inplace=True).view(np.uint8)
+
+
+def normal_noise(n: int, seed: int) -> np.ndarray:
+    """n values of N(0, 1), float32, of 65,536 equally likely levels: twice as fast as torch.randn.
+
+    The levels are the distribution's quantiles, so that no probability is off by more than 2^-17; the
+    outermost lie at 4.3 deviations.
+    """
+    words = np.random.SFC64(seed).random_raw(n // 4 + 1).view(np.uint16)
+    return np.take(_normal_levels(), words[:n], mode="clip")
+
+
+@cache
+def _normal_levels() -> np.ndarray:
+    middles = (torch.arange(NOISE_LEVELS, dtype=torch.float64) + 0.5) / NOISE_LEVELS
+    return torch.special.ndtri(middles).float().numpy()
 
 
 def normalise_(values: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy.stats import kstest
 
 from sdtps.data.augment import (
     AugmentConfig,
@@ -14,6 +15,8 @@ from sdtps.data.augment import (
     augment_by_slices,
     augment_image,
     draw_box,
+    mirrored,
+    normal_noise,
 )
 from sdtps.data.sampler import PkSampler
 
@@ -107,7 +110,7 @@ def fixed(n: int, *, flips: list[int], down: list[int], right: list[int]) -> Dra
 def test_moving_by_slices_equals_the_reference_arithmetic() -> None:
     pixels = torch.arange(2 * 3 * 4 * 5, dtype=torch.uint8).view(2, 3, 4, 5)
     draws = fixed(2, flips=[0, 1], down=[1, -2], right=[-1, 2])
-    moved = augment_by_slices(list(pixels.numpy()), draws, torch.Generator())
+    moved = augment_by_slices(list(pixels.numpy()), draws)
     for i, (flip, down, right) in enumerate(((False, 1, -1), (True, -2, 2))):
         image = pixels[i].numpy()[:, :, ::-1] if flip else pixels[i].numpy()
         padded = np.pad(image, ((0, 0), (3, 3), (3, 3)))
@@ -119,7 +122,7 @@ def test_gather_and_slices_give_the_same_pixels() -> None:
     rng = np.random.default_rng(2)
     pixels = torch.from_numpy(rng.integers(0, 256, size=(40, 3, 64, 32), dtype=np.uint8))
     draws = BatchAugmentation(DEMO, torch.device("cpu")).draw(40, rng)
-    one = augment_by_slices(list(pixels.numpy()), draws, torch.Generator().manual_seed(1))
+    one = augment_by_slices(list(pixels.numpy()), draws)
     two = augment_by_gather(pixels, draws, torch.Generator().manual_seed(1))
     outside = torch.ones(40, 1, 64, 32, dtype=torch.bool)
     for i, (top, left, tall, wide) in enumerate(draws.boxes.tolist()):
@@ -128,6 +131,29 @@ def test_gather_and_slices_give_the_same_pixels() -> None:
     for images in (one, two):
         inside = images.masked_select(~outside.expand_as(images))
         assert inside.mean().abs() < 0.05 and inside.std().item() == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize("width", [5, 8, 32])
+def test_a_mirrored_image_is_read_from_right_to_left(width: int) -> None:
+    source = np.random.default_rng(0).integers(0, 256, size=(3, 4, 2 * width), dtype=np.uint8)
+    for image in (source, source[:, :, :width], source[:, ::2, :width].copy()):
+        before = image.copy()
+        assert (mirrored(image) == before[:, :, ::-1]).all()
+        assert (image == before).all()
+
+
+def test_noise_is_normal_and_no_value_knows_another() -> None:
+    noise = normal_noise(400_001, seed=5)
+    assert noise.dtype == np.float32 and len(noise) == 400_001
+    assert kstest(noise[::10], "norm").pvalue > 0.01
+    assert abs(noise.mean()) < 4 / 400_001**0.5
+    for moment, expected, spread in ((2, 1, 2), (3, 0, 15), (4, 3, 96)):
+        assert abs((noise.astype(float) ** moment).mean() - expected) < 4 * (spread / 400_001) ** 0.5
+    for lag in (1, 2, 3, 4, 5, 8, 128, 98_304):
+        assert abs(np.corrcoef(noise[lag:], noise[:-lag])[0, 1]) < 4 / (400_001 - lag) ** 0.5, lag
+    assert (normal_noise(1000, 5) == noise[:1000]).all() and (normal_noise(9, 6) != noise[:9]).any()
+    assert np.unique(noise).size > 0.99 * 65_536  # every level is drawn
+    assert len(normal_noise(0, 1)) == 0
 
 
 def test_without_augmentation_both_paths_only_normalise() -> None:
