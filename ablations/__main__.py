@@ -1,8 +1,8 @@
 """python -m ablations plan|submit|status|watch|logs|retry|cancel|clean|run: see and steer a study.
 
 `status` exits with 0 (all completed), 1 (some failed, diverged or cancelled), 3 (some still active) or
-4 (some never submitted or interrupted). Mistakes of yours exit with 2 and no traceback. `cancel` and `clean` only show
-what they would do until --yes is given.
+4 (some never submitted or interrupted). Mistakes of yours exit with 2 and no traceback. `cancel` and
+`clean` only show what they would do until --yes is given.
 """
 
 from __future__ import annotations

@@ -43,6 +43,8 @@ def script(
 ) -> str:
     """The text of the sbatch file for `count` runs, at most `throttle` at once.
 
+    With resources.runs_per_gpu each array element is one task that starts its runs (`ablations.pack`).
+
     Raises:
         SubmissionError: `resources.sbatch` holds an option that this project sets itself.
     """
@@ -59,10 +61,11 @@ def script(
     executor.update_parameters(
         **_parameters(submission, resources, count, throttle, snapshot, dependency)
     )
-    executor.parameters["map_count"] = count
+    executor.parameters["map_count"] = -(-count // resources.runs_per_gpu)
     python = shlex.quote(resources.python or sys.executable)
     # -P: the working directory, which may hold newer code, is not imported from.
-    worker = f"{python} -P -u -m ablations.worker {shlex.quote(str(submission.folder))}"
+    module = "ablations.pack" if resources.runs_per_gpu > 1 else "ablations.worker"
+    worker = f"{python} -P -u -m {module} {shlex.quote(str(submission.folder))}"
     # One process that fails ends the others, which would wait for it in a collective operation.
     command = f"srun --unbuffered --kill-on-bad-exit=1 {worker}"
     return str(executor._make_submission_file_text(command, submission.name))
@@ -86,23 +89,24 @@ def _parameters(
             f"resources.sbatch: {', '.join(taken)} cannot be set; each array's name, logs"
             " and requeueing are ours"
         )
-    tasks = tasks_per_node(resources)
+    tasks, together = tasks_per_node(resources), resources.runs_per_gpu
+    parallel = max(1, (throttle or count) // together)
     parameters: dict[str, Any] = {
         "job_name": submission.name,
         "partition": resources.partition,
         "time": resources.timeout_min,
         "nodes": resources.nodes,
         "ntasks_per_node": tasks,
-        "cpus_per_task": resources.cpus,
+        "cpus_per_task": resources.cpus * together,
         "gpus_per_node": resources.gpus or None,
-        "mem": None if resources.mem_gb is None else f"{round(resources.mem_gb * 1024)}M",
+        "mem": None if resources.mem_gb is None else f"{round(resources.mem_gb * together * 1024)}M",
         "account": resources.account,
         "qos": resources.qos,
         "constraint": resources.constraint,
         "exclude": resources.exclude,
         "dependency": dependency,
         "signal_delay_s": signal_delay(resources.timeout_min),
-        "array_parallelism": throttle or count,
+        "array_parallelism": parallel,
         "stderr_to_stdout": True,
         "use_srun": False,  # it is in the command, so that its output joins the script's in one log
         "setup": _setup(submission, resources, snapshot),
@@ -123,36 +127,23 @@ def _parameters(
 def _setup(submission: Submission, resources: Resources, snapshot: Path) -> list[str]:
     """Shell lines before the run: which run it is, that it still is ours, and that it began."""
     quoted = shlex.quote
-    index = '"$((SLURM_ARRAY_TASK_ID + 1))p"'
-    mark = '"$SUBMISSION ${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID ${SLURM_RESTART_COUNT:-0}"'
     lines = [
         f"JOBS={quoted(str(submission.folder))}",
         f"SUBMISSION={quoted(submission.name)}",
-        f'RUN=$(sed -n {index} "$JOBS/{submission.runs_file.name}")',
-        # A run folder deleted meanwhile, or claimed by a later submission, is left alone.
-        'grep -qsF "\\"$SUBMISSION\\"" "$RUN/claim.json" ||'
-        f' {{ echo "$RUN: not claimed by $SUBMISSION any more"; exit {records.NOT_OURS}; }}',
-        f"MARK={mark}",
-        f"ATTEMPTS=$RUN/submitit/{records.ATTEMPTS}",
-        'mkdir -p "$RUN/submitit"',
-        "LOG=$JOBS/${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID.log",
-        f'ln -sfn "$LOG" "$RUN/submitit/{records.LOG}"',
-        # What an earlier job of this run said last would be taken for this one's.
-        'rm -f "$RUN/status.json"',
+        "JOB=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID",
+        'MARK="$SUBMISSION $JOB ${SLURM_RESTART_COUNT:-0}"',
         "BOOT=$(cat /proc/sys/kernel/random/boot_id 2>/dev/null || echo -)",
-        # A line that a full disk cut short would swallow this one.
-        '[ -z "$(tail -c 1 "$ATTEMPTS" 2>/dev/null)" ] || echo >>"$ATTEMPTS"',
-        'echo "start $MARK $(hostname -s) $$ $BOOT 0 $(date +%s)" >>"$ATTEMPTS"',
-        'finish() { echo "end $MARK $1 $TERMINATED $(date +%s)" >>"$ATTEMPTS"; exit "$1"; }',
+        'START="start $MARK $(hostname -s) $$ $BOOT 0 $(date +%s)"',
         # SLURM signals this shell as well: it must live to write down how the run ended.
         "TERMINATED=-; trap 'TERMINATED=TERM' TERM; trap : USR2",
     ]
+    lines += _of_several(submission, resources) if resources.runs_per_gpu > 1 else _of_one(submission)
     lines += [
         f"export PYTHONPATH={quoted(str(snapshot))}${{PYTHONPATH:+:$PYTHONPATH}} PYTHONUNBUFFERED=1",
         f"export SDTPS_SNAPSHOT={quoted(str(snapshot))}",
         # From 22.05 on srun does not inherit it, and a task would get one CPU.
         "export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}",
-        "export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}",
+        f"export OMP_NUM_THREADS=$((${{SLURM_CPUS_PER_TASK:-1}} / {resources.runs_per_gpu}))",
     ]
     failed = f"finish {records.SETUP_FAILED}"
     lines += [
@@ -160,6 +151,49 @@ def _setup(submission: Submission, resources: Resources, snapshot: Path) -> list
         for line in resources.setup
     ]
     return lines
+
+
+def _of_one(submission: Submission) -> list[str]:
+    """The element's run, and `finish`, which writes down its end."""
+    index = '"$((SLURM_ARRAY_TASK_ID + 1))p"'
+    return [
+        f'RUN=$(sed -n {index} "$JOBS/{submission.runs_file.name}")',
+        # A run folder deleted meanwhile, or claimed by a later submission, is left alone.
+        'grep -qsF ""$SUBMISSION"" "$RUN/claim.json" ||'
+        f' {{ echo "$RUN: not claimed by $SUBMISSION any more"; exit {records.NOT_OURS}; }}',
+        f"ATTEMPTS=$RUN/submitit/{records.ATTEMPTS}",
+        'mkdir -p "$RUN/submitit"',
+        f'ln -sfn "$JOBS/$JOB.log" "$RUN/submitit/{records.LOG}"',
+        # What an earlier job of this run said last would be taken for this one's.
+        'rm -f "$RUN/status.json"',
+        'echo "$START" >>"$ATTEMPTS"',
+        'finish() { echo "end $MARK $1 $TERMINATED $(date +%s)" >>"$ATTEMPTS"; exit "$1"; }',
+    ]
+
+
+def _of_several(submission: Submission, resources: Resources) -> list[str]:
+    """`finish` for the runs of an element: the end of those that nobody could write down.
+
+    Left out are runs that ended by themselves in an earlier job of this element.
+    """
+    together = resources.runs_per_gpu
+    return [
+        f"FIRST=$((SLURM_ARRAY_TASK_ID * {together} + 1)); LAST=$((FIRST + {together} - 1))",
+        "finish() {",
+        f'  sed -n "${{FIRST}},${{LAST}}p" "$JOBS/{submission.runs_file.name}" |'
+        " while IFS= read -r RUN; do",
+        '    grep -qsF ""$SUBMISSION"" "$RUN/claim.json" || continue',
+        f"    ATTEMPTS=$RUN/submitit/{records.ATTEMPTS}",
+        '    case $(grep -s "^end $SUBMISSION $JOB " "$ATTEMPTS" | tail -n 1) in',
+        f'      "end $MARK "*) continue ;; "" | *" {records.INTERRUPTED} - "* | *" TERM "*) ;;'
+        " *) continue ;;",
+        "    esac",
+        '    mkdir -p "$RUN/submitit"',
+        '    grep -qs "^start $MARK " "$ATTEMPTS" || echo "$START" >>"$ATTEMPTS"',
+        '    echo "end $MARK $1 $TERMINATED $(date +%s)" >>"$ATTEMPTS"',
+        '  done; exit "$1"',
+        "}",
+    ]
 
 
 def _teardown() -> list[str]:

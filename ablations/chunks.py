@@ -40,14 +40,14 @@ def halves(chunk: Chunk) -> list[Chunk]:
 
 
 def chunks(runs: Sequence[RunSpec], max_array_size: int) -> list[Chunk]:
-    """Arrays of nearly equal size, each of less than `max_array_size` runs (the index's limit)."""
+    """Arrays of nearly equal size, each of less than `max_array_size` jobs (the index's limit)."""
     classes: dict[str, list[RunSpec]] = {}
     for run in runs:
         classes.setdefault(run.resources.key(), []).append(run)
     found = []
     for members in classes.values():
         resources = members[0].resources
-        parts = _parts(members, max(1, max_array_size - 1))
+        parts = _parts(members, max(1, max_array_size - 1) * resources.runs_per_gpu)
         limit = resources.max_parallel
         shares = _shares(limit, [len(part) for part in parts])
         chained = limit is not None and limit < len(parts)

@@ -71,7 +71,7 @@ def parse(content: bytes) -> Claim | None:
             float(value["time"]),
             bool(value.get("cancelled", False)),
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return None
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ablations import claims, records, slurm
 from ablations.status import RunStatus
+from ablations.submissions import submission
 from sdtps.errors import SubmissionError
 
 
@@ -24,7 +25,7 @@ def cancel(statuses: Sequence[RunStatus], runs_dir: Path) -> list[RunStatus]:
         SubmissionError: the scheduler did not take some of it; the runs stay marked.
     """
     active = [s for s in statuses if s.active]
-    elements = []
+    elements: dict[str, tuple[Path, str]] = {}
     for status in active:
         folder = status.run.folder(Path(runs_dir).resolve())
         claim = claims.read(folder)
@@ -34,11 +35,26 @@ def cancel(statuses: Sequence[RunStatus], runs_dir: Path) -> list[RunStatus]:
         if claim.executor == "local":
             _end_local(folder, claim.submission)
         elif status.job_id:
-            elements.append(status.job_id)
+            elements[status.job_id] = (folder, claim.submission)
+    elements = {job: of for job, of in elements.items() if not _others_need_it(*of)}
     problems: list[str] = []
-    if not slurm.cancel(elements, say=problems.append):
+    if not slurm.cancel(list(elements), say=problems.append):
         raise SubmissionError("scancel failed; try again:\n  " + "\n  ".join(problems))
     return active
+
+
+def _others_need_it(folder: Path, name: str) -> bool:
+    """Runs that nobody cancelled share the job (resources.runs_per_gpu): it ends the others itself."""
+    whole = submission(folder, name)
+    index = whole.index(folder)
+    if index is None or whole.runs_per_job == 1:
+        return False
+    for member in whole.members(index):
+        claim = claims.read(member)
+        mine = claim is not None and claim.submission == name and not claim.cancelled
+        if mine and not records.ended_by_itself(member, name):
+            return True
+    return False
 
 
 def _end_local(folder: Path, submission: str) -> None:

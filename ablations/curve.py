@@ -53,7 +53,7 @@ class LossCurve:
     def _take(self, line: bytes) -> None:
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return
         if not isinstance(row, dict):
             return

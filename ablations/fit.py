@@ -92,18 +92,22 @@ def misfits(resources: Resources, nodes: list[Nodes]) -> list[str]:
         problems.append(
             f"resources.timeout_min: {resources.timeout_min} is over the limit of {where}, {most}"
         )
-    tasks = max(1, resources.gpus)  # one task a GPU, each with its CPUs
+    shared = resources.runs_per_gpu
+    tasks = max(1, resources.gpus) * shared  # one task or run a GPU, or several, each with its CPUs
+    each = "runs on one GPU" if shared > 1 else "GPUs"
     for key, asked, have in (
         ("cpus", resources.cpus * tasks, [n.cpus for n in mine]),
-        ("mem_gb", resources.mem_gb or 0, [n.mem_gb for n in mine]),
+        ("mem_gb", (resources.mem_gb or 0) * shared, [n.mem_gb for n in mine]),
         ("gpus", resources.gpus, [n.gpus for n in mine]),
         ("nodes", resources.nodes, [sum(n.count for n in mine)]),
     ):
         known_values = [h for h in have if h is not None]
         if len(known_values) == len(have) and asked > max(known_values):
-            times = (
-                f" ({resources.cpus} for each of {tasks} GPUs)" if key == "cpus" and tasks > 1 else ""
-            )
+            times = ""
+            if key == "cpus" and tasks > 1:
+                times = f" ({resources.cpus} for each of {tasks} {each})"
+            elif key == "mem_gb" and shared > 1:
+                times = f" ({resources.mem_gb:g} for each of {shared} {each})"
             problems.append(
                 f"resources.{key}: {asked:g}{times} is more than {where} has, {max(known_values):g}"
             )

@@ -87,7 +87,7 @@ def cpu_count() -> int:
 def default_slots(resources: Resources, gpus: Sequence[str]) -> int:
     """Runs at once: as many as the GPUs hold, or where no GPU is asked for or here, the CPUs."""
     if resources.gpus and gpus:
-        return max(1, len(gpus) // resources.gpus)
+        return max(1, len(gpus) // resources.gpus) * resources.runs_per_gpu
     return max(1, cpu_count() // resources.cpus)
 
 

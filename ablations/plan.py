@@ -209,7 +209,7 @@ def _code(folder: Path) -> str | None:
 def _json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -296,5 +296,5 @@ def _estimate(actions: list[Action], submitted: list[Action]) -> Estimate:
             word, hours = "time limit", resources.timeout_min / 60
         basis[word] = basis.get(word, 0) + 1
         run_hours += hours
-        gpu_hours += hours * resources.gpus * resources.nodes
+        gpu_hours += hours * resources.gpus * resources.nodes / resources.runs_per_gpu
     return Estimate(run_hours, gpu_hours, basis)

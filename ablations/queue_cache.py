@@ -117,7 +117,7 @@ class Scheduler:
                 return Snapshot()
             jobs = {row["id"]: JobInfo(**row) for row in value["jobs"]}
             return Snapshot(float(value["time"]), value["error"], jobs, float(value["since"]))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return Snapshot()
 
     def _write(self, snapshot: Snapshot) -> None:

@@ -108,7 +108,7 @@ def _figures(folder: Path) -> str:
     for line in reversed(lines):
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(row, dict) and row.get("kind") == "train":
             loss = row.get("loss")

@@ -113,6 +113,12 @@ def read(folder: Path, submission: str) -> Attempts:
     return Attempts(tuple(starts), tuple(ends), frozenset(began))
 
 
+def ended_by_itself(folder: Path, submission: str) -> bool:
+    """The last start came to an end that no signal asked for, and that nothing goes on from."""
+    end = read(folder, submission).last_end
+    return end is not None and end.code != INTERRUPTED and not end.terminated
+
+
 def write_start(folder: Path, submission: str, job: str, restart: int) -> None:
     """This process begins the run."""
     me = Process.this()

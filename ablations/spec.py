@@ -40,6 +40,8 @@ class Resources(Frozen):
     nodes: PositiveInt = 1
     cpus: PositiveInt = 2  # for each task; one task drives one GPU
     mem_gb: Annotated[float, Field(gt=0)] | None = None  # on each node; null: the default
+    # So many runs at once share one GPU and one job, which asks for cpus and mem_gb for each of them.
+    runs_per_gpu: PositiveInt = 1
     timeout_min: Annotated[PositiveInt, BeforeValidator(minutes)] = 60
     # At most this many runs of the array at once (on local slots: see --slots); null: no limit.
     max_parallel: PositiveInt | None = None
@@ -63,6 +65,15 @@ class Resources(Frozen):
             raise ValueError(f"{value!r} is not a single line of text")
         return value
 
+    @model_validator(mode="after")
+    def _one_gpu_to_share(self) -> Resources:
+        if self.runs_per_gpu > 1 and (self.gpus, self.nodes) != (1, 1):
+            raise ValueError(
+                f"runs_per_gpu {self.runs_per_gpu} needs gpus: 1 and nodes: 1 (found gpus: {self.gpus}, "
+                f"nodes: {self.nodes})"
+            )
+        return self
+
     def key(self) -> str:
         """Equal for runs that may share an array; readable enough for a plan."""
         return self.model_dump_json()
@@ -73,7 +84,8 @@ class Resources(Frozen):
         if self.nodes > 1:
             parts.append(f"{self.nodes} nodes")
         if self.gpus:
-            parts.append(f"{self.gpus} GPU{'s' * (self.gpus > 1)}")
+            shared = f" for {self.runs_per_gpu} runs" if self.runs_per_gpu > 1 else ""
+            parts.append(f"{self.gpus} GPU{'s' * (self.gpus > 1)}{shared}")
         parts.append(f"{self.cpus} CPU{'s' * (self.cpus > 1)}")
         if self.mem_gb:
             parts.append(f"{self.mem_gb:g} GB")

@@ -218,6 +218,8 @@ class _Reader:
             # It has begun since the scheduler was asked: answers are some seconds old.
             return found.as_state("running", None, _silence(found))
         if job.waiting:
+            if found.claim.cancelled and found.submission.runs_per_job > 1:
+                return found.as_state("cancelled")  # its job waits for the sake of other runs
             if found.began or job.restarts:
                 again = max(job.restarts, len(found.attempts.starts))
                 why = f"waits to start again ({job.reason or job.state})"
@@ -311,7 +313,7 @@ class _Reader:
             return found.as_state("queued", None, "being submitted")
         if not found.submission.intent:
             return found.as_state("planned", None, "its submitter died before it asked the scheduler")
-        index = found.submission.runs.get(str(found.folder))
+        index = found.submission.index(found.folder)
         for job in self._queue.jobs.values():
             if job.name == found.submission.name and job.id.endswith(f"_{index}"):
                 return self._by_job(found, job)

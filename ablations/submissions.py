@@ -2,7 +2,8 @@
 
 claim.json       what each run's claim.json is a link to
 submission.json  the intent, written whole before the scheduler is asked
-runs.txt         one run folder a line: the line number (from 0) is the array index
+runs.txt         one run folder a line: the line number (from 0) is the array index; with
+                 resources.runs_per_gpu: k, lines k i to k i + k - 1 are the runs of array index i
 submission.sh    what sbatch was given
 receipt.json     the scheduler's answer: the job id. Without it nobody knows whether the job exists
 A_i.log          output of array element i
@@ -80,10 +81,27 @@ class Submission:  # what is read is kept: make a new one to read again
         times = (receipt.get("time"), self.intent.get("time"))
         return next((float(t) for t in times if isinstance(t, (int, float)) and t), 0.0)
 
+    @cached_property
+    def runs_per_job(self) -> int:
+        """Runs of one array element: resources.runs_per_gpu."""
+        resources = self.intent.get("resources")
+        value = resources.get("runs_per_gpu", 1) if isinstance(resources, dict) else 1
+        return value if isinstance(value, int) and value > 0 else 1
+
+    def index(self, run: Path) -> int | None:
+        """The array index of the run's job."""
+        place = self.runs.get(str(run))
+        return None if place is None else place // self.runs_per_job
+
     def element(self, run: Path) -> str | None:
         """`A_i`, the job id of the run's array element."""
-        index = self.runs.get(str(run))
+        index = self.index(run)
         return None if self.job_id is None or index is None else f"{self.job_id}_{index}"
+
+    def members(self, index: int) -> list[Path]:
+        """The runs of array element `index`."""
+        first = index * self.runs_per_job
+        return [Path(run) for run in list(self.runs)[first : first + self.runs_per_job]]
 
     def log_file(self, run: Path) -> Path | None:
         """Where the scheduler writes the element's output."""
@@ -140,6 +158,6 @@ class Cache:
 def _json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -27,6 +27,7 @@ from ablations.submissions import Submission
 from sdtps.errors import SdtpsError
 from sdtps.runfolder import RunFolder
 
+PACKED = "SDTPS_PACKED"  # set for the runs that share a job
 REQUEUE_TRIES = 6  # with growing pauses, for a controller that is busy; about a minute in all
 
 
@@ -39,6 +40,7 @@ class Job:
     rank: int
     tasks: int
     local: bool
+    packed: bool = False  # one of several runs of this job: `ablations.pack` speaks for it
 
     @classmethod
     def here(cls) -> Job:
@@ -57,6 +59,7 @@ class Job:
             rank=int(env.get("SLURM_PROCID", "0")),
             tasks=int(env.get("SLURM_NTASKS", "1")),
             local=False,
+            packed=PACKED in env,
         )
 
 
@@ -78,18 +81,19 @@ def main(words: list[str] | None = None) -> int:
         return records.NOT_OURS
     if job.local:
         return _recorded(folder, submission, job)
+    if job.packed:
+        _begin(folder, submission, job)
     return _run(folder, submission, job)
 
 
 def _recorded(folder: Path, submission: Submission, job: Job) -> int:
     """On local slots: what the batch script does on a cluster."""
-    _own_log(folder, job)
     if gpus := os.environ.get("SDTPS_SLOT_GPUS"):
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus
     if job.rank:
+        _own_log(folder, job)
         return _run(folder, submission, job)
-    (folder / "status.json").unlink(missing_ok=True)
-    records.write_start(folder, submission.name, job.id, job.restart)
+    _begin(folder, submission, job)
     code = 1
     try:
         code = _run(folder, submission, job)
@@ -101,10 +105,19 @@ def _recorded(folder: Path, submission: Submission, job: Job) -> int:
     return code
 
 
+def _begin(folder: Path, submission: Submission, job: Job) -> None:
+    """A process with one run to itself writes down that it starts, and writes to the run's own log."""
+    _own_log(folder, job)
+    (folder / "status.json").unlink(missing_ok=True)
+    records.write_start(folder, submission.name, job.id, job.restart)
+
+
 def _own_log(folder: Path, job: Job) -> None:
     """Send this process's output to the run's log, instead of a file for each process id."""
     log = records.log_file(folder)
     log.parent.mkdir(exist_ok=True)
+    if log.is_symlink():  # to the output of an earlier job
+        log.unlink()
     sys.stdout.flush()
     sys.stderr.flush()
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -168,12 +181,12 @@ def _after_interruption(job: Job, cap: int, received: set[int]) -> int:
     if job.restart >= cap:
         _say(job, f"time limit reached, and resources.max_requeues = {cap} is used up; giving up")
         return records.GAVE_UP
-    if job.rank == 0:
-        _requeue(job.id)
+    if job.rank == 0 and not job.packed:
+        requeue(job.id)
     return records.INTERRUPTED
 
 
-def _requeue(job_id: str) -> None:
+def requeue(job_id: str) -> None:
     """`scontrol requeue A_i`: the whole array's id would requeue every element."""
     pause = 1.0
     for _ in range(REQUEUE_TRIES):

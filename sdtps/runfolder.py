@@ -118,9 +118,8 @@ class RunFolder:
         text = yaml.dump(resolved(config), Dumper=_DUMPER, sort_keys=False, allow_unicode=True)
         if not self.config_file.exists() or self.config_file.read_bytes() != text.encode():
             atomic.write_text(self.config_file, text)
-        written = self.run()
-        if "seed" not in written:  # new, or torn: without its seed nothing can run it
-            atomic.write_json(self.run_file, {**written, **run})
+        if "seed" not in self.run():  # new, or torn: without its seed nothing can run it
+            atomic.write_json(self.run_file, dict(run))
 
     # -- written by the run ---------------------------------------------------------------------
 

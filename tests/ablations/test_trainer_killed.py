@@ -1,9 +1,9 @@
 """A trainer killed at any of its writes: nothing is done that is not, nothing lost that was.
 
-The process of a local queue and of its run is killed before every file that it opens, removes or renames,
-before every sync, and before and in the middle of every write that reaches the system, from the first
-line of the attempt's record to the last. Each time the next submission must repair it, to the numbers of
-a run that nobody disturbed.
+The process of a local queue and of its run is killed before every file that it opens, removes or
+renames, before every sync, and before and in the middle of every write that reaches the system, from
+the first line of the attempt's record to the last. Each time the next submission must repair it, to
+the numbers of a run that nobody disturbed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import itertools
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,0 +1,169 @@
+"""Whatever lies in a run folder: each command ends with words of its own, never with a traceback."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import ablations.__main__ as control
+from ablations import dispatch, repair
+from ablations.plan import make_plan
+from ablations.status import RunStatus, run_states
+from ablations.study import Study
+from sdtps.runfolder import RunFolder
+from tests.ablations import plant
+from tests.ablations.fakes import Fakes
+
+GARBAGE: dict[str, bytes | None] = {
+    "empty": b"",
+    "cut": b'{"state": "runn',
+    "not text": b"\xff\xfe\x00\x80",
+    "a number": b"3",
+    "a list": b'[{"state": "running"}]',
+    "wrong types": json.dumps(
+        {
+            **{k: ["x"] for k in ("state", "attempt", "epoch", "progress", "eta_s", "heartbeat")},
+            **dict.fromkeys(("best", "final", "select_metric", "attempts", "code", "seed"), 3),
+            **{k: {"a": None} for k in ("submission", "executor", "submitter", "time")},
+        }
+    ).encode(),
+    "wrong values": json.dumps(
+        {
+            **{"state": "running", "epoch": "three", "progress": "half", "heartbeat": "now"},
+            **{"best": {}, "select_metric": {}, "attempts": [3], "submission": "../..", "time": 1e400},
+            **{"executor": "local", "kind": 3, "reason": None},
+        }
+    ).encode(),
+    "deep": b"[" * 100_000,
+    "a directory": None,
+}
+FILES = [
+    *("result.json", "status.json", "run.json", "config.yaml", "claim.json", "metrics.jsonl"),
+    *("checkpoint.pt", "train.log", "submitit", "submitit/attempts.txt", "submitit/job.log"),
+]
+COMMANDS = [
+    *(["status"], ["status", "--json"], ["plan", "--retry", "failed"], ["watch", "--once"]),
+    *(["cancel", "--yes"], ["submit", "--dry-run"], ["clean", "--unplanned"]),
+    *(["submit", "--no-audit"], ["retry", "--failed", "--no-audit"], ["status"]),
+    ["clean", "--state", "failed", "interrupted", "--yes"],
+]
+
+
+def _damage(path: Path, content: bytes | None) -> None:
+    if path.is_dir():
+        for entry in path.iterdir():
+            entry.unlink()
+        path.rmdir()
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+
+
+def _queued(study: Study, runs: Path) -> None:
+    dispatch.submit(study, study.runs(), runs)
+
+
+def _failed(study: Study, runs: Path) -> None:
+    for run in study.runs():
+        folder = RunFolder(run.folder(runs))
+        folder.create(run.config, {"study": run.study, "variant": run.variant, "seed": run.seed})
+        folder.write_status("failed", attempt=1, kind="error", reason="no")
+
+
+@pytest.mark.parametrize("make", [_queued, _failed])
+@pytest.mark.parametrize("name", FILES)
+def test_no_command_ends_in_a_traceback(
+    tmp_path: Path,
+    fakes: Fakes,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    make: Callable[[Study, Path], None],
+) -> None:
+    study = plant.study(tmp_path, ["ok"], seeds=len(GARBAGE) + 1)
+    runs = tmp_path / "runs"
+    make(study, runs)
+    for run, content in zip(study.runs(), GARBAGE.values(), strict=False):  # the last one stays whole
+        _damage(run.folder(runs) / name, content)
+    logs = [["logs", f"ok/seed{seed}-"] for seed in range(len(GARBAGE))]
+    for words in [*COMMANDS[:7], *logs, *COMMANDS[7:]]:
+        subject = [] if words[0] == "logs" else [str(study.path)]
+        code = control.main([*words[:1], *subject, *words[1:], "--runs-dir", str(runs)])
+        shown = capsys.readouterr()
+        assert code in (0, 1, 2, 3, 4), words
+        assert code != 2 or shown.err.strip(), words
+        assert "Traceback" not in shown.out + shown.err
+        if words[0] == "status":
+            assert code != 2, shown.err
+
+
+@pytest.mark.parametrize("what", [k for k in GARBAGE if k != "wrong values"])
+def test_a_result_that_is_none_is_told_and_run_again_only_when_asked(
+    tmp_path: Path, fakes: Fakes, what: str
+) -> None:
+    study = plant.study(tmp_path, ["ok"])
+    runs = tmp_path / "runs"
+    (run,) = study.runs()
+    folder = RunFolder(run.folder(runs))
+    folder.create(run.config, {"seed": 0})
+    folder.write_status("completed", attempt=1)
+    _damage(folder.result_file, GARBAGE[what])
+
+    def look() -> RunStatus:
+        return run_states([run], runs)[0]
+
+    assert (look().state, look().kind) == ("failed", "result")
+    assert "--retry failed" in look().detail
+    assert make_plan(study, runs, [look()]).submitted == []
+    (again,) = make_plan(study, runs, [look()], retry=["failed"]).submitted
+    assert again.start == "over"
+    dispatch.submit(study, [run], runs, over=[again.folder])
+    assert look().state == "queued"
+    assert not folder.result_file.exists()
+
+
+def test_a_file_that_cannot_be_read_hides_no_other_run(tmp_path: Path, fakes: Fakes) -> None:
+    study = plant.study(tmp_path, ["ok", "raise"])
+    runs = tmp_path / "runs"
+    dispatch.submit(study, study.runs(), runs)
+    _damage(study.runs()[0].folder(runs) / "claim.json", None)
+    bad, good = run_states(study.runs(), runs)
+    assert (bad.state, bad.kind, good.state) == ("failed", "unreadable", "queued")
+    assert "claim.json" in bad.detail and "directory" in bad.detail
+
+
+def test_old_temporary_files_go_from_completed_runs_too(tmp_path: Path, fakes: Fakes) -> None:
+    study = plant.study(tmp_path, ["ok"])
+    runs = tmp_path / "runs"
+    (run,) = study.runs()
+    folder = RunFolder(run.folder(runs))
+    folder.create(run.config, {"seed": 0})
+    folder.write_result({"attempt": 1})
+    old, new = (folder.path / f".checkpoint.pt.{name}.tmp" for name in ("old", "new"))
+    for file in (old, new):
+        file.touch()
+    long_ago = time.time() - 2 * repair.SUBMITTING_SECONDS
+    os.utime(old, (long_ago, long_ago))
+    dispatch.submit(study, [run], runs)
+    assert (old.exists(), new.exists()) == (False, True)
+
+
+def test_a_torn_record_of_a_run_is_written_anew_at_submission(tmp_path: Path, fakes: Fakes) -> None:
+    study = plant.study(tmp_path, ["ok"])
+    runs = tmp_path / "runs"
+    (run,) = study.runs()
+    folder = RunFolder(run.folder(runs))
+    for content, name in itertools.product((b"", b'{"seed":', b"\xff"), ("run.json", "config.yaml")):
+        folder.create(run.config, {"seed": 0})
+        (folder.path / name).write_bytes(content)
+        folder.create(run.config, {"seed": 0})
+        assert folder.run()["seed"] == 0
+        assert folder.config() == run.config
