@@ -64,6 +64,8 @@ def main(words: list[str] | None = None) -> int:
         for folder in submission.members(element):
             if _wanted(folder, submission) and not _ended(folder, submission):
                 signals.runs.append(_Run(folder, _start(submission, folder)))
+        for number in list(signals.received):  # came while some were being started
+            signals(number, None)
         again = _wait(signals, submission, job)
     if again:
         requeue(job.id)

@@ -69,8 +69,8 @@ class Resources(Frozen):
     def _one_gpu_to_share(self) -> Resources:
         if self.runs_per_gpu > 1 and (self.gpus, self.nodes) != (1, 1):
             raise ValueError(
-                f"runs_per_gpu {self.runs_per_gpu} needs gpus: 1 and nodes: 1 (found gpus: {self.gpus}, "
-                f"nodes: {self.nodes})"
+                f"runs_per_gpu {self.runs_per_gpu} needs gpus: 1 and nodes: 1, found gpus: {self.gpus} "
+                f"and nodes: {self.nodes}"
             )
         return self
 

@@ -203,6 +203,8 @@ class _Reader:
         if end is not None and end.code != records.INTERRUPTED and not end.terminated:
             # Ended by itself: nobody needs to be asked, whatever the scheduler makes of it.
             return self._by_end(found, end)
+        if end is not None and found.claim.cancelled and found.submission.runs_per_job > 1:
+            return self._by_end(found, end)  # its job goes on for the sake of other runs
         if found.job_id is None:
             return self._without_receipt(found)
         job = self._queue.find(found.job_id, found.submission.name)

@@ -1,0 +1,68 @@
+"""Several runs to a GPU: what the arrays and the batch script make of it, without a scheduler."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from ablations import dispatch, local
+from ablations.chunks import chunks
+from ablations.fit import misfits, nodes_of
+from ablations.spec import Resources
+from ablations.submissions import Submission
+from tests.ablations import plant
+
+PACKED = (
+    "{partition: gpu, gpus: 1, cpus: 2, mem_gb: 4, timeout_min: 5, runs_per_gpu: 3, max_parallel: 6}"
+)
+
+
+@pytest.mark.parametrize("resources", [{"gpus": 0}, {"gpus": 2}, {"gpus": 1, "nodes": 2}])
+def test_only_one_gpu_of_one_node_is_shared(resources: dict[str, int]) -> None:
+    with pytest.raises(ValidationError, match="runs_per_gpu 2 needs gpus: 1 and nodes: 1"):
+        Resources.model_validate({**resources, "runs_per_gpu": 2})
+
+
+def test_a_job_asks_for_what_its_runs_need_together(tmp_path: Path) -> None:
+    study = plant.study(tmp_path, [f"ok-{k}" for k in range(8)], resources=PACKED)
+    (text,) = dispatch.render(study, study.runs(), tmp_path / "runs")
+    options = dict(re.findall(r"^#SBATCH --([\w-]+)=(.*)$", text, re.MULTILINE))
+    assert options["array"] == "0-2%2"  # 8 runs, 3 to a job; 6 runs at once
+    assert (options["cpus-per-task"], options["mem"]) == ("6", "12288M")
+    assert (options["ntasks-per-node"], options["gpus-per-node"]) == ("1", "1")
+    assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
+    assert study.runs()[0].resources.summary().startswith("gpu · 1 GPU for 3 runs · 2 CPUs")
+
+
+def test_arrays_are_cut_by_jobs_not_by_runs(tmp_path: Path) -> None:
+    study = plant.study(tmp_path, [f"ok-{k}" for k in range(8)], resources=PACKED)
+    assert [len(c.runs) for c in chunks(study.runs(), 4)] == [8]
+    assert [len(c.runs) for c in chunks(study.runs(), 3)] == [4, 4]
+
+
+def test_a_run_knows_its_job_and_those_it_shares_it_with(tmp_path: Path) -> None:
+    submission = Submission(tmp_path)
+    runs = [tmp_path / f"run{k}" for k in range(5)]
+    submission.write_intent(runs, resources={"runs_per_gpu": 2})
+    submission.write_receipt("77")
+    assert [submission.element(run) for run in runs] == ["77_0", "77_0", "77_1", "77_1", "77_2"]
+    assert submission.members(1) == runs[2:4] and submission.members(2) == runs[4:]
+
+
+def test_local_slots_share_gpus() -> None:
+    shared = Resources(gpus=1, runs_per_gpu=3)
+    assert local.default_slots(shared, ["0", "1"]) == 6
+
+
+def test_what_runs_need_together_is_held_against_the_partition() -> None:
+    nodes = nodes_of("gpu*|infinite|8|16384|gpu:2|1|up")
+    assert not misfits(Resources(gpus=1, cpus=2, mem_gb=4, runs_per_gpu=4), nodes)
+    found = misfits(Resources(gpus=1, cpus=2, mem_gb=4, runs_per_gpu=5), nodes)
+    assert found == [
+        "resources.cpus: 10 (2 for each of 5 runs on one GPU) is more than partition gpu has, 8",
+        "resources.mem_gb: 20 (4 for each of 5 runs on one GPU) is more than partition gpu has, 16",
+    ]
