@@ -259,7 +259,7 @@ def _record(source: _Source, rows: MetricRows, now: float, runs_dir: Path) -> di
         "selected_on": result.get("selected_on"),
         "train_seconds": _amount(result.get("train_seconds")),
         "wall_seconds": _wall_seconds(attempts, status),
-        "peak_memory_mib": _amount(result.get("peak_memory_mib")),
+        "peak_memory_mib": _peak_memory(result, attempts),
         "images_per_s": _amount(result.get("images_per_s")),
         "parameters": _count(run.get("parameters")),
         "gpu": _gpu(environment),
@@ -289,6 +289,12 @@ def _count(value: Any) -> int | None:
 
 def _amount(value: Any) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
+
+
+def _peak_memory(result: dict[str, Any], attempts: list[dict[str, Any]]) -> float | None:
+    """MiB: the most of any attempt, also where there is no result."""
+    found = [_amount(row.get("peak_memory_mib")) for row in (result, *attempts)]
+    return max((amount for amount in found if amount is not None), default=None)
 
 
 def _gpu(environment: dict[str, Any]) -> str | None:

@@ -44,7 +44,7 @@ def compute_table(collected: Collected, study: Study, marks: Sequence[Mark] = ()
             f"Compute used by the study {study.name} on {machines(runs)}.",
             "Time is what all attempts held a machine for; not in a result: the part of it in runs "
             "that diverged, failed, or were cut off. Images per second: mean over finished runs; peak "
-            "memory: the largest of them.",
+            "memory: the largest of all runs.",
             *captions.warnings(marks, study.name),
         ),
         origin=captions.origin(collected, study),
@@ -75,7 +75,7 @@ def _cells(runs: pd.DataFrame) -> tuple[Cell, ...]:
         _time(seconds(runs), where),
         _time(seconds(runs[runs["state"] != "completed"]), where, nothing="0 s"),
         _time(pd.Series([seconds(done).mean()]), where),
-        _number(done["peak_memory_mib"].max()),
+        _number(runs["peak_memory_mib"].max()),
         _number(done["images_per_s"].mean()),
     )
 

@@ -175,9 +175,13 @@ def _begin_attempt(folder: RunFolder, attempt: int) -> None:
 
 
 def _end_attempt(folder: RunFolder, outcome: str) -> None:
+    """How it ended, and the memory it took: a run that gives no result has needed some too."""
+    from sdtps.memory import process_peak_mib
+
     attempts = folder.run().get("attempts", [])
     if attempts:
-        attempts[-1] |= {"ended": now(), "ended_as": outcome}
+        peak = process_peak_mib()
+        attempts[-1] |= {"ended": now(), "ended_as": outcome, "peak_memory_mib": peak}
         folder.update_run(attempts=attempts)
 
 

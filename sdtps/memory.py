@@ -27,6 +27,12 @@ def keep_freed_memory() -> bool:
     )
 
 
+def process_peak_mib() -> float:
+    """`peak_memory_mib` of the GPU if this process has used one, else of its own memory."""
+    on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
+    return peak_memory_mib(torch.device("cuda" if on_gpu else "cpu"))
+
+
 def peak_memory_mib(device: torch.device) -> float:
     """Highest memory so far: of the GPU's allocator, or of this process on a CPU."""
     if device.type == "cuda":

@@ -17,6 +17,7 @@ from planted import NOW, OTHER_CODE, plant, plant_all, planted_study
 
 from analysis import metricrows
 from analysis.collect import collect, refuse_to_average, runs_as_json
+from analysis.resources import compute_table
 from sdtps.errors import AggregationError
 from sdtps.runfolder import RunFolder
 
@@ -45,6 +46,23 @@ def test_every_planned_run_has_a_row_whatever_became_of_it(tmp_path, study):
     assert runs.loc[1, "epoch"] == 3 and runs.loc[1, "step"] == 12
     assert runs.loc[2, "reason"] == "CUDA out of memory"
     assert runs.loc[0, "best/mAP"] == 0.6 and math.isnan(runs.loc[1, "best/mAP"])
+
+
+def test_peak_memory_is_the_most_of_any_attempt_with_a_result_or_without(tmp_path, study):
+    whole, failed, old = (
+        plant(tmp_path, study, "topk", seed, state=state)
+        for seed, state in enumerate(("completed", "failed", "failed"))
+    )
+    whole.update_run(attempts=[{"attempt": 1, "peak_memory_mib": 700.0}, {"attempt": 2}])
+    failed.update_run(attempts=[{"attempt": 1, "peak_memory_mib": 300.5}])
+    old.update_run(attempts=[{"attempt": 1, "peak_memory_mib": "much"}])
+    collected = collect([study], tmp_path)
+    found = collected.runs[collected.runs["variant"] == "topk"].set_index("seed")["peak_memory_mib"]
+    assert found[0] == 700.0 and found[1] == 300.5 and np.isnan(found[2])
+    table = compute_table(collected, study)
+    column = [c.key for c in table.columns].index("memory")
+    row = next(r for r in table.rows if r.key == "topk")
+    assert row.cells[column].value == 700.0
 
 
 def test_partial_curves_of_failed_runs_are_kept(tmp_path, study):

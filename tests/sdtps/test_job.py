@@ -16,7 +16,7 @@ import pytest
 
 from sdtps import provenance
 from sdtps.config import identity, parse_config
-from sdtps.errors import DataError, RunError
+from sdtps.errors import DataError, RunError, WeightsError
 from sdtps.job import execute
 from sdtps.runfolder import RunFolder
 
@@ -198,6 +198,18 @@ def test_a_failure_is_recorded_before_it_is_raised(tmp_path: Path) -> None:
     assert "folder is missing" in status["reason"]
     assert "Traceback" in folder.log_file.read_text()
     assert folder.run()["attempts"][0]["ended_as"] == "failed"
+
+
+def test_every_attempt_records_the_memory_it_took(tmp_path: Path) -> None:
+    completed, failed = make(tmp_path / "c"), make(tmp_path / "f", backbone={"weights": "nowhere.pt"})
+    assert execute(completed.path, max_steps=2) == "requeued" and execute(completed.path) == "completed"
+    with pytest.raises(WeightsError):
+        execute(failed.path)
+    result = completed.result()
+    assert result is not None
+    peaks = [a["peak_memory_mib"] for run in (completed, failed) for a in run.run()["attempts"]]
+    assert len(peaks) == 3 and min(peaks) > 50
+    assert peaks[0] <= result["peak_memory_mib"] <= peaks[1]
 
 
 def test_a_folder_without_a_seed_is_refused(tmp_path: Path) -> None:
