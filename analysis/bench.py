@@ -5,13 +5,32 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import matplotlib
 import numpy as np
+import pandas as pd
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from analysis import metricrows
+from analysis.binning import binned, grid
+from analysis.collect import collect
+from analysis.curvedata import CurveSet, SeedCurve, VariantCurve
+from analysis.curves import draw_curve
+from analysis.figurestyle import saved, styled
+from analysis.outcomes import Outcome, Run
+from analysis.palette import COLOURS, Style
+from sdtps.runfolder import RunFolder
+
+REPEATS = 3  # of what takes seconds
+READ_RUNS = 100  # run folders that both readers read
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,13 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    print(json.dumps(bench(arguments.runs, arguments.rows), indent=1))
+    for result in bench(arguments.runs, arguments.rows):
+        print(json.dumps(result), flush=True)
     return 0
 
 
-def bench(runs: int, rows: int) -> dict[str, Any]:
-    """Seconds and memory of collecting a grid, and of drawing 8 variants x 5 seeds x 50,000 steps."""
-    return {**_collect(runs, rows), **_draw()}
+def bench(runs: int, rows: int, steps: int = 50_000) -> Iterator[dict[str, Any]]:
+    """Collecting a grid beside reading row by row; drawing curves beside drawing every step."""
+    yield _collect(runs, rows)
+    yield _draw(steps)
 
 
 class _Planned:
@@ -41,8 +62,6 @@ class _Planned:
 
 
 def _collect(runs: int, rows: int) -> dict[str, Any]:
-    from analysis.collect import collect
-
     planned = [_Planned(number) for number in range(runs)]
     study: Any = SimpleNamespace(name="bench", path=Path("bench"), runs=lambda: planned)
     lines = "".join(
@@ -64,36 +83,76 @@ def _collect(runs: int, rows: int) -> dict[str, Any]:
             (folder / "metrics.jsonl").write_text(lines)
             (folder / "run.json").write_text('{"study": "bench", "code": {"digest": "x"}}')
             (folder / "result.json").write_text(result)
-        start = time.perf_counter()
-        collected = collect([study], temporary)
-        seconds = time.perf_counter() - start
+        seconds = []
+        for _ in range(REPEATS):
+            start = time.perf_counter()
+            values = len(collect([study], temporary).rows)
+            seconds.append(time.perf_counter() - start)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        # Only now: it loads torch, whose memory is none of collect's.
+        from sdtps.bench.machine import compare, machine, pick_device
+
+        cpu = pick_device("cpu")
+        folders = [RunFolder(run.folder(Path(temporary))) for run in planned[:READ_RUNS]]
+        timed = compare(
+            lambda: [metricrows.read(folder.metrics_file) for folder in folders],
+            lambda: [pd.DataFrame(folder.resolved_metrics()) for folder in folders],
+            cpu,
+            repeats=REPEATS,
+            warmup=1,
+        )
     return {
+        "bench": "collect",
+        **machine(cpu),
+        "versions": {"pandas": pd.__version__, "numpy": np.__version__},
+        "read_runs": len(folders),
+        **timed,
         "collect_runs": runs,
         "collect_rows_each": rows,
-        "collect_values": len(collected.rows),
-        "collect_seconds": round(seconds, 2),
-        "collect_peak_gib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
+        "collect_values": values,
+        "collect_seconds": round(statistics.median(seconds), 2),
+        "collect_peak_gib": round(peak / 2**20, 2),
     }
 
 
-def _draw() -> dict[str, Any]:
-    from analysis.binning import binned, grid
-    from analysis.curvedata import CurveSet, SeedCurve, VariantCurve
-    from analysis.figurestyle import saved, styled
-    from analysis.outcomes import Outcome, Run
+def _draw(steps: int) -> dict[str, Any]:
     from analysis.venues import VENUES
+    from sdtps.bench.machine import compare, machine, pick_device
 
-    variants, seeds, steps = 8, 5, 50_000
+    variants, seeds = 8, 5
     rng = np.random.default_rng(0)
     step = np.arange(1, steps + 1)
-    start = time.perf_counter()
+    values = [
+        2 * np.exp(-step / 9000) + 0.1 * rng.random((seeds, steps)) + 0.2 * number
+        for number in range(variants)
+    ]
+    files: dict[str, dict[str, bytes]] = {}
+
+    def ours() -> None:
+        files["ours"] = saved(_figure(_curves(step, values)))
+
+    def reference() -> None:
+        files["reference"] = saved(_every_step(step, values))
+
+    with styled(VENUES["iclr"]):
+        timed = compare(ours, reference, pick_device("cpu"), repeats=REPEATS, warmup=1)
+    return {
+        "bench": "curves",
+        **machine(pick_device("cpu")),
+        "versions": {"matplotlib": matplotlib.__version__, "numpy": np.__version__},
+        "curves": f"{variants} variants x {seeds} seeds x {steps} steps",
+        **timed,
+        "pdf_kb": {name: round(len(made["pdf"]) / 1000, 1) for name, made in files.items()},
+    }
+
+
+def _curves(step: np.ndarray, values: list[np.ndarray]) -> CurveSet:
     on = grid(step, 400)
     made = []
-    for number in range(variants):
-        values = 2 * np.exp(-step / 9000) + 0.1 * rng.random((seeds, steps)) + 0.2 * number
-        lines = [SeedCurve(s, "completed", binned(step, values[s], on), None) for s in range(seeds)]
+    for number, mine in enumerate(values):
+        lines = [SeedCurve(s, "completed", binned(step, v, on), None) for s, v in enumerate(mine)]
         table = np.stack([line.line.mean for line in lines])
-        runs = tuple(Run(s, "completed", "", None, None, "", {}) for s in range(seeds))
+        runs = tuple(Run(s, "completed", "", None, None, "", {}) for s in range(len(mine)))
         outcome = Outcome("bench", f"v{number}", f"v{number}", None, runs)
         low, high = table.min(axis=0), table.max(axis=0)
         whole = np.ones(on.bins, bool)
@@ -101,26 +160,31 @@ def _draw() -> dict[str, Any]:
         made.append(
             VariantCurve(f"v{number}", outcome, tuple(lines), x, table.mean(axis=0), low, high, whole)
         )
-    curves = CurveSet("loss", "train", 1.0, None, on, tuple(made))
-    with styled(VENUES["iclr"]):
-        files = saved(_figure(curves))
-    return {
-        "curves": f"{variants} variants x {seeds} seeds x {steps} steps",
-        "curves_seconds": round(time.perf_counter() - start, 2),
-        "curves_pdf_kb": round(len(files["pdf"]) / 1000, 1),
-    }
+    return CurveSet("loss", "train", 1.0, None, on, tuple(made))
 
 
-def _figure(curves: Any) -> Any:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    from analysis.curves import draw_curve
-    from analysis.palette import COLOURS, Style
-
+def _picture() -> Figure:
     picture = Figure(figsize=(5.5, 3.0), layout="constrained")
     FigureCanvasAgg(picture)
+    return picture
+
+
+def _figure(curves: CurveSet) -> Figure:
+    picture = _picture()
     axes = picture.subplots()
     for number, curve in enumerate(curves.curves):
         draw_curve(axes, curve, Style(COLOURS[number]), curves, log=False)
+    return picture
+
+
+def _every_step(step: np.ndarray, values: list[np.ndarray]) -> Figure:
+    """The plain way: a mean, its band and each seed, with a point for every step."""
+    picture = _picture()
+    axes = picture.subplots()
+    for number, mine in enumerate(values):
+        colour = COLOURS[number]
+        axes.fill_between(step, mine.min(axis=0), mine.max(axis=0), color=colour, alpha=0.2)
+        for line in mine:
+            axes.plot(step, line, color=colour, alpha=0.3, linewidth=0.5)
+        axes.plot(step, mine.mean(axis=0), color=colour)
     return picture
