@@ -15,7 +15,6 @@ from sdtps.data.augment import (
     augment_by_slices,
     augment_image,
     draw_box,
-    mirrored,
     normal_noise,
 )
 from sdtps.data.sampler import PkSampler
@@ -131,15 +130,6 @@ def test_gather_and_slices_give_the_same_pixels() -> None:
     for images in (one, two):
         inside = images.masked_select(~outside.expand_as(images))
         assert inside.mean().abs() < 0.05 and inside.std().item() == pytest.approx(1, abs=0.05)
-
-
-@pytest.mark.parametrize("width", [5, 8, 32])
-def test_a_mirrored_image_is_read_from_right_to_left(width: int) -> None:
-    source = np.random.default_rng(0).integers(0, 256, size=(3, 4, 2 * width), dtype=np.uint8)
-    for image in (source, source[:, :, :width], source[:, ::2, :width].copy()):
-        before = image.copy()
-        assert (mirrored(image) == before[:, :, ::-1]).all()
-        assert (image == before).all()
 
 
 def test_noise_is_normal_and_no_value_knows_another() -> None:
