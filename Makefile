@@ -55,6 +55,7 @@ studies: venv
 
 bench: venv
 	$(PY) -m sdtps bench
+	$(PY) -m analysis bench --runs 3000
 
 bench-gpu: venv
 	$(PY) -m sdtps bench gpu --device cuda

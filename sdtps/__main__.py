@@ -102,7 +102,7 @@ def bench(arguments: argparse.Namespace) -> int:
         "eval": lambda: evaluation.run(device),
         "frozen": lambda: frozen.run(device),
         "logging": lambda: rows.run(device),
-        "crossnet": lambda: {"bench": "crossnet", **crossnet.run(device.type)},
+        "crossnet": lambda: crossnet.run(device.type),
     }
     if arguments.bench is not None:
         print(json.dumps(benches[arguments.bench](), indent=2))
@@ -194,7 +194,7 @@ def parser() -> argparse.ArgumentParser:
     size: dict[str, Any] = {"type": int, "nargs": 2, "metavar": ("IMAGES", "CAPTIONS")}
     block.add_argument("--pairs", **size, help="in training; default 8 8 on a CPU, 64 64 on a GPU")
     block.add_argument("--block", **size, help="in evaluation; default 32 16, or 500 500 on a GPU")
-    block.add_argument("--repeats", type=int, default=5, help="the fastest counts")
+    block.add_argument("--repeats", type=int, default=5, help="medians count")
     block.add_argument("--chunk", type=int, help="pairs at once, as matching.chunk")
     block.set_defaults(handler=bench_crossnet)
     return top

@@ -7,7 +7,6 @@ Peak memory is what each adds on top of its inputs and parameters, measured in a
 from __future__ import annotations
 
 import multiprocessing
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from sdtps.bench.crossnet_loop import similarity_loop
+from sdtps.bench.machine import compare, machine
 from sdtps.config import SdtpsConfig
 from sdtps.config.retrieval import MatchingConfig
 from sdtps.crossmodal import CrossNet
@@ -168,18 +168,14 @@ def measure(case: Case, repeats: int) -> dict[str, Any]:
     difference = relative_difference(ours[:1], loop[:1])
     gradient_difference = relative_difference(ours[1:], loop[1:])
     del ours, loop
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
-    for _ in range(repeats):
-        for way in ways:
-            start = time.perf_counter()
-            work[way]()
-            seconds[way].append(time.perf_counter() - start)
+    device = torch.device(case.device)
+    timed = compare(work["batched"], work["loop"], device, repeats=repeats, warmup=0)
     del work
-    memory = {way: peak_in_own_process(case, way) for way in ways}
+    memory = {way: round(peak_in_own_process(case, way), 1) for way in ways}
     return {
         **asdict(case),
-        **{way: {"seconds": min(seconds[way]), "peak_mib": round(memory[way], 1)} for way in ways},
-        "speedup": round(min(seconds["loop"]) / min(seconds["batched"]), 2),
+        **timed,
+        "peak_mib": {"ours": memory["batched"], "reference": memory["loop"]},
         "relative_difference": {"similarity": difference, "gradients": gradient_difference},
     }
 
@@ -209,9 +205,8 @@ def run(
         for encoder in (VIT, SWIN)
     ]
     return {
-        "device": torch.cuda.get_device_name() if on_gpu else "cpu",
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
+        "bench": "crossnet",
+        **machine(torch.device(device)),
         "width": WIDTH,
         "words": [SPARSE_WORDS, DENSE_WORDS],
         "cases": [measure(case, repeats) for case in cases],
