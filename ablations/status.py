@@ -15,7 +15,8 @@ no state, and one without accounting still leaves every run in a definite one.
     failed       kind: error (an exception), exit, oom, timeout, node, killed, start (dead before Python
                  began), lost (gone, and nobody could say how), result (result.json is there and is no
                  result), unreadable (a file that may not be read)
-    cancelled    by somebody, or preempted for good
+    cancelled    by somebody, or preempted for good; kind unstarted: it left the queue before it
+                 started, and nobody saw how
 """
 
 from __future__ import annotations
@@ -200,8 +201,9 @@ class _Reader:
     def settle(self, found: _Open) -> RunStatus:
         """The state of a run on the cluster."""
         end = found.attempts.last_end
-        if end is not None and end.code != records.INTERRUPTED and not end.terminated:
-            # Ended by itself: nobody needs to be asked, whatever the scheduler makes of it.
+        if end is not None and end.code not in (0, records.INTERRUPTED) and not end.terminated:
+            # Ended by itself: nobody needs to be asked, whatever the scheduler makes of it. (Without a
+            # result 0 is no such end: srun says it of a run whose node went down.)
             return self._by_end(found, end)
         if end is not None and found.claim.cancelled and found.submission.runs_per_job > 1:
             return self._by_end(found, end)  # its job goes on for the sake of other runs
@@ -260,7 +262,7 @@ class _Reader:
         """From the exit record, and the output where the code alone does not say."""
         kind, what = evidence.from_code(end)
         said = evidence.from_log(evidence.tail(_log(found.folder, found.submission)))
-        if kind == "killed" or end.terminated:
+        if kind in ("killed", "lost") or end.terminated:
             if said in ("timeout", "oom", "node"):
                 return found.as_state("failed", said, self._story(found, said, None))
             if found.claim.cancelled or said == "cancelled":
@@ -283,6 +285,8 @@ class _Reader:
         assert found.job_id is not None
         asked = self._queue
         if not asked.gone(found.job_id, found.submission.name, found.submission.time + 5):
+            if asked.error and end is not None and end.code == 0:
+                return self._by_end(found, end)
             state = "running" if found.began and end is None else "requeued" if end else "queued"
             why = f"the scheduler did not answer: {asked.error}" if asked.error else _silence(found)
             return found.as_state(state, None, why)
@@ -303,9 +307,11 @@ class _Reader:
         if found.began:
             why = f"job {found.job_id} is gone and left no exit record"
             return found.as_state("failed", "lost", why)
-        return found.as_state(
-            "failed", "lost", f"job {found.job_id} left the queue without starting (cancelled?)"
+        # Nobody looked while the scheduler still knew. What waits seldom leaves in another way.
+        why = (
+            f"job {found.job_id} left the queue before it started: cancelled, or the scheduler lost it"
         )
+        return found.as_state("cancelled", "unstarted", why)
 
     def _without_receipt(self, found: _Open) -> RunStatus:
         """No job id was written down: the submitter is at it, or died, or got no clear answer."""

@@ -151,6 +151,26 @@ def test_a_job_that_never_started_and_is_gone_is_lost_and_a_cancelled_one_cancel
     assert queued.look().state == "cancelled"
 
 
+def test_a_job_that_left_the_queue_unseen_before_it_started_is_called_so(queued: Queued) -> None:
+    queued.forget()
+    assert (queued.look().state, queued.look().kind) == ("cancelled", "unstarted")
+    assert "before it started" in queued.look().detail
+
+
+def test_an_exit_of_0_without_a_result_is_left_to_the_scheduler(queued: Queued) -> None:
+    queued.begin()
+    queued.end(0)  # what srun says of a run whose node went down
+    queued.fakes.set("1_0", state="PENDING", reason="NodeDown", restarts=1)
+    assert (queued.look().state, queued.look().attempt) == ("requeued", 2)
+    queued.fakes.set("1_0", state="NODE_FAIL")
+    assert (queued.look().state, queued.look().kind) == ("failed", "node")
+    queued.fakes.set("1_0", state="COMPLETED")
+    assert (queued.look().state, queued.look().kind) == ("failed", "lost")
+    queued.log("slurmstepd: error: *** JOB 1 ON n CANCELLED AT X DUE TO NODE FAILURE ***")
+    queued.forget()
+    assert (queued.look().state, queued.look().kind) == ("failed", "node")
+
+
 def test_cancelling_nothing_asks_the_scheduler_nothing(tmp_path: Path, fakes: Fakes) -> None:
     queued = Queued(tmp_path, fakes)
     queued.fakes.set("1_0", state="TIMEOUT")
