@@ -17,10 +17,11 @@ import argparse
 import sys
 
 from ablations import front
+from sdtps.commandline import Parser
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     front.add_study_arguments(parser)

@@ -1,4 +1,4 @@
-"""python -m ablations plan|submit|status|watch|logs|retry|cancel|clean|run: see and steer a study.
+"""python -m ablations plan|submit|status|watch|logs|retry|cancel|clean|run|bench: steer a study.
 
 `status` exits with 0 (all completed), 1 (some failed, diverged or cancelled), 3 (some still active) or
 4 (some never submitted or interrupted). Mistakes of yours exit with 2 and no traceback. `cancel` and
@@ -16,6 +16,8 @@ from pathlib import Path
 from ablations import front
 from ablations.clean import STATES as CLEANED
 from ablations.front import add_study_arguments, add_submit_arguments
+from ablations.show import counted
+from sdtps.commandline import Parser
 from sdtps.errors import RunError
 
 
@@ -84,10 +86,10 @@ def cancel(arguments: argparse.Namespace) -> int:
         verb = "cancel" if arguments.yes else "would cancel"
         print(f"{verb}  {one.run.name}  {one.state}  {one.job_id or ''}".rstrip())
     if not arguments.yes:
-        print(f"{len(active)} runs. Give --yes to cancel them.")
+        print(f"{counted(len(active), 'run')}. Give --yes to cancel.")
         return 0
     control.cancel(active, runs_dir)
-    print(f"Cancelled {len(active)} runs.")
+    print(f"Cancelled {counted(len(active), 'run')}.")
     return 0
 
 
@@ -111,10 +113,10 @@ def clean(arguments: argparse.Namespace) -> int:
         print(f"{verb}  {entry.folder.relative_to(runs_dir)}  {entry.why}  {entry.size / 1e6:.1f} MB")
     total = sum(entry.size for entry in doomed) / 1e6
     if not arguments.yes:
-        print(f"{len(doomed)} folders, {total:.1f} MB. Give --yes to delete them.")
+        print(f"{counted(len(doomed), 'folder')}, {total:.1f} MB. Give --yes to delete.")
         return 0
     cleaning.delete(doomed, runs_dir)
-    print(f"Deleted {len(doomed)} folders, {total:.1f} MB.")
+    print(f"Deleted {counted(len(doomed), 'folder')}, {total:.1f} MB.")
     return 0
 
 
@@ -133,9 +135,20 @@ def run(arguments: argparse.Namespace) -> int:
     return front.submit(arguments)
 
 
+def bench(arguments: argparse.Namespace) -> int:
+    from ablations.bench import bench as measure
+
+    results = list(measure(arguments.folders, arguments.compared, arguments.runs))
+    from sdtps.bench.machine import machine, pick_device  # only now: it loads torch
+
+    for result in results:
+        print(json.dumps({**result, **machine(pick_device("cpu"))}), flush=True)
+    return 0
+
+
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="python -m ablations",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -193,6 +206,11 @@ def parser() -> argparse.ArgumentParser:
         "--max-steps", type=front.positive, help="stop after this many steps (with --local)"
     )
     add_submit_arguments(block)
+
+    block = command(bench, "time status, plan and reading a manifest beside a plain way, as JSON")
+    block.add_argument("--folders", type=front.positive, default=10_000, help="run folders [10000]")
+    block.add_argument("--compared", type=front.positive, default=200, help="for both ways [200]")
+    block.add_argument("--runs", type=front.positive, default=1_000, help="of the manifest [1000]")
     return top
 
 

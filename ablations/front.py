@@ -17,7 +17,7 @@ from ablations import canary
 from ablations.manifest import load_study
 from ablations.plan import RETRY_WORDS, Action, Plan, make_plan
 from ablations.runnames import filtered
-from ablations.show import plan_json, plan_lines
+from ablations.show import counted, plan_json, plan_lines
 from ablations.status import run_states
 from ablations.study import Study
 from sdtps.errors import SdtpsError, SubmissionError
@@ -202,7 +202,10 @@ def audit(study: Study, names: list[str], *, strict: bool) -> None:
     from sdtps.audit import audit as examine
     from sdtps.findings import grouped
 
-    _say(f"Auditing the gradients of {len(names)} variants at toy size (--no-audit leaves it out) ...")
+    _say(
+        f"Auditing the gradients of {counted(len(names), 'variant')} at toy size"
+        " (--no-audit leaves it out) ..."
+    )
     configs = {name: variant.config for name, variant in study.variants.items()}
     found = examine(configs, study.baseline, study=study.name, only=names).warnings()
     for whose, finding in grouped(found):
@@ -232,7 +235,8 @@ def dispatch(plan: Plan, arguments: argparse.Namespace, executor: str) -> int:
         outcomes |= _send(plan, actions, arguments, executor)
     failed = [folder for folder, how in outcomes.items() if how not in ("completed", "diverged")]
     if failed:
-        _say(f"{len(failed)} runs did not complete: python -m ablations status {plan.study.path}")
+        number = counted(len(failed), "run")
+        _say(f"{number} did not complete: python -m ablations status {plan.study.path}")
     return 1 if failed else 0
 
 
@@ -257,7 +261,7 @@ def _send(
         print(json.dumps({"jobs": report.jobs, "submitted": sent, "skipped": skipped}, indent=2))
     else:
         jobs = f" (job {', '.join(report.jobs)})" if report.jobs else ""
-        print(f"Submitted {len(sent)} of {len(actions)} runs{jobs}.")
+        print(f"Submitted {len(sent)} of {counted(len(actions), 'run')}{jobs}.")
         for name, reason in skipped.items():
             print(f"  not submitted: {name}: {reason}")
     return report.outcomes

@@ -39,8 +39,8 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     """The plan, variant by variant and run by run."""
     study, runs = plan.study, plan.actions
     yield (
-        f"{study.name}: {_count(len(study.variants), 'variant')} x {_count(len(study.seeds), 'seed')}"
-        f" = {_count(len(runs), 'run')}; {len(plan.submitted)} to submit, {len(plan.skipped)} skipped"
+        f"{study.name}: {counted(len(study.variants), 'variant')} x {counted(len(study.seeds), 'seed')}"
+        f" = {counted(len(runs), 'run')}; {len(plan.submitted)} to submit, {len(plan.skipped)} skipped"
     )
     by_variant: dict[str, list[Action]] = {}
     for action in runs:
@@ -69,8 +69,8 @@ def _cost_lines(plan: Plan) -> Iterator[str]:
         resources = parts[0].resources
         limit = resources.max_parallel
         throttle = f", at most {limit} at once" if limit else ""
-        runs = _count(sum(len(part.runs) for part in parts), "run")
-        yield f"{runs} in {_count(len(parts), 'array')}{throttle}: {resources.summary()}"
+        runs = counted(sum(len(part.runs) for part in parts), "run")
+        yield f"{runs} in {counted(len(parts), 'array')}{throttle}: {resources.summary()}"
     estimate = plan.estimate
     if plan.submitted:
         hours = [f"{estimate.run_hours:.1f} run-hours"]
@@ -83,7 +83,7 @@ def _cost_lines(plan: Plan) -> Iterator[str]:
         yield f"Warning: {warning}."
 
 
-def _count(number: int, word: str) -> str:
+def counted(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations.plan import ACTIVE
+from ablations.show import counted as number
 from ablations.status import RunStatus
 from ablations.study import Study
 
@@ -52,7 +53,7 @@ def counted(statuses: Sequence[RunStatus]) -> str:
 
 def lines(study: Study, statuses: Sequence[RunStatus], runs_dir: Path) -> Iterator[str]:
     """One line a variant, then what went wrong with its last log lines."""
-    yield f"{study.name}: {len(statuses)} runs: {counted(statuses)}"
+    yield f"{study.name}: {number(len(statuses), 'run')}: {counted(statuses)}"
     by_variant: dict[str, list[RunStatus]] = {}
     for status in statuses:
         by_variant.setdefault(status.run.variant, []).append(status)

@@ -5,11 +5,11 @@ Each command lives in its own module, which is imported only when it is asked fo
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import sys
 from collections.abc import Sequence
 
+from sdtps.commandline import Parser
 from sdtps.errors import SdtpsError
 
 # Command: module with add_arguments(parser) and command(arguments) -> exit code; what it does.
@@ -33,7 +33,7 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(prog="python -m analysis", description="From runs to a paper.")
+    parser = Parser(prog="python -m analysis", description="From runs to a paper.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     asked = next((word for word in argv if not word.startswith("-")), None)
     for name, (module, description) in COMMANDS.items():

@@ -33,7 +33,7 @@ def command(arguments: argparse.Namespace) -> int:
         runs = collected.runs_of(study.name)
         metrics = [f"{epoch}/{name}" for name in study.metrics for epoch in ("best", "final")]
         metrics = [name for name in metrics if name in runs.columns]
-        shown = Table(title=f"{study.name}: {len(runs)} runs")
+        shown = Table(title=f"{study.name}: {len(runs)} run{'s' * (len(runs) != 1)}")
         for head in ("variant", "seed", "state", "epoch", *metrics, "code", "notes"):
             shown.add_column(head, overflow="fold")
         for run in runs.to_dict("records"):

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from sdtps.commandline import Parser
 from sdtps.errors import SdtpsError
 
 EXIT_CODES = {"completed": 0, "diverged": 3, "requeued": 75}  # 75: temporary failure, try again
@@ -135,7 +136,7 @@ def bench_crossnet(arguments: argparse.Namespace) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line; every block adds one command."""
-    top = argparse.ArgumentParser(prog="python -m sdtps", description=__doc__)
+    top = Parser(prog="python -m sdtps", description=__doc__)
     commands = top.add_subparsers(dest="command", required=True)
 
     block = commands.add_parser("run", help="run, or go on with, the run in a folder")

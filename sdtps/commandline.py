@@ -1,0 +1,42 @@
+"""A command line that names the nearest right word for a wrong one."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from sdtps.errors import did_you_mean
+
+_UNRECOGNIZED = "unrecognized arguments: "
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's, with suggestions for commands, choices and options; so are its subparsers."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            hint = did_you_mean(str(value), map(str, action.choices))
+            raise argparse.ArgumentError(action, f"there is no '{value}'. {hint}")
+
+    def error(self, message: str) -> NoReturn:
+        """Usage, the mistake and, for an unknown option, the nearest one; exit code 2."""
+        if message.startswith(_UNRECOGNIZED):
+            known = sorted(set(self._options()))
+            for word in message.removeprefix(_UNRECOGNIZED).split():
+                near = difflib.get_close_matches(word.partition("=")[0], known, n=1)
+                if word.startswith("-") and near:
+                    message += f". Did you mean '{near[0]}'?"
+                    break
+            else:
+                message += ". --help lists what there is."
+        super().error(message)
+
+    def _options(self) -> Iterator[str]:
+        """Of this parser and of its commands."""
+        for action in self._actions:
+            yield from action.option_strings
+            if isinstance(action, argparse._SubParsersAction):
+                for parser in action.choices.values():
+                    yield from parser._options()

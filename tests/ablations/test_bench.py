@@ -1,0 +1,15 @@
+"""The benchmark times two ways that agree, and says on what."""
+
+from __future__ import annotations
+
+from ablations.bench import bench
+
+
+def test_each_result_has_both_ways_in_one_process() -> None:
+    results = {result["bench"]: result for result in bench(40, 20, 20)}
+    assert list(results) == ["status", "plan", "expand"]
+    assert results["status"]["folders"] == 40
+    for timed in (results["status"]["compared"], results["plan"]["compared"], results["expand"]):
+        assert timed["repeats"] >= 3
+        ratio = timed["seconds"]["reference"] / timed["seconds"]["ours"]
+        assert timed["speedup"] > 1 and abs(ratio / timed["speedup"] - 1) < 0.2

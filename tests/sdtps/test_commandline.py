@@ -1,0 +1,34 @@
+"""A mistyped command, choice or option is answered with the nearest right one, and exit code 2."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["-m", "ablations", "statsu", "x"], "status"),
+        (["-m", "ablations", "retry", "x", "--faild"], "--failed"),
+        (["-m", "ablations", "plan", "x", "--retry", "faild"], "failed"),
+        (["submit.py", "x", "--dryrun"], "--dry-run"),
+        (["submit.py", "x", "--executer=local"], "--executor"),
+        (["submit.py", "x", "--executor", "slrum"], "slurm"),
+        (["-m", "analysis", "tabels"], "tables"),
+        (["-m", "analysis", "paper", "--no-pfd"], "--no-pdf"),
+        (["-m", "sdtps", "adit"], "audit"),
+    ],
+)
+def test_the_nearest_word_is_named(typed: list[str], meant: str) -> None:
+    done = subprocess.run(
+        [sys.executable, *typed], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 2
+    assert f"Did you mean '{meant}'?" in done.stderr
+    assert "Traceback" not in done.stderr
