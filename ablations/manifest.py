@@ -61,6 +61,7 @@ class _About(Frozen):
 
 
 _SECTIONS = ("overrides", "variants", "grid", "resources", "metrics", "tables", "figures", "reported")
+_KEYS = frozenset([*_Header.model_fields, *_SECTIONS])
 
 
 @dataclass
@@ -118,7 +119,9 @@ class _Reader:
     def study(self) -> Study:
         self._unknown_keys()
         header = self._header()
-        resolver = Resolver(self.mistakes, self.path, self.source, header, self.tree, self.data_root)
+        resolver = Resolver(
+            self.mistakes, self.path, self.source, header, self.tree, self.data_root, _KEYS
+        )
         resources = self._section("resources", Resources) or Resources()
         drafts = self._drafts()
         variants = self._variants(drafts, resolver, resources)
@@ -156,10 +159,9 @@ class _Reader:
     # -- parts ----------------------------------------------------------------------------------
 
     def _unknown_keys(self) -> None:
-        allowed = [*_Header.model_fields, *_SECTIONS]
         for key in self.tree:
-            if key not in allowed:
-                self.mistakes.add(self.source, (key,), f"unknown key. {did_you_mean(key, allowed)}")
+            if key not in _KEYS:
+                self.mistakes.add(self.source, (key,), f"unknown key. {did_you_mean(key, _KEYS)}")
 
     def _header(self) -> dict[str, Any]:
         """Header values; those with mistakes get a harmless default so that reading can go on."""

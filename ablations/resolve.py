@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,13 @@ class Resolver:
         header: dict[str, Any],
         tree: dict[str, Any],
         data_root: str | None,
+        known: frozenset[str],
     ) -> None:
         self.mistakes = mistakes
         self.source = source
+        self.tree = tree
+        self._known = known
+        self._told_no_varies = False
         self.text = ""
         self.broken: set[str] = set()
         values: dict[str, Any] = {}
@@ -177,9 +182,22 @@ class Resolver:
     def _check_allowed(self, place: Place, key: str) -> None:
         if any(key == v or key.startswith(f"{v}.") for v in self.varies):
             return
-        listed = ", ".join(self.varies) or "nothing"
-        text = f"'{key}' may not change here: 'varies' lists {listed}"
+        if not self.varies:
+            self._tell_no_varies(place, key)
+            return
+        text = f"'{key}' may not change here: 'varies' lists {', '.join(self.varies)}"
         self.mistakes.add(*place, f"{text}. Add it there if this study is about it")
+
+    def _tell_no_varies(self, place: Place, key: str) -> None:
+        """Once for all variants, and not where the list is there but misspelt: that is told already."""
+        written = self.tree.get("varies", [])
+        unknown = [k for k in self.tree if k not in self._known]
+        misspelt = "varies" not in self.tree and difflib.get_close_matches("varies", unknown, n=1)
+        if self._told_no_varies or misspelt or not isinstance(written, list):
+            return
+        self._told_no_varies = True
+        text = f"'{key}' may not change here: 'varies' lists nothing"
+        self.mistakes.add(*place, f"{text}. Add what variants may change: varies: [{key}]")
 
     def _resolve(
         self, values: dict[str, Any], places: dict[str, Place], path: KeyPath | None = None

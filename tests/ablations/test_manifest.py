@@ -331,3 +331,19 @@ def test_reading_a_manifest_imports_no_torch() -> None:
     )
     root = Path(__file__).resolve().parents[2]
     assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("written", ["vareis: [optim.lr]", "varies: optim.lr", "", "varies: []"])
+def test_a_list_of_what_varies_that_is_wrong_or_missing_is_one_mistake(
+    tmp_path: Path, written: str
+) -> None:
+    path = tmp_path / "s.yaml"
+    variants = "".join(f"  v{n}: {{optim.lr: {n + 1}e-3}}\n" for n in range(5))
+    path.write_text(
+        f"study: s\ntask: reid\nseeds: [0]\nbaseline: v0\n{written}\n"
+        f"metrics: {{mAP: {{direction: up}}}}\nvariants:\n{variants}"
+    )
+    with pytest.raises(ManifestError) as error:
+        load_study(path)
+    assert "1 mistake" in str(error.value)
+    assert "varies" in str(error.value)
