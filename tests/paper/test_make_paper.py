@@ -1,0 +1,61 @@
+"""`make paper` and `make studies` go on after failed runs, say so, and stop at anything else."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# Stands for Python: writes down what it was asked for, and ends as `submit.py` is told to.
+STAND_IN = """\
+#!/bin/sh
+echo "$*" >>"{calls}"
+case "$1" in submit.py) exit {code} ;; esac
+"""
+
+pytestmark = pytest.mark.latex  # the target would install it
+
+
+def _make(folder: Path, target: str, code: int) -> tuple[int, list[str], str]:
+    calls, python = folder / "calls.txt", folder / "python"
+    python.write_text(STAND_IN.format(calls=calls, code=code))
+    python.chmod(0o755)
+    (folder / "installed").touch()
+    done = subprocess.run(
+        ["make", target, f"PY={python}", f"VENV={folder}", "STUDIES=gumbel nograd"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return done.returncode, calls.read_text().splitlines(), done.stderr
+
+
+@pytest.mark.parametrize("target", ["paper", "studies"])
+def test_all_completed(tmp_path: Path, target: str) -> None:
+    code, calls, errors = _make(tmp_path, target, 0)
+    assert (code, errors) == (0, "")
+    assert not any("--allow-missing" in call for call in calls)
+
+
+@pytest.mark.parametrize(("target", "submissions"), [("paper", 1), ("studies", 2)])
+def test_failed_runs_are_shown_and_the_exit_code_says_so(
+    tmp_path: Path, target: str, submissions: int
+) -> None:
+    code, calls, errors = _make(tmp_path, target, 1)
+    assert code != 0 and "Some runs failed" in errors
+    assert sum(call.startswith("submit.py") for call in calls) == submissions
+    assert [call.split()[:3] for call in calls[submissions:]] == {
+        "paper": [["-m", "analysis", "paper"]],
+        "studies": [["-m", "analysis", "curves"], ["-m", "analysis", "claims"]],
+    }[target]
+
+
+@pytest.mark.parametrize("target", ["paper", "studies"])
+def test_a_manifest_with_mistakes_stops_it(tmp_path: Path, target: str) -> None:
+    code, calls, _ = _make(tmp_path, target, 2)
+    assert code != 0
+    assert len(calls) == 1
