@@ -62,6 +62,7 @@ studies: venv
 
 bench: venv
 	$(PY) -m sdtps bench
+	$(PY) -m ablations bench
 	$(PY) -m analysis bench --runs 3000
 
 bench-gpu: venv
