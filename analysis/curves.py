@@ -178,6 +178,7 @@ def draw_curve(axes: Axes, curve: VariantCurve, style: Style, curves: CurveSet, 
         line = Line2D(x, _on_axis(y, log), color=style.colour, linewidth=width, alpha=alpha)
         if dashes:
             line.set_dashes(dashes)
+            line.set_zorder(4.5)
         axes.add_line(line)
     if several:
         floor = _floor(curves)
@@ -191,6 +192,7 @@ def draw_curve(axes: Axes, curve: VariantCurve, style: Style, curves: CurveSet, 
         whole = np.where(curve.whole, curve.mean, np.nan)
         line = Line2D(curve.x / per, _on_axis(whole, log), color=style.colour, linewidth=1.2, zorder=4)
         if style.dashes:
+            line.set_zorder(4.5)
             line.set_dashes(style.dashes)
         axes.add_line(line)
     for seed in curve.seeds:

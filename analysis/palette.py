@@ -14,7 +14,8 @@ COLOURS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9"),
     *("#E69F00", "#882255", "#999933", "#44AA99"),
 )
-BASELINE = "#000000"
+# The baseline is dashed and dashed lines are drawn last: over a curve that it equals, both are seen.
+BASELINE, BASELINE_DASHES = "#000000", (3.0, 2.0)
 # Solid first; after each round of colours the next pattern. On, off, ... in line widths.
 DASHES: tuple[tuple[float, ...] | None, ...] = (
     None,
@@ -42,7 +43,7 @@ def palette(study: Study, others: tuple[str, ...] = ()) -> dict[str, Style]:
         if variant is not None and variant.color:
             styles[name] = Style(variant.color)
         elif name == study.baseline:
-            styles[name] = Style(BASELINE)
+            styles[name] = Style(BASELINE, BASELINE_DASHES)
         else:
             rounds, index = divmod(number, len(COLOURS))
             styles[name] = Style(COLOURS[index], DASHES[rounds % len(DASHES)])

@@ -19,7 +19,7 @@ from analysis import binning, figurefile
 from analysis.collect import Collected, collect
 from analysis.curvedata import curve_set
 from analysis.curves import draw as draw_all
-from analysis.palette import palette
+from analysis.palette import Style, palette
 from analysis.variantpage import variant_page
 from analysis.venues import VENUES
 from sdtps.config import parse_config
@@ -231,7 +231,8 @@ def test_names_that_matplotlib_reads_as_something_else_are_printed(tmp_path):
 def test_colours_belong_to_variants_and_not_to_figures(hard):
     study, _ = hard
     styles = palette(study)
-    assert styles["none"].colour == "#000000" and styles["off"].colour == "#cc3311"
+    assert styles["none"] == Style("#000000", (3.0, 2.0))  # seen over a curve that it equals
+    assert styles["off"].colour == "#cc3311"
     many = planted_study("many", [f"v{i}" for i in range(30)])
     assert len({(s.colour, s.dashes) for s in palette(many).values()}) == 30
 

@@ -92,7 +92,8 @@ class Chart {
     c.save(); c.translate(6, (box.top + box.bottom) / 2); c.rotate(-Math.PI / 2); c.fillText(this.yLabel, 0, -6); c.restore();
     c.save(); c.beginPath(); c.rect(box.left, box.top - 6, box.right - box.left, box.bottom - box.top + 12); c.clip();
     for (const line of this.lines) if (line.hi) this.#band(c, line, X, Y);
-    for (const line of this.lines) this.#line(c, line, X, Y);
+    const dashed = (line) => Boolean(line.dash?.length); // last: over a curve that they equal, both are seen
+    for (const line of [...this.lines.filter((l) => !dashed(l)), ...this.lines.filter(dashed)]) this.#line(c, line, X, Y);
     for (const mark of this.marks) if (!(this.log && mark.y <= 0)) this.#cross(c, mark, X(mark.x), Y(mark.y));
     if (this.drag) { c.fillStyle = muted; c.globalAlpha = 0.18; c.fillRect(X(this.drag[0]), box.top, X(this.drag[1]) - X(this.drag[0]), box.bottom - box.top); }
     c.restore();
