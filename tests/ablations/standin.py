@@ -81,6 +81,11 @@ def _polite(folder: RunFolder, attempt: int) -> str:
     return "requeued"
 
 
+def _twice(folder: RunFolder, attempt: int) -> str:
+    """The first attempt never ends by itself, the second completes."""
+    return _sleep(folder, attempt) if attempt == 1 else _complete(folder, attempt)
+
+
 def _second(folder: RunFolder, attempt: int) -> str:
     time.sleep(1)
     return _complete(folder, attempt)
@@ -116,5 +121,6 @@ ENDINGS = {
     "polite": _polite,
     "diverge": _diverge,
     "second": _second,
+    "twice": _twice,
     "show": _show,
 }

@@ -161,6 +161,11 @@ class Cluster:
         self._daemon("slurmctld", "-c")
         self._wait(deadline, "slurmctld", "scontrol", "ping")
         self._daemon("slurmd", "-N", NODE)
+        self.wait_for_node(deadline - time.monotonic())
+
+    def wait_for_node(self, timeout_s: float = 60) -> None:
+        """Until the node takes jobs. Raises ClusterError."""
+        deadline = time.monotonic() + timeout_s
         while "idle" not in self.run("sinfo", "-h", "-o", "%T").stdout:
             if time.monotonic() > deadline:
                 raise ClusterError("the node did not become idle\n" + self._log("slurmd"))
