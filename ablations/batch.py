@@ -136,6 +136,9 @@ def _setup(submission: Submission, resources: Resources, snapshot: Path) -> list
         'START="start $MARK $(hostname -s) $$ $BOOT 0 $(date +%s)"',
         # SLURM signals this shell as well: it must live to write down how the run ended.
         "TERMINATED=-; trap 'TERMINATED=TERM' TERM; trap : USR2",
+        # A line that a full disk cut short would swallow the next one.
+        'begin() { [ -z "$(tail -c 1 "$ATTEMPTS" 2>/dev/null)" ] || echo >>"$ATTEMPTS";'
+        ' echo "$START" >>"$ATTEMPTS"; }',
     ]
     lines += _of_several(submission, resources) if resources.runs_per_gpu > 1 else _of_one(submission)
     lines += [
@@ -159,14 +162,14 @@ def _of_one(submission: Submission) -> list[str]:
     return [
         f'RUN=$(sed -n {index} "$JOBS/{submission.runs_file.name}")',
         # A run folder deleted meanwhile, or claimed by a later submission, is left alone.
-        'grep -qsF ""$SUBMISSION"" "$RUN/claim.json" ||'
+        'grep -qsF "\\"$SUBMISSION\\"" "$RUN/claim.json" ||'
         f' {{ echo "$RUN: not claimed by $SUBMISSION any more"; exit {records.NOT_OURS}; }}',
         f"ATTEMPTS=$RUN/submitit/{records.ATTEMPTS}",
         'mkdir -p "$RUN/submitit"',
         f'ln -sfn "$JOBS/$JOB.log" "$RUN/submitit/{records.LOG}"',
         # What an earlier job of this run said last would be taken for this one's.
         'rm -f "$RUN/status.json"',
-        'echo "$START" >>"$ATTEMPTS"',
+        "begin",
         'finish() { echo "end $MARK $1 $TERMINATED $(date +%s)" >>"$ATTEMPTS"; exit "$1"; }',
     ]
 
@@ -182,14 +185,14 @@ def _of_several(submission: Submission, resources: Resources) -> list[str]:
         "finish() {",
         f'  sed -n "${{FIRST}},${{LAST}}p" "$JOBS/{submission.runs_file.name}" |'
         " while IFS= read -r RUN; do",
-        '    grep -qsF ""$SUBMISSION"" "$RUN/claim.json" || continue',
+        '    grep -qsF "\\"$SUBMISSION\\"" "$RUN/claim.json" || continue',
         f"    ATTEMPTS=$RUN/submitit/{records.ATTEMPTS}",
         '    case $(grep -s "^end $SUBMISSION $JOB " "$ATTEMPTS" | tail -n 1) in',
         f'      "end $MARK "*) continue ;; "" | *" {records.INTERRUPTED} - "* | *" TERM "*) ;;'
         " *) continue ;;",
         "    esac",
         '    mkdir -p "$RUN/submitit"',
-        '    grep -qs "^start $MARK " "$ATTEMPTS" || echo "$START" >>"$ATTEMPTS"',
+        '    grep -qs "^start $MARK " "$ATTEMPTS" || begin',
         '    echo "end $MARK $1 $TERMINATED $(date +%s)" >>"$ATTEMPTS"',
         '  done; exit "$1"',
         "}",
