@@ -67,6 +67,7 @@ bench: venv
 
 bench-gpu: venv
 	$(PY) -m sdtps bench gpu --device cuda
+	$(PY) -m ablations bench --packing 8
 
 slurm-large: venv
 	.ci/packages slurm

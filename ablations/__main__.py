@@ -137,12 +137,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 def bench(arguments: argparse.Namespace) -> int:
     from ablations.bench import bench as measure
+    from ablations.bench_packing import packing
 
-    results = list(measure(arguments.folders, arguments.compared, arguments.runs))
+    if arguments.packing is not None:
+        results = [packing(arguments.packing)]
+    else:
+        results = list(measure(arguments.folders, arguments.compared, arguments.runs))
     from sdtps.bench.machine import machine, pick_device  # only now: it loads torch
 
+    device = pick_device(None if arguments.packing is not None else "cpu")
     for result in results:
-        print(json.dumps({**result, **machine(pick_device("cpu"))}), flush=True)
+        print(json.dumps({**result, **machine(device)}), flush=True)
     return 0
 
 
@@ -211,6 +216,12 @@ def parser() -> argparse.ArgumentParser:
     block.add_argument("--folders", type=front.positive, default=10_000, help="run folders [10000]")
     block.add_argument("--compared", type=front.positive, default=200, help="for both ways [200]")
     block.add_argument("--runs", type=front.positive, default=1_000, help="of the manifest [1000]")
+    block.add_argument(
+        "--packing",
+        type=front.positive,
+        metavar="K",
+        help="instead: K runs of the quick study one by one and all at once, on a GPU if there is one",
+    )
     return top
 
 

@@ -3,6 +3,7 @@
 step     a training step of CLIP ViT-B/16 (bf16, compiled) beside the plain three-call step in fp16
 data     cached images, resident on the GPU, beside JPEG files
 eval     ranking on the GPU beside a loop over queries
+crossnet the batched cross-net beside the loop over captions, on blocks that the loop is soon done with
 run      50 epochs of RGBNT201's shape: generated images of 171 identities, evaluated every 5 epochs
 """
 
@@ -17,7 +18,7 @@ from typing import Any
 
 import torch
 
-from sdtps.bench import data, evaluation, step
+from sdtps.bench import crossnet, data, evaluation, step
 from sdtps.bench.machine import machine
 from sdtps.config import ReidConfig, identity, parse_config
 from sdtps.data.generated import generate_rgbnt201, generated_name
@@ -33,6 +34,7 @@ def run(device: torch.device) -> Iterator[dict[str, Any]]:
     yield step.run(device)
     yield data.run(device, sizes=((256, 128),), repeats=3)
     yield evaluation.run(device)
+    yield crossnet.run(device.type, block=(128, 128), repeats=3)
     yield whole_run(device)
 
 

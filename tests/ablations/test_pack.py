@@ -66,3 +66,13 @@ def test_what_runs_need_together_is_held_against_the_partition() -> None:
         "resources.cpus: 10 (2 for each of 5 runs on one GPU) is more than partition gpu has, 8",
         "resources.mem_gb: 20 (4 for each of 5 runs on one GPU) is more than partition gpu has, 16",
     ]
+
+
+@pytest.mark.parametrize("number", ["1", "99"])
+def test_the_bench_says_how_many_runs_it_can_pack(
+    number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ablations.__main__ import main
+
+    assert main(["bench", "--packing", number]) == 2
+    assert capsys.readouterr().err.strip() == f"--packing {number}: give 2 to 13 runs of quick.yaml"

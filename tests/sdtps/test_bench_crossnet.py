@@ -18,7 +18,7 @@ def test_prints_seconds_memory_and_agreement(
     monkeypatch.setattr(crossnet, "VIT", crossnet.Encoder(16, True, 0.5, 0.4))
     monkeypatch.setattr(crossnet, "SWIN", crossnet.Encoder(9, False, 0.8, 0.6))
     # The child processes that measure memory are slow to start; they are tested below.
-    monkeypatch.setattr(crossnet, "peak_in_own_process", lambda case, way: 1.0)
+    monkeypatch.setattr(crossnet, "peak_by_itself", lambda case, way: 1.0)
     words = ["bench", "crossnet", "--form", form, "--device", "cpu", "--repeats", "1"]
     assert main([*words, "--pairs", "2", "3", "--block", "3", "2"]) == 0
     result = json.loads(capsys.readouterr().out)
@@ -46,4 +46,4 @@ def test_a_difference_is_seen() -> None:
 def test_peak_memory_counts_what_the_work_adds() -> None:
     encoder = crossnet.Encoder(49, False, 0.8, 0.6)
     case = crossnet.Case("evaluate", "laps", 32, 2, encoder, "cpu")
-    assert 1 < crossnet.peak_in_own_process(case, "loop") < 200
+    assert 1 < crossnet.peak_by_itself(case, "loop") < 200
