@@ -74,6 +74,21 @@ def gather_objects(value: Any) -> list[Any]:
     return values
 
 
+def gather_parts(part: Tensor, device: torch.device) -> list[Tensor]:
+    """`part` of every process, in order of rank, without gradient; sizes may differ."""
+    if world_size() == 1:
+        return [part]
+    parts = []
+    for source, shape in enumerate(gather_objects(tuple(part.shape))):
+        own = source == rank()
+        held = (
+            part.to(device).contiguous() if own else torch.empty(shape, dtype=part.dtype, device=device)
+        )
+        dist.broadcast(held, source)
+        parts.append(held.to(part.device))
+    return parts
+
+
 def any_process(flag: bool, device: torch.device) -> bool:
     """True in every process when it is true in one."""
     if world_size() == 1:

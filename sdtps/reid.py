@@ -91,8 +91,7 @@ class ReidModel(nn.Module):
             self.backbone.compile(**options)
         if self.sdtps is not None:
             # As without compilation, noise comes from torch's own generator.
-            settings = {"options": {"fallback_random": True}} if not options else options
-            self.sdtps.compile(**settings)
+            self.sdtps.compile(**(options or {"options": {"fallback_random": True}}))
 
     def take_backbone(self) -> TinyVit | ClipVit:
         """Take the (frozen) backbone out: from now on `forward` gets its outputs for images."""
@@ -197,7 +196,10 @@ class ReidTask:
         self.test_batches: JpegTestBatches | CachedTestBatches | TokenTestBatches
         # Query and gallery of RGBNT201 are the same images: each is encoded once.
         samples = list(dict.fromkeys((*self.dataset.query, *self.dataset.gallery)))
-        self.place = {sample: i for i, sample in enumerate(samples)}
+        parts = [samples[k :: distributed.world_size()] for k in range(distributed.world_size())]
+        # The row of a sample when the processes' rows stand one below the other.
+        self.place = {sample: i for i, sample in enumerate(s for part in parts for s in part)}
+        samples = parts[distributed.rank()]
         train, data = self.dataset.train, config.data
         if config.backbone.frozen:
             encoder = self.model.take_backbone()
@@ -232,7 +234,8 @@ class ReidTask:
         Raises:
             FloatingPointError: the features are not finite.
         """
-        features = torch.cat([self.test_features(batch) for batch in self.test_batches])
+        own = torch.cat([self.test_features(batch) for batch in self.test_batches])
+        features = torch.cat(distributed.gather_parts(own, self.device))
         query, gallery = self.dataset.query, self.dataset.gallery
         pids, views = _tensors(query, self.dataset), _tensors(gallery, self.dataset)
         ranking = rank_features(

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sdtps import distributed
 from sdtps.config import RetrievalConfig
 from sdtps.config.retrieval import DenseText
 from sdtps.data.retrieval_batches import Source, dense_owner
@@ -96,10 +97,17 @@ def similarities(
     modes: Sequence[DenseText],
     device: torch.device,
 ) -> dict[DenseText, Tensor]:
-    """The matrix (I, I x per_image) of a whole split for each mode."""
+    """The matrix (I, I x per_image) of a whole split for each mode, in every process.
+
+    Each process scores its share of the captions against all images.
+    """
     scorer = Scorer(model, source, config, device)
     images = np.arange(len(source.split.images))
-    return scorer.score(images, np.arange(len(source.split.captions)), modes)
+    shares = np.array_split(np.arange(len(source.split.captions)), distributed.world_size())
+    own = scorer.score(images, shares[distributed.rank()], modes)
+    return {
+        mode: torch.cat(distributed.gather_parts(part, device), dim=1) for mode, part in own.items()
+    }
 
 
 def takes_dense(config: RetrievalConfig) -> bool:

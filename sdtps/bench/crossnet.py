@@ -139,7 +139,7 @@ def peak_mib(case: Case, way: Way) -> float:
 
 
 def peak_by_itself(case: Case, way: Way) -> float:
-    """`peak_mib`, on a CPU in a process that did nothing before; a GPU's allocator tells it anywhere."""
+    """`peak_mib`; on a CPU in a process that did nothing before, on a GPU its allocator knows."""
     if case.device == "cuda":
         return peak_mib(case, way)
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:

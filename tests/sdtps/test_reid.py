@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from sdtps import distributed
 from sdtps.config import ReidConfig, parse_config
 from sdtps.data.reid_images import ReidBatch
 from sdtps.losses import batch_hard_triplet, label_smooth_cross_entropy
@@ -232,3 +233,28 @@ def test_the_record_names_data_and_weights(tmp_path: Path) -> None:
         first.model.backbone.parameters(), second.model.backbone.parameters(), strict=True
     ):
         assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("pipeline", ["jpeg", "cached"])
+def test_processes_share_the_test_images_and_rank_as_one(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = config(data={"pipeline": pipeline})
+    alone = ReidTask(chosen, 0, CPU)
+    alone.model.eval()
+    monkeypatch.setattr(distributed, "world_size", lambda: 4)
+    tasks = []
+    for rank in range(4):
+        monkeypatch.setattr(distributed, "rank", lambda rank=rank: rank)
+        task = ReidTask(chosen, 0, CPU)
+        task.model.load_state_dict(alone.model.state_dict())
+        task.model.eval()
+        tasks.append(task)
+    parts = [torch.cat([t.test_features(b) for b in t.test_batches]) for t in tasks]
+    assert [len(p) for p in parts] == [6, 6, 6, 6]  # 4 identities x 2 cameras x 3 images
+    monkeypatch.setattr(distributed, "gather_parts", lambda own, device: parts)
+    for task in tasks:
+        assert task.evaluate() == alone.evaluate()
+        mine, whole = torch.cat(parts), torch.cat([alone.test_features(b) for b in alone.test_batches])
+        for sample, row in task.place.items():
+            assert torch.allclose(mine[row], whole[alone.place[sample]], atol=1e-5)

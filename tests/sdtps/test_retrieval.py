@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from sdtps import distributed
 from sdtps.config import RetrievalConfig, identity, parse_config
 from sdtps.data.retrieval_batches import dense_owner
 from sdtps.errors import ConfigError, DataError
@@ -150,6 +151,22 @@ def test_two_processes_train_like_one(tmp_path: Path) -> None:
     for one, two in ((a, b) for a, b in rows if a["kind"] == "train"):
         for name in ("loss", "loss/alignment", "grad_norm", "grad_norm/text_encoder"):
             assert two[name] == pytest.approx(one[name], rel=1e-3, abs=1e-5), (name, one["step"])
+
+
+def test_processes_share_the_captions_and_score_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = RetrievalTask(config(), 0, CPU)
+    alone = similarities(task.model, task.test, task.config, ("own", "none"), CPU)
+    parts: dict[int, list[Any]] = {0: [], 1: []}
+    monkeypatch.setattr(distributed, "world_size", lambda: 2)
+    for rank in parts:
+        monkeypatch.setattr(distributed, "rank", lambda rank=rank: rank)
+        monkeypatch.setattr(
+            distributed, "gather_parts", lambda own, device, rank=rank: parts[rank].append(own) or [own]
+        )
+        similarities(task.model, task.test, task.config, ("own", "none"), CPU)
+    for whole, first, second in zip(alone.values(), parts[0], parts[1], strict=True):
+        assert first.shape == second.shape == (6, 15)
+        assert torch.allclose(torch.cat([first, second], dim=1), whole, atol=1e-5)
 
 
 def test_training_learns_the_generated_pictures() -> None:
