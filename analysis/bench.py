@@ -135,7 +135,7 @@ def _draw(steps: int) -> dict[str, Any]:
         files["reference"] = saved(_every_step(step, values))
 
     with styled(VENUES["iclr"]):
-        timed = compare(ours, reference, pick_device("cpu"), repeats=REPEATS, warmup=1)
+        timed = compare(ours, reference, pick_device("cpu"), repeats=REPEATS, warmup=0)
     return {
         "bench": "curves",
         **machine(pick_device("cpu")),
