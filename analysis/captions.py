@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from analysis import stats
-from analysis.collect import Collected, Mark
+from analysis.averaging import Mark
+from analysis.collect import Collected
 from analysis.outcomes import Outcome
 
 if TYPE_CHECKING:

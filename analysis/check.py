@@ -144,7 +144,8 @@ def _load(entry: dict[str, str], runs_dir: Path) -> Any:
 def _runs(
     studies: Sequence[Study], runs_dir: Path, allow_missing: bool, allow_mixed_code: bool
 ) -> list[Finding]:
-    from analysis.collect import collect, refuse_to_average
+    from analysis.averaging import refuse_to_average
+    from analysis.collect import collect
 
     collected = collect(studies, runs_dir, curves=False)
     findings = []

@@ -18,7 +18,8 @@ def command(arguments: argparse.Namespace) -> int:
     """Print the runs; what must not be averaged is printed below, and nothing fails because of it."""
     from rich.table import Table
 
-    from analysis.collect import collect, refuse_to_average, runs_as_json
+    from analysis.averaging import refuse_to_average
+    from analysis.collect import collect, runs_as_json
 
     studies, _ = commands.load(arguments)
     collected = collect(studies, arguments.runs_dir)

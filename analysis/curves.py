@@ -18,7 +18,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from analysis import captions, figcaption, sweepfigure
-from analysis.collect import Collected, Mark
+from analysis.averaging import Mark
+from analysis.collect import Collected
 from analysis.curvedata import CurveSet, VariantCurve, curve_set
 from analysis.figurefile import Drawn
 from analysis.figurestyle import ENDINGS, saved, styled

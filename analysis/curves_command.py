@@ -22,7 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     from ablations.spec import FigureSpec
     from analysis import figurefile
-    from analysis.collect import collect, refuse_to_average
+    from analysis.averaging import refuse_to_average
+    from analysis.collect import collect
     from analysis.curves import draw
     from analysis.variantpage import variant_page
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis import commands
-from analysis.collect import state_of
+from analysis.runstate import state_of
 from sdtps.errors import SdtpsError, did_you_mean
 from sdtps.runfolder import RunFolder
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 
-from analysis.collect import STATES, Collected
+from analysis.collect import Collected
+from analysis.runstate import STATES
 
 if TYPE_CHECKING:
     from ablations.study import Study

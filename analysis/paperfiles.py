@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis import curves, evidence, figurefile, latex, macros, render, tables
-from analysis.collect import Collected, Mark, collect, refuse_to_average
+from analysis.averaging import Mark, refuse_to_average
+from analysis.collect import Collected, collect
 from analysis.filenames import file_name
 from analysis.latex import Tex
 from analysis.macros import Macro

@@ -15,8 +15,9 @@ import numpy as np
 from scipy import stats as scipy_stats
 
 from analysis import captions, leakmark, numbers, stats
+from analysis.averaging import Mark
 from analysis.cells import score_cell
-from analysis.collect import Collected, Mark
+from analysis.collect import Collected
 from analysis.filenames import file_name
 from analysis.outcomes import Epoch, Outcome, outcomes
 from analysis.tablemodel import EMPTY, Cell, Column, Row, Table, text

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from analysis import captions, numbers
-from analysis.collect import Collected, Mark
+from analysis.averaging import Mark
+from analysis.collect import Collected
 from analysis.outcomes import outcomes
 from analysis.tablemodel import Cell, Column, Row, Table, text
 

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from analysis import captions, leakmark, reproduction, resources
+from analysis.averaging import Mark
 from analysis.cells import difference_cell, score_cell
-from analysis.collect import Collected, Mark
+from analysis.collect import Collected
 from analysis.filenames import file_name
 from analysis.outcomes import Epoch, Outcome, outcomes
 from analysis.tablemodel import Cell, Column, Row, Table, check, ranked, text

@@ -20,7 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Show partial results too: what is missing is in the cells and below the table."""
     from analysis import render
-    from analysis.collect import collect, refuse_to_average
+    from analysis.averaging import refuse_to_average
+    from analysis.collect import collect
     from analysis.tablemodel import as_json
     from analysis.tables import tables
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis.collect import Collected, refuse_to_average
+from analysis.averaging import refuse_to_average
+from analysis.collect import Collected
 from analysis.report.audit import audit_parts
 from analysis.report.page import page
 from analysis.report.payload import payload

@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 
 from analysis import numbers, tablemodel
-from analysis.collect import Collected, refuse_to_average
+from analysis.averaging import refuse_to_average
+from analysis.collect import Collected
 from analysis.explain import rerun
 from analysis.palette import Style, palette
 from analysis.report import logs, series

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from planted import NOW, OTHER_CODE, plant, plant_all, planted_study
 
 from analysis import metricrows
-from analysis.collect import collect, refuse_to_average, runs_as_json
+from analysis.averaging import refuse_to_average
+from analysis.collect import collect, runs_as_json
 from analysis.resources import compute_table
 from sdtps.errors import AggregationError
 from sdtps.runfolder import RunFolder

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from analysis import metricrows
-from analysis.collect import state_of
 from analysis.explain import describe
+from analysis.runstate import state_of
 from sdtps.runfolder import RunFolder
 
 ROW = {"kind": "train", "attempt": 1, "epoch": 1, "step": 1, "loss": 2.0}

@@ -14,7 +14,8 @@ from rich.console import Console
 
 from ablations.spec import MetricSpec, Reported, TableSpec
 from analysis import render
-from analysis.collect import collect, refuse_to_average
+from analysis.averaging import refuse_to_average
+from analysis.collect import collect
 from analysis.reproduction import verdict
 from analysis.tables import table, tables
 

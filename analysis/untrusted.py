@@ -1,0 +1,34 @@
+"""Values from a file that somebody edited, or another program wrote, and that may hold anything.
+
+What has not the type that runs write is absent, not an error.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """The value, or an empty mapping."""
+    return value if isinstance(value, dict) else {}
+
+
+def count(value: Any) -> int | None:
+    """A whole number that fits 64 bits."""
+    return value if type(value) is int and abs(value) < 2**63 else None
+
+
+def amount(value: Any) -> float | None:
+    """A number, whole or not."""
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def seconds(stamp: Any) -> float | None:
+    """Seconds since 1970 of an ISO time, or of a number."""
+    if isinstance(stamp, (int, float)):
+        return float(stamp)
+    try:
+        return datetime.fromisoformat(str(stamp).replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return None
