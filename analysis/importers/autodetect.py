@@ -26,9 +26,9 @@ class Format:
 FORMATS = (
     Format(tensorboard.NAME, tensorboard.LOOKS_FOR, tensorboard.recognises, tensorboard.read),
     Format(huggingface.NAME, huggingface.LOOKS_FOR, huggingface.recognises, huggingface.read),
-    Format(demo.NAME, demo.LOOKS_FOR, demo.recognises, demo.read),
-    Format(fastreid.NAME, fastreid.LOOKS_FOR, fastreid.recognises, fastreid.read),
-    Format(seps.NAME, seps.LOOKS_FOR, seps.recognises, seps.read),
+    Format(demo.NAME, demo.LOOKS_FOR, demo.recognises, demo.DemoLog.read),
+    Format(fastreid.NAME, fastreid.LOOKS_FOR, fastreid.recognises, fastreid.FastreidLog.read),
+    Format(seps.NAME, seps.LOOKS_FOR, seps.recognises, seps.SepsLog.read),
     Format(lightning.NAME, lightning.LOOKS_FOR, lightning.recognises, lightning.read),
     Format(table.JSON_NAME, table.JSON_LOOKS_FOR, table.recognises_json_lines, table.read_json_lines),
     Format(table.CSV_NAME, table.CSV_LOOKS_FOR, table.recognises_csv, table.read_csv),

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from analysis.importers import schedule
-from analysis.importers.builder import RunBuilder, best_row
+from analysis.importers.builder import best_row
+from analysis.importers.linereader import LineReader
 from analysis.importers.naming import seed_of, variant_name
 from analysis.importers.record import ImportedRun, fraction, number, percent
-from analysis.importers.text import Line, lines
+from analysis.importers.text import Line
 
 NAME = "demo"
 LOOKS_FOR = "lines such as 'DeMo.train INFO: Epoch[1] Iteration[10/54] Loss: ...'"
@@ -56,18 +57,13 @@ def recognises(name: str, text: str) -> bool:
     return bool(re.search(r"Epoch\[\d+\] Iteration\[\d+/\d+\] Loss: ", text)) or " DeMo INFO: " in text
 
 
-def read(path: Path, content: bytes) -> list[ImportedRun]:
-    """The run of one log file."""
-    reader = _Reader(path, content)
-    for line in lines(content):
-        reader.feed(line)
-    return [reader.finish(path)]
+class DemoLog(LineReader):
+    """A log of DeMo or DeMo2."""
 
+    format_name = NAME
 
-class _Reader:
     def __init__(self, path: Path, content: bytes) -> None:
-        self.builder = RunBuilder(path, content, NAME)
-        self.config: dict[str, str] = {}
+        super().__init__(path, content)
         self.facts: dict[str, Any] = {"data": {}}
         self.iterations: dict[int, int] = {}  # epoch -> batches of that epoch
         self.epoch_rates: dict[int, float] = {}
@@ -186,7 +182,7 @@ class _Reader:
             total += length
         return total + (epoch - 1 - done) * length
 
-    def finish(self, path: Path) -> ImportedRun:
+    def finish(self) -> ImportedRun:
         main = next(
             (head for head in MAIN_HEADS if head in self.heads), self.heads[-1] if self.heads else ""
         )
@@ -210,7 +206,7 @@ class _Reader:
             "main_head": main,
         }
         run = self.builder.finish(
-            variant=variant_name(path),
+            variant=variant_name(self.path),
             epochs_planned=epochs_planned,
             finished=finished if epochs_planned else None,
             select=("mAP", "max"),

@@ -11,10 +11,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from analysis.importers.builder import RunBuilder
+from analysis.importers.linereader import LineReader
 from analysis.importers.naming import seed_of, variant_name
 from analysis.importers.record import ImportedRun, fraction, number
-from analysis.importers.text import Line, lines
+from analysis.importers.text import Line
 
 NAME = "fastreid"
 LOOKS_FOR = "lines such as 'fastreid.utils.events]:  eta: 0:10:00  epoch/iter: 0/199  total_loss: ...'"
@@ -37,17 +37,13 @@ def recognises(name: str, text: str) -> bool:
     return "fastreid." in text and bool(re.search(r"total_loss: |Evaluation results in csv", text))
 
 
-def read(path: Path, content: bytes) -> list[ImportedRun]:
-    reader = _Reader(path, content)
-    for line in lines(content):
-        reader.feed(line)
-    return [reader.finish(path)]
+class FastreidLog(LineReader):
+    """A log of fast-reid."""
 
+    format_name = NAME
 
-class _Reader:
     def __init__(self, path: Path, content: bytes) -> None:
-        self.builder = RunBuilder(path, content, NAME)
-        self.config: dict[str, str] = {}
+        super().__init__(path, content)
         self.sections: list[tuple[int, str]] = []
         self.in_config = False
         self.header: list[str] | None = None
@@ -140,10 +136,10 @@ class _Reader:
         }
         self.builder.evaluation(self.epoch, self.step, values)
 
-    def finish(self, path: Path) -> ImportedRun:
+    def finish(self) -> ImportedRun:
         epochs = self.config.get("SOLVER.MAX_EPOCH", "")
         run = self.builder.finish(
-            variant=variant_name(path),
+            variant=variant_name(self.path),
             epochs_planned=int(epochs) if epochs.isdigit() else None,
             finished=True if self.finished else None,
             config=self.config,

@@ -11,10 +11,10 @@ from ast import literal_eval
 from pathlib import Path
 from typing import Any
 
-from analysis.importers.builder import RunBuilder
+from analysis.importers.linereader import LineReader
 from analysis.importers.naming import seed_of, variant_name
 from analysis.importers.record import ImportedRun, fraction, number
-from analysis.importers.text import Line, lines
+from analysis.importers.text import Line
 
 NAME = "seps"
 LOOKS_FOR = (
@@ -45,17 +45,13 @@ def recognises(name: str, text: str) -> bool:
     )
 
 
-def read(path: Path, content: bytes) -> list[ImportedRun]:
-    reader = _Reader(path, content)
-    for line in lines(content):
-        reader.feed(line)
-    return [reader.finish(path)]
+class SepsLog(LineReader):
+    """A log of SEPS or LAPS."""
 
+    format_name = NAME
 
-class _Reader:
     def __init__(self, path: Path, content: bytes) -> None:
-        self.builder = RunBuilder(path, content, NAME)
-        self.config: dict[str, str] = {}
+        super().__init__(path, content)
         self.epoch, self.step = 0, 0
         self.length: dict[int, int] = {}
         self.scores: dict[str, float] = {}
@@ -110,14 +106,14 @@ class _Reader:
         """The scores known so far; further lines of the same evaluation complete its row."""
         self.builder.evaluation(self.epoch, self.step, self.scores)
 
-    def finish(self, path: Path) -> ImportedRun:
+    def finish(self) -> ImportedRun:
         for row in self.builder.rows:
             recalls = [row[name] for name in _SHORT.values() if name in row]
             if row["kind"] == "eval" and "rsum" not in row and len(recalls) == 6:
                 row["rsum"] = float(f"{sum(recalls):.6f}")
         planned = self.config.get("num_epochs", "")
         run = self.builder.finish(
-            variant=variant_name(path),
+            variant=variant_name(self.path),
             epochs_planned=int(planned) if planned.isdigit() else None,
             select=("rsum", "max"),
             config=self.config,

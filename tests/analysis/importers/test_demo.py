@@ -15,7 +15,7 @@ HEADS = {"ori": "60.1", "moe": "61.5", "[moe,ori]": "63.2"}
 
 def read(text: str | bytes, name: str = "run.log") -> ImportedRun:
     content = text.encode() if isinstance(text, str) else text
-    (run,) = demo.read(Path(name), content)
+    (run,) = demo.DemoLog.read(Path(name), content)
     return run
 
 

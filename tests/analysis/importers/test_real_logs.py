@@ -32,7 +32,7 @@ def runs() -> dict[str, ImportedRun]:
         pytest.skip("SDTPS_REAL_DATA is not set")
     root = Path(os.environ["SDTPS_REAL_DATA"]) / "demo_logs"
     return {
-        row["path"]: demo.read(root / row["path"], (root / row["path"]).read_bytes())[0]
+        row["path"]: demo.DemoLog.read(root / row["path"], (root / row["path"]).read_bytes())[0]
         for row in _expected()
     }
 
