@@ -23,6 +23,7 @@ from pathlib import Path
 from ablations import batch, claims, repair, slurm, snapshot
 from ablations.chunks import Chunk, chunks, halves
 from ablations.claims import Claim
+from ablations.queue_item import QueueItem
 from ablations.spec import Resources
 from ablations.status import RunStatus, run_states
 from ablations.study import RunSpec, Study
@@ -201,7 +202,7 @@ class _Order:
             held.give_back()
             raise
         items = [
-            local.Item(index, folder, f"{run.slug} seed {run.seed}")
+            QueueItem(index, folder, f"{run.slug} seed {run.seed}")
             for index, (run, folder) in enumerate(zip(held.runs, held.folders, strict=True))
         ]
         self.report.submitted += held.folders

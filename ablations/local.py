@@ -23,6 +23,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from ablations import batch, claims, records
+from ablations.queue_item import QueueItem
 from ablations.queue_progress import QueueProgress
 from ablations.spec import Resources
 from ablations.submissions import Submission
@@ -36,21 +37,11 @@ KILLED = 137  # as the shell has SIGKILL
 
 
 @dataclass
-class Item:
-    """One run of the queue."""
-
-    index: int
-    folder: Path
-    name: str
-    restart: int = 0
-
-
-@dataclass
 class _Slot:
     """What a running run holds."""
 
     gpus: tuple[str, ...]
-    item: Item | None = None
+    item: QueueItem | None = None
     job: LocalJob[object] | None = None
     started: float = 0.0
 
@@ -93,7 +84,7 @@ def default_slots(resources: Resources, gpus: Sequence[str]) -> int:
 
 def run_queue(
     submission: Submission,
-    items: Sequence[Item],
+    items: Sequence[QueueItem],
     resources: Resources,
     snapshot: Path,
     *,
@@ -205,7 +196,7 @@ def _signal(slot: _Slot, number: signal.Signals) -> None:
 
 def _finish(
     submission: Submission, slot: _Slot, resources: Resources, max_requeues: int, stopping: bool
-) -> Item | None:
+) -> QueueItem | None:
     """Write down an end that the run could not; returns the item where it is to be started again."""
     item = slot.item
     assert item is not None and slot.job is not None
@@ -223,7 +214,7 @@ def _finish(
         records.write_end(item.folder, name, start.job, start.restart, code, terminated=stopping)
         return None
     if end.code == records.INTERRUPTED and not stopping and _wanted(submission, item.folder):
-        return Item(item.index, item.folder, item.name, item.restart + 1)
+        return QueueItem(item.index, item.folder, item.name, item.restart + 1)
     return None
 
 

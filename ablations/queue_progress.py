@@ -7,15 +7,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from ablations.queue_item import QueueItem
 from sdtps.runfolder import RunFolder
-
-if TYPE_CHECKING:
-    from ablations.local import Item
 
 SHOW_SECONDS = 1.0
 LINE_SECONDS = 30.0  # between lines about running runs, where there is no terminal
@@ -54,13 +52,13 @@ class QueueProgress:
         if self._progress:
             self._progress.stop()
 
-    def started(self, item: Item) -> None:
+    def started(self, item: QueueItem) -> None:
         if self._progress:
             self._bars[item.folder] = self._progress.add_task(
                 f"  {item.name}", total=100, text="starts"
             )
 
-    def ended(self, item: Item, outcome: str) -> None:
+    def ended(self, item: QueueItem, outcome: str) -> None:
         self._done += 1
         self._line(f"[{self._done}/{self._total}] {item.name}: {outcome}{_figures(item.folder)}")
         if self._progress and item.folder in self._bars:
@@ -74,7 +72,7 @@ class QueueProgress:
         elif running:
             self._line(f"Stopping: {running} running write a checkpoint first. Again to kill them.")
 
-    def show(self, running: Sequence[Item]) -> None:
+    def show(self, running: Sequence[QueueItem]) -> None:
         """Bring the bars up to date, seldom enough to cost nothing."""
         now = time.monotonic()
         if self._progress:

@@ -24,6 +24,7 @@ import pytest
 from ablations import claims, dispatch, local, records, snapshot, worker
 from ablations.manifest import load_study
 from ablations.plan import make_plan
+from ablations.queue_item import QueueItem
 from ablations.status import run_states
 from ablations.study import Study
 from sdtps import checkpoint, job, provenance
@@ -123,7 +124,7 @@ def _in_process(work: Callable[[], None]) -> bool:
 def _submit(study: Study, runs: Path, point: int | None = None, seen: Path | None = None) -> bool:
     """Plan and work through the study here; killed at write `point` of its run: False."""
 
-    def run_queue(submission: Any, items: Sequence[local.Item], *_: Any, **__: Any) -> dict[Path, str]:
+    def run_queue(submission: Any, items: Sequence[QueueItem], *_: Any, **__: Any) -> dict[Path, str]:
         os.environ.update(SUBMITIT_EXECUTOR="local", SUBMITIT_LOCAL_JOB_ID=str(os.getpid()))
         tap = _Tap(runs, point)
         tap.install()
