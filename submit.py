@@ -21,9 +21,7 @@ from sdtps.commandline import Parser
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = Parser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     front.add_study_arguments(parser)
     front.add_submit_arguments(parser)
     arguments = parser.parse_args(words)

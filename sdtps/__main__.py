@@ -174,7 +174,7 @@ def parser() -> argparse.ArgumentParser:
     block.set_defaults(handler=convert)
 
     block = commands.add_parser("bench", help="time what was made fast beside the plain form")
-    common = argparse.ArgumentParser(add_help=False)
+    common = Parser(add_help=False)
     common.add_argument("--device", choices=["cpu", "cuda"], help="default: a GPU if there is one")
     common.add_argument("--threads", type=int, help="CPU threads; default: torch's")
     block.set_defaults(handler=bench, bench=None, device=None, threads=None)
