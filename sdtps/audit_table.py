@@ -8,7 +8,8 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
-from sdtps.audit import Audit, Examination, ratio
+from sdtps.audit import Audit, ratio
+from sdtps.examination import Examination
 from sdtps.findings import grouped, number
 from sdtps.gradients import Gradient, cosine
 

@@ -6,12 +6,10 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from sdtps.examination import Examination, Look, Scaler
 from sdtps.gradients import cosine
-
-if TYPE_CHECKING:
-    from sdtps.audit import Examination, Look, Scaler
 
 # A gradient this many times the baseline's trains something else than the baseline's loss.
 EXPLODED = 100.0

@@ -16,7 +16,7 @@ from sdtps.encoders import (
     text_width,
 )
 from sdtps.retrieval_model import RetrievalModel, module_groups, retrieval_loss, trunk
-from sdtps.subjects import Subject
+from sdtps.subject import Subject
 from sdtps.tiny import tiny
 
 WORDS = 60  # of the toy vocabulary

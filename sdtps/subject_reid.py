@@ -1,50 +1,22 @@
-"""What the gradient audit examines: a model, its loss and batches that need no data on disk."""
+"""What the gradient audit examines in re-identification, without data on disk."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from sdtps.config import Config, ReidConfig
+from sdtps.config import ReidConfig
 from sdtps.data.reid_images import ReidBatch
 from sdtps.multimodal import MODALITIES
 from sdtps.reid import ReidModel, module_groups, reid_loss, trunk
+from sdtps.subject import Subject
 from sdtps.tiny import tiny
 
 CAMERAS = 2
 
 
-@dataclass
-class Subject:
-    """One variant, ready for a backward pass.
-
-    Attributes:
-        batch: the batch of a step, the same for every variant.
-        groups: parameters by part.
-    """
-
-    config: Config
-    model: nn.Module
-    loss: Callable[[Any], Tensor]
-    batch: Callable[[int], Any]
-    groups: dict[str, list[nn.Parameter]]
-    trunk: list[nn.Parameter]
-
-
-def subject(config: Config, seed: int) -> Subject:
+def reid_subject(full: ReidConfig, seed: int) -> Subject:
     """A configuration's model at the size of a toy, its loss, and noise around fixed patterns."""
-    if isinstance(config, ReidConfig):
-        return _reid(config, seed)
-    from sdtps.subject_retrieval import retrieval_subject
-
-    return retrieval_subject(config, seed)
-
-
-def _reid(full: ReidConfig, seed: int) -> Subject:
     config = tiny(full)
     assert isinstance(config, ReidConfig)
     pids = 2 * config.data.batch_size // config.data.instances
