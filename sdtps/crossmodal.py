@@ -152,7 +152,7 @@ class CrossNet(nn.Module):
             dense = None
             if dense_words is not None and dense_lengths is not None:
                 dense = Text(full_precision(dense_words), dense_lengths)
-            pictures = Images(self, images)
+            pictures = Images(self.config, images, class_token=self.class_token)
             if torch.is_grad_enabled():  # what a backward pass needs is kept anyway
                 return self._score(pictures, sparse, dense)
             size = max(1, SELECTED_AT_ONCE * self._pairs(pictures, words) // len(images))
@@ -179,26 +179,26 @@ class CrossNet(nn.Module):
 
     def _score(self, images: Images, sparse: Text, dense: Text | None) -> Matches:
         if self.sparse_selection is None:
-            return Matches(self._align(VisualTokens(images, []), sparse), None, None)
+            return Matches(self._align(images, [], sparse), None, None)
         patches, captions = images.patches, len(sparse.words)
         guides = [sparse.mean()] if self.matching.sparse_guide else []
         if dense is None:
             chosen = self._choose(self.sparse_selection, patches, captions, guides)
-            similarity = self._align(VisualTokens(images, [chosen]), sparse)
+            similarity = self._align(images, [chosen], sparse)
             return Matches(similarity, chosen.decision, None)
         if self.dense_selection is None:
             raise ValueError(f"form {self.matching.form} takes no dense text")
         if self.matching.form == "released":
             first = self._choose(self.sparse_selection, patches, captions, guides)
             second = self._choose(self.dense_selection, patches, captions, [dense.mean()])
-            similarity = self._align(VisualTokens(images, [first]), sparse)
-            similarity = similarity + self._align(VisualTokens(images, [second]), dense)
+            similarity = self._align(images, [first], sparse)
+            similarity = similarity + self._align(images, [second], dense)
             return Matches(similarity, first.decision, second.decision)
         guides = [*guides, dense.mean()]
         first = self._choose(self.sparse_selection, patches, captions, guides)
         second = self._choose(self.dense_selection, patches, captions, guides[::-1])
         branches = [first] if self.config.aggregation == "single" else [first, second]
-        similarity = self._align(VisualTokens(images, branches), sparse)
+        similarity = self._align(images, branches, sparse)
         return Matches(similarity, first.decision, second.decision)
 
     def _choose(
@@ -237,12 +237,21 @@ class CrossNet(nn.Module):
             bias = bias.masked_fill(~is_kept, -torch.inf)
         return Choice(score, decision, is_kept, bias, extra, uniform)
 
-    def _align(self, visual: VisualTokens, text: Text) -> Tensor:
+    def _align(self, images: Images, branches: list[Choice], text: Text) -> Tensor:
         """Similarity (B, T) of the visual tokens of each pair with the words, chunk by chunk."""
+        visual = VisualTokens(
+            self.config,
+            images,
+            branches,
+            selection=self.sparse_selection,
+            aggregation=self.aggregation,
+            alignment=self.alignment,
+            training=self.training,
+        )
         words = F.normalize(text.words, dim=-1)
         parts: list[Tensor] = []
         sequence: list[int] = []
-        for captions, shortest, longest in self._chunks(visual.images, text):
+        for captions, shortest, longest in self._chunks(images, text):
             index = torch.tensor(captions, device=words.device)
             padding = None
             if shortest < longest:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,10 +19,7 @@ from sdtps.aggregation import DualTokenAggregation, TokenAggregation, WeightNetw
 from sdtps.alignment import Alignment
 from sdtps.config.selection import SdtpsConfig
 from sdtps.cosines import mixture_cosines
-from sdtps.selection import Selection, mix_tokens
-
-if TYPE_CHECKING:
-    from sdtps.crossmodal import CrossNet
+from sdtps.selection import Selection, TokenSelection, mix_tokens
 
 # Logits of one image that differ by more than this could underflow when a caption drops the largest.
 SAFE_SPREAD = 60.0
@@ -52,12 +49,11 @@ class Images:
         tokens: (B, N, C), or (B, 1 + N, C) with a class token.
     """
 
-    def __init__(self, net: CrossNet, tokens: Tensor) -> None:
-        self.net = net
-        self.patches = tokens[:, 1:].contiguous() if net.class_token else tokens
-        self.classes = F.normalize(tokens[:, :1], dim=-1) if net.class_token else None
+    def __init__(self, config: SdtpsConfig, tokens: Tensor, *, class_token: bool) -> None:
+        self.patches = tokens[:, 1:].contiguous() if class_token else tokens
+        self.classes = F.normalize(tokens[:, :1], dim=-1) if class_token else None
         # Inside no_grad the published selection also gathers: patches get no gradient through it.
-        inside = net.config.enabled and net.config.no_grad == "selection"
+        inside = config.enabled and config.no_grad == "selection"
         self.selectable = self.patches.detach() if inside else self.patches
         self._weights: dict[int, tuple[Tensor, bool]] = {}
 
@@ -95,12 +91,27 @@ class VisualTokens:
 
     Args:
         branches: the decisions that make the tokens: none (all patches), one, or two merged.
+        selection: any branch's, where there are branches; only decides, as scores are given.
     """
 
-    def __init__(self, images: Images, branches: list[Choice]) -> None:
-        self.net = images.net
+    def __init__(
+        self,
+        config: SdtpsConfig,
+        images: Images,
+        branches: list[Choice],
+        *,
+        selection: TokenSelection | None,
+        aggregation: TokenAggregation | DualTokenAggregation | None,
+        alignment: Alignment,
+        training: bool,
+    ) -> None:
+        self.config = config
         self.images = images
         self.branches = branches
+        self.selection = selection
+        self.aggregation = aggregation
+        self.alignment = alignment
+        self.training = training
 
     @property
     def _gathers(self) -> bool:
@@ -109,7 +120,7 @@ class VisualTokens:
         Soft training mixes all tokens before the aggregation's network; `multiply` with noise lets
         the decision's gradient through that network. Both need each pair's tokens.
         """
-        config, training = self.net.config, self.net.training
+        config, training = self.config, self.training
         soft = config.decision == "soft" and training
         noisy = config.decision == "gumbel_ste" and (training or config.noise_in_eval)
         return bool(self.branches) and (soft or (noisy and config.mask == "multiply"))
@@ -121,8 +132,8 @@ class VisualTokens:
             pool.add(torch.einsum("bvc,tlc->btlv", images.classes, words))
         if self._gathers:
             pool.add(torch.einsum("btvc,tlc->btlv", self._gathered(captions), words))
-            return pool.similarity(self.net.alignment)
-        if self.net.aggregation is None:
+            return pool.similarity(self.alignment)
+        if self.aggregation is None:
             cosines = torch.einsum("bnc,tlc->btln", images.directions, words)
             for choice in self.branches:
                 pool.add(cosines, choice.kept[:, captions])
@@ -131,13 +142,13 @@ class VisualTokens:
         mixtures = self._mixtures(captions)
         if mixtures is not None:
             pool.add(mixture_cosines(mixtures, images.selectable, lambda: images.gram, words))
-        return pool.similarity(self.net.alignment)
+        return pool.similarity(self.alignment)
 
     def _mixtures(self, captions: Tensor) -> Tensor | None:
         """Weights (B, T, R, N) of aggregated tokens and extra token, each up to a positive factor."""
         rows: list[Tensor] = []
-        if self.net.aggregation is not None:
-            rows.append(self._aggregated(self.net.aggregation, captions))
+        if self.aggregation is not None:
+            rows.append(self._aggregated(self.aggregation, captions))
         extras = [choice.extra[:, captions] for choice in self.branches if choice.extra is not None]
         if extras:
             rows.append(sum(extras[1:], extras[0]).unsqueeze(2))
@@ -172,15 +183,14 @@ class VisualTokens:
 
     def _gathered(self, captions: Tensor) -> Tensor:
         """Normalised tokens (B, T, V, C) of each pair, made as the published modules make them."""
-        net, patches = self.net, self.images.selectable.unsqueeze(1)
-        selection = net.sparse_selection  # scores are given: any branch's selection does
-        assert selection is not None
+        patches = self.images.selectable.unsqueeze(1)
+        assert self.selection is not None
         chosen: list[Selection] = []
         for choice in self.branches:
             uniform = None if choice.uniform is None else choice.uniform[:, captions]
-            with selection_context(net.config):
-                chosen.append(selection.select(patches, choice.score[:, captions], uniform))
-        return F.normalize(merge(net.aggregation, chosen), dim=-1)
+            with selection_context(self.config):
+                chosen.append(self.selection.select(patches, choice.score[:, captions], uniform))
+        return F.normalize(merge(self.aggregation, chosen), dim=-1)
 
 
 def merge(
