@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from sdtps.bench import crossnet, data, evaluation, step
-from sdtps.bench.machine import machine
+from sdtps.bench.machine import cache_in, machine
 from sdtps.config import ReidConfig, identity, parse_config
 from sdtps.data.generated import generate_rgbnt201, generated_name
 from sdtps.job import execute
@@ -56,15 +56,8 @@ def whole_run(
         config = config.model_copy(update={"data": config.data.model_copy(update={"root": name})})
         about = {"study": "bench", "variant": "run", "seed": 0, "identity": identity(config, 0)}
         run_folder.create(config, about)
-        before = os.environ.get("SDTPS_CACHE")
-        os.environ["SDTPS_CACHE"] = name
-        try:
+        with cache_in(folder):
             outcome = execute(run_folder.path)
-        finally:
-            if before is None:
-                del os.environ["SDTPS_CACHE"]
-            else:
-                os.environ["SDTPS_CACHE"] = before
         ended = time.perf_counter()
         result = run_folder.result() or {}
     return {
