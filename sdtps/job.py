@@ -73,7 +73,7 @@ def _attempt(
     max_steps: int | None,
 ) -> str:
     from sdtps import checkpoint, distributed
-    from sdtps.train import parameter_count, train
+    from sdtps.train import train
 
     device = prepare_torch(config)
     distributed.start(device)
@@ -82,7 +82,7 @@ def _attempt(
     checkpoint.seed_everything(seed, distributed.rank())
     if distributed.rank() == 0:
         environment = provenance.environment()  # again: now torch can name the GPU
-        parameters = parameter_count(task.model)
+        parameters = sum(p.numel() for p in task.model.parameters())
         folder.update_run(environment=environment, parameters=parameters, **task.record)
     return train(
         task,
@@ -96,7 +96,7 @@ def _attempt(
 
 
 def build_task(config: Config, seed: int, device: Any) -> Any:
-    """The `train.Task` of a configuration: its data is read (or generated) and its model made."""
+    """The `task.Task` of a configuration: its data is read (or generated) and its model made."""
     if isinstance(config, ReidConfig):
         from sdtps.reid import ReidTask
 

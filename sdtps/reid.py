@@ -169,7 +169,7 @@ def module_groups(model: ReidModel) -> dict[str, list[nn.Parameter]]:
 
 
 class ReidTask:
-    """`train.Task` of one re-identification run: its data read or generated, its model built.
+    """`task.Task` of one re-identification run: its data read or generated, its model built.
 
     Raises:
         DataError, WeightsError: as the readers say.

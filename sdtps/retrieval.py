@@ -36,7 +36,7 @@ TEXTS_AT_ONCE = 64  # through a frozen text encoder
 
 
 class RetrievalTask:
-    """`train.Task` of one retrieval run.
+    """`task.Task` of one retrieval run.
 
     Raises:
         DataError, WeightsError, ConfigError: as the readers and encoders say.

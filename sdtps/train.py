@@ -7,91 +7,28 @@ exception. Resumed runs continue bit for bit on a CPU, from inside an epoch too.
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from sdtps import checkpoint, distributed
 from sdtps.config import Config
+from sdtps.counters import Counters
 from sdtps.errors import RunError
 from sdtps.memory import peak_memory_mib
 from sdtps.optim import Schedule, build_optimizer, parameter_groups
 from sdtps.progress import Reporter
 from sdtps.runfolder import RunFolder
+from sdtps.task import Task, whole_batch_loss
 
 Outcome = Literal["completed", "diverged", "requeued"]
 
 # Under fp16 single overflows are the scaler's daily business; this is when it has lost.
 SCALE_COLLAPSED = 1e-4
 SKIPPED_IN_A_ROW = 50
-
-
-class Task(Protocol):
-    """What a task gives to the loop.
-
-    `model` is on `device`. Batches come ready for `loss`, in an order that depends on the seed and the
-    epoch alone; `first` is the index in the epoch of the first batch wanted (resume). With several
-    processes each gets its own rows of the same batches, and `loss` gathers what it compares
-    (`distributed.gather_batch`). `loss` runs under autocast when AMP is on.
-    """
-
-    model: nn.Module
-    device: torch.device
-    steps_per_epoch: int
-    select_metric: str  # of evaluate(): the epoch where it is highest is the best (ties: the earliest)
-    selected_on: str  # the split behind it: dev, or test as the publications do
-    record: dict[str, Any]  # what run.json must know: data (name, root, fingerprint), weights (sha256)
-
-    def train_batches(self, epoch: int, first: int) -> Iterator[Any]:
-        """Batches `first`, `first` + 1, ... of `epoch` (from 1)."""
-
-    def batch_size(self, batch: Any) -> int:
-        """Samples in this process's batch, for images per second."""
-
-    def loss(self, batch: Any, epoch: int, step: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """The scalar to minimise and its parts (detached scalars); `epoch` and `step` from 1."""
-
-    def evaluate(self) -> dict[str, float]:
-        """Flat metrics, fractions in [0, 1]; called in eval mode, no gradients, in every process.
-
-        Raises:
-            FloatingPointError: the model's outputs are not finite: the run has diverged.
-        """
-
-    def trunk(self) -> list[nn.Parameter]:
-        """Parameters of the pretrained part, which may have a learning rate of its own."""
-
-    def module_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Named parts of the model whose gradient norms are logged (`grad_norm/NAME`)."""
-
-
-@dataclass
-class Counters:
-    """Where a run is. Tensors stay on the device: nothing is read from it inside a step."""
-
-    step: int = 0  # optimiser steps done
-    epoch: int = 0  # epochs finished
-    seconds: float = 0.0  # spent in steps, over all attempts
-    samples: int = 0
-    best: dict[str, Any] | None = None  # evaluation rows
-    final: dict[str, Any] | None = None
-    evaluated: int = 0  # last epoch evaluated
-    epoch_sum: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
-    first_bad_step: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))
-    skipped: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))
-    skipped_in_a_row: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))
-
-    def to(self, device: torch.device) -> Counters:
-        for name, value in vars(self).items():
-            if isinstance(value, Tensor):
-                setattr(self, name, value.to(device))
-        return self
 
 
 def train(
@@ -154,7 +91,7 @@ class Loop:
         self.module_groups = task.module_groups()
         if self.settings.compile:
             task.model.compile()  # in place: names in checkpoints stay as they are
-        self.compute_loss = _whole_batch_loss(task)
+        self.compute_loss = whole_batch_loss(task)
         self._first_bad_step = 0  # as last read from the device
         self._skipped_in_a_row = 0
         self._saved = time.monotonic()  # when the last checkpoint was written, or the attempt began
@@ -474,25 +411,6 @@ class Loop:
             self.reporter.line(f"attempt {self.attempt} resumes after step {self.counters.step}")
 
 
-class _LossModule(nn.Module):
-    """A task's loss as a module's forward pass, the shape that DistributedDataParallel understands."""
-
-    def __init__(self, task: Task) -> None:
-        super().__init__()
-        self.model = task.model
-        self._loss = task.loss
-
-    def forward(self, batch: Any, epoch: int, step: int) -> tuple[Tensor, dict[str, Tensor]]:
-        return self._loss(batch, epoch, step)
-
-
-def _whole_batch_loss(task: Task) -> Callable[[Any, int, int], tuple[Tensor, dict[str, Tensor]]]:
-    if distributed.world_size() == 1:
-        return task.loss
-    # Some variants leave parameters without gradient (that is what they are studied for).
-    return DistributedDataParallel(_LossModule(task), find_unused_parameters=True)
-
-
 class _Window:
     """Samples and seconds since the last logged step."""
 
@@ -505,8 +423,3 @@ class _Window:
 
     def seconds(self) -> float:
         return time.perf_counter() - self.begun
-
-
-def parameter_count(model: nn.Module) -> int:
-    """All parameters, trainable or not."""
-    return sum(math.prod(p.shape) for p in model.parameters())
