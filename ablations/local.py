@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -51,7 +51,6 @@ class _Stop:
     """How often the user has asked for the queue to end: once kindly, twice at once."""
 
     asked: int = 0
-    earlier: dict[int, object] = field(default_factory=dict)
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         self.asked += 1

@@ -107,11 +107,6 @@ class JobInfo:
     def ended(self) -> bool:
         return self.state in ENDED
 
-    @property
-    def running(self) -> bool:
-        """Neither: also any state that this version of ours has never heard of."""
-        return not self.waiting and not self.ended
-
 
 def submit(script: Path, resources: Resources, working_directory: Path) -> Answer:
     """Ask sbatch to queue `script`."""

@@ -54,7 +54,6 @@ class RunStatus:
     Attributes:
         detail: one line for people, empty where the state says all.
         epoch, progress: of the newest attempt; progress in [0, 1].
-        metric: the selected metric of a completed run, a fraction.
         eta: seconds to go, by the run's own estimate.
         log_file: where the newest job's output is.
     """
@@ -66,8 +65,6 @@ class RunStatus:
     log_file: Path | None = None
     epoch: int | None = None
     progress: float | None = None
-    metric: float | None = None
-    loss: float | None = None
     eta: float | None = None
     attempt: int | None = None
     job_id: str | None = None
@@ -348,15 +345,12 @@ class _Reader:
 
 def _completed(run: RunSpec, folder: Path, result: dict[str, Any]) -> RunStatus:
     best = result.get("best")
-    name = result.get("select_metric")
-    value = best.get(name) if isinstance(best, dict) and name else None
     epoch = best.get("epoch") if isinstance(best, dict) else None
     return RunStatus(
         run,
         "completed",
         epoch=epoch if isinstance(epoch, int) else None,
         progress=1.0,
-        metric=float(value) if isinstance(value, (int, float)) else None,
         attempt=result.get("attempt"),
         log_file=records.log_file(folder),
     )

@@ -1,4 +1,4 @@
-"""Reported against reproduced: a number somebody printed, ours, and a verdict with its reason.
+"""Reported against reproduced: a number somebody printed, ours, and a verdict.
 
 A reported number is text: its digits say how exactly it was meant, and they are kept. What third
 parties got when they tried stands apart from what the authors report.
@@ -7,7 +7,6 @@ parties got when they tried stands apart from what the authors report.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -30,21 +29,13 @@ if TYPE_CHECKING:
 SEEDS_FOR_A_SPREAD = 3
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """`word` is for the table, `why` for explain and the report."""
-
-    word: str
-    why: str
-
-
 def verdict(
     reported: str,
     values: Sequence[float],
     metric: MetricSpec,
     *,
     tolerance: float | None = None,
-) -> Verdict:
+) -> str:
     """Judge a reported number against the values of our seeds.
 
     In this order: equal at the reported precision is a match; inside `tolerance` (in the printed
@@ -54,32 +45,31 @@ def verdict(
     """
     n = len(values)
     if n == 0:
-        return Verdict("not run", "no finished seed")
+        return "not run"
     if n == 1:
-        return Verdict("inconclusive", "one seed (n = 1) says nothing about spread")
+        return "inconclusive"
     s = stats.summary(values)
     mean, target = numbers.in_unit(s.mean, metric), Decimal(reported)
     digits = numbers.decimals(reported)
     difference = mean - target
     if numbers.rounded(mean, digits) == numbers.rounded(target, digits):
-        return Verdict("match", f"equal at {digits} decimals, n = {n}")
+        return "match"
     if tolerance is not None:
         if abs(difference) <= Decimal(repr(tolerance)):
-            return Verdict("within tolerance", f"difference at most {tolerance:g}, n = {n}")
-        return _apart(difference, metric, f"difference above the tolerance {tolerance:g}, n = {n}")
+            return "within tolerance"
+        return _apart(difference, metric)
     if n < SEEDS_FOR_A_SPREAD:
-        return Verdict("inconclusive", f"{n} seeds give no usable interval, and no tolerance is stated")
+        return "inconclusive"
     assert s.sd is not None
     half = numbers.in_unit(float(scipy_stats.t.ppf(0.975, n - 1) * s.sd * np.sqrt(1 + 1 / n)), metric)
-    spread = f"95 % prediction interval of one seed ±{numbers.fixed(half, metric.digits)}, n = {n}"
     if abs(difference) <= half:
-        return Verdict("within seed spread", f"inside the {spread}")
-    return _apart(difference, metric, f"outside the {spread}")
+        return "within seed spread"
+    return _apart(difference, metric)
 
 
-def _apart(difference: Decimal, metric: MetricSpec, why: str) -> Verdict:
+def _apart(difference: Decimal, metric: MetricSpec) -> str:
     better = (difference > 0) == (metric.direction == "up")
-    return Verdict("ours is better" if better else "ours is worse", why)
+    return "ours is better" if better else "ours is worse"
 
 
 def reported_table(
@@ -168,8 +158,8 @@ def _row(
         values = list(outcome.values(name, epoch).values())
         ours = score_cell(outcome, name, metric, epoch)
         judged = verdict(entry.values[name], values, metric, tolerance=entry.tolerance)
-        state = outcome.glyph() if not values else judged.word
-        word = Cell("text", judged.word if values or state == "--" else state, runs=ours.runs)
+        state = outcome.glyph() if not values else judged
+        word = Cell("text", judged if values or state == "--" else state, runs=ours.runs)
         if values:
             gap = numbers.in_unit(stats.summary(values).mean, metric) - Decimal(entry.values[name])
             digits = max(metric.digits, numbers.decimals(entry.values[name]))

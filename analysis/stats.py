@@ -32,7 +32,6 @@ class Refusal:
 class Interval:
     low: float
     high: float
-    confidence: float = CONFIDENCE
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,6 @@ class Summary:
     mean: float
     sd: float | None
     interval: Interval | None
-    minimum: float
-    maximum: float
 
 
 def summary(values: Sequence[float] | np.ndarray) -> Summary:
@@ -62,8 +59,6 @@ def summary(values: Sequence[float] | np.ndarray) -> Summary:
         mean=float(np.mean(array)),
         sd=sd,
         interval=interval if isinstance(interval, Interval) else None,
-        minimum=float(array.min()),
-        maximum=float(array.max()),
     )
 
 
@@ -77,7 +72,7 @@ def t_interval(
         return Refusal("an interval needs at least 2 seeds")
     half = float(scipy_stats.t.ppf((1 + confidence) / 2, n - 1) * np.std(array, ddof=1) / np.sqrt(n))
     mean = float(np.mean(array))
-    return Interval(mean - half, mean + half, confidence)
+    return Interval(mean - half, mean + half)
 
 
 def iqm(values: Sequence[float] | np.ndarray) -> float:
@@ -231,7 +226,7 @@ def bootstrap_interval(
     samples = array[rng.integers(0, len(array), size=(draws, len(array)))]
     results = np.apply_along_axis(statistic, 1, samples)
     low, high = np.quantile(results, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Interval(float(low), float(high), confidence)
+    return Interval(float(low), float(high))
 
 
 def identical_curves(curves: Mapping[Hashable, Sequence[float] | np.ndarray]) -> list[tuple]:

@@ -41,7 +41,6 @@ class PatchMap:
 class RunMaps:
     """A run on some images. `maps`: image by image, modality to map; empty without SDTPS."""
 
-    folder: RunFolder
     label: str
     maps: tuple[dict[str, PatchMap], ...]
 
@@ -136,7 +135,7 @@ def run_maps(path: Path | str, names: Sequence[str], *, initial: bool = False) -
         raise RunError(f"{folder.path}: its weights are not finite; there is nothing to draw")
     label = f"{folder.run().get('variant', folder.path.parent.name)}, seed {seed}, {when}"
     if model.sdtps is None:
-        return RunMaps(folder, label, ())
+        return RunMaps(label, ())
     images = TestImages(samples, config.data)
     batch = collate([images[i] for i in range(len(samples))])
     model.eval()
@@ -161,7 +160,7 @@ def run_maps(path: Path | str, names: Sequence[str], *, initial: bool = False) -
         for hook in hooks:
             hook.remove()
     maps = tuple({name: found[name][i] for name in found} for i in range(len(samples)))
-    return RunMaps(folder, label, maps)
+    return RunMaps(label, maps)
 
 
 def _recorder(into: list[Selection]) -> Any:

@@ -214,12 +214,12 @@ def test_variants_are_listed_with_their_differences(hard):
     ],
 )
 def test_verdicts(reported, values, tolerance, word):
-    assert verdict(reported, values, PERCENT, tolerance=tolerance).word == word
+    assert verdict(reported, values, PERCENT, tolerance=tolerance) == word
 
 
 def test_lower_is_better_turns_the_verdict_around():
     down = MetricSpec(direction="down", digits=1, unit="")
-    assert verdict("5.0", [3.0, 3.1, 2.9], down).word == "ours is better"
+    assert verdict("5.0", [3.0, 3.1, 2.9], down) == "ours is better"
 
 
 def test_third_parties_stand_apart_and_digits_are_kept(tmp_path):

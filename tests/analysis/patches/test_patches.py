@@ -153,8 +153,8 @@ def test_opacity_follows_the_weight_and_dropped_patches_are_dark() -> None:
 def test_a_run_without_selection_says_so(tmp_path: Path) -> None:
     pixels = {m: np.zeros((8, 4, 3), dtype=np.uint8) for m in ("rgb", "nir", "tir")}
     images = Images(("a",), (pixels,))
-    plain = draw(images, [RunMaps(RunFolder(tmp_path), "w/o_msa & 5% 尺", ())])
-    named = draw(images, [RunMaps(RunFolder(tmp_path), "other", ())])
+    plain = draw(images, [RunMaps("w/o_msa & 5% 尺", ())])
+    named = draw(images, [RunMaps("other", ())])
     assert plain.startswith(b"\x89PNG") and plain != named
 
 
