@@ -9,7 +9,7 @@ import pytest
 from ablations import control, dispatch, records
 from tests.ablations import plant, standin
 from tests.slurm.cluster import Cluster
-from tests.slurm.test_states import Look, start_now
+from tests.slurm.test_states import Look
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
@@ -46,7 +46,7 @@ def test_runs_of_one_job_end_for_themselves_and_only_what_was_stopped_starts_aga
     shown = (folders["show"] / "shown.json").read_text()
     assert '"OMP_NUM_THREADS": "1"' in shown and '"CUDA_VISIBLE_DEVICES"' in shown
 
-    start_now(slurm, f"{first}_0")
+    slurm.start_now(f"{first}_0")
     found = look.wait(lambda s: s["polite"].state == "completed", 120)
     assert found["polite"].attempt == 2
     name = dispatch.claims.read(folders["raise"]).submission  # type: ignore[union-attr]

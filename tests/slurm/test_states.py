@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -151,7 +150,7 @@ def test_a_preempted_run_is_requeued_and_goes_on_from_its_checkpoint(
     assert (folder / "checkpoint.pt").read_text() == "1", "SIGTERM left no time for a checkpoint"
     job = found["polite"].job_id
     assert job is not None
-    _start_now(cluster, job)
+    cluster.start_now(job)
     found = look.wait(lambda s: s["polite"].state == "completed", 120)
     assert found["polite"].attempt == 2
     cluster.run("scancel", urgent)
@@ -171,7 +170,7 @@ def test_a_run_at_its_time_limit_requeues_itself_and_no_other(slurm: Cluster, tm
     restarts = slurm.run("squeue", "-h", "-r", "-j", report.jobs[0], "-O", "JobArrayID:20,RestartCnt:5")
     assert dict(line.split() for line in restarts.stdout.splitlines())[f"{report.jobs[0]}_1"] == "0"
     slurm.run("scancel", f"{report.jobs[0]}_1")
-    _start_now(slurm, f"{report.jobs[0]}_0")
+    slurm.start_now(f"{report.jobs[0]}_0")
     found = look.wait(lambda s: s["polite"].state == "completed", 120)
     assert found["polite"].attempt == 2
 
@@ -186,13 +185,3 @@ def test_a_run_that_may_not_be_requeued_fails_at_its_time_limit(slurm: Cluster, 
     dispatch.submit(study, study.runs(), look.runs, entry=standin.ENTRY)
     found = look.wait(lambda s: not s["polite"].active, 150)
     assert (found["polite"].state, found["polite"].kind) == ("failed", "timeout")
-
-
-def _start_now(cluster: Cluster, element: str) -> None:
-    """A requeued job would wait about two minutes for its BeginTime."""
-    for _ in range(40):
-        done = cluster.run("scontrol", "update", f"JobId={element}", "StartTime=now")
-        shown = cluster.run("scontrol", "show", "job", element).stdout
-        if done.returncode == 0 and not re.search(r"Reason=BeginTime", shown):
-            return
-        time.sleep(0.5)
