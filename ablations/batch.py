@@ -67,7 +67,8 @@ def script(
     module = "ablations.pack" if resources.runs_per_gpu > 1 else "ablations.worker"
     worker = f"{python} -P -u -m {module} {shlex.quote(str(submission.folder))}"
     # One process that fails ends the others, which would wait for it in a collective operation.
-    command = f"srun --unbuffered --kill-on-bad-exit=1 {worker}"
+    # Not --unbuffered: it gives tasks a pseudo-terminal, and progress bars would be drawn into the log.
+    command = f"srun --kill-on-bad-exit=1 {worker}"
     return str(executor._make_submission_file_text(command, submission.name))
 
 
@@ -89,7 +90,7 @@ def _parameters(
             f"resources.sbatch: {', '.join(taken)} cannot be set; each array's name, logs"
             " and requeueing are ours"
         )
-    tasks, together = tasks_per_node(resources), resources.runs_per_gpu
+    tasks, together = tasks_per_node(resources), min(resources.runs_per_gpu, count)
     parallel = max(1, (throttle or count) // together)
     parameters: dict[str, Any] = {
         "job_name": submission.name,
@@ -109,7 +110,7 @@ def _parameters(
         "array_parallelism": parallel,
         "stderr_to_stdout": True,
         "use_srun": False,  # it is in the command, so that its output joins the script's in one log
-        "setup": _setup(submission, resources, snapshot),
+        "setup": _setup(submission, resources, count, snapshot),
         "teardown": _teardown(),
         "additional_parameters": {
             "output": f"{submission.folder}/%A_%a.log",
@@ -124,7 +125,7 @@ def _parameters(
     return {**given, "wckey": None}  # submitit's own would be refused where wckeys are checked
 
 
-def _setup(submission: Submission, resources: Resources, snapshot: Path) -> list[str]:
+def _setup(submission: Submission, resources: Resources, count: int, snapshot: Path) -> list[str]:
     """Shell lines before the run: which run it is, that it still is ours, and that it began."""
     quoted = shlex.quote
     lines = [
@@ -141,12 +142,13 @@ def _setup(submission: Submission, resources: Resources, snapshot: Path) -> list
         ' echo "$START" >>"$ATTEMPTS"; }',
     ]
     lines += _of_several(submission, resources) if resources.runs_per_gpu > 1 else _of_one(submission)
+    together = min(resources.runs_per_gpu, count)
     lines += [
         f"export PYTHONPATH={quoted(str(snapshot))}${{PYTHONPATH:+:$PYTHONPATH}} PYTHONUNBUFFERED=1",
         f"export SDTPS_SNAPSHOT={quoted(str(snapshot))}",
         # From 22.05 on srun does not inherit it, and a task would get one CPU.
         "export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}",
-        f"export OMP_NUM_THREADS=$((${{SLURM_CPUS_PER_TASK:-1}} / {resources.runs_per_gpu}))",
+        f"export OMP_NUM_THREADS=$((${{SLURM_CPUS_PER_TASK:-1}} / {together}))",
     ]
     failed = f"finish {records.SETUP_FAILED}"
     lines += [

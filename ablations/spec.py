@@ -65,12 +65,25 @@ class Resources(Frozen):
             raise ValueError(f"{value!r} is not a single line of text")
         return value
 
+    @field_validator("sbatch")
+    @classmethod
+    def _one_line_each(cls, value: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
+        for text in (*value, *value.values()):
+            if isinstance(text, str) and any(c in text for c in "\n\r\0"):
+                raise ValueError(f"{text!r} is not a single line of text")
+        return value
+
     @model_validator(mode="after")
     def _one_gpu_to_share(self) -> Resources:
         if self.runs_per_gpu > 1 and (self.gpus, self.nodes) != (1, 1):
             raise ValueError(
                 f"runs_per_gpu {self.runs_per_gpu} needs gpus: 1 and nodes: 1, found gpus: {self.gpus} "
                 f"and nodes: {self.nodes}"
+            )
+        if self.max_parallel is not None and self.runs_per_gpu > self.max_parallel:
+            raise ValueError(
+                f"runs_per_gpu {self.runs_per_gpu} starts more runs at once than max_parallel "
+                f"{self.max_parallel} allows: raise max_parallel or lower runs_per_gpu"
             )
         return self
 

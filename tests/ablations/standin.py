@@ -95,6 +95,7 @@ def _show(folder: RunFolder, attempt: int) -> str:
     """Write down what the job was given; the process of rank k > 0 into a file of its own."""
     rank = int(os.environ.get("RANK", "0"))
     shown = {**os.environ, "executable": sys.executable, "affinity": len(os.sched_getaffinity(0))}
+    shown["terminal"] = sys.stdout.isatty()
     (folder.path / f"shown{rank or ''}.json").write_text(json.dumps(shown))
     if rank:
         return "completed"

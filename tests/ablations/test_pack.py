@@ -38,6 +38,27 @@ def test_a_job_asks_for_what_its_runs_need_together(tmp_path: Path) -> None:
     assert study.runs()[0].resources.summary().startswith("gpu · 1 GPU for 3 runs · 2 CPUs")
 
 
+def test_fewer_runs_than_a_gpu_may_hold_ask_for_no_more_than_they_need(tmp_path: Path) -> None:
+    study = plant.study(tmp_path, ["ok-0", "ok-1"], resources=PACKED)
+    (text,) = dispatch.render(study, study.runs(), tmp_path / "runs")
+    options = dict(re.findall(r"^#SBATCH --([\w-]+)=(.*)$", text, re.MULTILINE))
+    assert (options["array"], options["cpus-per-task"], options["mem"]) == ("0-0%1", "4", "8192M")
+    assert "OMP_NUM_THREADS=$((${SLURM_CPUS_PER_TASK:-1} / 2))" in text
+
+
+def test_more_runs_to_a_gpu_than_may_run_at_once_are_refused() -> None:
+    with pytest.raises(
+        ValidationError, match="runs_per_gpu 3 starts more runs at once than max_parallel 2"
+    ):
+        Resources.model_validate({"gpus": 1, "runs_per_gpu": 3, "max_parallel": 2})
+
+
+@pytest.mark.parametrize("option", [{"comment": "a\nrm x"}, {"a\nb": 1}])
+def test_an_sbatch_option_is_one_line(option: dict[str, object]) -> None:
+    with pytest.raises(ValidationError, match="is not a single line of text"):
+        Resources.model_validate({"sbatch": option})
+
+
 def test_arrays_are_cut_by_jobs_not_by_runs(tmp_path: Path) -> None:
     study = plant.study(tmp_path, [f"ok-{k}" for k in range(8)], resources=PACKED)
     assert [len(c.runs) for c in chunks(study.runs(), 4)] == [8]

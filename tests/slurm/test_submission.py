@@ -146,6 +146,7 @@ def test_a_task_gets_its_cpus_its_gpu_and_unbuffered_output(tmp_path: Path) -> N
     assert shown["SLURM_CPUS_PER_TASK"] == "2"
     assert shown["OMP_NUM_THREADS"] == "2"
     assert shown["PYTHONUNBUFFERED"] == "1"
+    assert shown["terminal"] is False, "progress bars would be drawn into the log"
     assert shown["CUDA_VISIBLE_DEVICES"] in {"0", "1"}
     assert shown["executable"] == sys.executable
 
