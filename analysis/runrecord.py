@@ -61,6 +61,8 @@ def record_of(source: Source, rows: MetricRows, now: float, runs_dir: Path) -> d
     attempts = [a for a in run.get("attempts") or () if isinstance(a, dict)]
     if rows.torn:
         notes.append(f"{rows.torn} unreadable lines in metrics.jsonl")
+    if state == "completed" and not rows.torn and not rows.blocks:
+        notes.append("metrics.jsonl is missing, empty or no file: no curves")
     if rows.blocks and state != "missing" and not run:
         notes.append("run.json is missing or cannot be read")
     record = {
@@ -99,6 +101,8 @@ def record_of(source: Source, rows: MetricRows, now: float, runs_dir: Path) -> d
         for name, value in row.items():
             if name not in _NOT_A_SCORE and isinstance(value, (int, float)):
                 record[f"{prefix}/{name}"] = float(value)
+    if state == "completed" and not any("/" in key for key in record):
+        record["notes"] = "; ".join([*notes, "result.json holds no metric"])
     return record
 
 

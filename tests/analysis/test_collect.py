@@ -91,6 +91,30 @@ def test_a_torn_line_costs_that_line_only_and_is_noted(tmp_path, study):
     assert collected.runs.loc[0, "notes"] == "1 unreadable lines in metrics.jsonl"
 
 
+@pytest.mark.parametrize("found", ["nothing", "an empty file", "a folder"])
+def test_a_completed_run_without_a_course_is_noted(tmp_path, study, found):
+    folder = plant(tmp_path, study, "topk", 0)
+    folder.metrics_file.unlink()
+    if found == "an empty file":
+        folder.metrics_file.touch()
+    elif found == "a folder":
+        folder.metrics_file.mkdir()
+    run = collect([study], tmp_path, now=NOW).runs.loc[0]
+    assert (run["state"], run["notes"]) == (
+        "completed",
+        "metrics.jsonl is missing, empty or no file: no curves",
+    )
+
+
+def test_a_result_without_a_number_is_noted(tmp_path, study):
+    folder = plant(tmp_path, study, "topk", 0)
+    result = json.loads(folder.result_file.read_text())
+    for row in ("best", "final"):
+        result[row] = {"epoch": result[row]["epoch"]}
+    folder.result_file.write_text(json.dumps(result))
+    assert collect([study], tmp_path, now=NOW).runs.loc[0, "notes"] == "result.json holds no metric"
+
+
 def test_infinite_losses_stay_infinite(tmp_path, study):
     plant(tmp_path, study, "topk", 0, loss=lambda step: math.inf if step == 4 else 1.0)
     rows = collect([study], tmp_path, now=NOW).rows_of("demo", "topk", "train", "loss")
