@@ -134,8 +134,9 @@ def as_latex(answers: Sequence[Answer]) -> str:
 
 
 def powers(tex: str) -> str:
-    """1.2e+08 as a power of ten; a commit such as 6e09693 stays what it is."""
-    return re.sub(r"(\d)e([+-]?\d{1,3})\b", lambda m: rf"{m[1]}$\times10^{{{int(m[2])}}}$", tex)
+    """1.2e+08 as a power of ten; a commit such as 6e09693 or a name with 1e10 in it stays as it is."""
+    number = r"(?<![\w.])(\d+(?:\.\d+)?)e([+-]?\d{1,3})\b"
+    return re.sub(number, lambda m: rf"{m[1]}$\times10^{{{int(m[2])}}}$", tex)
 
 
 def as_markdown(answers: Sequence[Answer]) -> str:

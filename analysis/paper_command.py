@@ -81,9 +81,10 @@ def command(arguments: argparse.Namespace) -> int:
             )
         )
     else:
+        word = "study" if len(studies) == 1 else "studies"
         console.print(
             f"{len(built.tables)} tables, {len(built.figures)} figures, {len(built.macros)} numbers "
-            f"from {len(collected.runs)} runs of {len(studies)} studies" + (f"; {pdf}" if pdf else "")
+            f"from {len(collected.runs)} runs of {len(studies)} {word}" + (f"; {pdf}" if pdf else "")
         )
     return 1 if faults else 0
 

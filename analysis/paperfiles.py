@@ -193,7 +193,9 @@ def studies_table(collected: Collected, studies: Sequence[Study], others: Sequen
                     text(study.title),
                     text(f"{len(study.variants)} × {len(study.seeds)}"),
                     text(
-                        f"{done}/{len(study.variants) * len(study.seeds)}" if here else "not run here"
+                        f"{done}/{len(study.variants) * len(study.seeds)}"
+                        if here
+                        else "not in this paper"
                     ),
                 ),
             )
@@ -211,8 +213,8 @@ def studies_table(collected: Collected, studies: Sequence[Study], others: Sequen
         columns=columns,
         rows=tuple(rows),
         caption=(
-            "The studies of this project and the runs behind this paper. Studies that were not run on "
-            "this machine have no results here, and none are assumed.",
+            "The studies of this project and the runs behind this paper. Studies that are not "
+            "in this paper have no results here, and none are assumed.",
         ),
         origin=("made by python -m analysis paper; do not edit",),
     )

@@ -198,7 +198,7 @@ def readable(value: Any) -> str:
     if value is None:
         return "none"
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return "true" if value else "false"  # as a manifest has it: there, `no` is text
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, (list, tuple)):

@@ -206,9 +206,12 @@ def test_the_three_files_hold_all_claims_and_compile_safely(
     assert summary(answers) in tex
 
 
-def testpowers_of_ten_are_set_as_such_and_commits_are_not() -> None:
+def test_powers_of_ten_are_set_as_such_and_commits_are_not() -> None:
     assert powers("ratio 1.2e+08, 7.8e-12 at 6e09693") == (
         r"ratio 1.2$\times10^{8}$, 7.8$\times10^{-12}$ at 6e09693"
+    )
+    assert powers(r"off by 2e-7 with mask subtract\_1e10") == (
+        r"off by 2$\times10^{-7}$ with mask subtract\_1e10"
     )
 
 
