@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from sdtps import atomic
 from sdtps.errors import DataError
+from sdtps.locations import made_below
 
 FEATURES_VERSION = 1  # raise when the same inputs give other features
 
@@ -46,12 +47,14 @@ def cached(folder: Path, key: str, compute: Callable[[], dict[str, Tensor]]) -> 
     Raises:
         DataError: a cache file that cannot be read (named; deleting it is safe).
     """
-    folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"features-{key}.safetensors"
-    with (folder / f".{target.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # others of this node wait and then find the file
-        if not target.exists():
-            atomic.write_bytes(target, save(compute()))
+    if not target.exists():
+        with made_below(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / f".{target.name}.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # others of this node wait and then find the file
+                if not target.exists():
+                    atomic.write_bytes(target, save(compute()))
     try:
         return load_file(target)
     except Exception as error:  # safetensors raises its own type, and whatever the disk does

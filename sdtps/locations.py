@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from sdtps.errors import DataError
@@ -28,3 +30,24 @@ def cache_root() -> Path:
     if "SDTPS_CACHE" in os.environ:
         return Path(os.environ["SDTPS_CACHE"]).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "sdtps"
+
+
+@contextmanager
+def made_below(folder: Path) -> Iterator[None]:
+    """For what a job makes in a cache or data folder: what the folder does not take names the folder.
+
+    Raises:
+        DataError: it is read-only, full, or no folder.
+    """
+    try:
+        yield
+    except OSError as error:
+        place = error.filename
+        if error.errno is None:  # an image that cannot be decoded
+            raise
+        if place is not None and not Path(os.fsdecode(place)).is_relative_to(folder):
+            raise
+        raise DataError(
+            f"{folder}: cannot be written ({error.strerror or error}); make room or give permission, "
+            "or name another folder: SDTPS_CACHE for caches, data.root for data"
+        ) from error

@@ -24,6 +24,7 @@ from PIL import Image
 from sdtps.config.reid import GeneratedReidConfig
 from sdtps.data.reid_folders import RGBNT201_FOLDERS
 from sdtps.errors import DataError
+from sdtps.locations import made_below
 
 GENERATOR_VERSION = 1  # raise when the pictures change
 ROWS, COLUMNS = 8, 4  # cells of the grid
@@ -60,18 +61,19 @@ def generate_rgbnt201(
     root = Path(root)
     target = root / "RGBNT201"
     if not target.exists():
-        root.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(dir=root, prefix=".RGBNT201."))
-        try:
-            _write(config, height, width, draft, processes)
-            draft.chmod(0o755)
+        with made_below(root):
+            root.mkdir(parents=True, exist_ok=True)
+            draft = Path(tempfile.mkdtemp(dir=root, prefix=".RGBNT201."))
             try:
-                draft.rename(target)
-            except OSError:
-                if not target.is_dir():  # otherwise another process was first
-                    raise
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+                _write(config, height, width, draft, processes)
+                draft.chmod(0o755)
+                try:
+                    draft.rename(target)
+                except OSError:
+                    if not target.is_dir():  # otherwise another process was first
+                        raise
+            finally:
+                shutil.rmtree(draft, ignore_errors=True)
     _check_recipe(config, height, width, target)
     return root
 

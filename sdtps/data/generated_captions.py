@@ -20,6 +20,7 @@ from PIL import Image, ImageDraw
 
 from sdtps.config.retrieval import GeneratedRetrievalConfig
 from sdtps.errors import DataError
+from sdtps.locations import made_below
 
 GENERATOR_VERSION = 1  # raise when a byte changes
 GRID = 4
@@ -65,18 +66,19 @@ def generate_captions(config: GeneratedRetrievalConfig, root: Path) -> Path:
     """
     root = Path(root)
     if not root.exists():
-        root.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(dir=root.parent, prefix=f".{root.name}."))
-        try:
-            _write(config, draft)
-            draft.chmod(0o755)
+        with made_below(root.parent):
+            root.parent.mkdir(parents=True, exist_ok=True)
+            draft = Path(tempfile.mkdtemp(dir=root.parent, prefix=f".{root.name}."))
             try:
-                draft.rename(root)
-            except OSError:
-                if not root.is_dir():  # otherwise another process was first
-                    raise
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+                _write(config, draft)
+                draft.chmod(0o755)
+                try:
+                    draft.rename(root)
+                except OSError:
+                    if not root.is_dir():  # otherwise another process was first
+                        raise
+            finally:
+                shutil.rmtree(draft, ignore_errors=True)
     try:
         found = json.loads((root / "generated.json").read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError):

@@ -25,6 +25,7 @@ from sdtps.data.reid_folders import MISTAKES_SHOWN, Sample
 from sdtps.data.reid_images import BICUBIC, BILINEAR, ReidBatch, augment_config, decode, own_rows
 from sdtps.data.sampler import PkSampler
 from sdtps.errors import DataError
+from sdtps.locations import made_below
 
 RESIDENT_SHARE = 0.25  # of the GPU's free memory that a split may take
 
@@ -50,8 +51,19 @@ def mapped_once(target: Path, write: Callable[[Path], None]) -> np.ndarray:
     The file is whole or absent: `write` is given another name in the same folder.
 
     Raises:
-        DataError: a file that holds no array (named; deleting it is safe).
+        DataError: a file that holds no array (named; deleting it is safe); a folder that cannot be
+            written and lacks the file.
     """
+    if not target.exists():  # a cache that may only be read serves those who find their file in it
+        with made_below(target.parent):
+            _make(target, write)
+    try:
+        return np.load(target, mmap_mode="r")
+    except (ValueError, EOFError, OSError) as error:
+        raise DataError(f"{target}: cannot be read ({error}); delete it to make it again") from None
+
+
+def _make(target: Path, write: Callable[[Path], None]) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with (target.parent / f".{target.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # others of this node wait and then find the file
@@ -65,10 +77,21 @@ def mapped_once(target: Path, write: Callable[[Path], None]) -> np.ndarray:
                 temporary.replace(target)
             finally:
                 temporary.unlink(missing_ok=True)
-    try:
-        return np.load(target, mmap_mode="r")
-    except (ValueError, EOFError) as error:
-        raise DataError(f"{target}: cannot be read ({error}); delete it to make it again") from None
+
+
+def new_map(target: Path, dtype: np.dtype, shape: tuple[int, ...]) -> np.memmap:
+    """A new file that holds the array, its room taken at once.
+
+    Without that the file is sparse, and a write to memory finds the disk full: SIGBUS, no exception.
+
+    Raises:
+        OSError: there is no room.
+    """
+    array = np.lib.format.open_memmap(target, mode="w+", dtype=dtype, shape=shape)
+    if hasattr(os, "posix_fallocate"):
+        with target.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+    return array
 
 
 def pixels_key(samples: Sequence[Sample], config: ReidDataConfig, resampling: Image.Resampling) -> str:
@@ -86,7 +109,7 @@ def _decode_all(
 ) -> None:
     shape = (len(samples), 3, 3, config.height, config.width)
     mistakes: list[str] = []
-    pixels = np.lib.format.open_memmap(target, mode="w+", dtype=np.uint8, shape=shape)
+    pixels = new_map(target, np.dtype(np.uint8), shape)
 
     def fill(index: int) -> None:
         try:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from sdtps import backbones
 from sdtps.config import ReidConfig
 from sdtps.data import augment, reid_cache, reid_images
-from sdtps.data.reid_cache import CachedTestBatches, MappedRows, mapped_once, pixels_key
+from sdtps.data.reid_cache import CachedTestBatches, MappedRows, mapped_once, new_map, pixels_key
 from sdtps.data.reid_folders import Sample
 from sdtps.data.reid_images import BICUBIC, BILINEAR, JpegTestBatches, ReidBatch, own_rows
 from sdtps.data.sampler import PkSampler
@@ -154,7 +154,7 @@ def encode(
         rows = tokens.numpy()
         if file is None:
             shape = (count, *rows.shape[1:])
-            file = np.lib.format.open_memmap(target, mode="w+", dtype=rows.dtype, shape=shape)
+            file = new_map(target, rows.dtype, shape)
         file[written : written + len(rows)] = rows
         written += len(rows)
     assert file is not None and written == count

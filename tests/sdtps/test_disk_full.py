@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from sdtps import checkpoint
+from sdtps.data.reid_cache import mapped_once, new_map
+from sdtps.errors import DataError
 from sdtps.runfolder import RunFolder
 
 LIMIT = 64 * 1024  # bytes a file may have before "the disk is full"
@@ -74,3 +78,19 @@ def test_a_metrics_row_that_does_not_fit_costs_only_itself(tmp_path: Path, rows:
     steps = [row["step"] for row in folder.metrics()]
     assert steps == [*range(1, rows + 1), rows + 1]
     assert len(folder.torn_lines()) == 1
+
+
+def test_a_map_takes_its_room_before_it_is_filled(tmp_path: Path) -> None:
+    new_map(tmp_path / "rows.npy", np.dtype(np.uint8), (1 << 20,))
+    state = (tmp_path / "rows.npy").stat()
+    assert state.st_blocks * 512 >= state.st_size > 1 << 20, "a sparse file ends a job by SIGBUS"
+
+
+def test_a_cache_that_does_not_fit_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+    def write(file: Path) -> None:
+        file.write_bytes(b"part")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(DataError, match=r"cannot be written \(No space left on device\).*SDTPS_CACHE"):
+        mapped_once(tmp_path / "rows.npy", write)
+    assert [p.name for p in tmp_path.iterdir()] == [".rows.npy.lock"]

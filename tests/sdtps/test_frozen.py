@@ -12,6 +12,7 @@ import torch
 from sdtps.audit import audit
 from sdtps.backbones import TinyVit
 from sdtps.config import NOT_IN_IDENTITY, ReidConfig, identity, parse_config
+from sdtps.data import reid_cache
 from sdtps.errors import ConfigError, DataError
 from sdtps.reid import ReidTask
 from sdtps.runfolder import RunFolder
@@ -149,6 +150,25 @@ def test_a_broken_cache_is_named(cache: Path) -> None:
     for file in cache.glob("tokens-*.npy"):
         file.write_bytes(b"broken")
     with pytest.raises(DataError, match=r"tokens-\w+\.npy: cannot be read.*delete it"):
+        task(config())
+
+
+def test_a_cache_that_cannot_be_written_is_named_and_one_with_its_files_may_be_read_only(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task(config())
+
+    def locked(*_: object) -> None:
+        raise AssertionError("nothing is to be made")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reid_cache, "_make", locked)
+        task(config())
+    for file in cache.glob("tokens-*.npy"):
+        file.unlink()
+        (cache / f".{file.name}.lock").unlink()
+        (cache / f".{file.name}.lock").mkdir()  # stands for whatever the folder does not take
+    with pytest.raises(DataError, match=r"cannot be written \(Is a directory\).*SDTPS_CACHE"):
         task(config())
 
 
