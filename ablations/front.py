@@ -141,7 +141,7 @@ def submit(
         if arguments.json:
             print(json.dumps({"jobs": [], "submitted": [], "skipped": {}}, indent=2))
         return 0
-    check_data_root(study)
+    check_data_root(study, executor)
     if not arguments.no_audit and (names := new_variants(plan)):
         audit(whole, names, strict=arguments.strict)
     return dispatch(plan, arguments, executor)
@@ -177,17 +177,23 @@ def new_variants(plan: Plan) -> list[str]:
     return [name for name in plan.study.variants if name in submitted - seen]
 
 
-def check_data_root(study: Study) -> None:
-    """A warning where this machine does not see the data; the nodes may."""
+def check_data_root(study: Study, executor: str) -> None:
+    """A warning where this machine does not see the data: the nodes may.
+
+    Raises:
+        SubmissionError: the runs would be this machine's own.
+    """
     configs = {v.config.data.root for v in study.variants.values() if v.config.data.generate is None}
     for root in sorted(configs, key=str):
         if root is None:
-            text = f"no data root: give --data-root or set {DATA_ROOT}; the jobs will look for it too"
+            text, but = f"no data root: give --data-root or set {DATA_ROOT}", "the jobs look for it too"
         elif not Path(root).is_dir():
-            text = f"{root} is not visible here; the jobs must see it"
+            text, but = f"{root} is not visible here", "the jobs must see it"
         else:
             continue
-        _say(f"Warning: {text}.")
+        if executor == "local":
+            raise SubmissionError(f"{text}. The runs would all fail; nothing was started.")
+        _say(f"Warning: {text}; {but}.")
 
 
 def audit(study: Study, names: list[str], *, strict: bool) -> None:

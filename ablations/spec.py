@@ -1,4 +1,7 @@
-"""Parts of a study that cannot change a run: resources, metrics, tables, figures, reported numbers.
+"""Parts of a study that are not what is studied: resources, metrics, tables, figures, reported numbers.
+
+They are not in a run's identity. One of them still touches a result: with Gumbel noise each of several
+processes (gpus, nodes) draws its own part of the batch's noise, so that the draws are others.
 
 Everything here is plain data, checked when the manifest is read; analysis renders it.
 """

@@ -53,7 +53,7 @@ def refuse_to_average(
         if len(holes):
             text = (
                 f"{len(runs[runs['planned']]) - len(holes)} of {int(runs['planned'].sum())} "
-                "planned runs are finished"
+                "planned runs have ended"
             )
             marks.append(Mark(study.name, "missing", text, tuple(holes["folder"])))
             if not allow_missing:

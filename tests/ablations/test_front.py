@@ -210,16 +210,17 @@ def test_filters_take_names_patterns_and_seeds(
     assert "Did you mean 'soft'?" in capsys.readouterr().err
 
 
-def test_a_data_root_that_is_not_there_is_a_warning(
+def test_a_data_root_that_is_not_there_is_a_warning_and_on_local_slots_a_mistake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(front, "dispatch", lambda *_: 0)
     monkeypatch.delenv("SDTPS_DATA_ROOT", raising=False)
     words = ("submit", ROOT / "ablations" / "landsat.yaml", "--runs-dir", tmp_path, "--no-audit")
-    assert call(*words) == 0
-    assert "no data root: give --data-root or set SDTPS_DATA_ROOT" in capsys.readouterr().err
-    assert call(*words, "--data-root", tmp_path / "absent") == 0
-    assert "absent is not visible here" in capsys.readouterr().err
+    for executor, code in (("slurm", 0), ("local", 2)):
+        assert call(*words, "--executor", executor) == code
+        assert "no data root: give --data-root or set SDTPS_DATA_ROOT" in capsys.readouterr().err
+        assert call(*words, "--executor", executor, "--data-root", tmp_path / "absent") == code
+        assert "absent is not visible here" in capsys.readouterr().err
 
 
 # -- status, retry, cancel, clean, watch, logs ---------------------------------------------------

@@ -128,7 +128,7 @@ def test_a_missing_seed_is_refused_with_the_command_that_gets_it(tmp_path, study
     with pytest.raises(AggregationError, match=r"none seed 1: missing[\s\S]*python submit.py"):
         refuse_to_average(collected)
     (mark,) = refuse_to_average(collected, allow_missing=True)
-    assert mark.kind == "missing" and mark.text == "8 of 9 planned runs are finished"
+    assert mark.kind == "missing" and mark.text == "8 of 9 planned runs have ended"
 
 
 def test_mixed_code_is_refused_and_marked_when_allowed(tmp_path, study):

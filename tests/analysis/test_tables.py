@@ -68,7 +68,7 @@ def test_the_caption_says_what_was_computed(hard):
         "right: last epoch",
         "underlined",
         "The images are generated",
-        "22 of 27 planned runs are finished",
+        "22 of 27 planned runs have ended",
     ):
         assert phrase in caption, phrase
 
