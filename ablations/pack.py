@@ -24,7 +24,6 @@ from types import FrameType
 from ablations import claims, records
 from ablations.submissions import Submission
 from ablations.worker import PACKED, Job, requeue
-from sdtps.runfolder import RunFolder
 
 POLL_SECONDS = 0.2
 CLAIM_SECONDS = 5.0  # between looks at whether a run has been cancelled
@@ -62,7 +61,7 @@ def main(words: list[str] | None = None) -> int:
     element = int(os.environ["SLURM_ARRAY_TASK_ID"])
     with _passed_on() as signals:
         for folder in submission.members(element):
-            if _wanted(folder, submission) and not _ended(folder, submission):
+            if _wanted(folder, submission) and not records.ended_by_itself(folder, submission.name):
                 signals.runs.append(_Run(folder, _start(submission, folder)))
         for number in list(signals.received):  # came while some were being started
             signals(number, None)
@@ -113,11 +112,6 @@ def _wanted(folder: Path, submission: Submission) -> bool:
     """The run still is this submission's, and nobody has cancelled it."""
     claim = claims.read(folder)
     return claim is not None and claim.submission == submission.name and not claim.cancelled
-
-
-def _ended(folder: Path, submission: Submission) -> bool:
-    """The run came to an end of its own in an earlier job of this element."""
-    return RunFolder(folder).result() is not None or records.ended_by_itself(folder, submission.name)
 
 
 @contextmanager

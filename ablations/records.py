@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ablations.processes import Process
+from sdtps.runfolder import RunFolder
 
 # What the worker's exit code means beyond 0 (an end of its own: completed or diverged).
 INTERRUPTED = 75  # checkpoint written; goes on where it is started again
@@ -114,9 +115,15 @@ def read(folder: Path, submission: str) -> Attempts:
 
 
 def ended_by_itself(folder: Path, submission: str) -> bool:
-    """The last start came to an end that no signal asked for, and that nothing goes on from."""
+    """The run came to an end that no signal asked for, and that nothing goes on from.
+
+    An exit of 0 is one only with a result or a divergence: srun says 0 of a run whose node went down.
+    """
+    run = RunFolder(folder)
+    if run.result() is not None or (run.status() or {}).get("state") == "diverged":
+        return True
     end = read(folder, submission).last_end
-    return end is not None and end.code != INTERRUPTED and not end.terminated
+    return end is not None and end.code not in (0, INTERRUPTED) and not end.terminated
 
 
 def write_start(folder: Path, submission: str, job: str, restart: int) -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from ablations import dispatch, local
+from ablations import dispatch, local, records
 from ablations.chunks import chunks
 from ablations.fit import misfits, nodes_of
 from ablations.spec import Resources
 from ablations.submissions import Submission
+from sdtps.runfolder import RunFolder
 from tests.ablations import plant
 
 PACKED = (
@@ -72,6 +73,29 @@ def test_a_run_knows_its_job_and_those_it_shares_it_with(tmp_path: Path) -> None
     submission.write_receipt("77")
     assert [submission.element(run) for run in runs] == ["77_0", "77_0", "77_1", "77_1", "77_2"]
     assert submission.members(1) == runs[2:4] and submission.members(2) == runs[4:]
+
+
+@pytest.mark.parametrize(
+    ("code", "terminated", "wrote", "ended"),
+    [
+        (0, False, "", False),  # srun's word for a run whose node went down
+        (0, False, "result", True),
+        (0, False, "diverged", True),
+        (1, False, "", True),
+        (137, True, "", False),
+        (records.INTERRUPTED, False, "", False),
+    ],
+)
+def test_what_starts_again_with_its_job(
+    tmp_path: Path, code: int, terminated: bool, wrote: str, ended: bool
+) -> None:
+    records.write_start(tmp_path, "s", "7_0", 0)
+    records.write_end(tmp_path, "s", "7_0", 0, code, terminated=terminated)
+    if wrote == "result":
+        RunFolder(tmp_path).write_result({"best": {"mAP": 0.5}, "final": {"mAP": 0.5}})
+    elif wrote:
+        RunFolder(tmp_path).write_status("diverged", attempt=1)
+    assert records.ended_by_itself(tmp_path, "s") is ended
 
 
 def test_local_slots_share_gpus() -> None:
