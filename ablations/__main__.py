@@ -18,7 +18,7 @@ from ablations.clean import STATES as CLEANED
 from ablations.front import add_study_arguments, add_submit_arguments
 from ablations.show import counted
 from sdtps.commandline import Parser
-from sdtps.errors import RunError
+from sdtps.errors import RunError, visible
 
 
 def plan(arguments: argparse.Namespace) -> int:
@@ -110,7 +110,8 @@ def clean(arguments: argparse.Namespace) -> int:
         return 0
     for entry in doomed:
         verb = "delete" if arguments.yes else "would delete"
-        print(f"{verb}  {entry.folder.relative_to(runs_dir)}  {entry.why}  {entry.size / 1e6:.1f} MB")
+        name = visible(str(entry.folder.relative_to(runs_dir)))
+        print(f"{verb}  {name}  {entry.why}  {entry.size / 1e6:.1f} MB")
     total = sum(entry.size for entry in doomed) / 1e6
     if not arguments.yes:
         print(f"{counted(len(doomed), 'folder')}, {total:.1f} MB. Give --yes to delete.")

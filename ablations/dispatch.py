@@ -152,7 +152,7 @@ class _Order:
                     self.report.skipped[run.folder(self.runs_dir)] = "the cluster's limit on jobs"
                 if not self.report.jobs:
                     raise
-                _say(f"{error}\n  Submit again when some jobs have ended.")
+                print(f"{error}\n  Submit again when some jobs have ended.", file=sys.stderr)
                 return
             except SubmissionError as error:
                 jobs = ", ".join(self.report.jobs)
@@ -350,10 +350,6 @@ def _refusal(words: str) -> str:
     hint = f"  Change {key} in the manifest." if key else "  Nothing of it was queued."
     quoted = "\n".join(f"  {line}" for line in words.splitlines())
     return f"sbatch refused the array:\n{quoted}\n{hint}"
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)
 
 
 def _why(status: RunStatus) -> str:

@@ -20,7 +20,7 @@ from ablations.runnames import filtered
 from ablations.show import counted, plan_json, plan_lines
 from ablations.status import run_states
 from ablations.study import Study
-from sdtps.errors import SdtpsError, SubmissionError
+from sdtps.errors import SdtpsError, SubmissionError, visible, visible_lines
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA_ROOT = "SDTPS_DATA_ROOT"
@@ -42,7 +42,7 @@ def guarded(handler: Callable[[argparse.Namespace], int], arguments: argparse.Na
     except OSError as error:  # a folder that may not be read, a full disk
         if error.filename is None:
             raise
-        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
+        print(f"{visible(str(error.filename))}: {error.strerror}", file=sys.stderr)
         return 2
 
 
@@ -167,7 +167,7 @@ def print_plan(plan: Plan, executor: str, *, sbatch: bool, as_json: bool) -> Non
         return
     print("\n".join(plan_lines(plan)))
     for number, text in enumerate(texts, start=1):
-        print(f"\n--- sbatch file {number} of {len(texts)} ---\n{text.rstrip()}")
+        print(f"\n--- sbatch file {number} of {len(texts)} ---\n{visible_lines(text.rstrip())}")
 
 
 def new_variants(plan: Plan) -> list[str]:
@@ -269,9 +269,9 @@ def _send(
         jobs = f" (job {', '.join(report.jobs)})" if report.jobs else ""
         print(f"Submitted {len(sent)} of {counted(len(actions), 'run')}{jobs}.")
         for name, reason in skipped.items():
-            print(f"  not submitted: {name}: {reason}")
+            print(f"  not submitted: {name}: {visible(reason)}")
     return report.outcomes
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(visible_lines(text), file=sys.stderr, flush=True)

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from sdtps.errors import ManifestError, YamlError, did_you_mean
+from sdtps.errors import ManifestError, YamlError, did_you_mean, visible
 from sdtps.yaml12 import Document, KeyPath, parse, read_text
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -59,13 +59,13 @@ class Mistakes:
     def add(self, source: Source, path: KeyPath, text: str) -> None:
         self.noted += 1
         where = f"{dotted(path)}: " if path else ""
-        entry = (str(source.file), source.document.line(path), f"{where}{text}")
+        entry = (str(source.file), source.document.line(path), visible(f"{where}{text}"))
         if entry not in self.found:
             self.found.append(entry)
 
     def add_problems(self, source: Source) -> None:
         """What the YAML reader noticed: duplicate keys above all."""
-        self.found += [(str(source.file), p.line, p.text) for p in source.document.problems]
+        self.found += [(str(source.file), p.line, visible(p.text)) for p in source.document.problems]
 
     def check(self, source: Source, path: KeyPath, model: type[Model], value: Any) -> Model | None:
         """`value` as a `model`, or None with every mistake noted."""

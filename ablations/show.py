@@ -8,6 +8,7 @@ from typing import Any
 from ablations.chunks import Chunk
 from ablations.plan import Action, Plan
 from ablations.study import Study
+from sdtps.errors import visible
 
 _MOST_LINES = 2_000  # runs that are listed one by one; beyond it a variant is one line
 
@@ -36,7 +37,11 @@ def differences(study: Study, variant: str) -> str:
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
-    """The plan, variant by variant and run by run."""
+    """The plan, variant by variant and run by run. Values and reasons are users' texts."""
+    return map(visible, _lines(plan))
+
+
+def _lines(plan: Plan) -> Iterator[str]:
     study, runs = plan.study, plan.actions
     yield (
         f"{study.name}: {counted(len(study.variants), 'variant')} x {counted(len(study.seeds), 'seed')}"

@@ -64,7 +64,7 @@ class Resources(Frozen):
     @field_validator("partition", "account", "qos", "constraint", "exclude", "python")
     @classmethod
     def _one_line(cls, value: str | None) -> str | None:
-        if value is not None and (not value.strip() or any(c in value for c in "\n\r\0")):
+        if value is not None and (not value.strip() or not value.isprintable()):
             raise ValueError(f"{value!r} is not a single line of text")
         return value
 
@@ -72,7 +72,7 @@ class Resources(Frozen):
     @classmethod
     def _one_line_each(cls, value: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
         for text in (*value, *value.values()):
-            if isinstance(text, str) and any(c in text for c in "\n\r\0"):
+            if isinstance(text, str) and not text.isprintable():
                 raise ValueError(f"{text!r} is not a single line of text")
         return value
 

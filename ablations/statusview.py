@@ -10,6 +10,7 @@ from ablations.plan import ACTIVE
 from ablations.show import counted as number
 from ablations.status import RunStatus
 from ablations.study import Study
+from sdtps.errors import visible
 
 ORDER = (
     *("completed", "running", "requeued", "queued", "planned", "interrupted"),
@@ -52,7 +53,11 @@ def counted(statuses: Sequence[RunStatus]) -> str:
 
 
 def lines(study: Study, statuses: Sequence[RunStatus], runs_dir: Path) -> Iterator[str]:
-    """One line a variant, then what went wrong with its last log lines."""
+    """One line a variant, then what went wrong with its last log lines, for a terminal."""
+    return map(visible, _lines(study, statuses, runs_dir))
+
+
+def _lines(study: Study, statuses: Sequence[RunStatus], runs_dir: Path) -> Iterator[str]:
     yield f"{study.name}: {number(len(statuses), 'run')}: {counted(statuses)}"
     by_variant: dict[str, list[RunStatus]] = {}
     for status in statuses:
@@ -73,12 +78,15 @@ def lines(study: Study, statuses: Sequence[RunStatus], runs_dir: Path) -> Iterat
         if status.log_file:
             yield f"  Log: {status.log_file}"
     if len(ended) > _LISTED:
-        yield f"\nand {len(ended) - _LISTED} more (see --json)"
+        yield ""
+        yield f"and {len(ended) - _LISTED} more (see --json)"
     retry = sorted({s.state for s in ended} - {"interrupted"})
     if len(ended) > sum(s.state in retry for s in ended):
-        yield f"\nGo on with what was interrupted: python submit.py {study.path}"
+        yield ""
+        yield f"Go on with what was interrupted: python submit.py {study.path}"
     if retry:
-        yield f"\nRun them again: python submit.py {study.path} --retry {' '.join(retry)}"
+        yield ""
+        yield f"Run them again: python submit.py {study.path} --retry {' '.join(retry)}"
 
 
 def as_json(study: Study, statuses: Sequence[RunStatus], runs_dir: Path) -> dict[str, Any]:

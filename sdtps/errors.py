@@ -10,8 +10,26 @@ import difflib
 from collections.abc import Iterable
 
 
+def visible(text: str) -> str:
+    """`text` on one line; what a terminal would obey instead of show (ESC, line ends) as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def visible_lines(text: str) -> str:
+    """Each line of `text` as `visible`."""
+    return "\n".join(map(visible, text.split("\n")))
+
+
 class SdtpsError(Exception):
-    """Base of every error caused by input, not by a fault of ours."""
+    """Base of every error caused by input, not by a fault of ours.
+
+    Its text quotes that input, and so is printed as `visible_lines`.
+    """
+
+    def __str__(self) -> str:
+        return visible_lines(super().__str__())
 
 
 class ConfigError(SdtpsError):
@@ -57,6 +75,6 @@ def did_you_mean(found: str, allowed: Iterable[str]) -> str:
     if not near:  # a bare last part often is right where the section is wrong
         last = found.rsplit(".", 1)[-1]
         near = [a for a in allowed if a.rsplit(".", 1)[-1] == last][:1]
-    hint = f"Did you mean '{near[0]}'? " if near else ""
+    hint = f"Did you mean '{visible(near[0])}'? " if near else ""
     more = f" and {len(allowed) - _LISTED} more" if len(allowed) > _LISTED else ""
-    return f"{hint}Allowed: {', '.join(allowed[:_LISTED]) or 'nothing'}{more}."
+    return f"{hint}Allowed: {', '.join(map(visible, allowed[:_LISTED])) or 'nothing'}{more}."

@@ -367,3 +367,20 @@ def test_a_run_is_tried_here_apart_from_the_store(
     assert RunFolder(folder).config().sdtps.decision == "soft"
     assert not (tmp_path / "small").exists()
     assert "stopped as asked after 3 steps" in capsys.readouterr().out
+
+
+def test_what_a_terminal_would_obey_is_shown_in_plan_and_status_not_sent_to_it(
+    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest.write_text(MANIFEST.replace("{generate:", '{root: "/\\e[31mred", generate:'))
+    text = manifest.read_text().replace("varies: [", "varies: [data.root, ")
+    manifest.write_text(text.replace("soft: {", 'soft: {data.root: "/\\e[2Jgone", '))
+    assert call("plan", manifest, "--runs-dir", tmp_path) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and r"\x1b[2Jgone" in out
+    run = load_study(manifest).runs()[0]
+    create(run, tmp_path).write_status("failed", attempt=1, kind="error", reason="no \x1b[1mdata")
+    RunFolder(run.folder(tmp_path)).log_file.write_text("\x1b[32mepoch 1\x1b[0m\n")
+    assert call("status", manifest, "--runs-dir", tmp_path) == 1
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and r"no \x1b[1mdata" in out

@@ -347,3 +347,16 @@ def test_a_list_of_what_varies_that_is_wrong_or_missing_is_one_mistake(
         load_study(path)
     assert "1 mistake" in str(error.value)
     assert "varies" in str(error.value)
+
+
+def test_what_a_terminal_would_obey_is_printed_as_escapes(load: Load) -> None:
+    found = mistakes(
+        load,
+        HEAD.replace("baseline: topk", 'baseline: "\\e[2Jtopk"')
+        + VARIANTS
+        + '  "red\\e[31m": {optim.lr: 1}\n'
+        + '  x: {"optim.lr\\r": 1}\n'
+        + '  "two\\nlines": {optim.lr: 2}\n',
+    )
+    assert all(line.isprintable() for line in found), found
+    assert any(r"\x1b[2Jtopk" in line for line in found)
