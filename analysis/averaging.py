@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from analysis import hints
 from analysis.collect import Collected
+from analysis.numbers import counted
 from analysis.runstate import UNFINISHED
 from sdtps.errors import AggregationError
 
@@ -49,7 +52,7 @@ def refuse_to_average(
         if studies is not None and study.name not in studies:
             continue
         runs = collected.runs_of(study.name)
-        holes = runs[runs["planned"] & runs["state"].isin([*UNFINISHED, "missing", "lost"])]
+        holes = runs[runs["planned"] & runs["state"].isin(UNFINISHED)]
         if len(holes):
             text = (
                 f"{len(runs[runs['planned']]) - len(holes)} of {int(runs['planned'].sum())} "
@@ -57,33 +60,35 @@ def refuse_to_average(
             )
             marks.append(Mark(study.name, "missing", text, tuple(holes["folder"])))
             if not allow_missing:
-                complaints += _missing_text(study, text, holes)
+                complaints += _missing_text(study, collected.runs_dir, text, holes)
         done = runs[(runs["state"] == "completed") & ~runs["imported"] & runs["code"].notna()]
         versions = Counter(str(code) for code in done["code"])
         if len(versions) > 1:
-            listed = ", ".join(f"{code[:10]} ({n} runs)" for code, n in versions.most_common())
+            listed = ", ".join(
+                f"{code[:10]} ({counted(n, 'run')})" for code, n in versions.most_common()
+            )
             text = f"{len(versions)} code versions are mixed: {listed}"
             stale = done[done["code"] != versions.most_common(1)[0][0]]
             marks.append(Mark(study.name, "mixed_code", text, tuple(stale["folder"])))
             if not allow_mixed_code:
-                complaints += _mixed_text(study, text, stale)
+                complaints += _mixed_text(study, collected.runs_dir, text, stale)
     if complaints:
         raise AggregationError("\n".join(complaints))
     return marks
 
 
-def _missing_text(study: Study, text: str, holes: pd.DataFrame) -> list[str]:
+def _missing_text(study: Study, runs_dir: Path, text: str, holes: pd.DataFrame) -> list[str]:
     lines = [f"{study.name}: {text}."]
     for run in holes.to_dict("records"):
         why = f" ({run['reason']})" if run["reason"] else ""
         lines.append(f"  {run['variant']} seed {run['seed']}: {run['state']}{why}")
     return [
         *lines,
-        f"  Get them: python submit.py {study.path}    or go on without: --allow-missing",
+        f"  Get them: {hints.submit(study.path, runs_dir)}    or go on without: --allow-missing",
     ]
 
 
-def _mixed_text(study: Study, text: str, stale: pd.DataFrame) -> list[str]:
+def _mixed_text(study: Study, runs_dir: Path, text: str, stale: pd.DataFrame) -> list[str]:
     commits = sorted({str(c)[:10] for c in stale["commit"] if c})
     lines = [f"{study.name}: {text}. They may not be comparable."]
     for run in stale.to_dict("records"):
@@ -92,5 +97,6 @@ def _mixed_text(study: Study, text: str, stale: pd.DataFrame) -> list[str]:
         lines.append(f"  What changed: git diff --stat {commits[0]} HEAD -- sdtps")
     return [
         *lines,
-        f"  Delete these folders and run: python submit.py {study.path}    or: --allow-mixed-code",
+        "  Delete these folders and run: "
+        f"{hints.submit(study.path, runs_dir)}    or: --allow-mixed-code",
     ]

@@ -72,7 +72,7 @@ def curves(study: Study, spec: FigureSpec, drawn: CurveSet) -> tuple[str, ...]:
     }
     if "diverged" in ends:
         sentences.append("A cross marks the last finite value of a seed that diverged.")
-    if ends & {"failed", "cancelled", "lost"}:
+    if ends & {"failed", "cancelled", "interrupted"}:
         sentences.append("A bar marks where a seed stopped without finishing.")
     if any(len(c.outcome.completed) < c.outcome.planned for c in drawn.curves):
         sentences.append("k/N behind a name: k of N seeds completed.")

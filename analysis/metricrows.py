@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from sdtps import regular
 from sdtps.runfolder import resolve_attempts
 
 POSITION = ("attempt", "epoch", "step")
@@ -47,15 +48,16 @@ class MetricRows:
     blocks: tuple[Block, ...]
     events: tuple[dict[str, Any], ...]  # rows of kind `event`: their values need not be numbers
     torn: int  # lines that are no JSON object, or no row of ours
+    unread: str | None = None  # why the file could not be read, where there is one
 
 
 def read(path: Path) -> MetricRows:
-    """The rows of a metrics.jsonl; a missing file is a run that has logged nothing."""
+    """The rows of a metrics.jsonl; a run without one has logged nothing."""
     try:
-        content = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        return MetricRows((), (), 0)
-    rows, torn = _parse(content)
+        content = regular.content(path)
+    except OSError as error:
+        return MetricRows((), (), 0, unread=error.strerror)
+    rows, torn = _parse(content or b"")
     try:
         blocks = _blocks(rows)
     except (ValueError, TypeError, AttributeError):

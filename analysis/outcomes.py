@@ -37,8 +37,8 @@ class Run:
             return f"{at} (step {self.step})" if self.step is not None else at
         if self.state == "failed":
             return "out of memory" if out_of_memory(self.reason) else "failed"
-        if self.state == "lost" and self.reason:
-            return f"lost ({self.reason})"
+        if self.state == "interrupted" and self.reason:
+            return f"interrupted ({self.reason})"
         return {"missing": "not run"}.get(self.state, self.state)
 
 

@@ -9,8 +9,9 @@ import pandas as pd
 
 from analysis import metricrows
 from analysis.metricrows import MetricRows
+from analysis.numbers import counted
 from analysis.runsource import Source
-from analysis.runstate import state_of
+from analysis.runstate import run_of, state_of
 from analysis.untrusted import amount, count, mapping, seconds
 
 RUN_COLUMNS = (
@@ -52,18 +53,19 @@ def record_of(source: Source, rows: MetricRows, now: float, runs_dir: Path) -> d
     """`RUN_COLUMNS` of one run, and `best/METRIC` and `final/METRIC` where it is completed."""
     folder = source.folder
     state, status = state_of(folder, now)
-    run = folder.run() if state != "missing" or folder.path.exists() else {}
+    run, unread = run_of(folder)
     code, environment, data = (mapping(run.get(k)) for k in ("code", "environment", "data"))
-    notes: list[str] = []
-    result = folder.result() if state == "completed" else None
-    result = result or {}
+    notes: list[str] = [] if unread is None else [unread]
+    result = (folder.result() if state == "completed" else None) or {}
     best, final = result.get("best") or {}, result.get("final") or {}
     attempts = [a for a in run.get("attempts") or () if isinstance(a, dict)]
     if rows.torn:
-        notes.append(f"{rows.torn} unreadable lines in metrics.jsonl")
-    if state == "completed" and not rows.torn and not rows.blocks:
+        notes.append(f"{counted(rows.torn, 'unreadable line')} in metrics.jsonl")
+    if rows.unread is not None:
+        notes.append(f"metrics.jsonl cannot be read: {rows.unread}")
+    elif state == "completed" and not rows.torn and not rows.blocks:
         notes.append("metrics.jsonl is missing, empty or no file: no curves")
-    if rows.blocks and state != "missing" and not run:
+    if rows.blocks and state != "missing" and not run and unread is None:
         notes.append("run.json is missing or cannot be read")
     record = {
         "study": source.study,

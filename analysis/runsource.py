@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from analysis.importers.folder import IMPORTED
 from analysis.importers.naming import slug
+from analysis.runstate import run_of
 from sdtps.runfolder import RunFolder
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def _found(study: str, runs_dir: Path, known: set[Path]) -> tuple[list[Source], 
         if file.parent in known:
             continue
         folder = RunFolder(file.parent)
-        run = folder.run()
+        run, _ = run_of(folder)
         if run.get("imported"):
             variant, seed = str(run.get("variant", file.parent.parent.name)), int(run.get("seed", 0))
             imported.append(Source(study, variant, seed, str(run.get("identity", "")), folder, False))

@@ -2,42 +2,86 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 from analysis.untrusted import amount
 from sdtps.runfolder import HEARTBEAT_SECONDS, RunFolder
 
-# A run that said `running` and has been silent for this long is called `lost`: ten missed heartbeats.
+# A run that said `running` and has been silent for this long was interrupted: ten missed heartbeats.
 SILENT_SECONDS = 10 * HEARTBEAT_SECONDS
-# States, from best to worst. `queued` = claimed and not started; `missing` = no trace of it.
+# States, from best to worst. `interrupted` = it began, stopped without an end of its own, and waits for
+# a submission; `requeued` = it stopped with a checkpoint, and its job is to go on; `queued` = claimed
+# and not started; `missing` = no trace of it.
 STATES = (
     "completed",
     "diverged",
     "failed",
     "cancelled",
-    "lost",
+    "interrupted",
     "requeued",
     "running",
     "queued",
     "missing",
 )
-UNFINISHED = frozenset({"requeued", "running", "queued"})
+UNFINISHED = frozenset({"interrupted", "requeued", "running", "queued", "missing"})
 
 
 def state_of(folder: RunFolder, now: float) -> tuple[str, dict[str, Any]]:
-    """The state word of a run folder and its status row, from the folder alone."""
-    status = folder.status() or {}
-    if folder.result_file.exists():
-        if folder.damaged():
-            return "failed", {**status, "reason": "result.json cannot be read"}
-        return "completed", status
+    """The state word of a run folder and its status row, from the folder alone.
+
+    A file that decides and may not be read makes the run failed, with the file's name as the reason.
+    """
+    try:
+        return _state_of(folder, now)
+    except OSError as error:
+        return "failed", {"reason": cannot_be_read(error, folder)}
+
+
+def cannot_be_read(error: OSError, folder: RunFolder) -> str:
+    """What a run's record says of such an error: the file's name and why."""
+    return f"{Path(error.filename or folder.path).name} cannot be read: {error.strerror}"
+
+
+def run_of(folder: RunFolder) -> tuple[dict[str, Any], str | None]:
+    """run.json, and why it cannot be read where there is one that may not be."""
+    try:
+        return folder.run(), None
+    except OSError as error:
+        return {}, cannot_be_read(error, folder)
+
+
+def _state_of(folder: RunFolder, now: float) -> tuple[str, dict[str, Any]]:
+    try:
+        with os.scandir(folder.path) as entries:
+            names = {entry.name for entry in entries}
+    except (FileNotFoundError, NotADirectoryError):
+        return "missing", {}
+    claimed = folder.claim_file.name in names
+    if folder.result_file.name in names:
+        if folder.result() is None:
+            return "failed", {**(folder.status() or {}), "reason": "result.json cannot be read"}
+        return "completed", _status_beside_a_result(folder)
+    if folder.status_file.name not in names:
+        return ("queued" if claimed else "missing"), {}
+    status = folder.status()
+    if status is None:
+        return "interrupted", {"reason": "status.json cannot be read"}
     state = status.get("state")
-    if state == "running" and now - (amount(status.get("heartbeat")) or 0.0) > SILENT_SECONDS:
-        return "lost", status
+    silent = now - (amount(status.get("heartbeat")) or 0.0) > SILENT_SECONDS
+    if (state == "running" and silent) or (state == "requeued" and silent and not claimed):
+        return "interrupted", status
     if state == "completed":  # it said so and left no result: it was stopped in between
-        return "lost", status
+        return "interrupted", status
     if state:
         return str(state), status
-    if folder.status_file.exists():
-        return "lost", {"reason": "status.json cannot be read"}
-    return ("queued" if folder.claim_file.exists() else "missing"), status
+    return ("queued" if claimed else "missing"), status
+
+
+def _status_beside_a_result(folder: RunFolder) -> dict[str, Any]:
+    """Only result.json decides; where status.json cannot be read, nothing else is known."""
+    try:
+        return folder.status() or {}
+    except OSError:
+        return {}

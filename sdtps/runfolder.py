@@ -1,6 +1,7 @@
 """A run on disk: the only place that knows file names inside runs/STUDY/VARIANT/seedK-HASH/.
 
-Everything is readable without Python. One writer per file; readers tolerate a torn last line.
+Everything is readable without Python. One writer per file; readers tolerate a torn last line, and take
+what is no regular file (a directory, a FIFO, a link round in a circle) as nothing.
 
     config.yaml     resolved configuration, written at submission     run.json     provenance
     metrics.jsonl   one object a line, append-only                    status.json  state and heartbeat
@@ -24,7 +25,7 @@ from typing import Any, Literal
 
 import yaml
 
-from sdtps import atomic
+from sdtps import atomic, regular
 from sdtps.config import Config, load_config, resolved
 from sdtps.errors import RunError
 
@@ -32,8 +33,6 @@ from sdtps.errors import RunError
 # scheduler ...) are told by ablations/status.py from the scheduler and the heartbeat's age.
 RunState = Literal["running", "requeued", "completed", "diverged", "failed", "cancelled"]
 HEARTBEAT_SECONDS = 15.0
-# Nothing to read there; a file that may not be read is another matter, and an error.
-_NO_FILE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml's is ten times as fast
 
 
@@ -116,7 +115,7 @@ class RunFolder:
         """
         self.path.mkdir(parents=True, exist_ok=True)
         text = yaml.dump(resolved(config), Dumper=_DUMPER, sort_keys=False, allow_unicode=True)
-        if not self.config_file.exists() or self.config_file.read_bytes() != text.encode():
+        if regular.content(self.config_file) != text.encode():
             atomic.write_text(self.config_file, text)
         if "seed" not in self.run():  # new, or torn: without its seed nothing can run it
             atomic.write_json(self.run_file, dict(run))
@@ -190,7 +189,7 @@ class RunFolder:
 
     def damaged(self) -> bool:
         """There is something called result.json that is no result: torn, emptied or edited."""
-        return self.result_file.exists() and self.result() is None
+        return os.path.lexists(self.result_file) and self.result() is None
 
     def metrics(self) -> list[dict[str, Any]]:
         """All rows of metrics.jsonl in file order; unreadable lines are left out (see `torn_lines`)."""
@@ -209,10 +208,7 @@ class RunFolder:
         return resolve_attempts(self.metrics())
 
     def _lines(self) -> list[tuple[int, dict[str, Any] | None]]:
-        try:
-            text = self.metrics_file.read_text(encoding="utf-8", errors="replace")
-        except _NO_FILE:
-            return []
+        text = (regular.content(self.metrics_file) or b"").decode(errors="replace")
         rows: list[tuple[int, dict[str, Any] | None]] = []
         for number, line in enumerate(text.split("\n"), start=1):
             if not line.strip():
@@ -275,8 +271,8 @@ def _typed(row: dict[str, Any], types: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (*_NO_FILE, ValueError, RecursionError):
+        value = json.loads(regular.content(path) or b"")
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

@@ -132,7 +132,7 @@ def write(run: ImportedRun, study: str, runs_dir: Path) -> RunFolder:
     lines = [json.dumps(finite(row), allow_nan=False, ensure_ascii=False) for row in run.rows]
     atomic.write_text(folder.metrics_file, "".join(f"{line}\n" for line in lines))
     last = run.rows[-1] if run.rows else {}
-    # A log that just ends is what collect calls `lost`: it said it was running, and fell silent.
+    # A log that just ends is what collect calls `interrupted`: it said it was running, and fell silent.
     state = "running" if run.state == "incomplete" else run.state
     status = {"state": state, "attempt": run.facts["attempts"], "heartbeat": 0.0, "time": None}
     status |= {"epoch": last.get("epoch"), "step": last.get("step"), "reason": run.reason or None}

@@ -19,6 +19,7 @@ from analysis.importers.columns import is_share
 from analysis.importers.folder import IMPORTED
 from analysis.importers.naming import slug
 from analysis.importers.record import LogError
+from analysis.runstate import run_of
 from sdtps.errors import did_you_mean
 from sdtps.runfolder import RunFolder
 
@@ -81,7 +82,7 @@ class ImportedStudy:
 def imported_names(runs_dir: Path | str) -> list[str]:
     """Names of all studies that have imported runs."""
     names = {
-        str(RunFolder(file.parent).run().get("study", file.parents[2].name))
+        str(run_of(RunFolder(file.parent))[0].get("study", file.parents[2].name))
         for file in (Path(runs_dir) / IMPORTED).glob("*/*/seed*/run.json")
     }
     return sorted(names)
@@ -94,7 +95,7 @@ def imported_study(name: str, runs_dir: Path | str) -> ImportedStudy:
         LogError: nothing was imported under that name.
     """
     place = Path(runs_dir) / IMPORTED / slug(name)
-    records = [RunFolder(file.parent).run() for file in sorted(place.glob("*/seed*/run.json"))]
+    records = [run_of(RunFolder(file.parent))[0] for file in sorted(place.glob("*/seed*/run.json"))]
     records = [record for record in records if record.get("imported")]
     if not records:
         known = imported_names(runs_dir)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from analysis.importers.text import clean, decode
+from sdtps import regular
 from sdtps.runfolder import RunFolder
 
 # In all logs of a report together.
@@ -14,24 +14,22 @@ BUDGET = 4_000_000
 
 def tail(folder: RunFolder, most: int) -> str:
     """The last whole lines of a run's log, at most `most` bytes; '' where it has none."""
-    path = folder.log_file
-    if not path.is_file():
-        logs = [p for p in folder.submitit_folder.glob("*.*") if p.suffix in (".err", ".out")]
-        logs = [p for p in logs if p.stat().st_size > 0]
-        if not logs:
-            return ""
-        path = max(logs, key=lambda p: (p.stat().st_mtime, p.suffix == ".err", p.name))
-    return _tail_of(path, most)
+    if text := _tail_of(folder.log_file, most):
+        return text
+    logs = [p for p in folder.submitit_folder.glob("*.*") if p.suffix in (".err", ".out", ".log")]
+    logs = [p for p in logs if p.is_file() and p.stat().st_size > 0]
+    if not logs:
+        return ""
+    return _tail_of(max(logs, key=lambda p: (p.stat().st_mtime, p.suffix == ".err", p.name)), most)
 
 
 def _tail_of(path: Path, most: int) -> str:
     try:
-        with path.open("rb") as stream:
-            size = stream.seek(0, os.SEEK_END)
-            stream.seek(max(0, size - most))
-            content = stream.read()
+        content = regular.content(path, last=most + 1)
     except OSError:
+        content = None
+    if content is None:
         return ""
-    if size > most:
-        content = content.partition(b"\n")[2] or content
+    if len(content) > most:
+        content = content[1:].partition(b"\n")[2] or content[1:]
     return clean(decode(content).replace("\r\n", "\n")).strip()

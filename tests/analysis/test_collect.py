@@ -40,13 +40,32 @@ def test_every_planned_run_has_a_row_whatever_became_of_it(tmp_path, study):
     runs = collect([study], tmp_path, now=NOW).runs
     assert list(runs["state"]) == [
         *("completed", "diverged", "failed"),
-        *("running", "lost", "queued"),
+        *("running", "interrupted", "queued"),
         *("requeued", "cancelled", "missing"),
     ]
     assert list(runs["variant"]) == ["topk"] * 3 + ["none"] * 3 + ["NA"] * 3
     assert runs.loc[1, "epoch"] == 3 and runs.loc[1, "step"] == 12
     assert runs.loc[2, "reason"] == "CUDA out of memory"
     assert runs.loc[0, "best/mAP"] == 0.6 and math.isnan(runs.loc[1, "best/mAP"])
+
+
+@pytest.mark.parametrize(
+    ("state", "claimed", "silent", "word"),
+    [
+        ("requeued", True, 1e6, "requeued"),  # a job may wait for days
+        ("requeued", False, 1e6, "interrupted"),  # nobody holds it any more: nothing goes on
+        ("requeued", False, 1.0, "requeued"),
+        ("running", True, 1e6, "interrupted"),
+    ],
+)
+def test_a_run_that_nothing_goes_on_with_is_interrupted(tmp_path, study, state, claimed, silent, word):
+    folder = plant(tmp_path, study, "topk", 0, state=state, stop=(1, 3), silent_seconds=silent)
+    if claimed:
+        folder.claim_file.write_text("{}")
+    collected = collect([study], tmp_path, now=NOW)
+    assert collected.runs.loc[0, "state"] == word
+    with pytest.raises(AggregationError, match=f"topk seed 0: {word}"):
+        refuse_to_average(collected)
 
 
 def test_peak_memory_is_the_most_of_any_attempt_with_a_result_or_without(tmp_path, study):
@@ -88,7 +107,7 @@ def test_a_torn_line_costs_that_line_only_and_is_noted(tmp_path, study):
     folder.metrics_file.write_text("\n".join([lines[0], lines[1][:20], *lines[2:]]) + "\n")
     collected = collect([study], tmp_path, now=NOW)
     assert len(collected.rows_of("demo", "topk", "train", "loss")) == 9
-    assert collected.runs.loc[0, "notes"] == "1 unreadable lines in metrics.jsonl"
+    assert collected.runs.loc[0, "notes"] == "1 unreadable line in metrics.jsonl"
 
 
 @pytest.mark.parametrize("found", ["nothing", "an empty file", "a folder"])

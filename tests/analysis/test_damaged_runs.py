@@ -73,7 +73,7 @@ def test_every_reader_takes_a_damaged_file_as_nothing(
         damage(path)
     assert (folder.run(), folder.status(), folder.metrics()) == ({}, None, [])
     assert metricrows.read(folder.metrics_file).blocks == ()
-    assert state_of(folder, 0.0) == ("lost", {"reason": "status.json cannot be read"})
+    assert state_of(folder, 0.0) == ("interrupted", {"reason": "status.json cannot be read"})
     damage(folder.result_file)
     assert folder.result() is None
     told = describe(str(tmp_path), tmp_path)

@@ -21,8 +21,8 @@ function fill(node, ...children) {
 
 const body = (section) => document.querySelector(`#${section} .body`);
 const say = (text) => { document.getElementById("live").textContent = text; };
-const GLYPHS = { completed: "✓", diverged: "×", failed: "!", cancelled: "−", lost: "?", running: "▸", requeued: "↻", queued: "…", missing: "" };
-const STATES = ["completed", "diverged", "failed", "cancelled", "lost", "requeued", "running", "queued", "missing"];
+const GLYPHS = { completed: "✓", diverged: "×", failed: "!", cancelled: "−", interrupted: "?", running: "▸", requeued: "↻", queued: "…", missing: "" };
+const STATES = ["completed", "diverged", "failed", "cancelled", "interrupted", "requeued", "running", "queued", "missing"];
 
 function stateBadge(run) {
   return el("span", { class: "state" }, el("span", { class: `dot ${run.state}`, "aria-hidden": "true" }, GLYPHS[run.state] ?? ""), run.state);
