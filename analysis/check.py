@@ -9,6 +9,7 @@ faults, or when main.pdf is older than what it shows. Each finding says how to r
 from __future__ import annotations
 
 import argparse
+import glob
 import json
 import re
 import tempfile
@@ -17,13 +18,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis import commands
+from analysis import commands, hints
+from analysis.numbers import counted
 from sdtps.errors import SdtpsError
 
 if TYPE_CHECKING:
     from ablations.study import Study
-
-REBUILD = "python -m analysis paper"
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def command(arguments: argparse.Namespace) -> int:
             console.print(f"[red]{finding.kind}[/]  {_plain(finding.where)}: {_plain(finding.text)}")
             console.print(f"    {_plain(finding.repair)}")
         console.print(
-            f"[red]{len(findings)} finding{'s' * (len(findings) > 1)}[/]"
+            f"[red]{counted(len(findings), 'finding')}[/]"
             if findings
             else "[green]The paper says what the runs say.[/]"
         )
@@ -106,8 +106,9 @@ def check(
 
     folder = main.parent / "generated"
     record = folder / INDEX
+    rebuild = hints.build(runs_dir, main)
     if not record.exists():
-        return [Finding("missing file", str(record), "the paper was never built", REBUILD)]
+        return [Finding("missing file", str(record), "the paper was never built", rebuild)]
     index = json.loads(record.read_text(encoding="utf-8"))
     findings: list[Finding] = []
     try:
@@ -116,18 +117,18 @@ def check(
         if others is None:
             others = [load_study(Path(s["path"])) for s in index["others"]]
     except SdtpsError as error:
-        return [Finding("stale", str(record), str(error), f"repair the manifest, then {REBUILD}")]
+        return [Finding("stale", str(record), str(error), f"repair the manifest, then {rebuild}")]
     findings += _runs(studies, runs_dir, allow_missing, allow_mixed_code)
-    findings += _files(index, folder, studies, others, runs_dir)
+    findings += _files(index, folder, studies, others, runs_dir, rebuild)
     if computed:
         wanted = evidence.parts(studies, runs_dir)
         findings += [
-            Finding(k, where, text, REBUILD) for k, where, text in evidence.faults(folder, wanted)
+            Finding(k, where, text, rebuild) for k, where, text in evidence.faults(folder, wanted)
         ]
-    findings += _not_finite(folder)
+    findings += _not_finite(folder, rebuild)
     findings += [Finding("lint", f.where, f.text, "repair that line") for f in lint(main)]
     if pdf and (why := outdated(main)) is not None:
-        findings.append(Finding("pdf", str(main.with_suffix(".pdf")), why, REBUILD))
+        findings.append(Finding("pdf", str(main.with_suffix(".pdf")), why, rebuild))
     return findings
 
 
@@ -158,21 +159,25 @@ def _runs(
         for folder in mark.runs:
             run = runs.loc[folder]
             named = f"{study.name}/{run['variant']} seed {run['seed']}"
-            one = f"--variant '{run['variant']}' --seed {run['seed']}"
+            one = ("--variant", glob.escape(str(run["variant"])), "--seed", str(run["seed"]))
+            command = hints.submit(study.path, runs_dir, *one)
             if mark.kind == "missing":
                 text = f"{run['state']} ({mark.text})"
-                findings.append(
-                    Finding("missing run", named, text, f"python submit.py {study.path} {one}")
-                )
+                findings.append(Finding("missing run", named, text, command))
             else:
                 text = f"made by code {str(run['code'])[:10]} ({mark.text})"
-                again = f"delete {folder}, then python submit.py {study.path} {one}"
+                again = f"delete {folder}, then {command}"
                 findings.append(Finding("mixed code", named, text, again))
     return findings
 
 
 def _files(
-    index: dict, folder: Path, studies: Sequence[Study], others: Sequence[Study], runs_dir: Path
+    index: dict,
+    folder: Path,
+    studies: Sequence[Study],
+    others: Sequence[Study],
+    runs_dir: Path,
+    rebuild: str,
 ) -> list[Finding]:
     """Each generated file against what the last build wrote, and against what a build writes now."""
     from analysis.paperfiles import INDEX, Options, build, sha256
@@ -182,11 +187,11 @@ def _files(
     for name, digest in index["files"].items():
         path = folder / name
         if not path.exists():
-            findings.append(Finding("missing file", str(path), "it was built and is gone", REBUILD))
+            findings.append(Finding("missing file", str(path), "it was built and is gone", rebuild))
             edited.add(name)
         elif sha256(path) != digest:
             text = "edited by hand: it is not what the last build wrote"
-            findings.append(Finding("edited", str(path), text, REBUILD))
+            findings.append(Finding("edited", str(path), text, rebuild))
             edited.add(name)
     options = Options(**{**index["options"], "allow_missing": True, "allow_mixed_code": True})
     with tempfile.TemporaryDirectory() as temporary:
@@ -198,17 +203,17 @@ def _files(
             continue
         path = str(folder / name)
         if name not in index["files"]:
-            findings.append(Finding("stale", path, "the runs give a file that was not built", REBUILD))
+            findings.append(Finding("stale", path, "the runs give a file that was not built", rebuild))
         elif name not in now:
-            findings.append(Finding("stale", path, "nothing asks for this file any more", REBUILD))
+            findings.append(Finding("stale", path, "nothing asks for this file any more", rebuild))
         elif now[name] != index["files"][name]:
             findings.append(
-                Finding("stale", path, "the runs or the manifest have changed since", REBUILD)
+                Finding("stale", path, "the runs or the manifest have changed since", rebuild)
             )
     return findings
 
 
-def _not_finite(folder: Path) -> list[Finding]:
+def _not_finite(folder: Path, rebuild: str) -> list[Finding]:
     """Numbers that are none, in any generated text."""
     findings = []
     word = re.compile(r"(?<![\w/.-])(nan|NaN|inf|-inf|Infinity)(?![\w/.-])")
@@ -220,6 +225,6 @@ def _not_finite(folder: Path) -> list[Finding]:
                 continue  # an element of a list of texts: a path or a name
             if found := word.search(re.sub(r'"[^"]*"', "", line) if path.suffix == ".json" else line):
                 text = f"line {number} prints '{found[0]}'"
-                findings.append(Finding("not finite", str(path), text, f"report it; then {REBUILD}"))
+                findings.append(Finding("not finite", str(path), text, f"report it; then {rebuild}"))
                 break
     return findings

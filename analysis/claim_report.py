@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis import commands
 from analysis.claims import Answer, Claim, counts, evaluate, load, studies_named
 from analysis.latex import escape
 from analysis.verdicts import DECIDED, WORDS
@@ -241,7 +242,6 @@ def _progress(total: int) -> Any:
 
 
 def _show(answers: Sequence[Answer]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     colours = dict(zip(WORDS, ("green", "red", "yellow", "magenta", "dim"), strict=True))
@@ -252,6 +252,6 @@ def _show(answers: Sequence[Answer]) -> None:
         word = a.verdict.word
         cells = (str(a.claim.id), a.claim.claim, f"[{colours[word]}]{word}[/]", evidence(a))
         table.add_row(*(c if i == 2 else c.replace("[", r"\[") for i, c in enumerate(cells)))
-    console = Console()
+    console = commands.console()
     console.print(table)
-    console.print(summary(answers), highlight=False)
+    console.print(summary(answers))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ablations.study import Study
+
+UNLIMITED = 10_000  # characters; rich wants a number
 
 
 def add_study_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,9 +72,15 @@ def has_runs(study: Study, runs_dir: Path) -> bool:
 
 
 def console() -> Console:
+    """Standard output, which breaks no line of its own accord: paths and commands stay whole.
+
+    A terminal wraps what is longer than itself, and copies it as one line. Tables fit the terminal;
+    written to a file or a pipe, they are as wide as they are.
+    """
     from rich.console import Console
 
-    return Console(highlight=False)
+    width = None if sys.stdout.isatty() else UNLIMITED
+    return Console(highlight=False, soft_wrap=True, width=width)
 
 
 def choose(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:

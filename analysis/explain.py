@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis import commands
-from analysis.runstate import state_of
+from analysis import commands, hints
+from analysis.runstate import run_of, state_of
 from sdtps.errors import SdtpsError, did_you_mean
 from sdtps.runfolder import RunFolder
 
@@ -49,12 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     found = find(arguments.what, arguments.generated)
     runs = [describe(where, arguments.runs_dir) for where in found.runs]
+    again = hints.again(runs, arguments.runs_dir, _manifests(arguments.generated))
     if arguments.json:
-        again = rerun(runs)
         answer = {**vars(found), "runs": runs, "rerun": again}
         print(json.dumps(answer, indent=1, ensure_ascii=False))
         return 0
-    _show(found, runs)
+    _show(found, runs, again)
     return 0
 
 
@@ -143,6 +143,13 @@ def _nearest(name: str, known: Sequence[str] | dict[str, Any]) -> str:
     return did_you_mean(name, near[:40])
 
 
+def _manifests(generated: Path) -> dict[str, Path]:
+    """Where the manifests of the last build's studies are."""
+    index = generated / "index.json"
+    entries = _read(index)["studies"] if index.is_file() else []
+    return {entry["name"]: Path(entry["path"]) for entry in entries}
+
+
 def _read(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
@@ -156,11 +163,11 @@ def describe(where: str, runs_dir: Path) -> dict[str, Any]:
 
     folder = RunFolder(runs_dir / where)
     state, status = state_of(folder, time.time())
-    run = folder.run()
+    run, unread = run_of(folder)
     code, environment = run.get("code") or {}, run.get("environment") or {}
     attempts = run.get("attempts") or []
-    result = folder.result() or {}
-    logs = [folder.log_file, *sorted(folder.submitit_folder.glob("**/*_log.err"))]
+    result = (folder.result() if state == "completed" else None) or {}
+    logs = [folder.log_file, *sorted(folder.submitit_folder.glob("**/*.log"))]
     return {
         "run": str(folder.path),
         "study": run.get("study"),
@@ -169,6 +176,7 @@ def describe(where: str, runs_dir: Path) -> dict[str, Any]:
         "identity": run.get("identity"),
         "state": state,
         "reason": status.get("reason"),
+        "notes": unread,
         "commit": code.get("commit"),
         "dirty": code.get("dirty"),
         "code": code.get("digest"),
@@ -201,54 +209,40 @@ def _word(gpu: Any) -> str | None:
     return str(gpu) if gpu else None
 
 
-def rerun(runs: Sequence[dict[str, Any]]) -> list[str]:
-    """Commands that run exactly these again, one for each study and commit."""
-    commands_: list[str] = []
-    groups: dict[tuple[str, str | None], list[dict[str, Any]]] = {}
-    for run in runs:
-        if run["study"] and not run["imported"]:
-            groups.setdefault((run["study"], run["commit"]), []).append(run)
-    for (study, commit), members in groups.items():
-        if commit:
-            commands_.append(f"git checkout {commit}")
-        names = " ".join(_quoted(f"{m['variant']}/seed{m['seed']}") for m in members)
-        commands_.append(f"python -m ablations retry ablations/{study}.yaml {names}")
-    return commands_
-
-
-def _quoted(text: str) -> str:
-    import shlex
-
-    return shlex.quote(text)
-
-
-def _show(found: Behind, runs: Sequence[dict[str, Any]]) -> None:
-    from rich.table import Table
-
+def _show(found: Behind, runs: Sequence[dict[str, Any]], again: Sequence[str]) -> None:
+    """Paths and commands on lines of their own, so that they can be copied."""
     console = commands.console()
-    console.print(f"[bold]{_safe(found.what)}[/]  {_safe(found.text)}")
+
+    def say(text: str, style: str | None = None) -> None:
+        console.print(text, style=style, markup=False)
+
+    say(found.what, "bold")
+    say(f"  {found.text}")
     for seed, value in found.seeds.items():
-        console.print(f"  seed {seed}: {value:g}")
-    table = Table(box=None, pad_edge=False)
-    for head in ("run", "state", "commit", "host", "GPU", "jobs", "log"):
-        table.add_column(head, overflow="fold")
+        say(f"  seed {seed}: {value:g}")
     for run in runs:
-        commit = str(run["commit"] or "unknown")[:10] + (" with changes" if run["dirty"] else "")
-        state = run["state"] + (f": {run['reason']}" if run["reason"] else "")
-        words = (run["run"], state, commit, run["host"], run["gpu"] or "none", ", ".join(run["jobs"]))
-        table.add_row(*(_safe(str(w or "")) for w in words), _safe("\n".join(run["logs"])))
-    console.print(table)
-    differences = dict.fromkeys(run["diff"] for run in runs if run["diff"])
-    for where in differences:
-        console.print(f"  uncommitted difference: {_safe(where)}")
-    if lines := rerun(runs):
-        near = "not recorded" in differences
-        console.print(
-            "Run these again, but for that difference:" if near else "Run exactly these again:"
-        )
-        for line in lines:
-            console.print(f"  {line}", markup=False, soft_wrap=True)
+        say(f"\n{run['run']}", "bold")
+        say(f"  {_story(run)}")
+        for path in run["logs"]:
+            say(f"  {path}")
+        for note in filter(None, (run["notes"], _difference(run))):
+            say(f"  {note}")
+    if again:
+        say("\nRun exactly these again:")
+        for line in again:
+            say(f"  {line}")
 
 
-def _safe(text: str) -> str:
-    return text.replace("[", r"\[")
+def _story(run: dict[str, Any]) -> str:
+    """A run's state and where it was made, in one line."""
+    commit = str(run["commit"] or "unknown")[:10] + (" with changes" if run["dirty"] else "")
+    parts = [run["state"] + (f": {run['reason']}" if run["reason"] else "")]
+    if run["state"] != "missing":
+        parts += [f"commit {commit}", f"host {run['host'] or 'unknown'}", f"GPU {run['gpu'] or 'none'}"]
+    if run["jobs"]:
+        parts.append(f"job{'s' * (len(run['jobs']) > 1)} {', '.join(map(str, run['jobs']))}")
+    return "; ".join(parts)
+
+
+def _difference(run: dict[str, Any]) -> str | None:
+    return f"uncommitted difference: {run['diff']}" if run["diff"] else None

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import glob
 import math
-import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis import numbers, tablemodel
+from analysis import hints, numbers, tablemodel
 from analysis.averaging import refuse_to_average
 from analysis.collect import Collected
-from analysis.explain import rerun
 from analysis.palette import Style, palette
 from analysis.report import logs, series
+from analysis.runstate import run_of
 from analysis.tablemodel import Table
 from sdtps.runfolder import RunFolder
 
@@ -185,7 +185,7 @@ def _run(
     study_name, variant = str(record["study"]), str(record["variant"])
     study = collected.studies[studies[study_name]]
     folder = RunFolder(str(record["folder"]))
-    written = folder.run()
+    written, _ = run_of(folder)
     imported = bool(record["imported"])
     run: dict[str, Any] = {
         "study": studies[study_name],
@@ -199,7 +199,7 @@ def _run(
         "jobs": ", ".join(
             dict.fromkeys(str(a["job_id"]) for a in written.get("attempts") or [] if a.get("job_id"))
         ),
-        "rerun": None if imported else _rerun(study, record),
+        "rerun": None if imported else _rerun(study, record, collected.runs_dir),
         "source": _source(written) if imported else None,
     }
     run |= {name: None if _absent(record[name]) else str(record[name]) for name in _TEXTS}
@@ -214,13 +214,14 @@ def _run(
     return run
 
 
-def _rerun(study: Any, record: Mapping[Any, Any]) -> str:
+def _rerun(study: Any, record: Mapping[Any, Any], runs_dir: Path) -> str:
     """The command that runs exactly this run: for the first time, or again as `explain` has it."""
     if record["state"] == "missing":
         variant = glob.escape(str(record["variant"]))
-        words = ["python", "submit.py", str(study.path), "--variant", variant]
-        return shlex.join([*words, "--seed", str(record["seed"])])
-    return "\n".join(rerun([{str(key): value for key, value in record.items()}]))
+        words = ("--variant", variant, "--seed", str(record["seed"]))
+        return hints.submit(study.path, runs_dir, *words)
+    run = {str(key): value for key, value in record.items()}
+    return "\n".join(hints.again([run], runs_dir, {study.name: study.path}))
 
 
 def _source(written: Mapping[str, Any]) -> str | None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from planted import CODE, hard_study, plant, plant_hard
 
+from analysis import hints
 from analysis.__main__ import COMMANDS, main
-from analysis.explain import ExplainError, describe, find, rerun
+from analysis.explain import ExplainError, describe, find
 from analysis.paperfiles import Options, build
 
 
@@ -52,10 +54,34 @@ def test_a_run_is_described_down_to_its_log(built):
 
 def test_the_rerun_command_names_exactly_these_runs(built):
     runs = [describe(w, built / "runs") for w in find("hard-main:NA:mAP", built / "generated").runs]
-    assert rerun(runs) == [
+    assert hints.again(runs, Path("runs")) == [
         f"git checkout {CODE['commit']}",
         "python -m ablations retry ablations/hard.yaml NA/seed0 NA/seed1 NA/seed2",
     ]
+    assert hints.again(runs, Path("/b"), {"hard": Path("/a/h.yaml")})[1] == (
+        "python -m ablations retry /a/h.yaml NA/seed0 NA/seed1 NA/seed2 --runs-dir /b"
+    )
+
+
+def test_paths_and_commands_stay_on_one_line_that_can_be_copied(built, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    place = ["--generated", str(built / "generated"), "--runs-dir", str(built / "runs")]
+    assert main(["explain", "hard-main:NA:mAP", *place]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    runs = find("hard-main:NA:mAP", built / "generated").runs
+    assert len(runs) == 3 and {str(built / "runs" / run) for run in runs} < set(lines)
+    retry = "python -m ablations retry ablations/hard.yaml NA/seed0 NA/seed1 NA/seed2"
+    assert f"{retry} --runs-dir {built / 'runs'}" in lines
+
+
+@pytest.mark.parametrize("command", ["curves", "tables"])
+def test_names_of_written_files_stay_on_one_line(built, capsys, monkeypatch, command, tmp_path):
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setattr("analysis.commands.load", lambda _: ([hard_study()], []))
+    out = tmp_path / ("long" * 30)
+    assert main([command, "--runs-dir", str(built / "runs"), "--out", str(out)]) == 0
+    written = {str(path) for path in out.iterdir()}
+    assert written and written <= set(capsys.readouterr().out.splitlines())
 
 
 @pytest.mark.parametrize(

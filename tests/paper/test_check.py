@@ -47,7 +47,9 @@ def test_a_killed_seed_is_named_with_the_command_that_gets_it(paper):
     found = findings(paper)
     missing = [f for f in found if f.kind == "missing run"]
     assert [f.where for f in missing] == ["s/a seed 1"]
-    assert missing[0].repair == "python submit.py ablations/s.yaml --variant 'a' --seed 1"
+    assert (
+        missing[0].repair == f"python submit.py ablations/s.yaml --variant a --seed 1 --runs-dir {runs}"
+    )
     assert {f.kind for f in found} == {"missing run", "stale"}
     with pytest.raises(AggregationError, match="a seed 1: missing"):
         build([study], [], runs, main.parent / "generated")

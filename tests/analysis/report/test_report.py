@@ -128,10 +128,11 @@ def test_a_picture_that_is_none_is_refused(tmp_path: Path) -> None:
 def test_commands_name_exactly_the_run_whatever_it_is_called(collected: Collected) -> None:
     data = payload(collected, tables={})
     missing = next(r for r in data["runs"] if r["state"] == "missing")["rerun"]
-    assert shlex.split(missing)[-4:] == ["--variant", "NA", "--seed", "1"]
+    place = ["--runs-dir", str(collected.runs_dir)]
+    assert shlex.split(missing)[-6:] == ["--variant", "NA", "--seed", "1", *place]
     hostile = next(r for r in data["runs"] if "{x}" in r["rerun"])["rerun"].splitlines()
     assert hostile[0] == f"git checkout {'a' * 40}"
-    assert shlex.split(hostile[-1])[-1] == "w/o_msa & 5% #1 {x}~^\\/seed0"
+    assert shlex.split(hostile[-1])[-3] == "w/o_msa & 5% #1 {x}~^\\/seed0"
 
 
 def test_an_audit_becomes_words(tmp_path: Path) -> None:

@@ -1,0 +1,152 @@
+"""Whatever lies under the name of a run's file: a note on that run, no traceback, and nobody waits."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from planted import NOW, plant, planted_study
+
+from analysis import curves, figurefile, render, tables
+from analysis.averaging import refuse_to_average
+from analysis.collect import collect
+from analysis.explain import describe
+from analysis.export import export
+from analysis.report.command import write as write_report
+from analysis.runfingerprint import fingerprint
+from sdtps import regular
+from sdtps.runfolder import RunFolder
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _circle(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def _directory(path: Path) -> None:
+    path.mkdir()
+
+
+def _device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def _terminal(path: Path) -> None:
+    path.symlink_to("/dev/tty")
+
+
+def _socket(path: Path) -> None:
+    here = Path.cwd()
+    os.chdir(path.parent)  # the name of a socket may not be long
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(path.name)
+    os.chdir(here)
+
+
+def _dangling(path: Path) -> None:
+    path.symlink_to("nowhere")
+
+
+def _unreadable(path: Path) -> None:
+    path.symlink_to("/proc/self/mem")  # regular, and fails when read, for root too
+
+
+ODD = [_fifo, _circle, _directory, _device, _terminal, _socket, _dangling, _unreadable]
+FILES = [
+    *("result.json", "status.json", "run.json", "config.yaml", "claim.json", "metrics.jsonl"),
+    *("checkpoint.pt", "train.log", "submitit", "submitit/job.log"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _nobody_waits() -> Iterator[None]:
+    def late(*_: object) -> None:
+        raise TimeoutError("waited for a file")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, 30)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def _replace(path: Path, odd: Callable[[Path], None]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    odd(path)
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_every_reader_goes_on_beside_an_odd_file(tmp_path: Path, odd: Callable[[Path], None]) -> None:
+    study = planted_study("odd", FILES, seeds=(0, 1))
+    runs = tmp_path / "runs"
+    for variant in FILES:
+        plant(runs, study, variant, 0)
+        folder = plant(runs, study, variant, 1)
+        _replace(folder.path / variant, odd)
+    collected = collect([study], runs, now=NOW)
+    found = collected.runs.set_index(["variant", "seed"])
+    assert (found.xs(0, level="seed")["state"] == "completed").all()
+    assert found.loc[("result.json", 1), "state"] == "failed"
+    assert "result.json cannot be read" in found.loc[("result.json", 1), "reason"]
+    for name in set(FILES) - {"result.json"}:
+        assert found.loc[(name, 1), "state"] == "completed"
+    for name in ("run.json", "metrics.jsonl"):
+        assert name in found.loc[(name, 1), "notes"], name
+    marks = refuse_to_average(collected, allow_missing=True, allow_mixed_code=True)
+    for table in tables.tables(collected, study, marks):
+        render.write(table, tmp_path / "tables")
+    for drawn in curves.figures(collected, study, marks):
+        figurefile.write(drawn, tmp_path / "figures")
+    write_report(collected, tmp_path / "report.html")
+    export(collected, "csv", tmp_path / "csv")
+    for where in collected.runs["where"]:
+        json.dumps(describe(where, runs))
+    assert fingerprint(runs / "odd")
+
+
+@pytest.mark.parametrize("odd", [_fifo, _circle, _directory, _device, _socket, _unreadable])
+def test_without_a_result_the_status_decides_and_an_odd_one_is_named(
+    tmp_path: Path, odd: Callable[[Path], None]
+) -> None:
+    study = planted_study("odd", ["a"], seeds=(0,))
+    folder = plant(tmp_path, study, "a", 0, state="diverged", stop=(1, 3))
+    _replace(folder.status_file, odd)
+    run = collect([study], tmp_path, now=NOW).runs.loc[0]
+    assert run["state"] in ("failed", "interrupted")
+    assert run["reason"].startswith("status.json cannot be read")
+
+
+@pytest.mark.parametrize("odd", [_fifo, _circle, _device, _socket])
+def test_an_odd_thing_in_a_folders_place_is_no_run(tmp_path: Path, odd: Callable[[Path], None]) -> None:
+    study = planted_study("odd", ["a", "b"], seeds=(0,))
+    plant(tmp_path, study, "a", 0)
+    (other,) = (r.folder(tmp_path) for r in study.runs() if r.variant == "b")
+    other.parent.mkdir(parents=True)
+    odd(other)
+    states = list(collect([study], tmp_path, now=NOW).runs["state"])
+    assert states[0] == "completed" and states[1] in ("missing", "failed")
+
+
+def test_the_last_bytes_of_a_file_are_read_without_the_rest(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_bytes(b"0123456789")
+    assert regular.content(file) == b"0123456789"
+    assert regular.content(file, last=4) == b"6789"
+    assert regular.content(file, last=40) == b"0123456789"
+    assert regular.content(tmp_path / "absent") is None
+
+
+def test_a_file_that_may_not_be_read_is_an_error_with_its_name(tmp_path: Path) -> None:
+    _unreadable(tmp_path / "status.json")
+    with pytest.raises(OSError) as error:
+        RunFolder(tmp_path).status()
+    assert str(error.value.filename).endswith("status.json")
