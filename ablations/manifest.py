@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from ablations.grid import expand
-from ablations.mistakes import Mistakes, Source, shown
+from ablations.mistakes import Mistakes, Source
 from ablations.references import check_references, read_reported
 from ablations.resolve import Resolver
 from ablations.slugs import is_safe, slug
@@ -25,6 +25,7 @@ from sdtps.config import identity
 from sdtps.config.base import Frozen
 from sdtps.config.identity import NOT_IN_IDENTITY
 from sdtps.config.load import TASKS
+from sdtps.config.wording import shown
 from sdtps.errors import ManifestError, did_you_mean
 from sdtps.yaml12 import KeyPath
 
@@ -32,6 +33,13 @@ __all__ = ["RunSpec", "Study", "Variant", "load_study"]
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what NumPy's generators take
 Text = Annotated[str, Field(min_length=1)]
+Color = Annotated[
+    str,
+    Field(
+        pattern=r"^(#[0-9a-fA-F]{6}|C[0-9]|[a-z]+)$",
+        description="a colour such as '#0072B2' (in quotes), C0 to C9, or a name such as red",
+    ),
+]
 MOST_RUNS = 50_000
 
 
@@ -56,8 +64,18 @@ class _About(Frozen):
     source: Text | None = None
     note: str = ""
     components: dict[str, bool | str] = Field(default_factory=dict)
-    color: Annotated[str, Field(pattern=r"^(#[0-9a-fA-F]{6}|C[0-9]|[a-z]+)$")] | None = None
+    color: Color | None = None
     resources: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("color")
+    @classmethod
+    def _is_known(cls, value: str | None) -> str | None:
+        if value is not None and value.isalpha():
+            from matplotlib.colors import CSS4_COLORS, is_color_like  # only for a name: it loads slowly
+
+            if not is_color_like(value):
+                raise ValueError(f"'{value}' is no colour. {did_you_mean(value, CSS4_COLORS)}")
+        return value
 
 
 _SECTIONS = ("overrides", "variants", "grid", "resources", "metrics", "tables", "figures", "reported")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import copy
-import types
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from sdtps.errors import ManifestError, YamlError, did_you_mean, visible
+from sdtps.config.wording import place as placed
+from sdtps.config.wording import sentences, shown
+from sdtps.errors import ManifestError, YamlError, visible
 from sdtps.yaml12 import Document, KeyPath, parse, read_text
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -76,15 +76,15 @@ class Mistakes:
         try:
             return model.model_validate(tuples(value))
         except ValidationError as error:
-            entries = error.errors()
-        as_text = _with_texts(source, path, value, entries)
+            problems = error
+        as_text = _with_texts(source, path, value, problems)
         if as_text is not None:
             try:
                 return model.model_validate(tuples(as_text))
             except ValidationError as error:
-                value, entries = as_text, error.errors()
-        for entry in entries:
-            self.add(source, (*path, *_place(entry, value)), sentence(entry, model))
+                value, problems = as_text, error
+        for place, text in sentences(problems, model, value):
+            self.add(source, (*path, *place), text)
         return None
 
     def raise_if_any(self, file: Path) -> None:
@@ -109,33 +109,10 @@ def tuples(value: Any) -> Any:
     return value
 
 
-def shown(value: Any) -> str:
-    """A value as a person would have written it, not too long."""
-    text = repr(list(value) if isinstance(value, tuple) else value)
-    if isinstance(value, bool):
-        text = "true" if value else "false"
-    elif value is None:
-        text = "nothing (null)"
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _place(entry: Mapping[str, Any], value: Any) -> KeyPath:
-    """The error's location, without the parts that only pydantic knows."""
-    path: list[str | int] = []
-    for part in entry["loc"]:
-        is_key = isinstance(value, dict) and part in value
-        is_item = isinstance(value, (list, tuple)) and isinstance(part, int) and part < len(value)
-        if not is_key and not is_item:
-            break
-        path.append(part)
-        value = value[part]
-    return tuple(path)
-
-
-def _with_texts(source: Source, path: KeyPath, value: Any, entries: list[Any]) -> Any:
+def _with_texts(source: Source, path: KeyPath, value: Any, error: ValidationError) -> Any:
     """A copy of `value` in which what was read as a number, but is wanted as text, is as written."""
     texts = source.document.texts
-    places = [_place(e, value) for e in entries if e["type"] in ("string_type", "literal_error")]
+    places = [placed(e, value) for e in error.errors() if e["type"] in ("string_type", "literal_error")]
     places = [place for place in places if place and (*path, *place) in texts]
     if not places:
         return None
@@ -146,43 +123,3 @@ def _with_texts(source: Source, path: KeyPath, value: Any, entries: list[Any]) -
             below = below[part]
         below[place[-1]] = texts[(*path, *place)]
     return value
-
-
-def sentence(entry: Mapping[str, Any], model: type[BaseModel]) -> str:
-    """What is wrong, what is allowed (the nearest first)."""
-    loc, kind = entry["loc"], entry["type"]
-    owner = _owner(model, loc)
-    if kind == "extra_forbidden":
-        return f"unknown key '{loc[-1]}'. {did_you_mean(str(loc[-1]), owner.model_fields)}"
-    if kind == "missing":
-        options = _options(owner.model_fields[loc[-1]].annotation)
-        return f"'{loc[-1]}' is missing{': ' + ' or '.join(options) if options else ''}"
-    if kind == "literal_error":
-        found = entry["input"]
-        allowed = [
-            part.strip("'") for part in entry["ctx"]["expected"].replace(" or ", ", ").split(", ")
-        ]
-        return f"{shown(found)} is not allowed. {did_you_mean(str(found), allowed)}"
-    if kind == "value_error":
-        return str(entry["ctx"]["error"])
-    text = entry["msg"].replace("Input should", "should")
-    text = text.replace("valid tuple", "list").replace("valid dictionary", "mapping")
-    return f"{text[0].lower()}{text[1:]}; found {shown(entry['input'])}"
-
-
-def _owner(model: type[BaseModel], loc: tuple[Any, ...]) -> type[BaseModel]:
-    """The model in which the last part of `loc` lies."""
-    for part in loc[:-1]:
-        model_field = model.model_fields.get(part) if isinstance(part, str) else None
-        inner = model_field.annotation if model_field else None
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            model = inner
-    return model
-
-
-def _options(annotation: Any) -> list[str]:
-    if get_origin(annotation) is Literal:
-        return [str(option) for option in get_args(annotation)]
-    if get_origin(annotation) in (Union, types.UnionType):
-        return [option for part in get_args(annotation) for option in _options(part)]
-    return []

@@ -8,9 +8,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ablations.mistakes import Mistakes, Source, shown, tuples
+from ablations.mistakes import Mistakes, Source, tuples
 from ablations.spec import FigureSpec, MetricSpec, Reported, ReportedCsv, TableSpec
 from sdtps.config import config_keys
+from sdtps.config.wording import sentences, shown
 from sdtps.errors import did_you_mean
 from sdtps.yaml12 import KeyPath
 
@@ -155,7 +156,7 @@ def _look_up(
     try:
         return Reported.model_validate(tuples(entry))
     except ValidationError as error:
-        for problem in error.errors():
-            text = str(problem.get("ctx", {}).get("error", problem["msg"]))
-            mistakes.add(source, path, f"{'.'.join(map(str, problem['loc']))}: {text}".strip(": "))
+        for inside, text in sentences(error, Reported, entry):
+            where = ".".join(map(str, inside))
+            mistakes.add(source, path, f"{where}: {text}" if where else text)
         return None

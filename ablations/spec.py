@@ -18,6 +18,18 @@ from sdtps.config.base import Frozen, NonNegative, PositiveInt
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):([0-5]?\d):([0-5]?\d)")
 _DAYS_HOURS = re.compile(r"(\d+)-(\d+)(?::([0-5]?\d))?")
 
+# SLURM keeps these in few bits and wraps larger ones in silence: 65,537 CPUs become 1, 2^32 + 1 minutes
+# one minute, and of memory 0 is all that a node has. (Seen with 22.05.)
+_MOST_COUNTED = 65_533
+_MOST_MINUTES = 35_791_394  # 2^31 seconds
+_MOST_AT_ONCE = 4_000_001  # the largest MaxArraySize
+_LEAST_GB, _MOST_GB = 1 / 1024, 2**20  # from 1 MB to 1 PB
+
+_MEMORY = "a number of GB from 0.001 (1 MB) to 1048576"
+_TIME = f"whole minutes from 1 to {_MOST_MINUTES} (90), or HH:MM:SS, or D-HH:MM"
+
+Count = Annotated[int, Field(ge=1, le=_MOST_COUNTED)]
+
 
 def minutes(value: Any) -> Any:
     """A time limit in whole minutes, rounded up, from minutes or from SLURM's D-HH:MM:SS."""
@@ -39,15 +51,18 @@ class Resources(Frozen):
     """What one run asks of the scheduler. Runs with equal resources share one job array."""
 
     partition: str | None = None  # null: the cluster's default
-    gpus: int = Field(default=0, ge=0)  # on each node
-    nodes: PositiveInt = 1
-    cpus: PositiveInt = 2  # for each task; one task drives one GPU
-    mem_gb: Annotated[float, Field(gt=0)] | None = None  # on each node; null: the default
+    gpus: int = Field(default=0, ge=0, le=_MOST_COUNTED)  # on each node
+    nodes: Count = 1
+    cpus: Count = 2  # for each task; one task drives one GPU
+    # On each node; null: the default.
+    mem_gb: Annotated[float, Field(ge=_LEAST_GB, le=_MOST_GB, description=_MEMORY)] | None = None
     # So many runs at once share one GPU and one job, which asks for cpus and mem_gb for each of them.
-    runs_per_gpu: PositiveInt = 1
-    timeout_min: Annotated[PositiveInt, BeforeValidator(minutes)] = 60
+    runs_per_gpu: Count = 1
+    timeout_min: Annotated[
+        int, BeforeValidator(minutes), Field(ge=1, le=_MOST_MINUTES, description=_TIME)
+    ] = 60
     # At most this many runs of the array at once (on local slots: see --slots); null: no limit.
-    max_parallel: PositiveInt | None = None
+    max_parallel: Annotated[int, Field(ge=1, le=_MOST_AT_ONCE)] | None = None
     account: str | None = None
     qos: str | None = None
     constraint: str | None = None
@@ -82,6 +97,11 @@ class Resources(Frozen):
             raise ValueError(
                 f"runs_per_gpu {self.runs_per_gpu} needs gpus: 1 and nodes: 1, found gpus: {self.gpus} "
                 f"and nodes: {self.nodes}"
+            )
+        if self.runs_per_gpu * self.cpus > _MOST_COUNTED:
+            raise ValueError(
+                f"runs_per_gpu {self.runs_per_gpu} x cpus {self.cpus} are more CPUs than a job may ask "
+                f"for, {_MOST_COUNTED}: lower one of them"
             )
         if self.max_parallel is not None and self.runs_per_gpu > self.max_parallel:
             raise ValueError(
@@ -176,7 +196,14 @@ class FigureSpec(Frozen):
 
 
 # Text, quoted or not: `79.10` keeps its last digit.
-Printed = Annotated[str, Field(pattern=r"^[-+]?\d+(\.\d+)?$", max_length=20)]
+Printed = Annotated[
+    str,
+    Field(
+        pattern=r"^[-+]?\d+(\.\d+)?$",
+        max_length=20,
+        description="a number as it is printed, such as 79.10, of 20 characters at most",
+    ),
+]
 
 
 class Reported(Frozen):

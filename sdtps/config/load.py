@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import types
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
@@ -10,9 +9,11 @@ from typing import Any, Union, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from sdtps import regular
 from sdtps.config.identity import resolved
 from sdtps.config.reid import ReidConfig
 from sdtps.config.retrieval import RetrievalConfig
+from sdtps.config.wording import sentences
 from sdtps.errors import ConfigError, did_you_mean
 
 Config = ReidConfig | RetrievalConfig
@@ -48,26 +49,10 @@ def config_keys(task: str) -> dict[str, Any]:
     return keys
 
 
-def mistakes(error: ValidationError, task: str) -> list[tuple[str, str]]:
-    """(dotted key, sentence) for each mistake that pydantic found."""
-    found = []
-    for entry in error.errors():
-        key = ".".join(str(part) for part in entry["loc"])
-        if entry["type"] == "extra_forbidden":
-            parent = key.rpartition(".")[0]
-            siblings = [k for k in config_keys(task) if k.rpartition(".")[0] == parent]
-            found.append((key, f"unknown key '{key}'. {did_you_mean(key, siblings)}"))
-        elif entry["type"] == "value_error":
-            found.append((key, str(entry["ctx"]["error"])))
-        elif entry["type"] == "literal_error":
-            words = [word.strip("'") for word in re.split(r", | or ", entry["ctx"]["expected"])]
-            hint = did_you_mean(str(entry["input"]), words)
-            found.append((key, f"{entry['input']!r} is not allowed. {hint}"))
-        else:
-            found.append(
-                (key, f"{entry['msg'][0].lower()}{entry['msg'][1:]}, found {entry['input']!r}")
-            )
-    return found
+def mistakes(error: ValidationError, task: str, tree: Any) -> list[tuple[str, str]]:
+    """(dotted key, sentence) for each mistake that pydantic found in `tree`."""
+    found = sentences(error, TASKS[task], tree)
+    return [(".".join(map(str, path)), text) for path, text in found]
 
 
 def _tuples(value: Any) -> Any:
@@ -102,7 +87,7 @@ def check_config(tree: dict[str, Any]) -> tuple[Config | None, list[tuple[str, s
     try:
         return TASKS[task].model_validate(_tuples(tree)), []
     except ValidationError as error:
-        return None, mistakes(error, task)
+        return None, mistakes(error, task, tree)
 
 
 def parse_config(tree: dict[str, Any], *, where: str = "configuration") -> Config:
@@ -124,9 +109,12 @@ def parse_config(tree: dict[str, Any], *, where: str = "configuration") -> Confi
 def load_config(path: Path) -> Config:
     """The configuration that a run folder's config.yaml holds (written by us, fully resolved)."""
     try:
-        tree = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        content = regular.content(path)
+        tree = None if content is None else yaml.safe_load(content)
     except (OSError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
+    if content is None:
+        raise ConfigError(f"{path}: there is no file of that name")
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: holds no configuration")
     return parse_config(tree, where=str(path))

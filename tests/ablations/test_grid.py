@@ -107,7 +107,10 @@ def test_keys_that_end_alike_are_spelled_out(load: Load) -> None:
     [
         ("{}", "needs 'product' or 'zip'"),
         ("{product: {optim.lr: []}}", "holds no values"),
-        ("{product: {optim.lr: 3}}", "grid.product.optim.lr: should be"),
+        (
+            "{product: {optim.lr: 3}}",
+            "grid.product.optim.lr: 3 is not allowed. Did you mean [3]? Allowed: a list",
+        ),
         ("{product: {optim.lr: [1, 1.0]}}", "holds 1 twice"),
         ("{zip: {optim.lr: [1, 2], train.epochs: [1]}}", "unequal length: optim.lr 2, train.epochs 1"),
         ("{product: {optim.lr: [1]}, zip: {optim.lr: [2]}}", "more than one of set, product and zip"),
@@ -119,7 +122,7 @@ def test_keys_that_end_alike_are_spelled_out(load: Load) -> None:
         ("{product: {optim.lr: [1, 2]}, name: '{rl}'}", "Did you mean 'lr'?"),
         ("{products: {optim.lr: [1]}}", "Did you mean 'product'?"),
         ("{product: {sdtps.temprature: [1, 2]}}", "grid.product.sdtps.temprature: unknown key"),
-        ("{product: {sdtps.temperature: [2, -1]}}", "greater than 0, found -1"),
+        ("{product: {sdtps.temperature: [2, -1]}}", "-1 is not allowed. Allowed: a number above 0."),
         ("{product: {data.pad: [2, 1]}}", "'data.pad' may not change here"),
     ],
 )

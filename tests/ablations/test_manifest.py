@@ -92,7 +92,7 @@ variants:
     assert "seed 0 is repeated" in found[0]
     assert "metrics.rank1: 'direction' is missing: up or down" in found[1]
     assert "unknown key 'sdtps.keep_ratoi'. Did you mean 'sdtps.keep_ratio'?" in found[2]
-    assert "should be a valid number, found 'half'" in found[3]
+    assert "'half' is not allowed. Allowed: a number above 0, at most 1." in found[3]
     assert "'sdtps.beta' may not change here: 'varies' lists" in found[4]
 
 
@@ -110,15 +110,33 @@ variants:
         ("figures: [{name: f, panel_by: sdtps.tau}]\n", "no configuration key"),
         ("figures: [{name: ../f}]\n", "names a file"),
         ("resources: {gpu: 1}\n", "unknown key 'gpu'. Did you mean 'gpus'?"),
-        ("resources: {gpus: -1}\n", "greater than or equal to 0"),
+        ("resources: {gpus: -1}\n", "-1 is not allowed. Allowed: a whole number from 0 to 65533."),
+        ("resources: {gpus: 0.5}\n", "0.5 is not allowed. Allowed: a whole number from 0 to 65533."),
+        ("resources: {nodes: 2.0}\n", "Did you mean 2? Allowed: a whole number from 1 to 65533."),
+        ("resources: {cpus: 65537}\n", "65537 is not allowed. Allowed: a whole number from 1 to"),
+        ("resources: {mem_gb: 1e-9}\n", "Allowed: a number of GB from 0.001 (1 MB) to 1048576"),
+        ("resources: {mem_gb: 0}\n", "Allowed: a number of GB from 0.001 (1 MB) to 1048576"),
+        ("resources: {timeout_min: 4294967297}\n", "Allowed: whole minutes from 1 to 35791394"),
+        ("resources: {timeout_min: '0-00:00'}\n", "Allowed: whole minutes from 1 to 35791394"),
+        ("resources: {max_parallel: 4294967297}\n", "a whole number from 1 to 4000001 or null"),
+        ("resources: {runs_per_gpu: 9000, cpus: 8, gpus: 1}\n", "are more CPUs than a job may ask"),
+        ("resources: {setup: module load}\n", "Did you mean [module load]? Allowed: a list, each item"),
+        ("resources: {sbatch: {x: [1]}}\n", "Allowed: text or a whole number or true or false."),
+        ("tables: [{name: m, metrics: mAP}]\n", "Did you mean [mAP]? Allowed: a list, each item text."),
+        ("tables: [{name: m, caption: [x]}]\n", "['x'] is not allowed. Allowed: text."),
+        ("figures: [{name: f, log_y: yes}]\n", "Did you mean true, without quotes? Allowed: true or"),
+        ("figures: [{name: f, smoothing: 1.0}]\n", "Allowed: a number from 0 on, below 1."),
         ("resources: {timeout_min: 1:30}\n", "'1:30' is no time limit"),
         ("resources: [1]\n", "must be a mapping"),
-        ("reported: [{variant: topk, source: x, values: {mAP: about 79}}]\n", "found 'about 79'"),
+        (
+            "reported: [{variant: topk, source: x, values: {mAP: about 79}}]\n",
+            "Allowed: a number as it is printed",
+        ),
         ("reported: [{source: x, values: {mAP: '79.0'}}]\n", "give either 'variant'"),
         ("reported: [{variant: topk, csv: no.csv, where: {}, columns: {}}]\n", "'no.csv' lies neither"),
         ("base: absent.yaml\n", "No such file"),
         ("overrides: {sdtps.betta: 1}\n", "Did you mean 'sdtps.beta'?"),
-        ("overrides: {sdtps.beta: 7}\n", "less than or equal to 1"),
+        ("overrides: {sdtps.beta: 7}\n", "7 is not allowed. Allowed: a number from 0 to 1."),
         ("grid: 3\n", "must be a mapping"),
     ],
 )
@@ -139,11 +157,19 @@ def test_a_mistake_anywhere_is_told_with_what_is_allowed(load: Load, extra: str,
         ("x: {sdtps: {mask: log}}", "such as 'sdtps.mask: ...'"),
         ("x: {lable: no, optim.lr: 1}", "unknown key 'lable'. Did you mean 'label'?"),
         ("x: [optim.lr]", "must map dotted keys to values"),
-        ("x: {optim.lr: on}", "should be a valid number"),
-        ("x: {optim.lr: true}", "should be a valid number"),
+        ("x: {optim.lr: on}", "'on' is not allowed. Allowed: a number above 0."),
+        ("x: {optim.lr: true}", "true is not allowed. Allowed: a number above 0."),
+        ("x: {optim.lr: '1e-3'}", "Did you mean 0.001, without quotes? Allowed: a number above 0."),
+        (
+            "x: {optim.lr: 1, components: {G: [1]}}",
+            "[1] is not allowed. Allowed: true or false or text",
+        ),
+        ("x: {optim.lr: 1, components: [G]}", "Allowed: a mapping, each value true or false or text."),
+        ("x: {optim.lr: 1, label: ''}", "'' is not allowed. Allowed: text that is not empty or null."),
+        ("x: {optim.lr: 1, color: redd}", "'redd' is no colour. Did you mean 'red'?"),
         ("x: {optimiser.lr: 1}", "Did you mean 'optim.lr'?"),
         ("x: {sdtps.mask: subtract_1e10, sdtps.decision: gumbel}", "Did you mean 'gumbel_ste'?"),
-        ("x: {optim.lr: 1, color: '#12'}", "pattern"),
+        ("x: {optim.lr: 1, color: '#12'}", "Allowed: a colour such as '#0072B2' (in quotes), C0"),
         ("x: {optim.lr: 1, resources: {gpsu: 1}}", "Did you mean 'gpus'?"),
         ("GUMBEL: {optim.lr: 1}", "'GUMBEL' and 'gumbel' (line 9) would share a folder"),
         ('"a\\nb": {optim.lr: 1}', "is no name"),
@@ -154,6 +180,11 @@ def test_a_mistake_in_a_variant_names_its_line(load: Load, variant: str, says: s
     found = only(load, f"{HEAD}{VARIANTS}  {variant}\n")
     assert says in found
     assert found.startswith("10: ")
+
+
+def test_an_empty_list_of_seeds_is_told_in_our_words(load: Load) -> None:
+    found = only(load, HEAD.replace("seeds: [0, 1]", "seeds: []") + VARIANTS)
+    assert "3: seeds: [] is not allowed. Allowed: a list of at least 1 item, each item a whole" in found
 
 
 def test_a_rule_between_two_keys_names_the_variant_that_breaks_it(load: Load) -> None:
@@ -173,8 +204,8 @@ def test_mistakes_in_the_base_carry_its_name_and_do_not_hide_others(load: Load, 
     )
     found = mistakes(load, f"{HEAD}base: base.yaml\n{VARIANTS}  y: {{optim.lr: z}}\n")
     assert [f.partition(str(tmp_path))[2] or f for f in found] == [
-        "11: variants.y.optim.lr: input should be a valid number, found 'z'",
-        "/base.yaml:1: sdtps.beta: input should be a valid number, found 'x'",
+        "11: variants.y.optim.lr: 'z' is not allowed. Allowed: a number above 0.",
+        "/base.yaml:1: sdtps.beta: 'x' is not allowed. Allowed: a number from 0 to 1.",
         "/base.yaml:3: optim.lr: 'optim.lr' and 'optim.lr' (line 2) set the same value",
     ]
 

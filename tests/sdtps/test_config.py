@@ -15,7 +15,7 @@ def test_all_mistakes_are_told_at_once_with_the_nearest_key() -> None:
     with pytest.raises(ConfigError) as told:
         parse_config({"sdtps": {"temprature": 1.0, "beta": "x", "mask": "subtract"}, "dta": {}})
     text = str(told.value)
-    assert "Did you mean 'sdtps.temperature'?" in text
+    assert "sdtps.temprature: unknown key 'temprature'. Did you mean 'temperature'?" in text
     assert "Did you mean 'data'?" in text
     assert "sdtps.beta" in text
     assert "subtract_1e10" in text
