@@ -8,21 +8,22 @@ exception. Resumed runs continue bit for bit on a CPU, from inside an epoch too.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sdtps import checkpoint, distributed
 from sdtps.config import Config
 from sdtps.counters import Counters
 from sdtps.errors import RunError
 from sdtps.memory import peak_memory_mib
-from sdtps.optim import Schedule, build_optimizer, parameter_groups
+from sdtps.optim import Schedule
 from sdtps.progress import Reporter
 from sdtps.runfolder import RunFolder
-from sdtps.task import Task, whole_batch_loss
+from sdtps.task import Task
+from sdtps.training_step import TrainingStep
 
 Outcome = Literal["completed", "diverged", "requeued"]
 
@@ -56,7 +57,7 @@ def train(
 
 
 class Loop:
-    """One attempt: `run` reads top to bottom; a step is `forward_backward` and `update`."""
+    """One attempt: `run` reads top to bottom."""
 
     def __init__(
         self,
@@ -78,24 +79,20 @@ class Loop:
         self.stop_after = stop_after
         self.device = task.device
         self.writes = distributed.rank() == 0
-        self.counters = Counters().to(self.device)
+        self.training_step = TrainingStep(task, config)
 
         self.total_steps = self.settings.epochs * task.steps_per_epoch
         if self.settings.max_steps is not None:
             self.total_steps = min(self.total_steps, self.settings.max_steps)
-        self.optimizer = build_optimizer(
-            parameter_groups(task.model, task.trunk(), config.optim), config.optim
-        )
         self.schedule = Schedule(config.optim, self.settings.epochs, task.steps_per_epoch)
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.settings.amp == "fp16")
-        self.module_groups = task.module_groups()
-        if self.settings.compile:
-            task.model.compile()  # in place: names in checkpoints stay as they are
-        self.compute_loss = whole_batch_loss(task)
         self._first_bad_step = 0  # as last read from the device
         self._skipped_in_a_row = 0
         self._saved = time.monotonic()  # when the last checkpoint was written, or the attempt began
         self.reporter = Reporter(folder, attempt, total=self.total_steps, writes=self.writes)
+
+    @property
+    def counters(self) -> Counters:
+        return self.training_step.counters
 
     # -- the run ----------------------------------------------------------------------------------
 
@@ -120,19 +117,19 @@ class Loop:
 
     def train_epoch(self) -> Outcome | None:
         """The rest of the current epoch; None when it went through."""
-        task, counters = self.task, self.counters
+        task, step, counters = self.task, self.training_step, self.counters
         epoch = counters.epoch + 1
         first = counters.step - counters.epoch * task.steps_per_epoch
         if first == 0:
             counters.epoch_sum.zero_()
         window = _Window()
         for in_epoch, batch in enumerate(task.train_batches(epoch, first), start=first + 1):
-            rates = self.schedule.apply(self.optimizer, epoch, in_epoch)
+            rates = self.schedule.apply(step.optimizer, epoch, in_epoch)
             ends_epoch = in_epoch == task.steps_per_epoch or counters.step + 1 == self.total_steps
             logs = ends_epoch or (counters.step + 1) % self.settings.log_every == 0
 
-            loss, parts = self.forward_backward(batch, epoch)
-            norms = self.update(measure=logs)
+            loss, parts = step.forward_backward(batch, epoch)
+            norms = step.update(measure=logs)
             counters.step += 1
             window.count(task.batch_size(batch) * distributed.world_size())
 
@@ -163,51 +160,6 @@ class Loop:
             )
         counters.epoch = epoch
         return None
-
-    # -- one step ---------------------------------------------------------------------------------
-
-    def forward_backward(self, batch: Any, epoch: int) -> tuple[Tensor, dict[str, Tensor]]:
-        amp = self.settings.amp
-        dtype = torch.float16 if amp == "fp16" else torch.bfloat16
-        with torch.autocast(self.device.type, dtype=dtype, enabled=amp != "off"):
-            loss, parts = self.compute_loss(batch, epoch, self.counters.step + 1)
-        self.optimizer.zero_grad(set_to_none=True)
-        self.scaler.scale(loss).backward()
-        loss = loss.detach()
-        self.counters.epoch_sum += loss
-        bad = ~torch.isfinite(loss) & (self.counters.first_bad_step == 0)
-        self.counters.first_bad_step += bad * (self.counters.step + 1)
-        return loss, parts
-
-    def update(self, *, measure: bool) -> dict[str, Tensor]:
-        """Clip and step; the gradient norms before clipping when they are to be measured."""
-        counters = self.counters
-        limit = self.settings.clip_grad_norm
-        norms: dict[str, Tensor] = {}
-        if measure or limit is not None or self.scaler.is_enabled():
-            self.scaler.unscale_(self.optimizer)
-            total = self.norm(self.task.model.parameters())
-            norms["grad_norm"] = total
-            if measure:
-                norms |= self.group_norms()
-            if limit is not None:
-                nn.utils.clip_grads_with_norm_(self.task.model.parameters(), limit, total)
-            if self.scaler.is_enabled():
-                skips = (~torch.isfinite(total)).long()
-                counters.skipped += skips
-                counters.skipped_in_a_row = (counters.skipped_in_a_row + skips) * skips
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        return norms
-
-    def group_norms(self) -> dict[str, Tensor]:
-        """`grad_norm/NAME` of each named part of the model."""
-        return {f"grad_norm/{name}": self.norm(group) for name, group in self.module_groups.items()}
-
-    def norm(self, parameters: Iterable[nn.Parameter]) -> Tensor:
-        """Euclidean norm of these gradients together, on the device; 0 where there is none."""
-        grads = [p.grad for p in parameters if p.grad is not None]
-        return nn.utils.get_total_norm(grads) if grads else torch.zeros((), device=self.device)
 
     # -- what is recorded -------------------------------------------------------------------------
 
@@ -246,8 +198,8 @@ class Loop:
             **{f"lr/{name}": rate for name, rate in rates.items() if name != "head"},
             "memory_mib": peak_memory_mib(self.device),
         }
-        if self.scaler.is_enabled():
-            row["amp_scale"] = self.scaler.get_scale()
+        if self.training_step.scaler.is_enabled():
+            row["amp_scale"] = self.training_step.scaler.get_scale()
             row["amp_skipped"] = skipped
         if steps_of_epoch is not None:
             row["epoch_loss"] = epoch_sum / steps_of_epoch
@@ -255,7 +207,7 @@ class Loop:
 
     def diverged(self, row: dict[str, Any]) -> str | None:
         """Why the run has diverged, or None. A loss that is large but finite trains on."""
-        if not self.scaler.is_enabled():
+        if not self.training_step.scaler.is_enabled():
             return "loss is not finite" if self._first_bad_step else None
         if row["amp_scale"] < SCALE_COLLAPSED:
             return f"AMP scale collapsed to {row['amp_scale']:.3g}"
@@ -327,7 +279,7 @@ class Loop:
         return "requeued"
 
     def end_diverged(self, epoch: int, reason: str) -> Outcome:
-        step = self.counters.step if self.scaler.is_enabled() else self._first_bad_step
+        step = self.counters.step if self.training_step.scaler.is_enabled() else self._first_bad_step
         step = step or self.counters.step
         event = {"kind": "event", "event": "diverged", "reason": reason, "attempt": self.attempt}
         if self.writes:
@@ -364,16 +316,10 @@ class Loop:
     # -- checkpoints ------------------------------------------------------------------------------
 
     def _state(self, *, model_only: bool = False) -> dict[str, Any]:
-        state: dict[str, Any] = {
-            "seed": self.seed,
-            "step": self.counters.step,
-            "model": self.task.model.state_dict(),
-        }
-        if not model_only:
-            state["optimizer"] = self.optimizer.state_dict()
-            state["scaler"] = self.scaler.state_dict()
-            state["counters"] = dict(vars(self.counters))
-        return state
+        about = {"seed": self.seed, "step": self.counters.step}
+        if model_only:
+            return {**about, "model": self.task.model.state_dict()}
+        return {**about, **self.training_step.state()}
 
     def checkpoint_due(self) -> bool:
         """At an epoch's end. Processes have clocks of their own and must agree."""
@@ -398,10 +344,7 @@ class Loop:
                 f"{self.folder.checkpoint_file}: written by a finished run or another seed "
                 f"({saved['seed']}, this run has {self.seed}). Delete it to start anew."
             )
-        self.task.model.load_state_dict(saved["model"])
-        self.optimizer.load_state_dict(saved["optimizer"])
-        self.scaler.load_state_dict(saved["scaler"])
-        self.counters = Counters(**saved["counters"]).to(self.device)
+        self.training_step.load(saved)
         states = saved["random_states"]
         checkpoint.set_random_states(states[distributed.rank() % len(states)])
         if self.writes:

@@ -21,8 +21,7 @@ from sdtps.config import ReidConfig, parse_config
 from sdtps.data.reid_images import ReidBatch
 from sdtps.memory import keep_freed_memory
 from sdtps.reid import ReidTask
-from sdtps.runfolder import RunFolder
-from sdtps.train import Loop
+from sdtps.training_step import TrainingStep
 
 
 def run(
@@ -48,8 +47,8 @@ def run(
         filled = -_now(device)
         task = _task(_config(device, size, batch, frozen=True), device)
         filled += _now(device)
-        ours, first = _stepper(task, Path(name))
-        plain, plain_first = _stepper(plain_task, Path(name))
+        ours, first = _stepper(task)
+        plain, plain_first = _stepper(plain_task)
         timed = compare(ours, plain, device, repeats=repeats, warmup=3)
     rate = {name: round(batch / seconds, 1) for name, seconds in timed["seconds"].items()}
     return {
@@ -101,15 +100,15 @@ def _task(config: ReidConfig, device: torch.device) -> ReidTask:
     return ReidTask(config, 0, device)
 
 
-def _stepper(task: Any, folder: Path) -> tuple[Callable[[], object], float]:
+def _stepper(task: Any) -> tuple[Callable[[], object], float]:
     """A function that does one step after the other, and the loss of the first."""
-    loop = Loop(task, RunFolder(folder), task.config, seed=0)
+    training = TrainingStep(task, task.config)
     task.model.train()
     batches = _batches(task)
 
     def step() -> torch.Tensor:
-        loss, _ = loop.forward_backward(next(batches), epoch=1)
-        loop.update(measure=False)
+        loss, _ = training.forward_backward(next(batches), epoch=1)
+        training.update(measure=False)
         return loss
 
     first = step().item()

@@ -78,17 +78,18 @@ def measure(device: torch.device, case: Case, repeats: int) -> dict[str, Any]:
     task = SyntheticTask(parsed, device)
     with tempfile.TemporaryDirectory() as name:
         loop = Loop(task, RunFolder(Path(name)), parsed, seed=0)
-        rates = loop.schedule.apply(loop.optimizer, 1, 1)
+        training = loop.training_step
+        rates = loop.schedule.apply(training.optimizer, 1, 1)
 
         def step() -> Any:
-            done = loop.forward_backward(task.batch, epoch=1)
-            loop.update(measure=False)
+            done = training.forward_backward(task.batch, epoch=1)
+            training.update(measure=False)
             loop.counters.step += 1
             return done
 
         def row() -> None:
             loss, parts = last
-            norms = {"grad_norm": loop.norm(task.model.parameters()), **loop.group_norms()}
+            norms = {"grad_norm": training.norm(task.model.parameters()), **training.group_norms()}
             written = loop.read_row(loss, parts, norms, rates, 1, None)
             written["images_per_s"] = 1.0
             loop.record(written)

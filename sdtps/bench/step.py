@@ -10,10 +10,8 @@ the same loss.
 from __future__ import annotations
 
 import copy
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -28,8 +26,7 @@ from sdtps.data.reid_images import ReidBatch
 from sdtps.losses import batch_hard_triplet, label_smooth_cross_entropy
 from sdtps.multimodal import MODALITIES
 from sdtps.reid import ReidModel, module_groups, reid_loss, trunk
-from sdtps.runfolder import RunFolder
-from sdtps.train import Loop
+from sdtps.training_step import TrainingStep
 
 Backbone = Literal["tiny_vit", "clip_vit_b16"]
 STEPS = 5  # in one turn, at whose end the device is waited for: a run reads its losses every log_every
@@ -222,22 +219,21 @@ def run(
     with torch.autocast(device.type, dtype=torch.bfloat16, enabled=amp == "bf16"), torch.no_grad():
         ours = task.loss(task.batch, 1, 1)[0].item()
         reference = plain.loss(task.batch)[0].item()
-    with tempfile.TemporaryDirectory() as nowhere:
-        loop = Loop(task, RunFolder(Path(nowhere)), config, seed=0)
+    step = TrainingStep(task, config)
 
-        def ours_in_a_row() -> None:
-            for _ in range(STEPS):
-                loop.forward_backward(task.batch, epoch=1)
-                loop.update(measure=False)
+    def ours_in_a_row() -> None:
+        for _ in range(STEPS):
+            step.forward_backward(task.batch, epoch=1)
+            step.update(measure=False)
 
-        def plain_in_a_row() -> None:
-            for _ in range(STEPS):
-                plain(task.batch)
+    def plain_in_a_row() -> None:
+        for _ in range(STEPS):
+            plain(task.batch)
 
-        begun = time.perf_counter()
-        ours_in_a_row()
-        first = time.perf_counter() - begun
-        timed = compare(ours_in_a_row, plain_in_a_row, device, repeats=repeats, warmup=1)
+    begun = time.perf_counter()
+    ours_in_a_row()
+    first = time.perf_counter() - begun
+    timed = compare(ours_in_a_row, plain_in_a_row, device, repeats=repeats, warmup=1)
     for key in ("seconds", "fastest"):
         timed[key] = {name: seconds / STEPS for name, seconds in timed[key].items()}
     rate = {name: batch / seconds for name, seconds in timed["seconds"].items()}
