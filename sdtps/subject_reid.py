@@ -8,7 +8,7 @@ from torch import nn
 from sdtps.config import ReidConfig
 from sdtps.data.reid_images import ReidBatch
 from sdtps.multimodal import MODALITIES
-from sdtps.reid import ReidModel, module_groups, reid_loss, trunk
+from sdtps.reid_model import ReidModel, module_groups, reid_loss, trunk
 from sdtps.subject import Subject
 from sdtps.tiny import tiny
 

@@ -104,7 +104,8 @@ def run_maps(path: Path | str, names: Sequence[str], *, initial: bool = False) -
 
     from sdtps import checkpoint
     from sdtps.data.reid_images import TestImages, collate
-    from sdtps.reid import ReidModel, load_data
+    from sdtps.reid import load_data
+    from sdtps.reid_model import ReidModel
 
     folder = RunFolder(path)
     config = reid_config(folder)

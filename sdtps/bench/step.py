@@ -25,7 +25,7 @@ from sdtps.config import ReidConfig, parse_config
 from sdtps.data.reid_images import ReidBatch
 from sdtps.losses import batch_hard_triplet, label_smooth_cross_entropy
 from sdtps.multimodal import MODALITIES
-from sdtps.reid import ReidModel, module_groups, reid_loss, trunk
+from sdtps.reid_model import ReidModel, module_groups, reid_loss, trunk
 from sdtps.training_step import TrainingStep
 
 Backbone = Literal["tiny_vit", "clip_vit_b16"]

@@ -109,7 +109,7 @@ def reid_state(**parts: Any) -> dict[str, Tensor]:
 
     from sdtps.backbones import ClipVit
     from sdtps.config import ReidConfig, parse_config
-    from sdtps.reid import ReidModel
+    from sdtps.reid_model import ReidModel
 
     config = parse_config({"backbone": {"name": "tiny_vit", "weights": "random"}, **parts})
     assert isinstance(config, ReidConfig)

@@ -9,7 +9,7 @@ import torch
 
 from ablations.manifest import load_study
 from sdtps.config import ReidConfig, parse_config, resolved
-from sdtps.reid import ReidModel
+from sdtps.reid_model import ReidModel
 
 DEMO = Path(__file__).parents[2] / "ablations" / "demo.yaml"
 

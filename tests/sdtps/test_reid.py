@@ -13,7 +13,8 @@ from sdtps import distributed
 from sdtps.config import ReidConfig, parse_config
 from sdtps.data.reid_images import ReidBatch
 from sdtps.losses import batch_hard_triplet, label_smooth_cross_entropy
-from sdtps.reid import ReidModel, ReidTask
+from sdtps.reid import ReidTask
+from sdtps.reid_model import ReidModel
 
 CPU = torch.device("cpu")
 BASE: dict[str, Any] = {

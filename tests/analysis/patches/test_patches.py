@@ -39,7 +39,8 @@ def trained(tmp_path: Path, name: str, **sdtps: Any) -> RunFolder:
     import torch
 
     from sdtps import checkpoint
-    from sdtps.reid import ReidModel, load_data
+    from sdtps.reid import load_data
+    from sdtps.reid_model import ReidModel
 
     data = {**BASE["data"], "root": str(tmp_path / "data")}
     config = parse_config({**BASE, "data": data, "sdtps": sdtps})
@@ -72,7 +73,8 @@ def test_maps_are_what_the_model_computes(place: Path, aggregation: str) -> None
     import torch
 
     from sdtps.data.reid_images import TestImages, collate
-    from sdtps.reid import ReidModel, load_data
+    from sdtps.reid import load_data
+    from sdtps.reid_model import ReidModel
 
     options = {"aggregation": aggregation, "extra_token": "none", "keep_ratio": 0.5}
     folder = trained(place, f"exact_{aggregation}", **options)
