@@ -222,6 +222,7 @@ class Encoders:
     def _image_features(self, source: Source) -> Tensor:
         settings = self.config.image_encoder
         images = source.split.images
+        states = [(path.absolute(), path.stat()) for path in images]
 
         def compute() -> dict[str, Tensor]:
             parts = []
@@ -232,7 +233,7 @@ class Encoders:
             return {"values": torch.cat([part.half().cpu() for part in parts])}
 
         key = feature_key(
-            images=[f"{path.absolute()}:{path.stat().st_size}" for path in images],
+            images=[f"{path}:{state.st_size}:{state.st_mtime_ns}" for path, state in states],
             size=settings.size,
             encoder=_encoder_digest(settings.name, settings.weights, self.image_encoder),
         )

@@ -230,6 +230,23 @@ def test_frozen_encoders_are_not_trained_and_give_what_they_would_in_the_model()
     torch.testing.assert_close(a, b, rtol=5e-2, atol=5e-3)  # features are kept in float16
 
 
+def test_another_picture_in_place_of_one_of_the_same_size_is_encoded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SDTPS_CACHE", str(tmp_path))
+    first, second = RetrievalTask(config(**FROZEN), 0, CPU).test.split.images[:2]
+    padded = 2 * max(first.stat().st_size, second.stat().st_size)
+    first.write_bytes(first.read_bytes().ljust(padded, b"\0"))
+    torch.manual_seed(0)  # the same random encoder in both
+    before = RetrievalTask(config(**FROZEN), 0, CPU).test.image_features
+    first.write_bytes(second.read_bytes().ljust(padded, b"\0"))
+    torch.manual_seed(0)
+    after = RetrievalTask(config(**FROZEN), 0, CPU).test.image_features
+    assert before is not None and after is not None
+    assert not torch.equal(before[0], after[0])
+    assert torch.equal(after[0], after[1])
+
+
 def test_frozen_encoders_with_augmentation_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"set data\.augment to false"):
         config(image_encoder={"frozen": True})
