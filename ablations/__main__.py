@@ -15,8 +15,8 @@ from pathlib import Path
 
 from ablations import front
 from ablations.clean import STATES as CLEANED
+from ablations.counted import counted
 from ablations.front import add_study_arguments, add_submit_arguments
-from ablations.show import counted
 from sdtps.commandline import Parser
 from sdtps.errors import RunError, visible
 

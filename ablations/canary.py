@@ -71,7 +71,7 @@ def wait(
             for action, s in zip(canaries, now, strict=True)
         )
         if done != said:
-            say(f"Canaries: {done} of {len(canaries)} have made their first steps.")
+            say(f"Canaries that have made their first steps: {done} of {len(canaries)}.")
             said = done
         if done == len(canaries):
             return

@@ -28,10 +28,15 @@ class Chunk:
     throttle: int | None = None
     after_previous: bool = False
 
+    def jobs(self) -> list[tuple[RunSpec, ...]]:
+        """The runs of each job: one, or with resources.runs_per_gpu up to so many."""
+        together = self.resources.runs_per_gpu
+        return [self.runs[k : k + together] for k in range(0, len(self.runs), together)]
+
 
 def halves(chunk: Chunk) -> list[Chunk]:
     """Two arrays for one, for a cluster that does not take so many jobs at once."""
-    parts = _parts(list(chunk.runs), -(-len(chunk.runs) // 2))
+    parts = _parts(chunk.jobs(), -(-len(chunk.jobs()) // 2))
     shares = _shares(chunk.throttle, [len(part) for part in parts])
     return [
         Chunk(tuple(part), chunk.resources, share, chunk.after_previous)
@@ -47,7 +52,7 @@ def chunks(runs: Sequence[RunSpec], max_array_size: int) -> list[Chunk]:
     found = []
     for members in classes.values():
         resources = members[0].resources
-        parts = _parts(members, max(1, max_array_size - 1) * resources.runs_per_gpu)
+        parts = _parts(Chunk(tuple(members), resources).jobs(), max(1, max_array_size - 1))
         limit = resources.max_parallel
         shares = _shares(limit, [len(part) for part in parts])
         chained = limit is not None and limit < len(parts)
@@ -58,10 +63,11 @@ def chunks(runs: Sequence[RunSpec], max_array_size: int) -> list[Chunk]:
     return found
 
 
-def _parts(runs: list[RunSpec], size: int) -> list[list[RunSpec]]:
-    count = -(-len(runs) // size)
-    bounds = [len(runs) * k // count for k in range(count + 1)]
-    return [runs[a:b] for a, b in pairwise(bounds)]
+def _parts(jobs: list[tuple[RunSpec, ...]], size: int) -> list[list[RunSpec]]:
+    """The runs of `jobs` in as few parts of `size` jobs as hold them; no job is cut."""
+    count = -(-len(jobs) // size)
+    bounds = [len(jobs) * k // count for k in range(count + 1)]
+    return [[run for job in jobs[a:b] for run in job] for a, b in pairwise(bounds)]
 
 
 def _shares(limit: int | None, sizes: list[int]) -> list[int | None]:

@@ -23,6 +23,7 @@ from pathlib import Path
 from ablations import batch, claims, repair, slurm, snapshot
 from ablations.chunks import Chunk, chunks, halves
 from ablations.claims import Claim
+from ablations.counted import counted
 from ablations.queue_item import QueueItem
 from ablations.spec import Resources
 from ablations.status import RunStatus, run_states
@@ -328,8 +329,9 @@ def _ask(held: _Held, resources: Resources) -> str:
         raise SubmissionError(
             f"sbatch gave no clear answer: {answer.unclear}\n"
             f"  {error}\n"
-            f"  Nobody knows whether the array {name} is queued. Its {len(held.runs)} runs stay"
-            " claimed; submit again later, and it will be looked up before anything is queued twice."
+            f"  Nobody knows whether the array {name} ({counted(len(held.runs), 'run')}) is"
+            " queued. What it holds stays claimed; submit again later, and it will be looked up before"
+            " anything is queued twice."
         ) from None
     if job is None:
         held.give_back()

@@ -69,8 +69,12 @@ def _minutes(text: str) -> int | None:
     return (days * 24 + hours) * 60 + minutes
 
 
-def misfits(resources: Resources, nodes: list[Nodes]) -> list[str]:
-    """Each thing that no node of the partition has, with the manifest's key; empty where it fits."""
+def misfits(resources: Resources, nodes: list[Nodes], runs: int) -> list[str]:
+    """Each thing that no node of the partition has, with the manifest's key; empty where it fits.
+
+    Args:
+        runs: of the array; fewer than resources.runs_per_gpu ask for less.
+    """
     if not nodes:
         return []
     name = resources.partition
@@ -92,7 +96,7 @@ def misfits(resources: Resources, nodes: list[Nodes]) -> list[str]:
         problems.append(
             f"resources.timeout_min: {resources.timeout_min} is over the limit of {where}, {most}"
         )
-    shared = resources.runs_per_gpu
+    shared = min(resources.runs_per_gpu, runs)
     tasks = max(1, resources.gpus) * shared  # one task or run a GPU, or several, each with its CPUs
     each = "runs on one GPU" if shared > 1 else "GPUs"
     for key, asked, have in (
@@ -132,5 +136,5 @@ def check(plan: Plan) -> list[str]:
     if done.returncode != 0:
         return []
     nodes = nodes_of(done.stdout)
-    texts = [text for array in plan.arrays for text in misfits(array.resources, nodes)]
+    texts = [text for array in plan.arrays for text in misfits(array.resources, nodes, len(array.runs))]
     return list(dict.fromkeys(texts))

@@ -14,10 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ablations import canary
+from ablations.counted import counted
 from ablations.manifest import load_study
 from ablations.plan import RETRY_WORDS, Action, Plan, make_plan
 from ablations.runnames import filtered
-from ablations.show import counted, plan_json, plan_lines
+from ablations.show import plan_json, plan_lines
 from ablations.status import run_states
 from ablations.study import Study
 from sdtps.errors import SdtpsError, SubmissionError, visible, visible_lines
@@ -218,7 +219,7 @@ def audit(study: Study, names: list[str], *, strict: bool) -> None:
         _say(f"Audit: {whose}: {finding.text}")
     if found and strict:
         raise SubmissionError(
-            f"{study.path}: the gradient audit has {len(found)} finding{'s' * (len(found) > 1)} "
+            f"{study.path}: the gradient audit has {counted(len(found), 'finding')} "
             "(above) and --strict is given; nothing was queued.\n"
             "  Change the variants, or submit without --strict."
         )

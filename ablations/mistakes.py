@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from ablations.counted import counted
 from sdtps.config.wording import place as placed
 from sdtps.config.wording import sentences, shown
 from sdtps.errors import ManifestError, YamlError, visible
@@ -91,8 +92,7 @@ class Mistakes:
         """Raises ManifestError with all mistakes, in the order of their lines."""
         if not self.found:
             return
-        count = len(self.found)
-        head = f"{file}: {count} mistake{'s' * (count > 1)}; nothing was queued."
+        head = f"{file}: {counted(len(self.found), 'mistake')}; nothing was queued."
         main_first = sorted(self.found, key=lambda m: (m[0] != str(file), m[0], m[1]))
         lines = [
             f"{name}:{line}: {text}" if line else f"{name}: {text}" for name, line, text in main_first

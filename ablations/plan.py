@@ -107,11 +107,12 @@ class Plan:
             for a in self.actions
         )
         submitted = [a for a in actions if a.action == "submit"]
+        arrays = _arrays(submitted, self.max_array_size)
         return replace(
             self,
             actions=actions,
-            arrays=_arrays(submitted, self.max_array_size),
-            estimate=_estimate(list(actions), submitted),
+            arrays=arrays,
+            estimate=_estimate(actions, submitted, arrays),
         )
 
 
@@ -155,12 +156,13 @@ def make_plan(
             "code than is here now; tables tell them apart. --retry stale runs them again"
         )
     submitted = [a for a in actions if a.action == "submit"]
+    arrays = _arrays(submitted, max_array_size)
     return Plan(
         study=study,
         runs_dir=runs_dir,
         actions=tuple(actions),
-        arrays=_arrays(submitted, max_array_size),
-        estimate=_estimate(actions, submitted),
+        arrays=arrays,
+        estimate=_estimate(actions, submitted, arrays),
         warnings=tuple(warnings),
         max_array_size=max_array_size,
     )
@@ -273,8 +275,11 @@ def _arrays(submitted: list[Action], max_array_size: int) -> tuple[Chunk, ...]:
     return tuple(chunks([a.run for a in submitted], max_array_size))
 
 
-def _estimate(actions: list[Action], submitted: list[Action]) -> Estimate:
-    """From the training time of finished runs; read only where something is submitted."""
+def _estimate(actions: Sequence[Action], submitted: list[Action], arrays: Sequence[Chunk]) -> Estimate:
+    """From the training time of finished runs; read only where something is submitted.
+
+    A job holds its GPUs until the longest of its runs has ended.
+    """
     if not submitted:
         return Estimate()
     seconds: dict[str, list[float]] = {}
@@ -285,16 +290,18 @@ def _estimate(actions: list[Action], submitted: list[Action]) -> Estimate:
                 seconds.setdefault(action.run.variant, []).append(float(took))
     everything = [s for group in seconds.values() for s in group]
     basis: dict[str, int] = {}
-    run_hours = gpu_hours = 0.0
+    hours: dict[str, float] = {}  # by run
     for action in submitted:
-        resources = action.run.resources
         if own := seconds.get(action.run.variant):
-            word, hours = "same variant", sum(own) / len(own) / 3600
+            word, taken = "same variant", sum(own) / len(own) / 3600
         elif everything:
-            word, hours = "other variants", sum(everything) / len(everything) / 3600
+            word, taken = "other variants", sum(everything) / len(everything) / 3600
         else:
-            word, hours = "time limit", resources.timeout_min / 60
+            word, taken = "time limit", action.run.resources.timeout_min / 60
         basis[word] = basis.get(word, 0) + 1
-        run_hours += hours
-        gpu_hours += hours * resources.gpus * resources.nodes / resources.runs_per_gpu
-    return Estimate(run_hours, gpu_hours, basis)
+        hours[action.run.name] = taken
+    gpu_hours = 0.0
+    for array in arrays:
+        gpus = array.resources.gpus * array.resources.nodes
+        gpu_hours += sum(gpus * max(hours[run.name] for run in job) for job in array.jobs())
+    return Estimate(sum(hours.values()), gpu_hours, basis)

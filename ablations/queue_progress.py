@@ -12,6 +12,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from ablations.counted import counted
 from ablations.queue_item import QueueItem
 from sdtps.runfolder import RunFolder
 
@@ -70,7 +71,8 @@ class QueueProgress:
         if at_once:
             self._line("Killing what still runs.")
         elif running:
-            self._line(f"Stopping: {running} running write a checkpoint first. Again to kill them.")
+            them = counted(running, "run")
+            self._line(f"Stopping after a checkpoint of {them}. Ctrl-C again kills at once.")
 
     def show(self, running: Sequence[QueueItem]) -> None:
         """Bring the bars up to date, seldom enough to cost nothing."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ablations.chunks import Chunk
+from ablations.counted import counted
 from ablations.plan import Action, Plan
 from ablations.study import Study
 from sdtps.errors import visible
@@ -86,10 +87,6 @@ def _cost_lines(plan: Plan) -> Iterator[str]:
         yield f"Cost: {bound}{', '.join(hours)} ({sources})"
     for warning in plan.warnings:
         yield f"Warning: {warning}."
-
-
-def counted(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def _counted(actions: Iterable[Action]) -> str:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from ablations.counted import counted
 from sdtps.config.base import Frozen, NonNegative, PositiveInt
 
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):([0-5]?\d):([0-5]?\d)")
@@ -118,11 +119,11 @@ class Resources(Frozen):
         """`gpu · 1 GPU · 8 CPUs · 32 GB · 60 min`."""
         parts = [self.partition or "default partition"]
         if self.nodes > 1:
-            parts.append(f"{self.nodes} nodes")
+            parts.append(counted(self.nodes, "node"))
         if self.gpus:
             shared = f" for {self.runs_per_gpu} runs" if self.runs_per_gpu > 1 else ""
-            parts.append(f"{self.gpus} GPU{'s' * (self.gpus > 1)}{shared}")
-        parts.append(f"{self.cpus} CPU{'s' * (self.cpus > 1)}")
+            parts.append(f"{counted(self.gpus, 'GPU')}{shared}")
+        parts.append(counted(self.cpus, "CPU"))
         if self.mem_gb:
             parts.append(f"{self.mem_gb:g} GB")
         parts.append(f"{self.timeout_min} min")

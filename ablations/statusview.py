@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ablations.counted import counted as number
 from ablations.plan import ACTIVE
-from ablations.show import counted as number
 from ablations.status import RunStatus
 from ablations.study import Study
 from sdtps.errors import visible

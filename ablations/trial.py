@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from ablations.counted import counted
 from ablations.study import RunSpec
 from sdtps.runfolder import RunFolder
 
@@ -20,6 +21,6 @@ def try_here(run: RunSpec, runs_dir: Path, max_steps: int | None) -> int:
         {"study": run.study, "variant": run.variant, "seed": run.seed, "identity": run.identity},
     )
     outcome = execute(folder.path, max_steps=max_steps)
-    tried = f" after {max_steps} steps" if outcome == "requeued" and max_steps else ""
+    tried = f" after {counted(max_steps, 'step')}" if outcome == "requeued" and max_steps else ""
     print(f"{run.name}: {'stopped as asked' if tried else outcome}{tried}; see {folder.path}")
     return 3 if outcome == "diverged" else 0

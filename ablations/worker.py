@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations import claims, records
+from ablations.counted import counted
 from ablations.submissions import Submission
 from sdtps.errors import SdtpsError
 from sdtps.runfolder import RunFolder
@@ -134,7 +135,8 @@ def _run(folder: Path, submission: Submission, job: Job) -> int:
     if job.restart > cap:
         _say(
             job,
-            f"started again {job.restart} times, more than resources.max_requeues = {cap}; giving up",
+            f"started again {counted(job.restart, 'time')}, more than resources.max_requeues = {cap};"
+            " giving up",
         )
         return records.GAVE_UP
     if job.tasks > 1:

@@ -44,12 +44,13 @@ def test_sinfo_is_read_and_banners_are_not() -> None:
     ],
 )
 def test_what_does_not_fit_is_told_by_its_key(resources: dict[str, object], says: list[str]) -> None:
-    found = misfits(Resources.model_validate(resources), nodes_of(SINFO))
+    found = misfits(Resources.model_validate(resources), nodes_of(SINFO), 1)
     assert len(found) == len(says)
     assert all(word in text for word, text in zip(says, found, strict=True))
 
 
 def test_nothing_is_said_where_the_cluster_says_nothing() -> None:
     assert (
-        misfits(Resources(partition="x"), nodes_of("slurm_load_partitions: Unable to contact\n")) == []
+        misfits(Resources(partition="x"), nodes_of("slurm_load_partitions: Unable to contact\n"), 1)
+        == []
     )

@@ -332,6 +332,22 @@ def test_logs_of_a_run_are_found_by_part_of_its_name(
     assert call("logs", "soft", "--runs-dir", tmp_path) == 2
 
 
+def test_one_of_a_thing_is_not_told_as_several(
+    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sdtps.job
+
+    monkeypatch.setattr(sdtps.job, "execute", lambda *_, max_steps: "requeued")
+    words = ("run", manifest, "topk", "--local", "--max-steps", 1, "--runs-dir", tmp_path)
+    assert call(*words) == 0
+    manifest.write_text(MANIFEST.replace("[0, 1]", "[0]").replace("task: reid", "task: reed"))
+    assert call("plan", manifest, "--runs-dir", tmp_path) == 2
+    told = capsys.readouterr()
+    assert "stopped as asked after 1 step;" in told.out
+    assert "1 mistake; nothing was queued" in told.err
+    assert not re.search(r"\b1 \w+s\b", told.out + told.err)
+
+
 def test_max_steps_without_local_is_a_mistake(
     manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -63,7 +63,7 @@ def test_an_sbatch_option_is_one_line(option: dict[str, object]) -> None:
 def test_arrays_are_cut_by_jobs_not_by_runs(tmp_path: Path) -> None:
     study = plant.study(tmp_path, [f"ok-{k}" for k in range(8)], resources=PACKED)
     assert [len(c.runs) for c in chunks(study.runs(), 4)] == [8]
-    assert [len(c.runs) for c in chunks(study.runs(), 3)] == [4, 4]
+    assert [len(c.runs) for c in chunks(study.runs(), 3)] == [3, 5]  # three jobs, whole ones
 
 
 def test_a_run_knows_its_job_and_those_it_shares_it_with(tmp_path: Path) -> None:
@@ -105,8 +105,9 @@ def test_local_slots_share_gpus() -> None:
 
 def test_what_runs_need_together_is_held_against_the_partition() -> None:
     nodes = nodes_of("gpu*|infinite|8|16384|gpu:2|1|up")
-    assert not misfits(Resources(gpus=1, cpus=2, mem_gb=4, runs_per_gpu=4), nodes)
-    found = misfits(Resources(gpus=1, cpus=2, mem_gb=4, runs_per_gpu=5), nodes)
+    assert not misfits(Resources(gpus=1, cpus=2, mem_gb=4, runs_per_gpu=4), nodes, 8)
+    assert not misfits(Resources(gpus=1, cpus=2, mem_gb=4, runs_per_gpu=5), nodes, 4)
+    found = misfits(Resources(gpus=1, cpus=2, mem_gb=4, runs_per_gpu=5), nodes, 5)
     assert found == [
         "resources.cpus: 10 (2 for each of 5 runs on one GPU) is more than partition gpu has, 8",
         "resources.mem_gb: 20 (4 for each of 5 runs on one GPU) is more than partition gpu has, 16",

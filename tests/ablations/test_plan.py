@@ -12,6 +12,7 @@ from ablations.manifest import load_study
 from ablations.plan import Plan, make_plan
 from ablations.study import RunSpec, Study
 from sdtps.runfolder import RunFolder
+from tests.ablations import plant
 
 MANIFEST = """\
 study: small
@@ -137,6 +138,20 @@ def test_cost_comes_from_the_same_variant_then_others_then_the_limit(
     assert estimate.basis == {"same variant": 1, "other variants": 1}
     assert (estimate.run_hours, estimate.gpu_hours) == (1.0, 1.0)
     assert not estimate.is_bound
+
+
+def test_runs_that_share_a_gpu_cost_it_once_and_a_job_that_is_not_full_costs_it_whole(
+    tmp_path: Path,
+) -> None:
+    resources = "{gpus: 1, runs_per_gpu: 4, timeout_min: 120}"
+    study = plant.study(tmp_path, ["a", "b"], seeds=3, resources=resources)
+    bound = make_plan(study, tmp_path, [State("planned")] * 6).estimate
+    assert (bound.run_hours, bound.gpu_hours) == (12.0, 4.0)  # two jobs, of 4 and 2 runs
+    create(study.runs()[0], tmp_path, seconds=3600)
+    create(study.runs()[3], tmp_path, seconds=7200)
+    states = [State("completed" if k in (0, 3) else "planned") for k in range(6)]
+    estimate = make_plan(study, tmp_path, states).estimate
+    assert (estimate.run_hours, estimate.gpu_hours) == (6.0, 2.0)  # as long as its longest run
 
 
 def test_torn_and_foreign_files_do_not_stop_a_plan(study: Study, tmp_path: Path) -> None:
