@@ -32,8 +32,9 @@ class Grid:
 class Binned:
     """One seed on a grid, (bins,) each; NaN where it has no finite value.
 
-    `x` is the mean step of a bin's values, `last` the (step, value) of the last finite one before the
-    first that is not, None where all are finite.
+    `x` is the mean step of a bin's values. `last` is the (step, value) of the last finite one where
+    only values follow that are not finite, else None; `broken` are the steps of those that are not
+    finite and that finite ones follow.
     """
 
     x: np.ndarray
@@ -41,6 +42,7 @@ class Binned:
     low: np.ndarray
     high: np.ndarray
     last: tuple[float, float] | None
+    broken: np.ndarray
 
 
 def grid(steps: np.ndarray, limit: int) -> Grid:
@@ -53,13 +55,17 @@ def grid(steps: np.ndarray, limit: int) -> Grid:
 
 
 def binned(steps: np.ndarray, values: np.ndarray, on: Grid) -> Binned:
-    """Values of one seed, in order of step, on a grid. Stops at the first non-finite value."""
+    """Values of one seed, in order of step, on a grid; those that are not finite are left out.
+
+    A gradient norm that overflowed, for which mixed precision skips the step, ends no curve.
+    """
     last = None
-    broken = np.flatnonzero(~np.isfinite(values))
-    if len(broken):
-        end = int(broken[0])
-        steps, values = steps[:end], values[:end]
-        last = (float(steps[-1]), float(values[-1])) if end else (float(on.edges[0]), np.nan)
+    finite = np.isfinite(values)
+    end = int(np.flatnonzero(finite)[-1]) + 1 if finite.any() else 0
+    if end < len(values):
+        last = (float(steps[end - 1]), float(values[end - 1])) if end else (float(on.edges[0]), np.nan)
+    broken = steps[:end][~finite[:end]].astype(np.float64)
+    steps, values = steps[finite], values[finite]
     place = np.clip(np.searchsorted(on.edges, steps, side="right") - 1, 0, on.bins - 1)
     count = np.bincount(place, minlength=on.bins).astype(np.float64)
     count[count == 0] = np.nan
@@ -70,7 +76,7 @@ def binned(steps: np.ndarray, values: np.ndarray, on: Grid) -> Binned:
         starts = np.flatnonzero(np.diff(place, prepend=-1))
         low[place[starts]] = np.minimum.reduceat(values, starts)
         high[place[starts]] = np.maximum.reduceat(values, starts)
-    return Binned(x, mean, low, high, last)
+    return Binned(x, mean, low, high, last, broken)
 
 
 def smoothed(values: np.ndarray, weight: float) -> np.ndarray:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ablations.spec import FigureSpec
     from ablations.study import Study
 
+LINE_WIDTH = 0.01  # of the vertical axis: about a printed line's
 POINTS = 400  # bins across a figure; about the printable dots of its width
 
 
@@ -49,6 +50,11 @@ class VariantCurve:
     whole: np.ndarray
 
     @property
+    def logged(self) -> bool:
+        """Whether any seed has a finite value."""
+        return bool(np.isfinite(self.mean).any())
+
+    @property
     def label(self) -> str:
         """The variant's label, with k/N where not every seed completed."""
         done, planned = len(self.outcome.completed), self.outcome.planned
@@ -72,6 +78,45 @@ class CurveSet:
         parts = [a for c in self.curves for s in c.seeds for a in (s.line.low, s.line.high)]
         values = np.concatenate(parts) if parts else np.empty(0)
         return values[np.isfinite(values)]
+
+    @property
+    def shown(self) -> tuple[VariantCurve, ...]:
+        """The curves with a value, and those of variants without any completed run."""
+        return tuple(c for c in self.curves if c.logged or not c.outcome.completed)
+
+    def unlogged(self) -> list[str]:
+        """Labels of the variants that completed a run and never logged this metric."""
+        return [c.outcome.label for c in self.curves if not c.logged and c.outcome.completed]
+
+    def coinciding(self, log: bool) -> list[list[str]]:
+        """Labels of curves that lie on each other: less than a line's width apart wherever they are."""
+        values = np.stack([curve.mean for curve in self.curves])
+        if log:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                values = np.log(np.where(values > 0, values, np.nan))
+        if not np.isfinite(values).any():
+            return []
+        near = LINE_WIDTH * (np.nanmax(values) - np.nanmin(values))
+        groups: list[list[int]] = []
+        for number in (n for n, curve in enumerate(self.curves) if curve.logged):
+            for group in groups:
+                first, other = values[group[0]], values[number]
+                same = np.isfinite(first) == np.isfinite(other)
+                if same.all() and np.nanmax(np.abs(first - other)) <= near:
+                    group.append(number)
+                    break
+            else:
+                groups.append([number])
+        return [[self.curves[n].outcome.label for n in group] for group in groups if len(group) > 1]
+
+    def by_end(self) -> list[VariantCurve]:
+        """What is shown, from the curve that ends highest to the lowest; last those without a value."""
+
+        def height(curve: VariantCurve) -> float:
+            values = curve.mean[np.isfinite(curve.mean)]
+            return float(values[-1]) if len(values) else -np.inf
+
+        return sorted(self.shown, key=height, reverse=True)
 
     @property
     def explodes(self) -> bool:

@@ -1,8 +1,8 @@
 """Figures of a study: curves over training, and sweeps; vector files that do not change with the clock.
 
-Means are taken in linear space, whatever the axis. Single seeds are drawn thin behind the mean, with
-every spike; a cross stands where a seed diverged, a bar where it stopped otherwise. matplotlib is used
-without pyplot: no global state, no display.
+Means are taken in linear space, whatever the axis (`curvedata`); a curve's lines and marks are drawn by
+`curveline`, the legend by `curvelegend`. matplotlib is used without pyplot: no global state, no
+display.
 """
 
 from __future__ import annotations
@@ -10,17 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from analysis import captions, figcaption, sweepfigure
+from analysis import captions, curvelegend, figcaption, sweepfigure
 from analysis.averaging import Mark
 from analysis.collect import Collected
 from analysis.curvedata import CurveSet, VariantCurve, curve_set
+from analysis.curveline import draw_curve, places
 from analysis.figurefile import Drawn
 from analysis.figurestyle import ENDINGS, saved, styled
 from analysis.filenames import file_name
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from ablations.study import Study
 
 PANELS_IN_A_ROW = 3
+FEW_DECADES = 2.5
 
 
 def figures(
@@ -85,26 +85,28 @@ def _curves(
     study: Study, spec: FigureSpec, curves: CurveSet, width: float, styles: dict[str, Style]
 ) -> Figure:
     panels = _panels(study, spec, curves)
-    entries = [(c.label, styles[c.variant]) for c in curves.curves]
+    entries = [(c.label, styles[c.variant]) for c in curves.by_end()]
     if spec.panel_by:
         entries, styles = _series(study, spec, curves, styles)
     across = min(PANELS_IN_A_ROW, len(panels)) if width > 4 else 1
     down = -(-len(panels) // across)
-    longest = max((len(label) for label, _ in entries), default=1)
-    columns = max(1, int(width / (0.55 + 0.062 * longest)))
-    legend_rows = -(-len(entries) // columns)
-    height = down * (2.1 if across == 1 else 1.7) + 0.145 * legend_rows + 0.15
+    legend = curvelegend.layout(entries, width, panels=len(panels))
+    height = down * (2.1 if across == 1 else 1.7) + 0.15
+    height = max(height, legend.height) if legend.beside else height + legend.height
     picture = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(picture)
     grid = picture.subplots(down, across, squeeze=False, sharex=True, sharey=True)
     log = spec.log_y or curves.explodes
+    marked = places(curves) if len(entries) > 1 else {}
     for number, axes in enumerate(grid.flat):
         if number >= len(panels):
             axes.set_visible(False)
             continue
         title, members = panels[number]
         for curve in members:
-            draw_curve(axes, curve, styles[curve.variant], curves, log=log)
+            draw_curve(
+                axes, curve, styles[curve.variant], curves, log=log, marked=marked.get(curve.variant)
+            )
         if title:
             axes.set_title(title, parse_math=False)
         label_axes(axes, study, spec, curves, log=log)
@@ -114,7 +116,7 @@ def _curves(
             axes.set_xlabel("")
         else:  # nothing below it shows the shared axis
             axes.tick_params(labelbottom=True)
-    _legend(picture, entries, columns)
+    curvelegend.draw(picture, entries, legend)
     return picture
 
 
@@ -167,58 +169,10 @@ def _panels(study: Study, spec: FigureSpec, curves: CurveSet) -> list[tuple[str,
     return [(f"{key} {value}", [*everywhere, *members]) for value, members in groups.items()]
 
 
-def draw_curve(axes: Axes, curve: VariantCurve, style: Style, curves: CurveSet, *, log: bool) -> None:
-    """One variant: seeds thin, band, mean (dashed where a seed is lacking), marks where runs ended."""
-    per = curves.steps_per_epoch or 1.0
-    several = len(curve.seeds) > 1
-    for seed in curve.seeds:
-        x = np.repeat(seed.line.x / per, 2)
-        y = np.stack([seed.line.low, seed.line.high], axis=1).ravel()
-        dashes = style.dashes if not several else None
-        width, alpha = (0.4, 0.35) if several else (1.1, 1.0)
-        line = Line2D(x, _on_axis(y, log), color=style.colour, linewidth=width, alpha=alpha)
-        if dashes:
-            line.set_dashes(dashes)
-            line.set_zorder(4.5)
-        axes.add_line(line)
-    if several:
-        floor = _floor(curves)
-        low = np.maximum(curve.low, floor) if log else curve.low
-        axes.fill_between(
-            curve.x / per, low, curve.high, color=style.colour, alpha=0.13, linewidth=0, zorder=1
-        )
-        part = Line2D([], [], color=style.colour, linewidth=0.9, dashes=(1.0, 1.0), zorder=3)
-        part.set_data(curve.x / per, _on_axis(curve.mean, log))
-        axes.add_line(part)
-        whole = np.where(curve.whole, curve.mean, np.nan)
-        line = Line2D(curve.x / per, _on_axis(whole, log), color=style.colour, linewidth=1.2, zorder=4)
-        if style.dashes:
-            line.set_zorder(4.5)
-            line.set_dashes(style.dashes)
-        axes.add_line(line)
-    for seed in curve.seeds:
-        if seed.end is not None and seed.state not in ("completed", "running", "queued", "requeued"):
-            mark = "x" if seed.state == "diverged" else "|"
-            at, height = seed.end
-            if np.isfinite(height) and not (log and height <= 0):
-                axes.plot(
-                    [at / per], [height], mark, color=style.colour, markersize=4.5, mew=1.1, zorder=5
-                )
-    axes.autoscale_view()
-
-
-def _on_axis(values: np.ndarray, log: bool) -> np.ndarray:
-    return np.where(values > 0, values, np.nan) if log else values
-
-
-def _floor(curves: CurveSet) -> float:
-    positive = curves.finite[curves.finite > 0]
-    return float(positive.min()) if len(positive) else 1e-12
-
-
 def label_axes(axes: Axes, study: Study, spec: FigureSpec, curves: CurveSet, *, log: bool) -> None:
     if log and (curves.finite > 0).any():
         axes.set_yscale("log")
+        _label_few_decades(axes, curves)
     if spec.log_x:
         axes.set_xscale("log")
     elif curves.steps_per_epoch:
@@ -230,23 +184,10 @@ def label_axes(axes: Axes, study: Study, spec: FigureSpec, curves: CurveSet, *, 
     axes.margins(x=0.02)
 
 
-def _legend(picture: Figure, entries: Sequence[tuple[str, Style]], columns: int) -> None:
-    handles = []
-    for _, style in entries:
-        line = Line2D([], [], color=style.colour, linewidth=1.2)
-        if style.dashes:
-            line.set_dashes(style.dashes)
-        handles.append(line)
-    # A label that begins with an underscore would be left out, so the texts are set afterwards.
-    legend = picture.legend(
-        handles,
-        [f"{n}" for n in range(len(entries))],
-        loc="outside lower center",
-        ncols=min(columns, len(entries)),
-        columnspacing=1.2,
-        handlelength=2.2,
-        labelspacing=0.25,
-    )
-    for shown, (label, _) in zip(legend.get_texts(), entries, strict=True):
-        shown.set_parse_math(False)
-        shown.set_text(label)
+def _label_few_decades(axes: Axes, curves: CurveSet) -> None:
+    """Numbers at 1, 2 and 5 where powers of ten alone would leave one or two to read by."""
+    positive = curves.finite[curves.finite > 0]
+    if positive.max() / positive.min() < 10**FEW_DECADES:
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())

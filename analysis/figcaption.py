@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from analysis import numbers
 from analysis.curvedata import CurveSet
 
@@ -16,7 +18,7 @@ NAMES = {
     "epoch_loss": "mean training loss of an epoch",
     "lr": "learning rate",
     "grad_norm": "gradient norm",
-    "amp_scale": "loss scale",
+    "amp_scale": "AMP loss scale",
     "images_per_s": "images per second",
     "memory_mib": "memory (MiB)",
 }
@@ -52,9 +54,25 @@ def curves(study: Study, spec: FigureSpec, drawn: CurveSet) -> tuple[str, ...]:
             "t95": "the 95 % t interval of the mean over seeds",
             "none": "",
         }[spec.band]
+        partial = any((np.isfinite(c.mean) & ~c.whole).any() for c in drawn.curves)
+        dotted = ", dotted where a seed has no value" if partial else ""
         sentences.append(
-            f"Thick: {name}, mean over seeds in linear space, dotted where a seed has no value any "
-            f"more; thin: single seeds{f'; band: {band}' if band else ''}."
+            f"Thick: {name}, mean over seeds in linear space{dotted}; thin: single "
+            f"seeds{f'; band: {band}' if band else ''}."
+        )
+    log = spec.log_y or drawn.explodes
+    if not spec.panel_by:
+        if len(drawn.shown) > 1:
+            sentences.append(
+                "Names stand in the order in which the curves end; markers only tell them apart."
+            )
+        sentences += [f"On each other lie: {'; '.join(group)}." for group in drawn.coinciding(log)]
+    if unlogged := drawn.unlogged():
+        sentences.append(f"No {name} was logged for: {'; '.join(unlogged)}.")
+    if any(len(seed.line.broken) for c in drawn.curves for seed in c.seeds):
+        sentences.append(
+            "Triangles at the upper border: steps at which a seed's value was not finite; means leave "
+            "it out."
         )
     if drawn.grid.merges:
         steps = numbers.fixed(drawn.grid.width, 0)
@@ -74,8 +92,8 @@ def curves(study: Study, spec: FigureSpec, drawn: CurveSet) -> tuple[str, ...]:
         sentences.append("A cross marks the last finite value of a seed that diverged.")
     if ends & {"failed", "cancelled", "interrupted"}:
         sentences.append("A bar marks where a seed stopped without finishing.")
-    if any(len(c.outcome.completed) < c.outcome.planned for c in drawn.curves):
+    if any(len(c.outcome.completed) < c.outcome.planned for c in drawn.shown):
         sentences.append("k/N behind a name: k of N seeds completed.")
-    if spec.log_y or drawn.explodes:
+    if log:
         sentences.append("The vertical axis is logarithmic.")
     return tuple(sentences)

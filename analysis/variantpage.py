@@ -11,7 +11,8 @@ from ablations.spec import FigureSpec
 from analysis import captions
 from analysis.collect import Collected
 from analysis.curvedata import curve_set
-from analysis.curves import draw_curve, label_axes
+from analysis.curveline import draw_curve
+from analysis.curves import label_axes
 from analysis.figurefile import Drawn
 from analysis.figurestyle import saved, styled
 from analysis.outcomes import outcomes

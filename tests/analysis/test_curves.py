@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import re
 import time
@@ -235,6 +236,46 @@ def test_colours_belong_to_variants_and_not_to_figures(hard):
     assert styles["off"].colour == "#cc3311"
     many = planted_study("many", [f"v{i}" for i in range(30)])
     assert len({(s.colour, s.dashes) for s in palette(many).values()}) == 30
+
+
+def test_a_value_that_is_not_finite_on_the_way_is_marked_and_ends_no_curve(tmp_path):
+    study = planted_study("half", ["a"], seeds=(0, 1))
+    plant(tmp_path, study, "a", 0, loss=lambda s: math.inf if s < 4 else 2.0)
+    plant(tmp_path, study, "a", 1, loss=lambda s: 2.0)
+    collected = collect([study], tmp_path, now=NOW)
+    curve = curve_set(collected, study, FigureSpec(name="f")).curves[0]
+    assert list(curve.seeds[0].line.broken) == [1, 2, 3] and curve.seeds[0].end is None
+    assert list(curve.whole) == [False] * 3 + [True] * 7
+    text = " ".join(draw(collected, study, FigureSpec(name="f")).caption)
+    assert "Triangles at the upper border" in text and "dotted where a seed has no value" in text
+
+
+def test_what_a_caption_explains_is_in_the_figure(exploding):
+    study, collected = exploding
+    calm = " ".join(draw(collected, study, FigureSpec(name="f", variants=("fine",))).caption)
+    for word in ("dotted", "Triangles", "cross", "bar marks", "k/N", "logarithmic", "Names stand"):
+        assert word not in calm, word
+
+
+def test_a_variant_without_the_metric_is_named_and_has_no_entry(tmp_path):
+    study = planted_study("amp", ["half", "whole", "absent"], seeds=(0,))
+    for variant in ("half", "whole"):
+        folder = plant(tmp_path, study, variant, 0)
+        rows = [json.loads(line) for line in folder.metrics_file.read_text().splitlines()]
+        if variant == "half":
+            rows = [{**row, "amp_scale": 65536.0} for row in rows if row["kind"] == "train"]
+        folder.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    spec = FigureSpec(name="f", metric="amp_scale")
+    drawn = draw(collect([study], tmp_path, now=NOW), study, spec)
+    assert "No AMP loss scale was logged for: whole." in drawn.caption
+    text = PdfReader(io.BytesIO(drawn.files["pdf"])).pages[0].extract_text()
+    assert "half" in text and "absent (0/1)" in text and "whole" not in text
+
+
+def test_names_stand_in_the_order_in_which_curves_end(exploding):
+    study, collected = exploding
+    curves = curve_set(collected, study, FigureSpec(name="f"))
+    assert [curve.variant for curve in curves.by_end()] == ["bad", "fine"]
 
 
 def test_panels_and_sweeps_are_drawn(hard, tmp_path):

@@ -1,0 +1,99 @@
+"""Variants are told apart by everybody, without colours too, and where curves lie on each other."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from planted import NOW, falling, plant, planted_study
+
+from ablations.spec import FigureSpec
+from analysis.collect import collect
+from analysis.curvedata import curve_set
+from analysis.curveline import places
+from analysis.palette import BASELINE, COLOURS, palette
+
+# Machado, Oliveira and Fernandes 2009, severity 1: linear sRGB as people with the dichromacy see it.
+VISION = {
+    "trichromat": np.eye(3),
+    "protanope": np.array(
+        [
+            [0.152286, 1.052583, -0.204868],
+            [0.114503, 0.786281, 0.099216],
+            [-0.003882, -0.048116, 1.051998],
+        ]
+    ),
+    "deuteranope": np.array(
+        [
+            [0.367322, 0.860646, -0.227968],
+            [0.280085, 0.672501, 0.047413],
+            [-0.011820, 0.042940, 0.968881],
+        ]
+    ),
+    "tritanope": np.array(
+        [
+            [1.255528, -0.076749, -0.178779],
+            [-0.078411, 0.930809, 0.147602],
+            [0.004733, 0.691367, 0.303900],
+        ]
+    ),
+}
+XYZ = np.array(
+    [
+        [0.4124564, 0.3575761, 0.1804375],
+        [0.2126729, 0.7151522, 0.0721750],
+        [0.0193339, 0.1191920, 0.9503041],
+    ]
+)
+
+
+def lab(colour: str, vision: str) -> np.ndarray:
+    """CIELAB of an sRGB colour as somebody sees it."""
+    srgb = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)]) / 255
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+    x, y, z = XYZ @ np.clip(VISION[vision] @ linear, 0, 1) / (0.95047, 1.0, 1.08883)
+    x, y, z = (np.cbrt(v) if v > 0.008856 else 7.787 * v + 16 / 116 for v in (x, y, z))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("vision", VISION)
+def test_any_two_colours_are_apart_for_everybody(vision):
+    seen = [lab(colour, vision) for colour in (BASELINE, *COLOURS)]
+    distances = [np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)]
+    assert min(distances) > 15  # two greens of an earlier palette: 6
+
+
+@pytest.mark.parametrize("count", [14, 30])
+def test_variants_differ_without_colours_too(count):
+    styles = palette(planted_study("s", [f"v{i}" for i in range(count)])).values()
+    assert len({(s.marker, s.fill) for s in styles}) == count
+    assert len({(s.colour, s.dashes) for s in styles}) == count
+
+
+def test_variants_that_a_figure_compares_take_colours_first():
+    names = [f"v{i}" for i in range(14)]
+    figure = FigureSpec(name="f", variants=("v0", *names[8:]))
+    styles = palette(planted_study("s", names, figures=(figure,)))
+    compared = [styles[name] for name in names[8:]]
+    assert len({s.colour for s in compared}) == 6 and {s.dashes for s in compared} == {None}
+    assert styles["v0"].colour == BASELINE
+
+
+def test_a_pinned_colour_is_nobody_elses():
+    pinned = {"a": {}, "b": {"color": COLOURS[0].lower()}, **{f"v{i}": {} for i in range(6)}}
+    colours = [s.colour.upper() for s in palette(planted_study("s", pinned)).values()]
+    assert len(set(colours)) == len(colours)
+
+
+@pytest.mark.parametrize("epochs", [1, 4, 40])
+def test_markers_of_curves_that_lie_on_each_other_take_turns(tmp_path, epochs):
+    study = planted_study("same", ["a", "b", "c"], seeds=(0, 1))
+    for variant, seed in itertools.product(study.variants, study.seeds):
+        plant(tmp_path, study, variant, seed, scores={"mAP": [0.5] * epochs}, loss=falling)
+    curves = curve_set(collect([study], tmp_path, now=NOW), study, FigureSpec(name="f"))
+    found = places(curves)
+    marked = np.concatenate([found[name] for name in study.variants])
+    assert all(len(found[name]) for name in study.variants)
+    assert len(np.unique(marked)) == len(marked)
+    assert curves.coinciding(log=False) == [["a", "b", "c"]]
