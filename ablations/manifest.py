@@ -78,6 +78,8 @@ class _About(Frozen):
         return value
 
 
+# Tables that analysis makes for every study, as STUDY-NAME.
+MADE_FOR_EVERY_STUDY = ("variants", "compute", "audit")
 _SECTIONS = ("overrides", "variants", "grid", "resources", "metrics", "tables", "figures", "reported")
 _KEYS = frozenset([*_Header.model_fields, *_SECTIONS])
 
@@ -147,6 +149,8 @@ class _Reader:
         metrics = self._metrics()
         tables = self._entries("tables", TableSpec)
         figures = self._entries("figures", FigureSpec)
+        self._check_files("tables", header.get("study") or "", tables)
+        self._check_files("figures", header.get("study") or "", figures)
         reported, csv_digest = read_reported(self.mistakes, self.source, self.tree.get("reported"))
         check_references(
             self.mistakes, self.source, resolver.task, names, metrics, tables, figures, reported
@@ -241,10 +245,27 @@ class _Reader:
             if not is_safe(entry.name):
                 text = f"'{entry.name}' names a file: letters, digits and _ . - only"
                 self.mistakes.add(self.source, (key, i, "name"), text)
-            if any(entry.name.casefold() == other.name.casefold() for _, other in entries):
-                self.mistakes.add(self.source, (key, i, "name"), f"'{entry.name}' is used twice")
             entries.append(((key, i), entry))
         return entries
+
+    def _check_files(self, key: str, study: str, entries: list[tuple[KeyPath, Any]]) -> None:
+        """Tables (or figures) are files of their own: STUDY-NAME, or NAME where it says the study."""
+        made = MADE_FOR_EVERY_STUDY if key == "tables" else ()
+        files: dict[str, str] = {}
+        for path, entry in entries:
+            name = entry.name
+            file = (name if name.startswith(study) else f"{study}-{name}").casefold()
+            text = None
+            if file in [f"{study}-{word}".casefold() for word in made]:
+                text = f"'{name}' is made for every study by itself: give this table another name"
+            elif file in files:
+                same = files[file].casefold() == name.casefold()
+                text = f"'{name}' is used twice"
+                if not same:
+                    text = f"'{name}' would share files with '{files[file]}'"
+            if text is not None:
+                self.mistakes.add(self.source, (*path, "name"), text)
+            files.setdefault(file, name)
 
     # -- variants -------------------------------------------------------------------------------
 

@@ -391,3 +391,21 @@ def test_what_a_terminal_would_obey_is_printed_as_escapes(load: Load) -> None:
     )
     assert all(line.isprintable() for line in found), found
     assert any(r"\x1b[2Jtopk" in line for line in found)
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        ("tables: [{name: main}, {name: small-main}]\n", "'small-main' would share files with 'main'"),
+        ("tables: [{name: Compute}]\n", "'Compute' is made for every study"),
+        ("tables: [{name: small-variants}]\n", "'small-variants' is made for every study"),
+        ("figures: [{name: a}, {name: a}]\n", "'a' is used twice"),
+    ],
+)
+def test_tables_whose_files_would_be_one_are_refused(load: Load, extra: str, says: str) -> None:
+    assert says in only(load, HEAD + extra + VARIANTS)
+
+
+def test_a_table_and_a_figure_may_have_one_name(load: Load) -> None:
+    study = load(HEAD + "tables: [{name: main}]\nfigures: [{name: main}, {name: compute}]\n" + VARIANTS)
+    assert study.tables[0].name == study.figures[0].name == "main"
