@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ablations import claims, records, slurm
+from ablations.queue_cache import Scheduler
 from ablations.status import RunStatus
 from ablations.submissions import submission
 from sdtps.errors import SubmissionError
@@ -38,7 +39,10 @@ def cancel(statuses: Sequence[RunStatus], runs_dir: Path) -> list[RunStatus]:
             elements[status.job_id] = (folder, claim.submission)
     elements = {job: of for job, of in elements.items() if not _others_need_it(*of)}
     problems: list[str] = []
-    if not slurm.cancel(list(elements), say=problems.append):
+    done = slurm.cancel(list(elements), say=problems.append)
+    if elements:
+        Scheduler(runs_dir).expire()
+    if not done:
         raise SubmissionError("scancel failed; try again:\n  " + "\n  ".join(problems))
     return active
 

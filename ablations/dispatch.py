@@ -24,6 +24,7 @@ from ablations import batch, claims, repair, slurm, snapshot
 from ablations.chunks import Chunk, chunks, halves
 from ablations.claims import Claim
 from ablations.counted import counted
+from ablations.queue_cache import Scheduler
 from ablations.queue_item import QueueItem
 from ablations.spec import Resources
 from ablations.status import RunStatus, run_states
@@ -185,6 +186,7 @@ class _Order:
         self.report.sbatch_calls += 1
         job = _ask(held, chunk.resources)
         held.submission.write_receipt(job)
+        Scheduler(self.runs_dir).expire()
         self.report.jobs.append(job)
         self.report.submitted += held.folders
         return job

@@ -59,23 +59,37 @@ class Scheduler:
     def __init__(self, runs_dir: Path, refresh_s: float = REFRESH_SECONDS) -> None:
         self.refresh_s = refresh_s
         self._file = Path(runs_dir) / f".squeue-{os.getuid()}.json"
+        self._expired_file = self._file.with_suffix(".expired")
         self._no_sacct_until = 0.0
         self._asked: dict[str, float] = {}
         self._accounted: dict[str, JobInfo] = {}
 
+    def expire(self) -> None:
+        """Something was asked of the scheduler: answers from before are not to be taken any more.
+
+        A file of its own says so: an answer that somebody else is just waiting for is one from before.
+        """
+        with contextlib.suppress(OSError):
+            self._expired_file.touch()
+            os.utime(self._expired_file, (time.time(), time.time()))  # not the file server's clock
+
+    def _is_fresh(self, snapshot: Snapshot) -> bool:
+        try:
+            expired = self._expired_file.stat().st_mtime
+        except OSError:
+            expired = 0.0
+        return time.time() - snapshot.time < self.refresh_s and snapshot.time > expired
+
     def queue(self) -> Snapshot:
-        """The newest answer, asked for again only when it is older than `refresh_s`."""
-        now = time.time()
+        """The newest answer, asked for again only when it is older than `refresh_s`, or expired."""
         cached = self._read()
-        if now - cached.time < self.refresh_s:
+        if self._is_fresh(cached):
             return cached
         with self._lock() as alone:
             if not alone:  # somebody is asking at this moment
                 return self._read()
             cached = self._read()
-            if now - cached.time < self.refresh_s:
-                return cached
-            return self._refresh(cached)
+            return cached if self._is_fresh(cached) else self._refresh(cached)
 
     def accounting(self, jobs: set[str]) -> dict[str, JobInfo]:
         """What sacct knows of these array ids; nothing where there is no accounting."""

@@ -171,6 +171,37 @@ def test_an_exit_of_0_without_a_result_is_left_to_the_scheduler(queued: Queued) 
     assert (queued.look().state, queued.look().kind) == ("failed", "node")
 
 
+def test_a_cancelled_run_is_told_at_once_whatever_was_cached(tmp_path: Path, fakes: Fakes) -> None:
+    queued = Queued(tmp_path, fakes, count=2)
+    queued.scheduler = Scheduler(queued.runs)
+    assert queued.look().state == "queued"
+    control.cancel([queued.look()], queued.runs)
+    fakes.set("1_1", state="RUNNING")
+    assert queued.look().state == "cancelled"
+    before = len(fakes.calls("squeue"))
+    assert queued.look(1).state == "running"
+    assert len(fakes.calls("squeue")) == before  # the new answer is shared again
+
+
+def test_an_answer_that_was_on_its_way_when_a_run_was_cancelled_is_not_kept(
+    queued: Queued, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = slurm.squeue
+
+    def squeue() -> dict[str, slurm.JobInfo]:
+        found = ask()
+        monkeypatch.setattr(slurm, "squeue", ask)
+        control.cancel([status], queued.runs)
+        return found
+
+    queued.scheduler = Scheduler(queued.runs)
+    status = queued.look()
+    queued.scheduler.expire()
+    monkeypatch.setattr(slurm, "squeue", squeue)
+    assert queued.look().state == "queued"
+    assert queued.look().state == "cancelled"
+
+
 def test_cancelling_nothing_asks_the_scheduler_nothing(tmp_path: Path, fakes: Fakes) -> None:
     queued = Queued(tmp_path, fakes)
     queued.fakes.set("1_0", state="TIMEOUT")
