@@ -38,7 +38,7 @@ def status(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(statusview.as_json(study, statuses, runs_dir), indent=2))
     else:
-        print("\n".join(statusview.lines(study, statuses, runs_dir)))
+        print("\n".join(statusview.lines(study, statuses, runs_dir, front.again(arguments))))
     return statusview.exit_code(statuses)
 
 
@@ -67,7 +67,7 @@ def retry(arguments: argparse.Namespace) -> int:
     if not words and not named:
         raise RunError(
             "retry what? Name runs, or give --failed, --diverged, --cancelled or --stale "
-            f"(see: python -m ablations status {arguments.study})"
+            f"(see: {front.again(arguments).control('status')})"
         )
     arguments.retry = words
     return front.submit(arguments, named, only_again=True)
@@ -185,7 +185,7 @@ def parser() -> argparse.ArgumentParser:
     block = command(logs, "the logs of one run")
     block.add_argument("run", help="its folder, or enough of its name")
     block.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
-    block.add_argument("--runs-dir", type=Path, default=front.ROOT / "runs")
+    block.add_argument("--runs-dir", type=Path, default=front.RUNS)
 
     block = command(retry, "submit again what failed, diverged, was cancelled or is stale")
     add_study_arguments(block)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ablations import canary
 from ablations.counted import counted
+from ablations.hints import Again
 from ablations.manifest import load_study
 from ablations.plan import RETRY_WORDS, Action, Plan, make_plan
 from ablations.runnames import filtered
@@ -24,6 +25,7 @@ from ablations.study import Study
 from sdtps.errors import SdtpsError, SubmissionError, visible, visible_lines
 
 ROOT = Path(__file__).resolve().parents[1]
+RUNS = ROOT / "runs"
 DATA_ROOT = "SDTPS_DATA_ROOT"
 
 
@@ -50,12 +52,17 @@ def guarded(handler: Callable[[argparse.Namespace], int], arguments: argparse.Na
 def add_study_arguments(parser: argparse.ArgumentParser) -> None:
     """What every command about a study takes."""
     parser.add_argument("study", type=Path, metavar="STUDY.yaml")
-    parser.add_argument("--runs-dir", type=Path, default=ROOT / "runs", help="the run store [runs/]")
+    parser.add_argument("--runs-dir", type=Path, default=RUNS, help="the run store [runs/]")
     parser.add_argument(
         "--variant", nargs="+", action="extend", default=[], help="only these; patterns such as 'tau*'"
     )
     parser.add_argument("--seed", nargs="+", action="extend", type=int, default=[], help="only these")
     parser.add_argument("--json", action="store_true", help="for scripts, on standard output")
+
+
+def again(arguments: argparse.Namespace) -> Again:
+    """Commands about the same study and runs as this one."""
+    return Again.of(arguments, RUNS)
 
 
 def positive(text: str) -> int:
@@ -243,7 +250,7 @@ def dispatch(plan: Plan, arguments: argparse.Namespace, executor: str) -> int:
     failed = [folder for folder, how in outcomes.items() if how not in ("completed", "diverged")]
     if failed:
         number = counted(len(failed), "run")
-        _say(f"{number} did not complete: python -m ablations status {plan.study.path}")
+        _say(f"{number} did not complete: {again(arguments).control('status')}")
     return 1 if failed else 0
 
 

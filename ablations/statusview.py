@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from ablations.counted import counted as number
+from ablations.hints import Again
 from ablations.plan import ACTIVE
 from ablations.status import RunStatus
 from ablations.study import Study
-from sdtps.errors import visible
+from sdtps.errors import ConfigError, visible
+from sdtps.runfolder import RunFolder
 
 ORDER = (
     *("completed", "running", "requeued", "queued", "planned", "interrupted"),
@@ -52,12 +54,12 @@ def counted(statuses: Sequence[RunStatus]) -> str:
     return ", ".join(f"{n} {state}" for state, n in numbers.items() if n) or "no runs"
 
 
-def lines(study: Study, statuses: Sequence[RunStatus], runs_dir: Path) -> Iterator[str]:
+def lines(study: Study, statuses: Sequence[RunStatus], runs_dir: Path, again: Again) -> Iterator[str]:
     """One line a variant, then what went wrong with its last log lines, for a terminal."""
-    return map(visible, _lines(study, statuses, runs_dir))
+    return map(visible, _lines(study, statuses, runs_dir, again))
 
 
-def _lines(study: Study, statuses: Sequence[RunStatus], runs_dir: Path) -> Iterator[str]:
+def _lines(study: Study, statuses: Sequence[RunStatus], runs_dir: Path, again: Again) -> Iterator[str]:
     yield f"{study.name}: {number(len(statuses), 'run')}: {counted(statuses)}"
     by_variant: dict[str, list[RunStatus]] = {}
     for status in statuses:
@@ -80,13 +82,25 @@ def _lines(study: Study, statuses: Sequence[RunStatus], runs_dir: Path) -> Itera
     if len(ended) > _LISTED:
         yield ""
         yield f"and {len(ended) - _LISTED} more (see --json)"
+    root = _data_root(ended, runs_dir)
     retry = sorted({s.state for s in ended} - {"interrupted"})
     if len(ended) > sum(s.state in retry for s in ended):
         yield ""
-        yield f"Go on with what was interrupted: python submit.py {study.path}"
+        yield f"Go on with what was interrupted: {again.submit(data_root=root)}"
     if retry:
         yield ""
-        yield f"Run them again: python submit.py {study.path} --retry {' '.join(retry)}"
+        yield f"Run them again: {again.submit('--retry', *retry, data_root=root)}"
+
+
+def _data_root(ended: Sequence[RunStatus], runs_dir: Path) -> str | None:
+    """The data root these runs were submitted with, where neither the study nor the shell says it."""
+    for status in ended:
+        if status.run.config.data.root is None and status.run.config.data.generate is None:
+            try:
+                return RunFolder(status.run.folder(runs_dir)).config().data.root
+            except ConfigError:
+                continue
+    return None
 
 
 def as_json(study: Study, statuses: Sequence[RunStatus], runs_dir: Path) -> dict[str, Any]:

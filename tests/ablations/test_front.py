@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import ablations.__main__ as control
+import submit
 from ablations import front
 from ablations.manifest import load_study
 from ablations.study import RunSpec
@@ -241,7 +243,7 @@ def test_status_says_what_failed_and_its_exit_code_says_the_rest(
     out = capsys.readouterr().out
     assert "5 completed, 1 failed" in out
     assert "bad" in out and "ValueError: x" in out
-    assert f"python submit.py {manifest} --retry failed" in out
+    assert f"python submit.py {manifest} --retry failed --runs-dir {tmp_path}\n" in out
     shutil.rmtree(runs[5].folder(tmp_path))
     complete(runs[5], tmp_path)
     assert call(*words) == 0
@@ -330,6 +332,32 @@ def test_logs_of_a_run_are_found_by_part_of_its_name(
     assert "epoch 1 done" in capsys.readouterr().out
     assert call("logs", "topk/seed0", "-f", "--runs-dir", tmp_path) == 0
     assert call("logs", "soft", "--runs-dir", tmp_path) == 2
+
+
+def test_every_command_that_is_named_works_on_the_same_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("SDTPS_DATA_ROOT", raising=False)
+    manifest, runs, data = tmp_path / "my study.yaml", tmp_path / "my runs", tmp_path / "data"
+    manifest.write_text(MANIFEST.replace("overrides: {data.generate: {seed: 1}}\n", ""))
+    data.mkdir()
+    for run in load_study(manifest, data_root=data).runs():
+        fail(run, runs, "diverged" if run.variant == "soft" else "failed")
+    words = (manifest, "--runs-dir", runs)
+    assert call("status", *words, "--variant", "so*", "topk", "--seed", 1) == 1
+    [hint] = re.findall("again: python submit.py (.*)", capsys.readouterr().out)
+    sent: list[list[str]] = []
+    monkeypatch.setattr(
+        front, "dispatch", lambda p, *_: sent.append([a.run.name for a in p.submitted]) or 0
+    )
+    assert submit.main([*shlex.split(hint), "--executor", "local", "--no-audit"]) == 0
+    assert [[name.split("-")[0] for name in names] for names in sent] == [
+        ["small/topk/seed1", "small/soft/seed1"]
+    ]
+    assert call("retry", *words, "--seed", 0) == 2
+    [hint] = re.findall(r"see: python -m ablations (.*)\)", capsys.readouterr().err)
+    assert shlex.split(hint) == ["status", *map(str, words), "--seed", "0"]
+    assert call(*shlex.split(hint)) == 1
 
 
 def test_one_of_a_thing_is_not_told_as_several(
