@@ -1,6 +1,6 @@
 """python -m ablations plan|submit|status|watch|logs|retry|cancel|clean|run|bench: steer a study.
 
-`status` exits with 0 (all completed), 1 (some failed, diverged or cancelled), 3 (some still active) or
+`status` exits with 0 (all completed), 1 (some failed, diverged, cancelled or held), 3 (some active) or
 4 (some never submitted or interrupted). Mistakes of yours exit with 2 and no traceback. `cancel` and
 `clean` only show what they would do until --yes is given.
 """
@@ -66,7 +66,7 @@ def retry(arguments: argparse.Namespace) -> int:
     named = tuple(find_run(text, study).name for text in arguments.run)
     if not words and not named:
         raise RunError(
-            "retry what? Name runs, or give --failed, --diverged, --cancelled or --stale "
+            "retry what? Name runs, or give --failed, --diverged, --cancelled, --stale or --held "
             f"(see: {front.again(arguments).control('status')})"
         )
     arguments.retry = words
@@ -79,8 +79,11 @@ def cancel(arguments: argparse.Namespace) -> int:
 
     study, runs_dir = front.read_study(arguments), arguments.runs_dir.resolve()
     active = [s for s in run_states(study.runs(), runs_dir) if s.active]
+    if arguments.held:
+        active = [s for s in active if s.held]
     if not active:
-        print(f"{study.name}: no run is queued or running; nothing to cancel.")
+        what = "held" if arguments.held else "queued or running"
+        print(f"{study.name}: no run is {what}; nothing to cancel.")
         return 0
     for one in active:
         verb = "cancel" if arguments.yes else "would cancel"
@@ -187,7 +190,9 @@ def parser() -> argparse.ArgumentParser:
     block.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
     block.add_argument("--runs-dir", type=Path, default=front.RUNS)
 
-    block = command(retry, "submit again what failed, diverged, was cancelled or is stale")
+    block = command(
+        retry, "submit again what failed, diverged, was cancelled or is stale; release held"
+    )
     add_study_arguments(block)
     block.add_argument("run", nargs="*", help="VARIANT/seedK, or enough of the name")
     for word in front.RETRY_WORDS:
@@ -196,6 +201,7 @@ def parser() -> argparse.ArgumentParser:
 
     block = command(cancel, "cancel what is queued or running")
     add_study_arguments(block)
+    block.add_argument("--held", action="store_true", help="only what the scheduler holds")
     block.add_argument("--yes", action="store_true", help="do it")
 
     block = command(clean, "delete run folders")

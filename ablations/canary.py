@@ -58,12 +58,13 @@ def wait(
         states: gives the canaries' states now, in order.
 
     Raises:
-        SubmissionError: one ended before its first step, or diverged in it; its last log lines follow.
+        SubmissionError: one ended before its first step, diverged in it, or is held; its last log
+            lines follow.
     """
     said = -1
     while True:
         now = states()
-        dead = [s for s in now if s.state not in ACTIVE | {"completed"}]
+        dead = [s for s in now if s.held or s.state not in ACTIVE | {"completed"}]
         if dead:
             raise SubmissionError(_report(dead))
         done = sum(

@@ -1,4 +1,4 @@
-"""Ending runs: exactly those that are named, whatever else the user has in the queue."""
+"""Ending runs and letting held ones go: those that are named, whatever else the user has queued."""
 
 from __future__ import annotations
 
@@ -45,6 +45,21 @@ def cancel(statuses: Sequence[RunStatus], runs_dir: Path) -> list[RunStatus]:
     if not done:
         raise SubmissionError("scancel failed; try again:\n  " + "\n  ".join(problems))
     return active
+
+
+def release(statuses: Sequence[RunStatus], runs_dir: Path) -> list[RunStatus]:
+    """Let the held ones among `statuses` start; the others are left alone.
+
+    Raises:
+        SubmissionError: the scheduler did not release some of them; those stay held.
+    """
+    held = [s for s in statuses if s.held and s.job_id]
+    problems = slurm.release(dict.fromkeys(s.job_id for s in held if s.job_id))
+    if held:
+        Scheduler(runs_dir).expire()
+    if problems:
+        raise SubmissionError("scontrol release failed:\n  " + "\n  ".join(problems))
+    return held
 
 
 def _others_need_it(folder: Path, name: str) -> bool:

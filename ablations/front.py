@@ -145,9 +145,13 @@ def submit(
         return 0
     if not arguments.json:
         print("\n".join(plan_lines(plan)))
+    if plan.released:
+        release(plan, arguments)
     if not plan.submitted:
         if arguments.json:
-            print(json.dumps({"jobs": [], "submitted": [], "skipped": {}}, indent=2))
+            released = [a.run.name for a in plan.released]
+            nothing = {"jobs": [], "submitted": [], "skipped": {}, "released": released}
+            print(json.dumps(nothing, indent=2))
         return 0
     check_data_root(study, executor)
     if not arguments.no_audit and (names := new_variants(plan)):
@@ -183,6 +187,26 @@ def new_variants(plan: Plan) -> list[str]:
     seen = {a.run.variant for a in plan.actions if a.state != "planned" or a.start != "new"}
     submitted = {a.run.variant for a in plan.submitted}
     return [name for name in plan.study.variants if name in submitted - seen]
+
+
+def release(plan: Plan, arguments: argparse.Namespace) -> None:
+    """Let held jobs go.
+
+    Raises:
+        SubmissionError: the scheduler does not: its words, and what else can be done.
+    """
+    from ablations import control
+
+    runs = [action.run for action in plan.released]
+    try:
+        done = control.release(run_states(runs, plan.runs_dir), plan.runs_dir)
+    except SubmissionError as error:
+        commands = again(arguments)
+        raise SubmissionError(
+            f"{error}\n  Cancel what stays held and submit it again:\n"
+            f"    {commands.control('cancel', '--held', '--yes')}\n    {commands.retry('--cancelled')}"
+        ) from None
+    _say(f"Released {counted(len(done), 'held run')}.")
 
 
 def check_data_root(study: Study, executor: str) -> None:
@@ -272,7 +296,9 @@ def _send(
     sent = [str(folder.relative_to(plan.runs_dir)) for folder in report.submitted]
     skipped = {str(f.relative_to(plan.runs_dir)): why for f, why in report.skipped.items()}
     if arguments.json:
-        print(json.dumps({"jobs": report.jobs, "submitted": sent, "skipped": skipped}, indent=2))
+        released = [a.run.name for a in plan.released]
+        answer = {"jobs": report.jobs, "submitted": sent, "skipped": skipped, "released": released}
+        print(json.dumps(answer, indent=2))
     else:
         jobs = f" (job {', '.join(report.jobs)})" if report.jobs else ""
         print(f"Submitted {len(sent)} of {counted(len(actions), 'run')}{jobs}.")

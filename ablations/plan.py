@@ -6,7 +6,7 @@ a few old configurations, to say how they differ).
     state                         without --retry        with it
     planned (nothing there)       submit                 submit
     interrupted                   submit                 submit: goes on from its checkpoint
-    queued, running, requeued     skip                   skip
+    queued, running, requeued     skip                   `held`: its held job is released
     completed                     skip                   `stale`: from scratch, where other code made it
     diverged                      skip                   `diverged`: from scratch
     failed: lost, node, killed    submit                 submit: it was not the run's fault
@@ -31,7 +31,7 @@ from sdtps.config.identity import NOT_IN_IDENTITY, flatten
 from sdtps.errors import ConfigError
 from sdtps.runfolder import RunFolder
 
-RETRY_WORDS = ("failed", "diverged", "cancelled", "stale")
+RETRY_WORDS = ("failed", "diverged", "cancelled", "stale", "held")
 ACTIVE = frozenset({"queued", "running", "requeued"})
 # Kinds of failure that say nothing about the run: machine, scheduler or submitter went away under it.
 REPAIRED = frozenset({"lost", "node", "killed", "preempted"})
@@ -51,6 +51,8 @@ class State(Protocol):
     def kind(self) -> str | None: ...
     @property
     def detail(self) -> str: ...
+    @property
+    def held(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Action:
     """What is done with one run, and why."""
 
     run: RunSpec
-    action: Literal["submit", "skip"]
+    action: Literal["submit", "skip", "release"]
     reason: str
     folder: Path
     state: str
@@ -95,6 +97,11 @@ class Plan:
     @property
     def submitted(self) -> list[Action]:
         return [a for a in self.actions if a.action == "submit"]
+
+    @property
+    def released(self) -> list[Action]:
+        """Held runs whose jobs are let go."""
+        return [a for a in self.actions if a.action == "release"]
 
     @property
     def skipped(self) -> list[Action]:
@@ -170,7 +177,7 @@ def make_plan(
 
 def _decide(
     status: State, stale: bool, made_by: str | None, retry: frozenset[str], named: bool
-) -> tuple[str, Literal["submit", "skip"], Start]:
+) -> tuple[str, Literal["submit", "skip", "release"], Start]:
     """(reason, action, start): the table at the top of this file."""
     state = status.state
     word = f"{state} ({status.kind})" if status.kind else state
@@ -181,7 +188,9 @@ def _decide(
     if state == "interrupted":
         return ended, "submit", "resume"
     if state in ACTIVE:
-        return ended, "skip", "resume"
+        if status.held and ("held" in retry or named):
+            return ended, "release", "resume"
+        return f"{ended}{' (--retry held releases it)' * status.held}", "skip", "resume"
     if state == "completed":
         if stale and ("stale" in retry or named):
             return f"made by other code ({made_by}): run again", "submit", "over"

@@ -47,6 +47,7 @@ def _lines(plan: Plan) -> Iterator[str]:
     yield (
         f"{study.name}: {counted(len(study.variants), 'variant')} x {counted(len(study.seeds), 'seed')}"
         f" = {counted(len(runs), 'run')}; {len(plan.submitted)} to submit, {len(plan.skipped)} skipped"
+        f"{f', {len(plan.released)} to release' if plan.released else ''}"
     )
     by_variant: dict[str, list[Action]] = {}
     for action in runs:
@@ -66,7 +67,7 @@ def _lines(plan: Plan) -> Iterator[str]:
 
 
 def _cost_lines(plan: Plan) -> Iterator[str]:
-    if not plan.submitted:
+    if not plan.submitted and not plan.released:
         yield "Nothing to submit."
     classes: dict[str, list[Chunk]] = {}
     for array in plan.arrays:
@@ -107,6 +108,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "runs_dir": str(plan.runs_dir),
         "submit": len(plan.submitted),
         "skip": len(plan.skipped),
+        "release": len(plan.released),
         "runs": [
             {
                 "run": a.run.name,

@@ -1,4 +1,4 @@
-"""What this project asks of SLURM: sbatch, squeue, sacct, scancel, each with its ways to fail.
+"""What this project asks of SLURM: sbatch, squeue, sacct, scancel, scontrol; each has its ways to fail.
 
 An answer is one of three: it worked, it was refused (in the scheduler's own words), or nobody knows.
 """
@@ -33,6 +33,10 @@ ENDED = frozenset(
         *("OUT_OF_MEMORY", "RECONFIG_FAIL", "REVOKED", "TIMEOUT"),
     }
 )
+
+HELD = frozenset({"REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
+# JobHeldAdmin, JobHeldUser, `job requeued in held state`, `launch failed requeued held` ...
+_HELD = re.compile(r"JobHeld|(\b|_)held(\b|_)", re.IGNORECASE)
 
 # After these words of sbatch nobody knows whether the controller took the job.
 _UNCLEAR = re.compile(
@@ -102,6 +106,11 @@ class JobInfo:
     @property
     def waiting(self) -> bool:
         return self.state in WAITING
+
+    @property
+    def held(self) -> bool:
+        """It waits until somebody releases it: its restart failed, or it was held by hand."""
+        return self.waiting and (self.state in HELD or _HELD.search(self.reason) is not None)
 
     @property
     def ended(self) -> bool:
@@ -304,6 +313,18 @@ def cancel(elements: Iterable[str], *, say: Callable[[str], None] = print) -> bo
             say(str(error))
             done = False
     return done
+
+
+def release(elements: Iterable[str]) -> list[str]:
+    """Let held jobs start; what scontrol says of those that it does not release."""
+    ids = [e for e in elements if re.fullmatch(r"\d+(_\d+)?", e)]
+    problems = []
+    for start in range(0, len(ids), 200):
+        try:
+            _ask(["scontrol", "release", ",".join(ids[start : start + 200])])
+        except NoAnswer as error:
+            problems.append(str(error))
+    return problems
 
 
 def _ask(command: list[str]) -> str:

@@ -56,6 +56,7 @@ class RunStatus:
         epoch, progress: of the newest attempt; progress in [0, 1].
         eta: seconds to go, by the run's own estimate.
         log_file: where the newest job's output is.
+        held: queued or requeued, and nothing starts it until somebody releases its job.
     """
 
     run: RunSpec
@@ -69,6 +70,7 @@ class RunStatus:
     attempt: int | None = None
     job_id: str | None = None
     node: str | None = None
+    held: bool = False
 
     @property
     def reason(self) -> str:
@@ -215,18 +217,20 @@ class _Reader:
         where = {"node": job.node or None}
         start, end = found.attempts.last_start, found.attempts.last_end
         newer = start is not None and end is None and start.restart >= job.restarts
-        if job.state in ("PENDING", "CONFIGURING") and newer:
+        if job.state in ("PENDING", "CONFIGURING") and newer and not job.held:
             # It has begun since the scheduler was asked: answers are some seconds old.
             return found.as_state("running", None, _silence(found))
         if job.waiting:
             if found.claim.cancelled and found.submission.runs_per_job > 1:
                 return found.as_state("cancelled")  # its job waits for the sake of other runs
+            why = job.reason or job.state
+            waits = f"held ({why}): nothing starts it until it is released" if job.held else ""
             if found.began or job.restarts:
                 again = max(job.restarts, len(found.attempts.starts))
-                why = f"waits to start again ({job.reason or job.state})"
+                waits = waits or f"waits to start again ({why})"
                 attempt = found.status.get("attempt") or again
-                return found.as_state("requeued", None, why, attempt=attempt + 1)
-            return found.as_state("queued", None, job.reason)
+                return found.as_state("requeued", None, waits, attempt=attempt + 1, held=job.held)
+            return found.as_state("queued", None, waits or job.reason, held=job.held)
         if not job.ended:
             return found.as_state("running", None, _silence(found), **where)
         if job.state == "PREEMPTED":

@@ -26,21 +26,23 @@ COMPLETE, ENDED_BADLY, ACTIVE_RUNS, NOT_SUBMITTED = 0, 1, 3, 4
 
 
 def exit_code(statuses: Sequence[RunStatus]) -> int:
-    """0 all completed; 1 some failed, diverged or cancelled; 3 some active; 4 some to be submitted.
+    """0 all completed; 1 some failed, diverged, cancelled or held; 3 some active; 4 some to submit.
 
     Active wins over everything (wait and ask again), then failure, then what was never submitted or
-    was interrupted.
+    was interrupted. A held run is not waited for: it needs somebody.
     """
-    states = {s.state for s in statuses}
+    states = {s.state for s in statuses if not s.held}
     if states & ACTIVE:
         return ACTIVE_RUNS
-    if states & {"failed", "diverged", "cancelled"}:
+    if states & {"failed", "diverged", "cancelled"} or any(s.held for s in statuses):
         return ENDED_BADLY
     return NOT_SUBMITTED if states & {"planned", "interrupted"} else COMPLETE
 
 
 def word(status: RunStatus) -> str:
-    """`failed (oom)`, `requeued (attempt 2)`, `running 40 %`."""
+    """`failed (oom)`, `requeued (attempt 2)`, `requeued (held)`, `running 40 %`."""
+    if status.held:
+        return f"{status.state} (held)"
     if status.state == "requeued" and status.attempt:
         return f"requeued (attempt {status.attempt})"
     if status.state == "running" and status.progress is not None:
@@ -71,17 +73,23 @@ def _lines(study: Study, statuses: Sequence[RunStatus], runs_dir: Path, again: A
         else:
             seeds = ", ".join(f"seed {s.run.seed} {word(s)}" for s in group)
             yield f"  {name:<{width}}  {seeds}"
-    ended = [s for s in statuses if s.state in ("failed", "diverged", "cancelled", "interrupted")]
-    for status in ended[:_LISTED]:
+    bad = ("failed", "diverged", "cancelled", "interrupted")
+    ended = [s for s in statuses if s.state in bad]
+    held = [s for s in statuses if s.held]
+    stopped = [*ended, *held]
+    for status in stopped[:_LISTED]:
         yield ""
         yield f"{status.run.name}: {word(status)}{': ' + status.detail if status.detail else ''}"
         if status.log_tail:
             yield from (f"    {text}" for text in status.log_tail.splitlines()[-_LOG_LINES:])
         if status.log_file:
             yield f"  Log: {status.log_file}"
-    if len(ended) > _LISTED:
+    if len(stopped) > _LISTED:
         yield ""
-        yield f"and {len(ended) - _LISTED} more (see --json)"
+        yield f"and {len(stopped) - _LISTED} more (see --json)"
+    if held:
+        yield ""
+        yield f"Release what is held: {again.retry('--held')}"
     root = _data_root(ended, runs_dir)
     retry = sorted({s.state for s in ended} - {"interrupted"})
     if len(ended) > sum(s.state in retry for s in ended):
@@ -123,6 +131,7 @@ def as_json(study: Study, statuses: Sequence[RunStatus], runs_dir: Path) -> dict
                 "progress": s.progress,
                 "job_id": s.job_id,
                 "node": s.node,
+                "held": s.held,
                 "log_file": None if s.log_file is None else str(s.log_file),
             }
             for s in statuses

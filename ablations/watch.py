@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from ablations.curve import LossCurve
-from ablations.plan import ACTIVE
 from ablations.status import RunStatus, run_states
 from ablations.statusview import counted, word
 from ablations.study import Study
@@ -105,7 +104,7 @@ def metric(study: Study, curve: LossCurve) -> str:
 
 
 def watch(study: Study, runs_dir: Path, *, once: bool = False, console: Console | None = None) -> int:
-    """Show the table until nothing is active any more (or Ctrl-C). Reads only."""
+    """Show the table until nothing goes on by itself any more (or Ctrl-C). Reads only."""
     console = console or Console()
     curves = Curves(runs_dir)
     statuses = run_states(study.runs(), runs_dir)
@@ -115,7 +114,7 @@ def watch(study: Study, runs_dir: Path, *, once: bool = False, console: Console 
         return 0
     try:
         with Live(table(study, statuses, curves, rows), console=console, auto_refresh=False) as live:
-            while any(s.state in ACTIVE for s in statuses):
+            while any(s.active and not s.held for s in statuses):
                 time.sleep(REFRESH_SECONDS)
                 statuses = run_states(study.runs(), runs_dir)
                 rows = max(5, console.height - 5)

@@ -32,6 +32,7 @@ class State:
     state: str
     detail: str = ""
     kind: str | None = None
+    held: bool = False
 
 
 @pytest.fixture

@@ -185,3 +185,18 @@ def test_a_run_that_may_not_be_requeued_fails_at_its_time_limit(slurm: Cluster, 
     dispatch.submit(study, study.runs(), look.runs, entry=standin.ENTRY)
     found = look.wait(lambda s: not s["polite"].active, 150)
     assert (found["polite"].state, found["polite"].kind) == ("failed", "timeout")
+
+
+def test_a_run_that_the_scheduler_holds_is_told_and_released(slurm: Cluster, tmp_path: Path) -> None:
+    study = plant.study(tmp_path, ["polite"])
+    look = Look(study, tmp_path / "runs")
+    dispatch.submit(study, study.runs(), look.runs, entry=standin.ENTRY)
+    look.wait(lambda found: found["polite"].state == "running", 60)
+    job = look()["polite"].job_id
+    assert job is not None
+    slurm.run("scontrol", "requeuehold", job)
+    found = look.wait(lambda found: found["polite"].held, 60)["polite"]
+    assert found.state == "requeued" and "held" in found.detail
+    control.release([found], look.runs)
+    slurm.start_now(job)
+    look.wait(lambda found: found["polite"].state == "completed", 120)

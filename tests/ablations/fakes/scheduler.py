@@ -69,6 +69,10 @@ def _act(file: Path, command: str, arguments: list[str], script: Path | None) ->
         return "", "Slurm accounting storage is disabled\n", 1
     if command == "scontrol" and arguments[:1] == ["show"]:
         return "MaxArraySize            = 1001\n", "", 0
+    if command == "scontrol" and arguments[:1] == ["release"]:
+        for element in arguments[1].split(","):
+            queue["jobs"].setdefault(element, {}).update(state="PENDING", reason="None")
+        file.write_text(json.dumps(queue))
     if command == "scancel":
         for element in arguments:
             queue["jobs"].setdefault(element, {})["state"] = "CANCELLED"
