@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
+from ablations import texlabel
 from ablations.grid import expand
 from ablations.mistakes import Mistakes, Source
 from ablations.references import check_references, read_reported
@@ -292,6 +293,7 @@ class _Reader:
             path = ("grid", i) if isinstance(grids, list) else ("grid",)
             points, places = expand(self.mistakes, self.source, path, grid)
             for point in points:
+                self._check_tex((*path, "label_tex"), point.label_tex)
                 about = _About(label=point.label or None, label_tex=point.label_tex or None)
                 drafts.append(_Draft(point.name, path, about, point.overrides, places))
         if not drafts and "variants" not in self.tree and grids is None:
@@ -308,10 +310,16 @@ class _Reader:
             self.mistakes.add(self.source, (*path, key), text)
             del about[key]
         checked = self.mistakes.check(self.source, path, _About, about)
+        if checked is not None:
+            self._check_tex((*path, "label_tex"), checked.label_tex)
         overrides = {k: v for k, v in value.items() if "." in k}
         places = {k: (*path, k) for k in overrides}
         broken = self.mistakes.noted > before
         return _Draft(name, path, checked or _About(), overrides, places, broken)
+
+    def _check_tex(self, path: KeyPath, text: str | None) -> None:
+        for fault in texlabel.faults(text or ""):
+            self.mistakes.add(self.source, path, f"{shown(text)}: {fault}")
 
     def _variants(self, drafts: list[_Draft], resolver: Resolver, shared: Resources) -> list[Variant]:
         variants = []

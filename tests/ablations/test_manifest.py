@@ -409,3 +409,11 @@ def test_tables_whose_files_would_be_one_are_refused(load: Load, extra: str, say
 def test_a_table_and_a_figure_may_have_one_name(load: Load) -> None:
     study = load(HEAD + "tables: [{name: main}]\nfigures: [{name: main}, {name: compute}]\n" + VARIANTS)
     assert study.tables[0].name == study.figures[0].name == "main"
+
+
+def test_a_label_that_latex_would_stumble_over_is_told_with_its_line(load: Load) -> None:
+    found = only(load, f"{HEAD}{VARIANTS}  x: {{optim.lr: 1, label_tex: 'lr $10^-3'}}\n")
+    assert found.startswith("10: variants.x.label_tex: 'lr $10^-3': '$' without its partner")
+    grid = "grid: {label_tex: 'mask {mask}', product: {sdtps.mask: [log, subtract_1e10]}}\n"
+    found = only(load, HEAD + grid + VARIANTS)
+    assert r"7: grid.label_tex: 'mask subtract_1e10': '_' outside of mathematics: write \_" in found
