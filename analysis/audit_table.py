@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,12 @@ PARTS = {
     "text_encoder": "Text encoder",
 }
 STATES = {"none": "no path", "zero": "zero", "nonfinite": "not finite"}
+MEANINGS = {
+    "no path": "no gradient can reach the part",
+    "zero": "one reaches it and is exactly zero",
+    "not finite": "infinite or no number",
+    "finite": "finite, where the baseline has none to compare with",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,7 +95,9 @@ def audit_table(document: Mapping[str, Any]) -> Table:
         caption=(
             "Gradient norm of each part at initialisation, on the same batch with the same weights, "
             f"as a multiple of that of {labels[baseline]}.",
+            f"Patch cosine: of the gradient at the patches with that of {labels[baseline]}.",
             "Untrained: share of the parameters that get no gradient.",
+            *_legend(rows),
         ),
         origin=("made by python -m analysis audit",),
     )
@@ -104,10 +112,22 @@ def _gradient(record: Mapping[str, Any] | None) -> Cell:
     return text("finite") if ratio is None else _factor(ratio)
 
 
+def _legend(rows: Sequence[Row]) -> list[str]:
+    """What words and empty cells of these rows mean."""
+    cells = [cell for row in rows for cell in row.cells]
+    found = [
+        f"{word}: {meaning}" for word, meaning in MEANINGS.items() if any(c.text == word for c in cells)
+    ]
+    if EMPTY in cells:
+        found.append("empty: the variant has no such part, or no gradient to compare")
+    return [f"In the cells, {'; '.join(found)}."] if found else []
+
+
 def _factor(value: float) -> Cell:
-    """0.59, 36, 264, or a power of ten."""
+    """0.59, 1.0, 36, 264, or a power of ten: two figures, so that all are printed as exactly."""
     if 0.01 <= value < 999.5:
-        return text(f"{value:.0f}" if value >= 99.5 else f"{value:.2g}")
+        digits = 0 if value >= 9.95 else 1 if value >= 0.995 else 2
+        return text(f"{value:.{digits}f}")
     mantissa, _, exponent = f"{value:.1e}".partition("e")
     power = int(exponent)
     return text(f"{mantissa}e{power}", tex=rf"${mantissa} \times 10^{{{power}}}$")

@@ -23,7 +23,7 @@ from analysis import metricrows
 from analysis.binning import binned, grid
 from analysis.collect import collect
 from analysis.curvedata import CurveSet, SeedCurve, VariantCurve
-from analysis.curves import draw_curve
+from analysis.curveline import draw_curve
 from analysis.figurestyle import saved, styled
 from analysis.outcomes import Outcome, Run
 from analysis.palette import COLOURS, Style
@@ -173,7 +173,7 @@ def _figure(curves: CurveSet) -> Figure:
     picture = _picture()
     axes = picture.subplots()
     for number, curve in enumerate(curves.curves):
-        draw_curve(axes, curve, Style(COLOURS[number]), curves, log=False)
+        draw_curve(axes, curve, Style(COLOURS[number % len(COLOURS)]), curves, log=False)
     return picture
 
 
@@ -182,7 +182,7 @@ def _every_step(step: np.ndarray, values: list[np.ndarray]) -> Figure:
     picture = _picture()
     axes = picture.subplots()
     for number, mine in enumerate(values):
-        colour = COLOURS[number]
+        colour = COLOURS[number % len(COLOURS)]
         axes.fill_between(step, mine.min(axis=0), mine.max(axis=0), color=colour, alpha=0.2)
         for line in mine:
             axes.plot(step, line, color=colour, alpha=0.3, linewidth=0.5)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from analysis import stats
+from analysis import numbers, stats
 from analysis.averaging import Mark
 from analysis.collect import Collected
-from analysis.outcomes import Outcome
+from analysis.outcomes import Epoch, Outcome
 
 if TYPE_CHECKING:
-    from ablations.spec import TableSpec
+    from ablations.spec import MetricSpec, TableSpec
     from ablations.study import Study
+
+CEILING = 0.98
 
 
 def statistic(rows: Sequence[Outcome]) -> str:
@@ -30,7 +32,8 @@ def statistic(rows: Sequence[Outcome]) -> str:
         n = f"the finished ones of {planned.pop()} seeds, k/N where some are not"
     else:
         n = "the finished seeds, k/N where some are not"
-    return f"Mean ± sample standard deviation (ddof 1) over {n}."
+    single = "; a single seed has no spread" if 1 in counts else ""
+    return f"Mean ± sample standard deviation (ddof 1) over {n}{single}."
 
 
 def epochs(spec: TableSpec, collected: Collected, study: Study) -> str:
@@ -40,20 +43,42 @@ def epochs(spec: TableSpec, collected: Collected, study: Study) -> str:
     where = f" on the {' and '.join(splits)} split" if splits else ""
     best = f"best epoch{where}"
     if "test" in splits or "testall" in splits:
-        best += " (chosen on the test split as published, which flatters every row)"
+        best += ", chosen there as published, which flatters every row"
     if spec.epoch == "best":
         return f"All metrics of a run are from its {best}."
     if spec.epoch == "final":
         return "All numbers are from the last epoch."
-    return f"Left: {best}; right: last epoch."
+    return f"Left: {best}. Right: last epoch."
 
 
 def ranking(any_marked: bool) -> str:
     return (
-        "Bold: best; underlined: second best; by printed value, among variants whose seeds all "
-        "finished."
+        "Bold: best; underlined: second best; by printed value, not by a test, among variants whose "
+        "seeds all finished."
         if any_marked
         else ""
+    )
+
+
+def shading(found: Mapping[str, Outcome], study: Study) -> str:
+    """What the shaded row is."""
+    baseline = found.get(study.baseline)
+    return f"Grey: {baseline.label}, the baseline." if baseline else ""
+
+
+def ceiling(rows: Sequence[Outcome], metrics: Mapping[str, MetricSpec], epochs: Sequence[Epoch]) -> str:
+    """A warning where most rows are so near to 100 % that their order says little."""
+    high = []
+    for name, metric in metrics.items():
+        values = [list(row.values(name, epochs[-1]).values()) for row in rows]
+        near = sum(bool(v) and stats.summary(v).mean >= CEILING for v in values)
+        if metric.unit == "%" and metric.direction == "up" and near > 1 and 2 * near > len(rows):
+            high.append(f"{metric.label or name} in {near} of {len(rows)} rows")
+    if not high:
+        return ""
+    percent = numbers.fixed(100 * CEILING, 0)
+    return (
+        f"At or above {percent} %: {', '.join(high)}; so near to the ceiling, their order says little."
     )
 
 

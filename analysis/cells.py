@@ -66,6 +66,7 @@ def difference_cell(
         numbers.printed_signed(difference.mean, metric),
         spread=half,
         note="*" if adjusted is not None and adjusted < stats.ALPHA else None,
+        signed=True,
         value=difference.mean,
         metric=name,
         runs=tuple(run.where for run in (*row.completed, *baseline.completed)),

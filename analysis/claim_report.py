@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from analysis import commands
 from analysis.claims import Answer, Claim, counts, evaluate, load, studies_named
 from analysis.latex import escape
+from analysis.numbers import counted
 from analysis.verdicts import DECIDED, WORDS
 from sdtps import atomic
 
@@ -46,6 +47,8 @@ def evidence(answer: Answer, shown: int = SHOWN) -> str:
     text = "; ".join(measured[:shown])
     if len(measured) > shown:
         text += f"; {len(measured) - shown} more"
+    if named := sorted({s.study for s in answer.statements if s.study}):
+        text += f" ({'study' if len(named) == 1 else 'studies'} {', '.join(named)})"
     if answer.verdict.why:
         text = f"{answer.verdict.why} ({text})" if text else answer.verdict.why
     return text
@@ -92,7 +95,18 @@ def summary(answers: Sequence[Answer]) -> str:
     found = counts(answers)
     decided = sum(found[w] for w in DECIDED)
     parts = ", ".join(f"{n} {word}" for word, n in found.items() if n)
-    return f"{decided} of {len(answers)} claims decided: {parts}"
+    return f"{decided} of {counted(len(answers), 'claim')} decided: {parts}"
+
+
+def caption(answers: Sequence[Answer]) -> list[str]:
+    """What the ledger's table shows, and what its abbreviations mean."""
+    texts = [evidence(a) for a in answers]
+    sentences = [f"The ledger of claims: {summary(answers)}."]
+    if any(" / " in text for text in texts):
+        sentences.append("Numbers between slashes belong to the seeds of a study, in order.")
+    if any(re.search(r"; \d+ more", text) for text in texts):
+        sentences.append("Where n more are counted, claims.json holds them.")
+    return sentences
 
 
 # -- files --------------------------------------------------------------------------------------
@@ -105,8 +119,8 @@ def as_latex(answers: Sequence[Answer]) -> str:
     for kind, group in _by_kind(answers):
         rows.append(rf"\multicolumn{{4}}{{@{{}}l}}{{\emph{{{escape(KIND_TITLES[kind])}}}}} \\*")
         rows += [
-            f"{a.claim.id} & {escape(a.claim.claim)} ({escape(a.claim.source)}) & "
-            rf"{escape(a.verdict.word)} & {powers(escape(evidence(a)))} \\"
+            f"{a.claim.id} & {prose(a.claim.claim)} ({escape(a.claim.source)}) & "
+            rf"{escape(a.verdict.word)} & {prose(evidence(a))} \\"
             for a in group
         ]
         rows.append(r"\addlinespace")
@@ -117,6 +131,7 @@ def as_latex(answers: Sequence[Answer]) -> str:
             "% Written by analysis/claim_report.py from paper/claims.yaml; every verdict is computed.",
             rf"\begin{{longtable}}{{@{{}}r{column}{{0.37\linewidth}}{column}{{0.11\linewidth}}"
             rf"{column}{{0.40\linewidth}}@{{}}}}",
+            rf"\caption{{{escape(' '.join(caption(answers)))}}}\label{{tab:claims}}\\",
             r"\toprule",
             head,
             r"\midrule",
@@ -132,6 +147,11 @@ def as_latex(answers: Sequence[Answer]) -> str:
             "",
         ]
     )
+
+
+def prose(text: str) -> str:
+    """Text as LaTeX, with powers of ten and real minus signs."""
+    return re.sub(r"(?<![\w.){-])-(?=\d)", r"$-$", powers(escape(text)))
 
 
 def powers(tex: str) -> str:

@@ -126,7 +126,8 @@ def statement(runs: StudyRuns, says: str, expression: Expression, over: str) -> 
     measured = "; ".join(f"{runs.named(call)}: {runs.shown(call, row)}" for call, row in values.items())
 
     def answer(holds: bool | None, why: str = "") -> Statement:
-        return Statement(says, holds, measured, numbers=numbers, runs=folders, why=why)
+        name = runs.study.name
+        return Statement(says, holds, measured, numbers=numbers, runs=folders, why=why, study=name)
 
     if len(seeds) < len(planned):
         absent = [s for s in planned if s not in seeds]

@@ -20,6 +20,7 @@ def command(arguments: argparse.Namespace) -> int:
 
     from analysis.averaging import refuse_to_average
     from analysis.collect import collect, runs_as_json
+    from analysis.numbers import counted
 
     studies, _ = commands.load(arguments)
     collected = collect(studies, arguments.runs_dir)
@@ -34,7 +35,7 @@ def command(arguments: argparse.Namespace) -> int:
         runs = collected.runs_of(study.name)
         metrics = [f"{epoch}/{name}" for name in study.metrics for epoch in ("best", "final")]
         metrics = [name for name in metrics if name in runs.columns]
-        shown = Table(title=f"{study.name}: {len(runs)} run{'s' * (len(runs) != 1)}")
+        shown = Table(title=f"{study.name}: {counted(len(runs), 'run')}")
         for head in ("variant", "seed", "state", "epoch", *metrics, "code", "notes"):
             shown.add_column(head, overflow="fold")
         for run in runs.to_dict("records"):

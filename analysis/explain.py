@@ -240,7 +240,7 @@ def _story(run: dict[str, Any]) -> str:
     if run["state"] != "missing":
         parts += [f"commit {commit}", f"host {run['host'] or 'unknown'}", f"GPU {run['gpu'] or 'none'}"]
     if run["jobs"]:
-        parts.append(f"job{'s' * (len(run['jobs']) > 1)} {', '.join(map(str, run['jobs']))}")
+        parts.append(f"{'job' if len(run['jobs']) == 1 else 'jobs'} {', '.join(map(str, run['jobs']))}")
     return "; ".join(parts)
 
 

@@ -75,8 +75,8 @@ def curves(study: Study, spec: FigureSpec, drawn: CurveSet) -> tuple[str, ...]:
             "it out."
         )
     if drawn.grid.merges:
-        steps = numbers.fixed(drawn.grid.width, 0)
-        sentences.append(f"A point is a bin of {steps} steps; thin lines reach each bin's extremes.")
+        steps = numbers.counted(round(drawn.grid.width), "step")
+        sentences.append(f"A point is a bin of {steps}; thin lines reach each bin's extremes.")
     if spec.smoothing:
         sentences.append(
             f"The thick line is an exponential moving average with weight {spec.smoothing:g}; seeds "

@@ -115,7 +115,7 @@ class Outcome:
 
 
 def _seeds(seeds: Sequence[int]) -> str:
-    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    return f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"
 
 
 def outcomes(collected: Collected, study: Study) -> dict[str, Outcome]:

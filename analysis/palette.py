@@ -49,7 +49,8 @@ def palette(study: Study, others: tuple[str, ...] = ()) -> dict[str, Style]:
     """
     pinned = {name: v.color for name, v in study.variants.items() if v.color}
     taken = {colour.upper() for colour in pinned.values()}
-    free = [pair for pair in zip(COLOURS, MARKERS, strict=True) if pair[0].upper() not in taken]
+    pairs = list(zip(COLOURS, MARKERS, strict=True))
+    free = [pair for pair in pairs if pair[0].upper() not in taken] or pairs
     styles: dict[str, Style] = {}
     number = 0
     for name in dict.fromkeys((*_compared(study), *study.variants, *others)):
@@ -59,8 +60,10 @@ def palette(study: Study, others: tuple[str, ...] = ()) -> dict[str, Style]:
         elif name == study.baseline:
             styles[name] = Style(BASELINE, BASELINE_DASHES)
         else:
-            rounds, index = divmod(number, len(free) or 1)
-            colour, marker = (free or list(zip(COLOURS, MARKERS, strict=True)))[index]
+            rounds, index = divmod(number, len(free))
+            # A round begins one colour later: the last of one and the first of the next, often in one
+            # figure, then are no two blues.
+            colour, marker = free[(index + rounds) % len(free)]
             pattern = rounds % len(DASHES)
             styles[name] = Style(colour, DASHES[pattern], marker, FILLS[pattern])
             number += 1

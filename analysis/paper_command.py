@@ -37,6 +37,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Build. Missing seeds and mixed code stop it before anything is written, unless allowed."""
     from analysis import evidence
     from analysis.collect import collect
+    from analysis.numbers import counted
     from analysis.paperfiles import Options, build
     from analysis.pdf import compile_pdf, complaints
     from analysis.texlint import lint
@@ -81,10 +82,12 @@ def command(arguments: argparse.Namespace) -> int:
             )
         )
     else:
-        word = "study" if len(studies) == 1 else "studies"
+        made = (("table", built.tables), ("figure", built.figures), ("number", built.macros))
         console.print(
-            f"{len(built.tables)} tables, {len(built.figures)} figures, {len(built.macros)} numbers "
-            f"from {len(collected.runs)} runs of {len(studies)} {word}" + (f"; {pdf}" if pdf else "")
+            ", ".join(counted(len(things), noun) for noun, things in made)
+            + f" from {counted(len(collected.runs), 'run')}"
+            + f" of {counted(len(studies), 'study', 'studies')}"
+            + (f"; {pdf}" if pdf else "")
         )
     return 1 if faults else 0
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.claim_report import evidence, powers
+from analysis.claim_report import evidence, prose
+from analysis.claims import counts
 from analysis.latex import escape
 from analysis.render import write_if_changed
 
@@ -15,11 +16,15 @@ if TYPE_CHECKING:
 
 
 def write_numbers(answers: Sequence[Answer], folder: Path) -> Path:
-    r"""claims-numbers.tex: one \claimdef{id}{verdict}{evidence} a line."""
+    r"""claims-numbers.tex: \claimdef{id}{text}{verdict}{evidence}, \claimcountdef{verdict}{number}."""
     lines = ["% from paper/claims.yaml; made by python -m analysis paper; do not edit"]
     for answer in answers:
-        verdict, shown = escape(answer.verdict.word), powers(escape(evidence(answer)))
-        lines.append(rf"\claimdef{{{answer.claim.id}}}{{{verdict}}}{{{shown}}}%")
+        text, verdict = prose(answer.claim.claim.rstrip(".")), escape(answer.verdict.word)
+        lines.append(
+            rf"\claimdef{{{answer.claim.id}}}{{{text}}}{{{verdict}}}{{{prose(evidence(answer))}}}%"
+        )
+    tally = {"all": len(answers), **counts(answers)}
+    lines += [rf"\claimcountdef{{{word}}}{{{number}}}%" for word, number in tally.items()]
     path = folder / "claims-numbers.tex"
     write_if_changed(path, ("\n".join(lines) + "\n").encode())
     return path

@@ -131,8 +131,17 @@ def _for_template(study: Study) -> dict[str, Any]:
         "notes": study.notes,
         "tables": [Tex(file_name(study, t.name)) for t in study.tables],
         "figures": [Tex(file_name(study, f.name)) for f in study.figures],
+        "nouns": [
+            noun if number == 1 else f"{noun}s"
+            for noun, number in zip(("variant", "seed", "run"), _size(study), strict=True)
+        ],
         "shown": Tex(" ".join(_pointers(study))),
     }
+
+
+def _size(study: Study) -> tuple[int, int, int]:
+    """Variants, seeds and runs of a study."""
+    return len(study.variants), len(study.seeds), len(study.variants) * len(study.seeds)
 
 
 def _pointers(study: Study) -> list[str]:

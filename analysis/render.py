@@ -38,7 +38,7 @@ def to_latex(table: Table) -> str:
         columns=Tex("".join(_column_type(c) for c in table.columns)),
         heads=[Tex(line) for line in _latex_heads(table)],
         body=[Tex(line) for row in table.rows for line in _latex_row(row, table)],
-        notes=Tex(" ".join(latex.escape(s) for s in table.notes)),
+        notes=Tex(" ".join(latex.escape(s) for s in table.shown_notes)),
         long=long,
     )
 
@@ -187,7 +187,7 @@ def to_html(table: Table) -> str:
                 f'<tr class="heading"><th colspan="{width}">{html.escape(row.heading)}</th></tr>'
             )
     caption = html.escape(" ".join(table.caption))
-    notes = f'<p class="notes">{html.escape(" ".join(table.notes))}</p>' if table.notes else ""
+    notes = html.escape(" ".join(table.shown_notes))
     lines = [
         f'<table id="{html.escape(table.name)}" class="results">',
         f"<caption>{caption}</caption>",
@@ -199,7 +199,7 @@ def to_html(table: Table) -> str:
         "</tbody>",
         "</table>",
     ]
-    return "\n".join([*lines, *([notes] if notes else [])]) + "\n"
+    return "\n".join([*lines, *([f'<p class="notes">{notes}</p>'] if notes else [])]) + "\n"
 
 
 def _html_cell(cell: Cell, column: Column) -> str:
@@ -224,7 +224,9 @@ def to_terminal(table: Table) -> RichTable:
     """A table for rich's console."""
     justify = {"l": "left", "c": "center", "r": "right"}
     shown = RichTable(
-        title=rich_escape(table.title), caption=rich_escape(" ".join(table.notes)) or None
+        title=rich_escape(table.title),
+        # The title says what the caption's first sentence does.
+        caption=rich_escape(" ".join((*table.caption[1:], *table.shown_notes))) or None,
     )
     for column in table.columns:
         head = "\n".join(filter(None, (column.group, column.head)))

@@ -112,9 +112,7 @@ def reported_table(
         "Reported numbers keep their printed digits.",
         captions.statistic(used) if used else "",
         captions.epochs(spec.model_copy(update={"epoch": epoch}), collected, study) if used else "",
-        "Δ: ours minus reported, from unrounded values. Match: equal at the reported precision; within "
-        "tolerance: at most the stated difference; within seed spread: inside the 95 % prediction "
-        "interval of one further seed (three or more seeds); inconclusive: too few seeds to say.",
+        _legend(rows),
         *captions.warnings(marks, study.name),
     )
     return Table(
@@ -132,6 +130,24 @@ def reported_table(
         origin=captions.origin(collected, study),
         marks=captions.warnings(marks, study.name),
     )
+
+
+VERDICTS = {
+    "match": "equal at the reported precision",
+    "within tolerance": "at most the stated difference",
+    "within seed spread": "inside the 95 % prediction interval of one further seed",
+    "inconclusive": "too few seeds to say",
+}
+
+
+def _legend(rows: Sequence[Row]) -> str:
+    """What Δ and the verdicts of these rows mean."""
+    cells = [row.cells[-2:] for row in rows if row.cells]
+    said = {word.text for _, word in cells}
+    parts = [f"{word}: {meaning}" for word, meaning in VERDICTS.items() if word in said]
+    if any(difference.kind == "number" for difference, _ in cells):
+        parts.insert(0, "Δ: ours minus reported, from unrounded values")
+    return f"{'; '.join(parts)}." if parts else ""
 
 
 def _row(

@@ -46,6 +46,7 @@ def compute_table(collected: Collected, study: Study, marks: Sequence[Mark] = ()
             "Time is what all attempts held a machine for; not in a result: the part of it in runs "
             "that diverged, failed, or were cut off. Images per second: mean over finished runs; peak "
             "memory: the largest of all runs.",
+            *(["--: not recorded."] if any(c.text == "--" for row in rows for c in row.cells) else []),
             *captions.warnings(marks, study.name),
         ),
         origin=captions.origin(collected, study),

@@ -40,6 +40,7 @@ class Cell:
     runs: tuple[str, ...] = ()
     seeds: tuple[tuple[int, float], ...] = ()
     eligible: bool = False
+    signed: bool = False  # a difference
 
     @property
     def plain(self) -> str:
@@ -107,6 +108,7 @@ class Table:
         name: file name without ending, `STUDY-TABLE`.
         caption: sentences; all but the first come from what was computed.
         notes: sentences in small print below.
+        shading: what a shaded row is; printed by the forms that shade.
         origin: what the table was made from, for its files' headers; no date, no path of a machine.
     """
 
@@ -119,10 +121,17 @@ class Table:
     notes: tuple[str, ...] = ()
     origin: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
+    shading: str = ""
 
     def __post_init__(self) -> None:
         for row in self.rows:
             assert not row.cells or len(row.cells) == len(self.columns), (self.name, row.key)
+
+    @property
+    def shown_notes(self) -> tuple[str, ...]:
+        """The notes of a form that shades rows."""
+        shaded = any(row.shaded for row in self.rows)
+        return (self.shading, *self.notes) if shaded and self.shading else self.notes
 
     def cell(self, row: str, column: str) -> Cell:
         """Raises KeyError with what there is."""
@@ -175,7 +184,7 @@ def as_json(table: Table) -> dict[str, Any]:
         "study": table.study,
         "title": table.title,
         "caption": list(table.caption),
-        "notes": list(table.notes),
+        "notes": list(table.shown_notes),
         "marks": list(table.marks),
         "origin": list(table.origin),
         "columns": [
@@ -186,6 +195,7 @@ def as_json(table: Table) -> dict[str, Any]:
             {
                 "key": row.key,
                 "heading": row.heading,
+                "shaded": row.shaded,
                 "cells": {
                     column.key: {
                         "kind": cell.kind,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from analysis import captions, leakmark, reproduction, resources
+from analysis import captions, leakmark, numbers, reproduction, resources
 from analysis.averaging import Mark
 from analysis.cells import difference_cell, score_cell
 from analysis.collect import Collected
@@ -68,8 +68,9 @@ def table(collected: Collected, study: Study, spec: TableSpec, marks: Sequence[M
         spec.caption or f"{title.rstrip('.')}.",
         captions.statistic(chosen),
         captions.epochs(spec, collected, study),
-        _difference_sentence(differences, chosen),
+        _difference_sentence(differences, rows),
         captions.ranking(marked),
+        captions.ceiling(chosen, metrics, epochs),
         captions.data(collected, study),
         *captions.warnings(marks, study.name),
     )
@@ -87,6 +88,7 @@ def table(collected: Collected, study: Study, spec: TableSpec, marks: Sequence[M
         ),
         origin=captions.origin(collected, study),
         marks=captions.warnings(marks, study.name),
+        shading=captions.shading(found, study),
     )
 
 
@@ -171,14 +173,23 @@ def _metric_cells(
     return cells
 
 
-def _difference_sentence(baseline: Outcome | None, rows: Sequence[Outcome]) -> str:
+def _difference_sentence(baseline: Outcome | None, rows: Sequence[Row]) -> str:
+    """What Δ is, and what stands behind it in this table."""
     if baseline is None:
         return ""
-    tests = len([row for row in rows if row.variant != baseline.variant])
-    return (
-        f"Δ: mean difference to {baseline.label}, paired by seed, from unrounded values, ± half its "
-        f"95 % t interval; *: p < 0.05 in a paired t test, Holm-corrected over {tests} rows."
-    )
+    others = [row for row in rows if row.cells and row.key != baseline.variant]
+    cells = [cell for row in others for cell in row.cells if cell.signed]
+    if not cells:
+        return f"Δ: difference to {baseline.label}, empty where no seed is finished in both."
+    text = f"Δ: mean difference to {baseline.label}, paired by seed, from unrounded values"
+    if any(cell.spread is not None for cell in cells):
+        test = f"paired t test, Holm-corrected over {numbers.counted(len(others), 'row')}"
+        text += ", ± half its 95 % t interval; "
+        starred = any(cell.note == "*" for cell in cells)
+        text += f"*: p < 0.05 in a {test}" if starred else f"none has p < 0.05 in a {test}"
+    if any(not any(cell.signed for cell in row.cells) for row in others):
+        text += "; empty where no seed is finished in both"
+    return f"{text}."
 
 
 # -- settings -----------------------------------------------------------------------------------

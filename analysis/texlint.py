@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from analysis.numbers import counted
+
 # Commands and environments that are not LaTeX's own, with the package that must be loaded.
 NEEDS = {
     "toprule": "booktabs",
@@ -32,7 +34,7 @@ _NO_NUMBER = re.compile(
 )
 # Arguments that LaTeX does not typeset: names of labels, files, macros.
 _NAMES = re.compile(
-    r"\\(?:label|ref|eqref|pageref|cite|bibitem|input|includegraphics|IfFileExists|ifstudy|claimsays"
+    r"\\(?:label|ref|eqref|pageref|cite|bibitem|input|includegraphics|IfFileExists|ifstudy|claimsays|claimcount"
     r"|studyavailable|begin|end|usepackage|hypersetup|definecolor)\*?(?:\[[^\]]*\])?\{[^{}]*\}"
 )
 _MACRO_NAMES = re.compile(r"\\(?:res|ifres|resdef)((?:\{[^{}]*\}){3})")
@@ -211,7 +213,8 @@ def _rows(text: str, name: str) -> list[Fault]:
             filled = content.strip() and not content.strip().startswith(r"\label")
             if filled and cells != columns:
                 line = text.count("\n", 0, position) + 1
-                faults.append(Fault(f"{name}:{line}", f"{cells} cells in a row of {columns} columns"))
+                held = f"{counted(cells, 'cell')} in a row of {counted(columns, 'column')}"
+                faults.append(Fault(f"{name}:{line}", held))
             position += len(row) + 2
     return faults
 

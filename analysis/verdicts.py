@@ -20,8 +20,8 @@ WORDS: tuple[Word, ...] = (*DECIDED, "inconclusive", "not tested")
 class Statement:
     """One consequence of a claim and what was measured.
 
-    holds: None = open; then `why` says the reason, and `needs` is true where data are missing
-    altogether rather than contradictory or incomplete.
+    study: whose runs it was measured on, where it was. holds: None = open; then `why` says the reason,
+    and `needs` is true where data are missing altogether rather than contradictory or incomplete.
     """
 
     says: str
@@ -31,6 +31,7 @@ class Statement:
     runs: tuple[str, ...] = ()
     why: str = ""
     needs: bool = False
+    study: str = ""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.importers.record import ImportedRun, ImportedState, Unread
+from analysis.numbers import counted
 
 # What selects the best evaluation where the log does not say: the first of these that is there.
 SELECTION: Sequence[tuple[str, str]] = (
@@ -179,7 +180,7 @@ class RunBuilder:
         self.rows.append(self._row("event", epoch, max(step - 1, 0), event))
         where = f"line {announced or line}: " if announced or line else ""
         self.notes.append(
-            f"{where}restart at epoch {epoch}; {dropped} rows of the try before superseded"
+            f"{where}restart at epoch {epoch}; {counted(dropped, 'row')} of the try before superseded"
         )
         self.error = ""  # what ended the earlier attempt did not end the run
         if self._traceback_line:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from analysis.importers import autodetect, folder
 from analysis.importers.record import ImportedRun, LogError, percent
+from analysis.numbers import counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     refused = arguments.strict and (unread or complaints)
     for name, members in studies.items():
         folder.label_runs(members)
-        print(f"{name}: {len(members)} runs")
+        print(f"{name}: {counted(len(members), 'run')}")
         for imported in members:
             print(f"  {summary(imported)}")
             for note in imported.notes:
@@ -64,8 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(complaint, file=sys.stderr)
     if refused:
         raise LogError(
-            f"--strict: {unread} lines and {len(complaints)} files could not be read; "
-            "nothing was written"
+            f"--strict: {counted(unread, 'line')} and {counted(len(complaints), 'file')} could not be "
+            "read; nothing was written"
         )
     if not runs:
         raise LogError("nothing was imported")
@@ -77,7 +78,7 @@ def summary(imported: ImportedRun) -> str:
     text = f"{imported.variant} seed {imported.seed}: {imported.state}"
     if imported.reason:
         text += f" ({imported.reason})"
-    text += f", {imported.facts['epochs']} epochs"
+    text += f", {counted(imported.facts['epochs'], 'epoch')}"
     metric = imported.select.split(" ")[0]
     if imported.best and isinstance(value := imported.best.get(metric), float):
         shown = f"{percent(value)} %" if metric in ("mAP", "rank1", "rsum") else f"{value:g}"

@@ -19,6 +19,7 @@ from analysis.importers.columns import canonical, in_per_cent, kind_of
 from analysis.importers.naming import variant_name
 from analysis.importers.record import ImportedRun, LogError, fraction, number
 from analysis.importers.text import clean, decode
+from analysis.numbers import counted
 
 CSV_NAME, JSON_NAME = "csv", "jsonl"
 CSV_LOOKS_FOR = "a first line of column names, and numbers below"
@@ -65,7 +66,7 @@ def read_csv(
         if [c.strip() for c in cells] == header:  # a restarted logger wrote its header again
             builder.notes.append(f"line {line}: the header again")
         elif len(cells) != len(header):
-            reason = f"{len(cells)} cells under {len(header)} columns"
+            reason = f"{counted(len(cells), 'cell')} under {counted(len(header), 'column')}"
             builder.cannot_read(line, ",".join(cells), reason)
         else:
             records.append((line, dict(zip(header, (clean(c).strip() for c in cells), strict=True))))

@@ -18,6 +18,7 @@ import pandas as pd
 from analysis import hints, numbers, tablemodel
 from analysis.averaging import refuse_to_average
 from analysis.collect import Collected
+from analysis.numbers import counted
 from analysis.palette import Style, palette
 from analysis.report import logs, series
 from analysis.runstate import run_of
@@ -95,7 +96,7 @@ def payload(
 def _headline(collected: Collected) -> str:
     runs = collected.runs
     done = int((runs["state"] == "completed").sum())
-    text = f"{done} of {len(runs)} runs completed"
+    text = f"{done} of {counted(len(runs), 'run')} completed"
     if imported := int(runs["imported"].sum()):
         text += f", {imported} imported"
     commits = sorted({str(c)[:10] for c in runs["commit"].dropna()})

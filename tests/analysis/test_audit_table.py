@@ -66,6 +66,21 @@ def test_cells_say_factors_and_states() -> None:
     assert table.cell("topk", "aggregation").kind == "empty"
 
 
+def test_every_factor_has_two_figures_or_more_so_that_prose_can_quote_it() -> None:
+    table = audit_table(document())
+    assert table.cell("topk", "score_mlp").text == "1.0"  # "1.0 times", never "1 times"
+    for value, shown in ((0.7, "0.70"), (1.06, "1.1"), (9.96, "10"), (36.4, "36"), (264.2, "264")):
+        changed = document()
+        changed["gradients"][0]["ratio"] = value
+        assert audit_table(changed).cell("topk", "score_mlp").text == shown
+
+
+def test_words_and_empty_cells_are_explained_where_there_are_any() -> None:
+    caption = " ".join(audit_table(document()).caption)
+    assert "no path: no gradient can reach the part" in caption and "empty: " in caption
+    assert "zero:" not in caption and "not finite:" not in caption
+
+
 def test_latex_is_escaped_and_csv_is_plain() -> None:
     table = audit_table(document())
     assert r"no\_grad \& co" in to_latex(table)

@@ -7,6 +7,7 @@ import io
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 from planted import NOW, WEIRD, hard_study, plant, plant_all, plant_hard, planted_study
@@ -65,12 +66,43 @@ def test_the_caption_says_what_was_computed(hard):
         "Mean ± sample standard deviation (ddof 1)",
         "k/N where some are not",
         "best epoch on the test split",
-        "right: last epoch",
+        "Right: last epoch",
+        "by printed value, not by a test",
         "underlined",
         "The images are generated",
         "22 of 27 planned runs have ended",
     ):
         assert phrase in caption, phrase
+
+
+def test_every_mark_is_explained_and_nothing_else(hard):
+    made = hard[2]
+    main = made["hard-main"]
+    grey = "Grey: none, the baseline."
+    assert any(row.shaded for row in main.rows)
+    assert (
+        grey in render.to_latex(main)
+        and grey in render.to_html(main)
+        and r"\rowcolor" in render.to_latex(main)
+    )
+    assert grey not in render.to_markdown(main)  # which has no grey
+    sweep = replace(main, rows=tuple(replace(row, shaded=False) for row in main.rows))
+    assert grey not in render.to_latex(sweep)
+    loo = " ".join(made["hard-loo"].caption)
+    cells = [cell for row in made["hard-loo"].rows for cell in row.cells]
+    assert ("*: p < 0.05" in loo) == any(cell.note == "*" for cell in cells)
+    assert ("95 % t interval" in loo) == any(cell.signed and cell.spread for cell in cells)
+    assert "empty where no seed is finished in both" in loo
+
+
+def test_scores_at_the_ceiling_are_said_to_say_little(tmp_path):
+    study = planted_study("high", ["a", "b", "c"], seeds=(0, 1))
+    for variant in study.variants:
+        for seed in study.seeds:
+            plant(tmp_path, study, variant, seed, scores={"mAP": [0.99], "rank1": [0.5]})
+    collected = collect([study], tmp_path, now=NOW)
+    caption = " ".join(table(collected, study, study.tables[0]).caption)
+    assert "At or above 98 %: mAP in 3 of 3 rows;" in caption and "Rank-1 in" not in caption
 
 
 def test_the_notes_name_each_seed_that_is_not_in_a_mean(hard):

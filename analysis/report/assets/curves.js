@@ -1,5 +1,7 @@
 // The curves section: one metric of one study, its variants switched on and off.
-const chosen = { kind: "train", metric: "loss", x: "step", log: false, seeds: true, hidden: new Set() };
+// log is null until somebody decides: then it is what the values ask for.
+const chosen = { kind: "train", metric: "loss", x: "step", log: null, seeds: true, hidden: new Set() };
+const WORTH_A_LOG_AXIS = 50; // largest over smallest value, as in the figures
 let curveChart;
 
 const seriesOf = (study, kind, metric) => data.series[`${study}|${kind}|${metric}`] ?? { seeds: [], means: [] };
@@ -50,18 +52,32 @@ function curveData(study) {
   return { lines, marks };
 }
 
+// Whether a linear axis would hide most of what happens.
+function explodes(study) {
+  const values = seriesOf(study.index, chosen.kind, chosen.metric).seeds.flatMap((s) => s.y).filter((v) => v !== null);
+  const least = values.reduce((a, b) => Math.min(a, b), Infinity), most = values.reduce((a, b) => Math.max(a, b), -Infinity);
+  return least > 0 && most / least > WORTH_A_LOG_AXIS;
+}
+
+// Variants that ran and never logged this metric: a bf16 run has no AMP scale.
+function unlogged(study) {
+  const logged = new Set(seriesOf(study.index, chosen.kind, chosen.metric).seeds.map((s) => data.runs[s.run].variant));
+  return study.variants.filter((v, i) => v.completed > 0 && !logged.has(i)).map((v) => v.label);
+}
+
 function drawCurves(study) {
-  const { lines, marks } = curveData(study);
+  const { lines, marks } = curveData(study), absent = unlogged(study), log = chosen.log ?? explodes(study);
+  document.getElementById("log-axis").checked = log;
   const metric = study.metrics.find((m) => m.name === chosen.metric);
   const percent = chosen.kind === "eval" && metric?.unit === "%";
-  curveChart.set({ lines, marks, log: chosen.log, xLabel: chosen.x, yLabel: (metric?.label ?? chosen.metric) + (percent ? " (%)" : ""), format: percent ? (v) => short(v * 100) : short });
+  curveChart.set({ lines, marks, log, xLabel: chosen.x, yLabel: (metric?.label ?? chosen.metric) + (percent ? " (%)" : ""), format: percent ? (v) => short(v * 100) : short });
   curveChart.canvas.setAttribute("aria-label", `${chosen.metric} against ${chosen.x} of ${study.name}: ${lines.filter((l) => !l.silent).map((l) => l.label).join(", ")}`);
-  const spread = lines.flatMap((l) => l.y).filter((v) => v > 0);
-  const most = spread.reduce((a, b) => Math.max(a, b), 0), least = spread.reduce((a, b) => Math.min(a, b), Infinity);
   document.getElementById("curve-note").textContent = [
     lines.some((l) => l.n) ? "Thick: mean over seeds, in linear space; band: least to most over seeds; dotted where fewer seeds than planned are left." : "One line a run.",
-    marks.length ? `× ${marks.length} ${marks.length === 1 ? "run" : "runs"} diverged there: the last finite value.` : "",
-    !chosen.log && most / least > 50 && chosen.kind === "train" ? "Values span more than a factor of 50: try the logarithmic axis." : "",
+    marks.length ? `× ${counted(marks.length, "run")} diverged there: the last finite value.` : "",
+    lines.some((l) => l.run && l.y.includes(null)) ? "A gap: values that were not finite." : "",
+    absent.length ? `${chosen.metric} was not logged by ${absent.join("; ")}.` : "",
+    !log && explodes(study) ? `Values span more than a factor of ${WORTH_A_LOG_AXIS}: try the logarithmic axis.` : "",
     "Curves are thinned for display; every bin keeps its least and greatest value.",
   ].filter(Boolean).join(" ");
 }

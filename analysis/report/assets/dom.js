@@ -22,6 +22,7 @@ function fill(node, ...children) {
 const body = (section) => document.querySelector(`#${section} .body`);
 const say = (text) => { document.getElementById("live").textContent = text; };
 const GLYPHS = { completed: "✓", diverged: "×", failed: "!", cancelled: "−", interrupted: "?", running: "▸", requeued: "↻", queued: "…", missing: "" };
+const counted = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 const STATES = ["completed", "diverged", "failed", "cancelled", "interrupted", "requeued", "running", "queued", "missing"];
 
 function stateBadge(run) {
@@ -32,7 +33,7 @@ function stateBadge(run) {
 function short(value) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
-  if (size !== 0 && (size >= 1e5 || size < 1e-3)) return value.toExponential(2).replace("e+", "e").replace("-", "−");
+  if (size !== 0 && (size >= 1e5 || size < 1e-3)) return value.toExponential(2).replace(/\.?0+e/, "e").replace("e+", "e").replace("-", "−");
   return String(Number(value.toPrecision(5))).replace("-", "−");
 }
 

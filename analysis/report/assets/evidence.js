@@ -15,7 +15,7 @@ function buildClaims() {
   const draw = () => fill(list, data.claims.filter((c) => on.has(c.verdict)).map((c) => el("tr", { "data-claim": c.id },
     el("th", { scope: "row" }, c.id), el("td", {}, c.text, el("div", { class: "small muted" }, c.source)),
     el("td", { class: `verdict ${c.verdict.replaceAll(" ", "_")}` }, c.verdict),
-    el("td", { class: "small" }, c.why, c.runs.length > 0 && el("div", {}, numberButton(`${c.runs.length} runs`, () => openBehind(`Claim ${c.id}`, c.runs.map((i) => data.runs[i]), () => null, c.text), `behind claim ${c.id}`))))));
+    el("td", { class: "small" }, c.why, c.runs.length > 0 && el("div", {}, numberButton(counted(c.runs.length, "run"), () => openBehind(`Claim ${c.id}`, c.runs.map((i) => data.runs[i]), () => null, c.text), `behind claim ${c.id}`))))));
   const chips = verdicts.map((v) => { const chip = el("button", { type: "button", class: "chip", "aria-pressed": "true", on: { click: () => { if (on.has(v)) on.delete(v); else on.add(v); chip.setAttribute("aria-pressed", String(on.has(v))); draw(); } } }, `${v} ${data.claims.filter((c) => c.verdict === v).length}`); return chip; });
   fill(body("claims"), el("div", { class: "card scroll" }, el("div", { class: "row chips" }, chips),
     el("table", {}, el("thead", {}, el("tr", {}, ["Claim", "What it says", "Verdict", "Why"].map((t) => el("th", { scope: "col" }, t)))), list)));

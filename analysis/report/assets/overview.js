@@ -10,7 +10,7 @@ function buildOverview(study) {
     study.marks.map((m) => el("p", { class: "mark" }, m)),
     el("div", { class: "card" },
       el("h3", {}, study.title || study.name), study.notes && el("p", { class: "muted" }, study.notes),
-      el("p", {}, planned ? `${done} of ${planned} planned runs are completed: ${study.variants.length} variants, seeds ${study.seeds.join(", ")}.` : `${done} of ${runs.length} imported runs are complete. Nothing was planned here.`),
+      el("p", {}, planned ? `${done} of ${counted(planned, "planned run")} completed: ${counted(study.variants.length, "variant")}, ${study.seeds.length === 1 ? "seed" : "seeds"} ${study.seeds.join(", ")}.` : `${done} of ${counted(runs.length, "imported run")} complete. Nothing was planned here.`),
       el("div", { class: "bar", role: "img", "aria-label": counts.map(([s, n]) => `${n} ${s}`).join(", ") }, counts.filter(([s]) => s !== "missing").map(([s, n]) => el("i", { class: s, css: { width: `${100 * n / total}%` } }))),
       el("div", { class: "chips" }, counts.map(([s, n]) => el("span", { class: "tag" }, `${n} ${s}`))),
       el("div", { class: "scroll" }, el("table", {},
@@ -39,7 +39,7 @@ function tableHead(t) {
 
 function tableRow(t, row) {
   if (row.heading) return el("tr", {}, el("th", { colspan: String(t.columns.length), scope: "rowgroup" }, row.heading));
-  return el("tr", {}, t.columns.map((c, i) => {
+  return el("tr", { class: row.shaded ? "shaded" : null }, t.columns.map((c, i) => {
     const cell = row.cells[c.key], tag = i ? "td" : "th";
     const runs = cell.runs.map((where) => byWhere.get(where)).filter(Boolean);
     const rank = cell.rank === 1 ? " best" : cell.rank === 2 ? " second" : "";

@@ -66,7 +66,7 @@ function openRun(run) {
 // runs: the runs behind a number; value(run) shows what each contributes.
 function openBehind(title, runs, value, note) {
   openPanel(title,
-    el("p", { class: "muted" }, note ?? `${runs.length} ${runs.length === 1 ? "run" : "runs"} behind this number.`),
+    el("p", { class: "muted" }, note ?? `${counted(runs.length, "run")} behind this number.`),
     el("div", { class: "scroll" }, el("table", { class: "behind" },
       el("thead", {}, el("tr", {}, ["Seed", "State", "Value", "Best epoch", "Commit", "Host", ""].map((t) => el("th", { scope: "col" }, t)))),
       el("tbody", {}, runs.map((run) => el("tr", {}, el("td", {}, String(run.seed)), el("td", {}, stateBadge(run)), el("td", { class: "value" }, value(run) ?? "–"),

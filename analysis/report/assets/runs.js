@@ -46,7 +46,7 @@ function drawRuns(study) {
   const rows = runs.slice(0, table.shown).map((run) => el("tr", { "data-run": run.identity, "data-state": run.state }, columns.map((c) => el("td", { class: c.value ? "value" : c.key === "reason" ? "why" : null }, c.show(run)))));
   fill(document.getElementById("runs-table"), el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows)));
   fill(document.getElementById("runs-more"), runs.length > table.shown && el("button", { type: "button", on: { click: () => { table.shown += 500; drawRuns(study); } } }, `Show more (${runs.length - table.shown} left)`));
-  const text = `${runs.length} of ${all} runs`;
+  const text = `${runs.length} of ${counted(all, "run")}`;
   document.getElementById("runs-count").textContent = text;
   say(text);
   fill(document.getElementById("runs-only"), table.only && el("button", { type: "button", class: "chip", "aria-pressed": "true", on: { click: () => { table.only = null; drawRuns(study); } } }, `Only: ${table.title} ✕`));

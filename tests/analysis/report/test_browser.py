@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from planted import NOW, plant, planted_study
 
-from analysis.collect import Collected
+from analysis.collect import Collected, collect
 from analysis.report import command
 from analysis.report.page import page
 from analysis.report.payload import payload
@@ -217,3 +218,37 @@ def test_hundreds_of_runs_stay_fluid(open_page, tmp_path: Path, collected: Colle
       document.querySelector("#runs .sort[data-key='seed']").click();
       return performance.now() - t; }""")
     assert took < 1500
+
+
+def test_half_precision_reads_on_a_logarithmic_axis_and_names_who_has_no_scale(
+    open_page, tmp_path: Path
+) -> None:
+    study = planted_study("half", ["fp16", "bf16"], seeds=(0, 1))
+    for variant in study.variants:
+        for seed in study.seeds:
+            folder = plant(tmp_path / "runs", study, variant, seed)
+            rows = [json.loads(line) for line in folder.metrics_file.read_text().splitlines()]
+            if variant == "fp16":
+                rows = [
+                    {**r, "amp_scale": 2.0 ** (16 - 3 * r["step"])} if r["kind"] == "train" else r
+                    for r in rows
+                ]
+            folder.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command.write(collect([study], tmp_path / "runs", now=NOW), tmp_path / "report.html")
+    tab = open_page(tmp_path / "report.html")
+    assert not tab.is_checked("#log-axis")  # the loss falls by less than a factor of 50
+    tab.select_option("#metric", "train|amp_scale")
+    assert tab.is_checked("#log-axis")
+    assert "amp_scale was not logged by bf16." in tab.inner_text("#curve-note")
+    tab.uncheck("#log-axis")
+    assert "try the logarithmic axis" in tab.inner_text("#curve-note")
+    assert "not logged" in tab.inner_text("#curve-note")
+    tab.select_option("#metric", "train|loss")
+    assert "not logged" not in tab.inner_text("#curve-note")
+
+
+def test_the_shaded_row_of_a_table_is_the_one_that_its_notes_explain(open_page, report: Path) -> None:
+    tab = open_page(report)
+    shaded = tab.locator("#tables tr.shaded").first
+    assert shaded.inner_text().startswith("topk")
+    assert "Grey: topk, the baseline." in tab.inner_text("#tables")
