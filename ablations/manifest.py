@@ -22,7 +22,6 @@ from ablations.resolve import Resolver
 from ablations.slugs import is_safe, slug
 from ablations.spec import FigureSpec, MetricSpec, Resources, TableSpec
 from ablations.study import RunSpec, Study, Variant
-from sdtps.config import identity
 from sdtps.config.base import Frozen
 from sdtps.config.identity import NOT_IN_IDENTITY
 from sdtps.config.load import TASKS
@@ -360,7 +359,7 @@ class _Reader:
         for variant, draft in ordered:
             if draft.broken or draft.name in resolver.broken:
                 continue
-            same = first.setdefault(identity(variant.config, 0), variant)
+            same = first.setdefault(variant.canonical, variant)
             if same is variant:
                 continue
             if same.name == baseline:

@@ -77,11 +77,11 @@ class Attempts:
 
 
 def attempts_file(folder: Path) -> Path:
-    return Path(folder, "submitit", ATTEMPTS)
+    return folder / f"submitit/{ATTEMPTS}"
 
 
 def log_file(folder: Path) -> Path:
-    return Path(folder, "submitit", LOG)
+    return folder / f"submitit/{LOG}"
 
 
 def read(folder: Path, submission: str) -> Attempts:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ablations.spec import FigureSpec, MetricSpec, Reported, Resources, TableSpec
 from sdtps.config import Config, resolved
-from sdtps.config.identity import flatten, identities
+from sdtps.config.identity import canonical, flatten, identities
 from sdtps.runfolder import folder_name
 
 
@@ -37,6 +37,11 @@ class Variant:
     color: str | None = None
     line: int = 0
 
+    @cached_property
+    def canonical(self) -> str:
+        """Equal for variants that are one configuration."""
+        return canonical(self.config)
+
 
 @dataclass(frozen=True)
 class RunSpec:
@@ -56,7 +61,8 @@ class RunSpec:
         return f"{self.study}/{self.slug}/{folder_name(self.seed, self.identity)}"
 
     def folder(self, runs_dir: Path | str) -> Path:
-        return Path(runs_dir, self.study, self.slug, folder_name(self.seed, self.identity))
+        root = runs_dir if isinstance(runs_dir, Path) else Path(runs_dir)
+        return root / self.name
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,7 @@ class Study:
         return tuple(
             RunSpec(self.name, v.name, v.slug, seed, v.config, digits, v.resources)
             for v in self.variants.values()
-            for seed, digits in zip(self.seeds, identities(v.config, self.seeds), strict=True)
+            for seed, digits in zip(self.seeds, identities(v.canonical, self.seeds), strict=True)
         )
 
     def runs(self) -> list[RunSpec]:

@@ -1,7 +1,7 @@
 r"""Whether a piece of LaTeX, such as a variant's `label_tex`, can stand in a cell of a table.
 
-LaTeX itself would say so when the paper is built, after the runs: far from the mistake, in its own words,
-or by a table whose rows are cut. What cannot be told here is a command that nobody has defined.
+LaTeX itself would say so when the paper is built, after the runs: far from the mistake, in its own
+words, or by a table whose rows are cut. What cannot be told here is a command that nobody has defined.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _ALSO = frozenset("–—‘’“”…")
 
 
 def faults(text: str) -> list[str]:
-    """What LaTeX would stumble over in `text`, each with what to write; empty where there is nothing."""
+    """What LaTeX would stumble over in `text`, each with what to write; empty where nothing."""
     if not text.isprintable():
         return ["must be one line of printable characters"]
     found: list[str] = []

@@ -65,7 +65,7 @@ class RunFolder:
     """One run's files. Creating the object touches nothing on disk."""
 
     def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+        self.path = path if isinstance(path, Path) else Path(path)
 
     # Made when asked for: ten thousand runs are looked at in a second or two.
     @property

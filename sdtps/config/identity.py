@@ -58,15 +58,19 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def identity(config: BaseModel, seed: int) -> str:
     """Ten hexadecimal digits that name this configuration and seed."""
-    return identities(config, [seed])[0]
+    return identities(canonical(config), [seed])[0]
 
 
-def identities(config: BaseModel, seeds: Sequence[int]) -> list[str]:
-    """`identity` for each of several seeds, looking at the configuration once."""
+def canonical(config: BaseModel) -> str:
+    """What of a configuration can change a result, as one text: equal for configurations that are one."""
     flat = {k: v for k, v in flatten(resolved(config)).items() if k not in NOT_IN_IDENTITY}
     flat = {k: v for k, v in flat.items() if k not in CAME_LATER or v != CAME_LATER[k]}
     for key in BY_FILE_NAME & flat.keys():
         flat[key] = PurePath(flat[key]).name
-    text = json.dumps(flat, sort_keys=True, allow_nan=False)
+    return json.dumps(flat, sort_keys=True, allow_nan=False)
+
+
+def identities(text: str, seeds: Sequence[int]) -> list[str]:
+    """`identity` of the configuration whose `canonical` text it is, for each of several seeds."""
     named = (f'{{"config": {text}, "seed": {seed}, "version": {IDENTITY_VERSION}}}' for seed in seeds)
     return [hashlib.sha256(name.encode()).hexdigest()[:10] for name in named]

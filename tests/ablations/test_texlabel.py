@@ -1,4 +1,4 @@
-"""A label that LaTeX would stumble over is told when the manifest is read, not when a paper is built."""
+"""A label that LaTeX would stumble over is told when the manifest is read, not when it is printed."""
 
 from __future__ import annotations
 
