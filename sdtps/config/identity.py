@@ -62,7 +62,7 @@ def identity(config: BaseModel, seed: int) -> str:
 
 
 def canonical(config: BaseModel) -> str:
-    """What of a configuration can change a result, as one text: equal for configurations that are one."""
+    """What of a configuration can change a result, as text: equal for configurations that are one."""
     flat = {k: v for k, v in flatten(resolved(config)).items() if k not in NOT_IN_IDENTITY}
     flat = {k: v for k, v in flat.items() if k not in CAME_LATER or v != CAME_LATER[k]}
     for key in BY_FILE_NAME & flat.keys():

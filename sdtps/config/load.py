@@ -111,7 +111,7 @@ def load_config(path: Path) -> Config:
     try:
         content = regular.content(path)
         tree = None if content is None else yaml.safe_load(content)
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
     if content is None:
         raise ConfigError(f"{path}: there is no file of that name")
