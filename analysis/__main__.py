@@ -21,7 +21,7 @@ COMMANDS = {
     "paper": ("analysis.paper_command", "tables, figures, numbers, and the PDF"),
     "check": ("analysis.check", "fail when anything in the paper is stale, missing, mixed or edited"),
     "explain": ("analysis.explain", "from a cell, number or figure to its runs"),
-    "claims": ("analysis.claim_report", "the verdicts of the claims ledger"),
+    "claims": ("analysis.claims_command", "the verdicts of the claims ledger"),
     "audit": ("analysis.audit_table", "the gradient audit of a study as a table"),
     "report": ("analysis.report_command", "one self-contained report.html"),
     "import": ("analysis.import_command", "other people's logs into run folders"),

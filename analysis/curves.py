@@ -25,7 +25,7 @@ from analysis.figurestyle import ENDINGS, saved, styled
 from analysis.filenames import file_name
 from analysis.outcomes import outcomes
 from analysis.palette import Style, palette
-from analysis.tables import readable, setting
+from analysis.settings import readable, setting
 from analysis.venues import VENUES
 
 if TYPE_CHECKING:

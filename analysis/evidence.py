@@ -124,9 +124,9 @@ def _current(folder: Path, entry: dict[str, Any] | None, key: str) -> bool:
 
 
 def _claims(folder: Path, ledger: Path, studies_dir: Path, runs_dir: Path) -> list[Path]:
-    from analysis.claim_report import runs_behind
     from analysis.claim_report import write as write_claims
     from analysis.claims import evaluate, load
+    from analysis.claims_command import runs_behind
     from analysis.paperclaims import write_numbers
 
     claims = load(ledger)
@@ -156,7 +156,7 @@ def _audit(study: Study, folder: Path) -> list[Path]:
 def _numbers(folder: Path, wanted: Sequence[Part]) -> None:
     r"""audit-numbers.tex: \res{study}{variant}{audit.PART}, as the audit's table prints it."""
     from analysis.audit_table import PARTS, audit_table
-    from analysis.render import latex_cell
+    from analysis.latextable import latex_cell
 
     lines = ["% made by python -m analysis paper; do not edit"]
     for part in wanted:

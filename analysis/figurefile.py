@@ -8,7 +8,8 @@ from pathlib import Path
 
 from analysis import latex
 from analysis.latex import Tex
-from analysis.render import TEMPLATES, write_if_changed
+from analysis.latextable import TEMPLATES
+from analysis.render import write_if_changed
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from analysis.cells import difference_cell, score_cell
 from analysis.claim_runs import StudyRuns
 from analysis.collect import Collected
 from analysis.latex import Tex, escape
+from analysis.latextable import latex_cell
 from analysis.outcomes import Epoch, Outcome, outcomes
-from analysis.render import latex_cell
 from analysis.resources import machines, seconds
 from analysis.tablemodel import Cell
 

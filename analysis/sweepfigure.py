@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from analysis import figcaption, stats
 from analysis.outcomes import Outcome
 from analysis.palette import Style
-from analysis.tables import readable, setting
+from analysis.settings import readable, setting
 
 if TYPE_CHECKING:
     from ablations.spec import FigureSpec

@@ -7,7 +7,7 @@ table. Cells are honest: a mean is over finished seeds and says k/N, a variant w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from analysis import captions, leakmark, numbers, reproduction, resources
 from analysis.averaging import Mark
@@ -15,9 +15,8 @@ from analysis.cells import difference_cell, score_cell
 from analysis.collect import Collected
 from analysis.filenames import file_name
 from analysis.outcomes import Epoch, Outcome, outcomes
+from analysis.settings import axis_says_all, by_axis, grouped, readable, setting
 from analysis.tablemodel import Cell, Column, Row, Table, check, ranked, text
-from sdtps.config import resolved
-from sdtps.config.identity import flatten
 
 if TYPE_CHECKING:
     from ablations.spec import MetricSpec, TableSpec
@@ -40,7 +39,7 @@ def table(collected: Collected, study: Study, spec: TableSpec, marks: Sequence[M
     if spec.kind == "leave_one_out" and baseline in found:
         chosen = [found[baseline], *(row for row in chosen if row.variant != baseline)]
     if spec.kind == "sweep":
-        chosen = _by_axis(study, chosen, str(spec.axis))
+        chosen = by_axis(study, chosen, str(spec.axis))
     metrics = {name: study.metrics[name] for name in spec.metrics or study.metrics}
     epochs: tuple[Epoch, ...] = ("best", "final") if spec.epoch == "both" else (spec.epoch,)
     differences = found.get(baseline) if baseline else None
@@ -62,7 +61,7 @@ def table(collected: Collected, study: Study, spec: TableSpec, marks: Sequence[M
     rows = list(ranked(rows, columns))
     marked = any(cell.rank for row in rows for cell in row.cells)
     if spec.group_by:
-        rows = _grouped(study, rows, spec.group_by)
+        rows = grouped(study, rows, spec.group_by)
     title = spec.title or study.title
     caption = (
         spec.caption or f"{title.rstrip('.')}.",
@@ -104,7 +103,7 @@ def _name_columns(study: Study, spec: TableSpec, rows: Sequence[Outcome]) -> lis
             Column("axis", str(spec.axis), align="l"),
             *(
                 [Column("variant", "Variant", align="l")]
-                if not _axis_says_all(study, spec, rows)
+                if not axis_says_all(study, spec, rows)
                 else []
             ),
         ]
@@ -122,7 +121,7 @@ def _name_cells(study: Study, spec: TableSpec, rows: Sequence[Outcome], row: Out
         return [name, *(check(own.get(c)) for c in _components(study, rows))]
     if spec.kind == "sweep":
         value = text(readable(setting(study, row.variant, str(spec.axis))))
-        return [value] if _axis_says_all(study, spec, rows) else [value, name]
+        return [value] if axis_says_all(study, spec, rows) else [value, name]
     return [name]
 
 
@@ -190,58 +189,6 @@ def _difference_sentence(baseline: Outcome | None, rows: Sequence[Row]) -> str:
     if any(not any(cell.signed for cell in row.cells) for row in others):
         text += "; empty where no seed is finished in both"
     return f"{text}."
-
-
-# -- settings -----------------------------------------------------------------------------------
-
-
-def setting(study: Study, variant: str, key: str) -> Any:
-    """The resolved value of a dotted key in a variant; None for variants without a configuration."""
-    if variant not in study.variants:
-        return None
-    config = study.variants[variant].config
-    # An imported variant has no configuration of ours but what its log printed, flat.
-    return (config if isinstance(config, dict) else flatten(resolved(config))).get(key)
-
-
-def readable(value: Any) -> str:
-    """A configuration value as people write it."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "true" if value else "false"  # as a manifest has it: there, `no` is text
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, (list, tuple)):
-        return ", ".join(readable(v) for v in value) or "none"
-    return str(value)
-
-
-def _by_axis(study: Study, rows: Sequence[Outcome], axis: str) -> list[Outcome]:
-    """Rows in order of the axis; texts keep the manifest's order, behind the numbers."""
-
-    def place(row: Outcome) -> tuple[bool, float]:
-        value = setting(study, row.variant, axis)
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return (not number, float(value) if number else 0.0)
-
-    return sorted(rows, key=place)
-
-
-def _axis_says_all(study: Study, spec: TableSpec, rows: Sequence[Outcome]) -> bool:
-    values = [readable(setting(study, row.variant, str(spec.axis))) for row in rows]
-    return len(set(values)) == len(values)
-
-
-def _grouped(study: Study, rows: Sequence[Row], key: str) -> list[Row]:
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(readable(setting(study, row.key, key)), []).append(row)
-    grouped: list[Row] = []
-    for number, (value, members) in enumerate(groups.items()):
-        grouped.append(Row("", (), heading=f"{key}: {value}", rule_before=number > 0))
-        grouped += members
-    return grouped
 
 
 def variants_table(collected: Collected, study: Study) -> Table:

@@ -1,108 +1,37 @@
-"""Claims on the image-text cross-net in its released and paper-version arrangements.
-
-tests/golden proves that these configurations equal the published cross-nets, outputs and gradients, an
-absent gradient included. That is why they can stand for code that is not part of this project.
-"""
+"""Claims on what the released and the paper-version cross-net hold, train and give away."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import Tensor
 
-from analysis.claim_checks.arrangements import norm, seed_weights
+from analysis.claim_checks.arrangements import norm
+from analysis.claim_checks.crossnets import (
+    DENSE_WORDS,
+    SWIN,
+    VIT,
+    WIDTH,
+    WORDS,
+    Inputs,
+    attentions,
+    backward,
+    crossnet,
+    inputs,
+    match,
+    shown,
+)
 from analysis.claim_checks.registry import check
 from analysis.verdicts import Statement
-from sdtps.config import RetrievalConfig, SdtpsConfig
-from sdtps.config.retrieval import MatchingConfig
-from sdtps.contrastive import contrastive_loss, ratio_loss
-from sdtps.crossmodal import CrossNet, Matches
-
-Form = Literal["released", "paper"]
-_RELEASED: dict[str, Any] = {
-    "score": "attention_sum",
-    "normalise": "none",
-    "no_grad": "selection",
-    "aggregation": "single",
-}
-_PAPER: dict[str, Any] = {"score": "eq3", "beta": 0.25, "no_grad": "attention", "aggregation": "dual"}
-# ViT-B/16 at 224 has 14 x 14 patches and a class token, Swin-B 7 x 7 and none.
-VIT, SWIN = (196, True), (49, False)
-IMAGES, WIDTH, WORDS, DENSE_WORDS = 4, 64, 12, 30
-
-
-def crossnet(
-    form: Form, *, width: int = WIDTH, grid: tuple[int, bool] = VIT, **changes: Any
-) -> CrossNet:
-    """A published cross-net with seeded weights."""
-    sdtps = SdtpsConfig(**{**(_RELEASED if form == "released" else _PAPER), **changes})
-    matching = MatchingConfig(form=form, alignment="mean" if form == "released" else "mean_topk")
-    torch.manual_seed(0)
-    net = CrossNet(sdtps, matching, width=width, patches=grid[0], class_token=grid[1])
-    seed_weights(net)
-    return net
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """Images with their tokens first, one caption and one dense text for each."""
-
-    classes: Tensor | None
-    patches: Tensor
-    words: Tensor
-    dense: Tensor
-
-    def images(self) -> Tensor:
-        parts = [self.patches] if self.classes is None else [self.classes, self.patches]
-        return torch.cat(parts, dim=1)
-
-
-def inputs(grid: tuple[int, bool]) -> Inputs:
-    torch.manual_seed(1)
-    return Inputs(
-        torch.randn(IMAGES, 1, WIDTH, requires_grad=True) if grid[1] else None,
-        torch.randn(IMAGES, grid[0], WIDTH, requires_grad=True),
-        torch.randn(IMAGES, WORDS, WIDTH, requires_grad=True),
-        torch.randn(IMAGES, DENSE_WORDS, WIDTH, requires_grad=True),
-    )
-
-
-def match(net: CrossNet, given: Inputs, *, noise_seed: int = 2) -> Matches:
-    torch.manual_seed(noise_seed)
-    count = len(given.words)
-    lengths, dense_lengths = (torch.full((count,), t.shape[1]) for t in (given.words, given.dense))
-    return net(given.images(), given.words, lengths, given.dense, dense_lengths)
-
-
-def backward(net: CrossNet, grid: tuple[int, bool]) -> tuple[Inputs, Matches]:
-    """A pass with the loss of the first epoch; gradients lie in the inputs and the net."""
-    given = inputs(grid)
-    matches = match(net, given)
-    contrastive_loss(matches.similarity).backward()
-    return given, matches
-
-
-def _text(value: float | None) -> str:
-    return "none" if value is None else f"{value:.3g}"
-
-
-def _attentions(net: CrossNet) -> tuple[bool, bool]:
-    """Whether the self-attention and the guides' attentions carry gradients."""
-    given = inputs(VIT)
-    assert net.sparse_selection is not None
-    own, guides = net.sparse_selection.attentions(
-        given.patches, given.patches.mean(dim=1), [given.words.mean(dim=1)]
-    )
-    return own.requires_grad, guides[0].requires_grad
+from sdtps.config import RetrievalConfig
+from sdtps.crossmodal import Matches
 
 
 @check
 def released_self_attention() -> list[Statement]:
     """The patches' gradient in the released arrangement, and had the self-attention been outside."""
     net = crossnet("released")
-    own, _ = _attentions(net)
+    own, _ = attentions(net)
     given, _ = backward(net, VIT)
     elsewhere, _ = backward(crossnet("released", no_grad="cross"), VIT)
     reached, other = norm([given.patches.grad]), norm([elsewhere.patches.grad])
@@ -110,8 +39,8 @@ def released_self_attention() -> list[Statement]:
         Statement(
             "the image's patches learn from it",
             own and bool(reached),
-            f"patches' gradient {_text(reached)}; with gradients through self-attention and selection "
-            f"it would be {_text(other)}",
+            f"patches' gradient {shown(reached)}; with gradients through self-attention and selection "
+            f"it would be {shown(other)}",
             {"patches": reached, "outside": other},
         )
     ]
@@ -121,7 +50,7 @@ def released_self_attention() -> list[Statement]:
 def released_guides() -> list[Statement]:
     """Gradients through the guides' attentions and the selection in the released arrangement."""
     net = crossnet("released")
-    _, guides = _attentions(net)
+    _, guides = attentions(net)
     given, matches = backward(crossnet("released", grid=SWIN), SWIN)
     assert matches.sparse_decision is not None
     image, words = norm([given.patches.grad]), norm([given.words.grad])
@@ -134,7 +63,7 @@ def released_guides() -> list[Statement]:
         Statement(
             "neither does the selection: an image without a class token gets none at all",
             not image,
-            f"image without class token {_text(image)}, words {_text(words)} by the alignment alone",
+            f"image without class token {shown(image)}, words {shown(words)} by the alignment alone",
             {"image": image, "words": words},
         ),
     ]
@@ -181,7 +110,7 @@ def released_parts() -> list[Statement]:
 @check
 def paper_version_parts() -> list[Statement]:
     """Parts and options of the paper-version arrangement."""
-    own, guides = _attentions(crossnet("paper"))
+    own, guides = attentions(crossnet("paper"))
     net = crossnet("paper")
     given, matches = backward(net, VIT)
     noisy = match(crossnet("paper", decision="gumbel_ste", noise_in_eval=True), given)
@@ -194,7 +123,7 @@ def paper_version_parts() -> list[Statement]:
         Statement(
             "no attention carries a gradient, so dense text, which only guides, gets none",
             not own and not guides and not dense,
-            f"dense text's gradient {_text(dense)}",
+            f"dense text's gradient {shown(dense)}",
             {"dense": dense},
         ),
         Statement(
@@ -233,61 +162,11 @@ def paper_version_mask() -> list[Statement]:
         Statement(
             "Gumbel changes the gradients, as a mask would",
             norms["on"] != norms["off"],
-            f"gradient {_text(norms['on'])} with Gumbel, {_text(norms['off'])} without; as a mask it "
-            f"would be {_text(norms['masked'])}",
+            f"gradient {shown(norms['on'])} with Gumbel, {shown(norms['off'])} without; as a mask it "
+            f"would be {shown(norms['masked'])}",
             norms,
         )
     ]
-
-
-@check
-def ratio_loss_gradient() -> list[Statement]:
-    """The score MLP's gradient from the ratio loss with Gumbel, beside that from the alignment."""
-    net = crossnet("paper", decision="gumbel_ste")
-    matches = match(net, inputs(VIT))
-    assert matches.sparse_decision is not None and matches.dense_decision is not None
-    parameters = [p for name, p in net.named_parameters() if "score_mlp" in name]
-    loss = ratio_loss(matches.sparse_decision, matches.dense_decision, form="separate", keep_ratio=0.4)
-    ratio = norm(torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True))
-    align = norm(
-        torch.autograd.grad(contrastive_loss(matches.similarity), parameters, allow_unused=True)
-    )
-    assert align is not None
-    return [
-        Statement(
-            "the gradient is more than rounding",
-            (ratio or 0.0) > 1e-6 * align,
-            f"the score MLP's gradient is {_text(ratio)} from the ratio loss, which is off its target "
-            f"by 0.1, and {align:.3g} from the alignment",
-            {"ratio": ratio, "alignment": align},
-        )
-    ]
-
-
-@check
-def ratio_loss_constant() -> list[Statement]:
-    """Value and gradient of the ratio loss with Top-K, in the released and paper-version form."""
-    statements = []
-    for form, ratio_form in (("released", "released"), ("paper", "separate")):
-        matches = match(crossnet(form), inputs(VIT))  # type: ignore[arg-type]
-        assert matches.sparse_decision is not None
-        loss = ratio_loss(
-            matches.sparse_decision,
-            matches.dense_decision,
-            form=ratio_form,  # type: ignore[arg-type]
-            keep_ratio=0.5,
-        )
-        statements.append(
-            Statement(
-                f"it has a gradient in the {form} form",
-                loss.requires_grad,
-                f"{form}: the constant {float(loss):.2g}, no gradient"
-                if not loss.requires_grad
-                else f"{form}: {float(loss):.2g} with a gradient",
-                {"value": float(loss)},
-            )
-        )
-    return statements
 
 
 @check
@@ -302,8 +181,8 @@ def released_encoder_trains() -> list[Statement]:
         Statement(
             "the encoder gets no gradient, or is switched off",
             not through_class or recipe.image_encoder.frozen,
-            f"with a class token {_text(through_class)}, through that token alone; without one "
-            f"{_text(without)}; it learns at {recipe.optim.backbone_lr_factor:g} of the others' rate",
+            f"with a class token {shown(through_class)}, through that token alone; without one "
+            f"{shown(without)}; it learns at {recipe.optim.backbone_lr_factor:g} of the others' rate",
             {"vit": through_class, "swin": without},
         )
     ]

@@ -8,16 +8,17 @@ branch) and `[moe,ori]` (both concatenated, on which the authors select). All ar
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from analysis.importers import schedule
+from analysis.importers.bestlines import settle
 from analysis.importers.builder import best_row
+from analysis.importers.demoswitches import arrangement
 from analysis.importers.linereader import LineReader
 from analysis.importers.naming import seed_of, variant_name
-from analysis.importers.record import ImportedRun, fraction, number, percent
+from analysis.importers.record import ImportedRun, fraction, number
 from analysis.importers.text import Line
 
 NAME = "demo"
@@ -38,17 +39,6 @@ _SUBSET = re.compile(r"^\s+(train|query|gallery)\s+\|\s+(\d+)\s+\|\s+(\d+)\s+\|\
 _SIZE = re.compile(r"number of (parameters|GFLOPs): ?([\d.]+)$")
 # Lines that announce a record; one of these that matches nothing above is reported.
 _RECORD_WORDS = ("Epoch[", "Validation Results", "mAP:", "CMC curve", "Best mAP", "Best Rank")
-# Switches that make an arrangement, in the order in which its name lists them.
-_SWITCHES = (
-    ("HDM", "MODEL.HDM"),
-    ("ATM", "MODEL.ATM"),
-    ("FRCA", "MODEL.USE_FRCA"),
-    ("SACR", "MODEL.USE_SACR"),
-    ("MultiModalSACR", "MODEL.USE_MULTIMODAL_SACR"),
-    ("SDTPS", "MODEL.USE_SDTPS"),
-    ("DGAF", "MODEL.USE_DGAF"),
-    ("LIF", "MODEL.USE_LIF"),
-)
 MAIN_HEADS = ("moe+ori", "", "moe", "ori")
 
 
@@ -222,60 +212,14 @@ class DemoLog(LineReader):
                     "epoch": best["epoch"],
                     **{m.split("/")[0]: v for m, v in best.items() if m.endswith(f"/{head}")},
                 }
-        self._settle_best(run)
+        settle(run, self.claimed_best)
         return run
-
-    def _settle_best(self, run: ImportedRun) -> None:
-        """Choose among evaluations that tie at the printed precision by the log's own `Best` lines.
-
-        The trainer compares unrounded values, so its best may be any of the ties; all metrics must
-        come from one evaluation, and its last `Best` lines say which.
-        """
-        if run.best is None:
-            return
-        rows = [row for row in run.rows if row["kind"] == "eval"]
-        ties = [row for row in rows if row.get("mAP") == run.best["mAP"]]
-        claimed = {name: fraction(text) for name, text in self.claimed_best.items()}
-        agreeing = [row for row in ties if all(row.get(n, v) == v for n, v in claimed.items())]
-        run.facts["first_best_epoch"] = run.best["epoch"]
-        run.best = (agreeing or ties)[0]
-        run.printed = {
-            name: percent(value)
-            for name, value in run.best.items()
-            if name == "mAP" or name.startswith("rank")
-        }
-        if len(ties) > 1:
-            epochs = ", ".join(str(row["epoch"]) for row in ties)
-            run.notes.append(
-                f"epochs {epochs} tie at the printed best mAP {run.printed['mAP']}%; "
-                f"epoch {run.best['epoch']} agrees with the log's Best lines"
-                if agreeing
-                else f"epochs {epochs} tie at the printed best mAP {run.printed['mAP']}%"
-            )
-        if not agreeing:
-            for name, text in self.claimed_best.items():
-                if (found := run.best.get(name)) is not None and found != claimed[name]:
-                    run.notes.append(
-                        f"the log says Best {name} {text}%, its evaluation of epoch "
-                        f"{run.best['epoch']} says {percent(found)}%"
-                    )
 
 
 def _promote(row: dict[str, Any], main: str) -> None:
     """The main head's scores under their plain names."""
     for name in [n for n in row if n.endswith(f"/{main}")]:
         row[name.split("/")[0]] = row.pop(name)
-
-
-def arrangement(config: Mapping[str, str]) -> tuple[str, dict[str, bool]]:
-    """A name such as 'SDTPS+DGAF-v1' and the component switches, from a DeMo configuration."""
-    components = {name: config[key] == "True" for name, key in _SWITCHES if key in config}
-    parts = []
-    for name, on in components.items():
-        if on:
-            version = config.get(f"MODEL.{name}_VERSION", "").strip("'\"")
-            parts.append(f"{name}-{version}" if version else name)
-    return "+".join(parts) or "baseline", components
 
 
 def _seconds(first: str, last: str) -> float | None:

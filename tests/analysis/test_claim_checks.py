@@ -102,7 +102,7 @@ def test_a_symmetric_noise_would_change_what_is_said_of_the_noise(
 def test_a_cross_net_with_gradients_everywhere_turns_what_is_said_of_the_released_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from analysis.claim_checks import crossmodal as checks
+    from analysis.claim_checks import crossnets as checks
 
     assert (word(20), word(21)) == ("refuted", "supported")
     monkeypatch.setitem(checks._RELEASED, "no_grad", "none")

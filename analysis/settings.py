@@ -1,0 +1,64 @@
+"""What variants are set to: the value of a key in words, and rows ordered or grouped by it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from analysis.outcomes import Outcome
+from analysis.tablemodel import Row
+from sdtps.config import resolved
+from sdtps.config.identity import flatten
+
+if TYPE_CHECKING:
+    from ablations.spec import TableSpec
+    from ablations.study import Study
+
+
+def setting(study: Study, variant: str, key: str) -> Any:
+    """The resolved value of a dotted key in a variant; None for variants without a configuration."""
+    if variant not in study.variants:
+        return None
+    config = study.variants[variant].config
+    # An imported variant has no configuration of ours but what its log printed, flat.
+    return (config if isinstance(config, dict) else flatten(resolved(config))).get(key)
+
+
+def readable(value: Any) -> str:
+    """A configuration value as people write it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"  # as a manifest has it: there, `no` is text
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(readable(v) for v in value) or "none"
+    return str(value)
+
+
+def by_axis(study: Study, rows: Sequence[Outcome], axis: str) -> list[Outcome]:
+    """Rows in order of the axis; texts keep the manifest's order, behind the numbers."""
+
+    def place(row: Outcome) -> tuple[bool, float]:
+        value = setting(study, row.variant, axis)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return (not number, float(value) if number else 0.0)
+
+    return sorted(rows, key=place)
+
+
+def axis_says_all(study: Study, spec: TableSpec, rows: Sequence[Outcome]) -> bool:
+    values = [readable(setting(study, row.variant, str(spec.axis))) for row in rows]
+    return len(set(values)) == len(values)
+
+
+def grouped(study: Study, rows: Sequence[Row], key: str) -> list[Row]:
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(readable(setting(study, row.key, key)), []).append(row)
+    grouped: list[Row] = []
+    for number, (value, members) in enumerate(groups.items()):
+        grouped.append(Row("", (), heading=f"{key}: {value}", rule_before=number > 0))
+        grouped += members
+    return grouped
