@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ablations.plan import ACTIVE, Action
-from ablations.status import RunStatus
+from ablations.runstatus import RunStatus
 from sdtps.config import Config, resolved
 from sdtps.config.identity import flatten
 from sdtps.errors import SubmissionError

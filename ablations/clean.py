@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ablations.plan import ACTIVE
-from ablations.status import RunStatus
+from ablations.runstatus import RunStatus
 from ablations.study import Study
 
 CLEANED_BY_DEFAULT = ("failed", "cancelled")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ablations import claims, records, slurm
 from ablations.queue_cache import Scheduler
-from ablations.status import RunStatus
+from ablations.runstatus import RunStatus
 from ablations.submissions import submission
 from sdtps.errors import SubmissionError
 

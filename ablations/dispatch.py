@@ -26,8 +26,9 @@ from ablations.claims import Claim
 from ablations.counted import counted
 from ablations.queue_cache import Scheduler
 from ablations.queue_item import QueueItem
+from ablations.runstatus import RunStatus
 from ablations.spec import Resources
-from ablations.status import RunStatus, run_states
+from ablations.status import run_states
 from ablations.study import RunSpec, Study
 from ablations.submissions import JOBS, Submission, new_name
 from sdtps.errors import SubmissionError

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ablations import claims, records, slurm
 from ablations.claims import Claim
-from ablations.status import SUBMITTING_SECONDS
+from ablations.clusterstatus import SUBMITTING_SECONDS
 from ablations.study import RunSpec
 from ablations.submissions import JOBS, Submission, submission
 from sdtps.runfolder import RunFolder

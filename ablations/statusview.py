@@ -9,7 +9,7 @@ from typing import Any
 from ablations.counted import counted as number
 from ablations.hints import Again
 from ablations.plan import ACTIVE
-from ablations.status import RunStatus
+from ablations.runstatus import RunStatus
 from ablations.study import Study
 from sdtps.errors import ConfigError, visible
 from sdtps.runfolder import RunFolder

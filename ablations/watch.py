@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ablations.curve import LossCurve
-from ablations.status import RunStatus, run_states
+from ablations.runstatus import RunStatus
+from ablations.status import run_states
 from ablations.statusview import counted, word
 from ablations.study import Study
 

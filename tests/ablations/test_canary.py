@@ -8,7 +8,7 @@ import pytest
 from ablations import canary
 from ablations.manifest import load_study
 from ablations.plan import Action
-from ablations.status import RunStatus
+from ablations.runstatus import RunStatus
 from sdtps.errors import SubmissionError
 from sdtps.runfolder import RunFolder
 

@@ -14,7 +14,8 @@ import pytest
 import ablations.__main__ as control
 from ablations import dispatch, repair
 from ablations.plan import make_plan
-from ablations.status import RunStatus, run_states
+from ablations.runstatus import RunStatus
+from ablations.status import run_states
 from ablations.study import Study
 from sdtps.runfolder import RunFolder
 from tests.ablations import plant

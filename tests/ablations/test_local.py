@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from ablations import claims, control, dispatch, local, records
+from ablations.runstatus import RunStatus
 from ablations.spec import Resources
-from ablations.status import RunStatus, run_states
+from ablations.status import run_states
 from ablations.study import Study
 from tests.ablations import plant, standin
 

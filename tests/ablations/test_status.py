@@ -13,7 +13,8 @@ import pytest
 
 from ablations import control, dispatch, records, slurm
 from ablations.queue_cache import Scheduler
-from ablations.status import RunStatus, run_states
+from ablations.runstatus import RunStatus
+from ablations.status import run_states
 from ablations.study import Study
 from sdtps.runfolder import RunFolder
 from tests.ablations import plant

@@ -11,7 +11,8 @@ import pytest
 from ablations import control, dispatch, slurm
 from ablations.plan import make_plan
 from ablations.queue_cache import Scheduler
-from ablations.status import RunStatus, run_states
+from ablations.runstatus import RunStatus
+from ablations.status import run_states
 from ablations.study import Study
 from tests.ablations import plant, standin
 from tests.slurm.cluster import Cluster

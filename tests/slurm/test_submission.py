@@ -14,7 +14,8 @@ import pytest
 
 from ablations import dispatch, snapshot
 from ablations.queue_cache import Scheduler
-from ablations.status import RunStatus, run_states
+from ablations.runstatus import RunStatus
+from ablations.status import run_states
 from ablations.study import Study
 from sdtps.errors import SubmissionError
 from tests.ablations import plant, standin

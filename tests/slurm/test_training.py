@@ -11,7 +11,8 @@ import pytest
 from ablations import dispatch
 from ablations.manifest import load_study
 from ablations.queue_cache import Scheduler
-from ablations.status import RunStatus, run_states
+from ablations.runstatus import RunStatus
+from ablations.status import run_states
 from ablations.study import Study
 from sdtps.runfolder import RunFolder
 from tests.slurm.cluster import Cluster
