@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from ablations.manifest import select
 from ablations.study import RunSpec, Study
-from sdtps.errors import RunError
+from sdtps.errors import ManifestError, RunError, did_you_mean
 
 _LISTED = 10
 
@@ -84,3 +84,25 @@ def filtered(study: Study, variants: list[str], seeds: list[int]) -> Study:
         fits = [text] if text in study.variants else [v for v in study.variants if fnmatchcase(v, text)]
         names += fits or [text]  # a text that fits nothing is told by `select`
     return select(study, names if variants else None, seeds if seeds else None)
+
+
+def select(study: Study, variants: list[str] | None, seeds: list[int] | None) -> Study:
+    """`study` reduced to some variants and seeds.
+
+    Raises:
+        ManifestError: a name or seed that the study does not have.
+    """
+    unknown = [v for v in variants or [] if v not in study.variants]
+    texts = [f"no variant '{v}' in {study.path}. {did_you_mean(v, study.variants)}" for v in unknown]
+    texts += [
+        f"no seed {s} in {study.path}. Allowed: {', '.join(map(str, study.seeds))}."
+        for s in seeds or []
+        if s not in study.seeds
+    ]
+    if texts:
+        raise ManifestError("\n".join(texts))
+    return dataclasses.replace(
+        study,
+        variants={k: v for k, v in study.variants.items() if variants is None or k in variants},
+        seeds=tuple(s for s in study.seeds if seeds is None or s in seeds),
+    )

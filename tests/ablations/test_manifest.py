@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ablations.manifest import load_study, select
+from ablations.manifest import load_study
+from ablations.runnames import select
 from ablations.study import Study
 from sdtps.config import identity
 from sdtps.errors import ManifestError
