@@ -20,8 +20,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ablations import batch, claims, repair, slurm, snapshot
+from ablations import batch, claims, repair, sbatch, slurm, snapshot
 from ablations.chunks import Chunk, chunks, halves
+from ablations.claimed import Claimed
 from ablations.claims import Claim
 from ablations.counted import counted
 from ablations.queue_cache import Scheduler
@@ -166,52 +167,52 @@ class _Order:
 
     def _array(self, chunk: Chunk, frozen: Path, previous: str | None) -> str | None:
         """Submit one array; returns its job id, or None where others hold all of its runs."""
-        held = self._claim(chunk)
-        if not held.runs:
-            held.submission.discard()
+        claimed = self._claim(chunk)
+        if not claimed.runs:
+            claimed.submission.discard()
             return None
         try:
             script = batch.script(
-                held.submission,
+                claimed.submission,
                 chunk.resources,
-                len(held.runs),
+                len(claimed.runs),
                 chunk.throttle,
                 frozen,
                 dependency=f"afterany:{previous}" if chunk.after_previous and previous else None,
             )
-            held.submission.script_file.write_text(script, encoding="utf-8")
-            self._write_runs(held, chunk.resources, frozen)
+            claimed.submission.script_file.write_text(script, encoding="utf-8")
+            self._write_runs(claimed, chunk.resources, frozen)
         except BaseException:
-            held.give_back()
+            claimed.give_back()
             raise
         self.report.sbatch_calls += 1
-        job = _ask(held, chunk.resources)
-        held.submission.write_receipt(job)
+        job = _ask(claimed, chunk.resources)
+        claimed.submission.write_receipt(job)
         Scheduler(self.runs_dir).expire()
         self.report.jobs.append(job)
-        self.report.submitted += held.folders
+        self.report.submitted += claimed.folders
         return job
 
     def _work(self, chunk: Chunk, frozen: Path, slots: int | None) -> None:
         """Work through the chunk on this machine."""
         from ablations import local
 
-        held = self._claim(chunk)
-        if not held.runs:
-            held.submission.discard()
+        claimed = self._claim(chunk)
+        if not claimed.runs:
+            claimed.submission.discard()
             return
         try:
-            self._write_runs(held, chunk.resources, frozen)
+            self._write_runs(claimed, chunk.resources, frozen)
         except BaseException:
-            held.give_back()
+            claimed.give_back()
             raise
         items = [
             QueueItem(index, folder, f"{run.slug} seed {run.seed}")
-            for index, (run, folder) in enumerate(zip(held.runs, held.folders, strict=True))
+            for index, (run, folder) in enumerate(zip(claimed.runs, claimed.folders, strict=True))
         ]
-        self.report.submitted += held.folders
+        self.report.submitted += claimed.folders
         self.report.outcomes |= local.run_queue(
-            held.submission,
+            claimed.submission,
             items,
             chunk.resources,
             frozen,
@@ -219,28 +220,28 @@ class _Order:
             max_requeues=chunk.resources.max_requeues,
         )
 
-    def _claim(self, chunk: Chunk) -> _Held:
+    def _claim(self, chunk: Chunk) -> Claimed:
         """A new submission, and those runs of the chunk that nobody else holds."""
         folder = self.runs_dir / self.study.name / JOBS / new_name(self.study.name)
-        held = _Held(Submission(folder))
-        held.submission.begin(Claim.new(held.submission.name, self.executor))
+        claimed = Claimed(Submission(folder))
+        claimed.submission.begin(Claim.new(claimed.submission.name, self.executor))
         for run in chunk.runs:
             run_folder = run.folder(self.runs_dir)
             fresh = not run_folder.exists()
             run_folder.mkdir(parents=True, exist_ok=True)
             earlier = self.judged[run_folder]
-            source = held.submission.claim_file
+            source = claimed.submission.claim_file
             if earlier is None:
                 won = claims.take(run_folder, source)
             else:
                 won = claims.replace(run_folder, earlier, source)
             if won:
-                held.add(run, run_folder, fresh, earlier)
+                claimed.add(run, run_folder, fresh, earlier)
             else:
                 self.report.skipped[run_folder] = "another submission was first"
-        return held
+        return claimed
 
-    def _write_runs(self, held: _Held, resources: Resources, frozen: Path) -> None:
+    def _write_runs(self, claimed: Claimed, resources: Resources, frozen: Path) -> None:
         """The run folders' own files, then the intent."""
         labels = {v.name: v.label for v in self.study.variants.values()}
 
@@ -259,9 +260,9 @@ class _Order:
 
         # Each file waits for the disk; many at once wait together.
         with ThreadPoolExecutor(WRITERS) as writers:
-            list(writers.map(write, held.runs, held.folders))
-        held.submission.write_intent(
-            held.folders,
+            list(writers.map(write, claimed.runs, claimed.folders))
+        claimed.submission.write_intent(
+            claimed.folders,
             study=self.study.name,
             executor=self.executor,
             entry=self.entry,
@@ -271,60 +272,23 @@ class _Order:
         )
 
 
-@dataclass
-class _Held:
-    """A submission and the runs that it has claimed."""
-
-    submission: Submission
-    runs: list[RunSpec] = field(default_factory=list)
-    folders: list[Path] = field(default_factory=list)
-    _fresh: set[Path] = field(default_factory=set)
-    _earlier: dict[Path, Claim] = field(default_factory=dict)
-
-    def add(self, run: RunSpec, folder: Path, fresh: bool, earlier: Claim | None) -> None:
-        self.runs.append(run)
-        self.folders.append(folder)
-        if fresh:
-            self._fresh.add(folder)
-        if earlier is not None:
-            self._earlier[folder] = earlier
-
-    def give_back(self) -> None:
-        """Nothing was queued: leave every run as it was found, and no file of ours."""
-        for folder in self.folders:
-            mine = claims.read(folder)
-            if mine is None or mine.submission != self.submission.name:
-                continue
-            earlier = self._earlier.get(folder)
-            if earlier is not None and earlier.submission:
-                claims.rewrite(folder, mine, earlier)
-                continue
-            if folder in self._fresh:
-                for file in (RunFolder(folder).config_file, RunFolder(folder).run_file):
-                    file.unlink(missing_ok=True)
-            claims.release(folder, mine)
-            if folder in self._fresh:
-                _remove_empty(folder)
-        self.submission.discard()
-
-
-def _ask(held: _Held, resources: Resources) -> str:
+def _ask(claimed: Claimed, resources: Resources) -> str:
     """The job id that sbatch gave, found by the job's name where its answer was lost.
 
     Raises:
         SubmissionError: refused, after everything was given back; or nobody knows.
     """
-    name = held.submission.name
+    name = claimed.submission.name
     interrupted: KeyboardInterrupt | None = None
     try:
-        answer = slurm.submit(held.submission.script_file, resources, Path.cwd())
+        answer = sbatch.submit(claimed.submission.script_file, resources, Path.cwd())
     except KeyboardInterrupt as error:
-        interrupted, answer = error, slurm.Answer(unclear="interrupted")
+        interrupted, answer = error, sbatch.Answer(unclear="interrupted")
     if answer.job_id is not None:
         return answer.job_id
     if answer.refused is not None:
-        held.give_back()
-        kind = TooMany if slurm.is_limit(answer.refused) else SubmissionError
+        claimed.give_back()
+        kind = TooMany if sbatch.is_limit(answer.refused) else SubmissionError
         raise kind(_refusal(answer.refused))
     try:
         job = slurm.find_array(name)
@@ -332,12 +296,12 @@ def _ask(held: _Held, resources: Resources) -> str:
         raise SubmissionError(
             f"sbatch gave no clear answer: {answer.unclear}\n"
             f"  {error}\n"
-            f"  Nobody knows whether the array {name} ({counted(len(held.runs), 'run')}) is"
+            f"  Nobody knows whether the array {name} ({counted(len(claimed.runs), 'run')}) is"
             " queued. What it holds stays claimed; submit again later, and it will be looked up before"
             " anything is queued twice."
         ) from None
     if job is None:
-        held.give_back()
+        claimed.give_back()
         if interrupted is not None:
             raise interrupted
         raise SubmissionError(
@@ -345,13 +309,13 @@ def _ask(held: _Held, resources: Resources) -> str:
             "  Nothing was queued. Submit again."
         )
     if interrupted is not None:
-        held.submission.write_receipt(job)
+        claimed.submission.write_receipt(job)
         raise interrupted
     return job
 
 
 def _refusal(words: str) -> str:
-    key = None if slurm.is_limit(words) else slurm.key_to_change(words)
+    key = None if sbatch.is_limit(words) else sbatch.key_to_change(words)
     hint = f"  Change {key} in the manifest." if key else "  Nothing of it was queued."
     quoted = "\n".join(f"  {line}" for line in words.splitlines())
     return f"sbatch refused the array:\n{quoted}\n{hint}"
@@ -359,12 +323,3 @@ def _refusal(words: str) -> str:
 
 def _why(status: RunStatus) -> str:
     return f"{status.state}: {status.reason}" if status.reason else status.state
-
-
-def _remove_empty(folder: Path) -> None:
-    """The run folder and its variant's, where nothing is left in them."""
-    for path in (folder, folder.parent):
-        try:
-            path.rmdir()
-        except OSError:
-            return

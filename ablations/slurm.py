@@ -1,6 +1,6 @@
-"""What this project asks of SLURM: sbatch, squeue, sacct, scancel, scontrol; each has its ways to fail.
+"""What this project asks of SLURM besides sbatch: squeue, sacct, scancel, scontrol.
 
-An answer is one of three: it worked, it was refused (in the scheduler's own words), or nobody knows.
+Each has its ways to fail; one that does not answer says nothing about any job.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from ablations.spec import Resources
 
-SBATCH_SECONDS = 180  # a busy controller may take its MessageTimeout several times
 QUERY_SECONDS = 45
 DEFAULT_MAX_ARRAY_SIZE = 1001
 
@@ -37,50 +35,6 @@ ENDED = frozenset(
 HELD = frozenset({"REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
 # JobHeldAdmin, JobHeldUser, `job requeued in held state`, `launch failed requeued held` ...
 _HELD = re.compile(r"JobHeld|(\b|_)held(\b|_)", re.IGNORECASE)
-
-# After these words of sbatch nobody knows whether the controller took the job.
-_UNCLEAR = re.compile(
-    r"timed out|zero bytes|connection (reset|refused by peer|closed)|unexpected (message|eof)|"
-    r"transport endpoint|communication|broken pipe|interrupted system call",
-    re.IGNORECASE,
-)
-# What in the manifest to change, by what sbatch complains about. The first that matches is named.
-_KEYS = (
-    ("partition", "partition"),
-    ("qos", "qos"),
-    ("account", "account"),
-    ("constraint|feature", "constraint"),
-    ("gres|gpu|tres", "gpus"),
-    ("memory", "mem_gb"),
-    ("time limit", "timeout_min"),
-    ("node count", "nodes"),
-    ("cpu", "cpus"),
-    ("array", "max_parallel"),
-    ("node configuration", "gpus, resources.cpus, resources.mem_gb or resources.nodes"),
-    ("unrecognized option|invalid option", "sbatch"),
-)
-
-
-# sbatch's ways to say that this user has, or this array would make, too many jobs at once.
-_LIMITS = re.compile(
-    r"MaxSubmit|AssocMax\w*Limit|QOSMax\w*(Submit|Job)\w*Limit|job submit limit|MaxJobCount|"
-    r"Resource temporarily unavailable|too many jobs",
-    re.IGNORECASE,
-)
-
-
-def is_limit(words: str) -> bool:
-    """sbatch refused the number of jobs, not the jobs."""
-    return _LIMITS.search(words) is not None
-
-
-@dataclass(frozen=True)
-class Answer:
-    """sbatch's: exactly one of the three is set."""
-
-    job_id: str | None = None
-    refused: str | None = None
-    unclear: str | None = None
 
 
 @dataclass(frozen=True)
@@ -115,42 +69,6 @@ class JobInfo:
     @property
     def ended(self) -> bool:
         return self.state in ENDED
-
-
-def submit(script: Path, resources: Resources, working_directory: Path) -> Answer:
-    """Ask sbatch to queue `script`."""
-    command = ["sbatch", "--parsable", f"--chdir={working_directory}", str(script)]
-    try:
-        done = subprocess.run(
-            command,
-            env=environment(resources),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            stdin=subprocess.DEVNULL,
-            timeout=SBATCH_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return Answer(unclear=f"sbatch did not answer within {SBATCH_SECONDS} s")
-    except OSError as error:
-        return Answer(refused=f"sbatch cannot be run: {error.strerror}")
-    words = (done.stderr.strip() or done.stdout.strip())[-2000:]
-    # Only a line that is nothing but an id counts: a site's banner may say "job 12" as well.
-    ids = re.findall(r"^(\d+)(?:;[\w.-]+)?$", done.stdout, re.MULTILINE)
-    if done.returncode == 0 and len(ids) == 1:
-        return Answer(job_id=ids[0])
-    if done.returncode == 0 or ids or _UNCLEAR.search(words) or done.returncode < 0:
-        return Answer(unclear=words or f"sbatch gave no job id (exit {done.returncode})")
-    return Answer(refused=words or f"sbatch exited with {done.returncode} and said nothing")
-
-
-def key_to_change(words: str) -> str | None:
-    """The manifest's key behind sbatch's complaint, such as `resources.partition`."""
-    for pattern, key in _KEYS:
-        if re.search(pattern, words, re.IGNORECASE):
-            return f"resources.{key}"
-    return None
 
 
 def environment(resources: Resources | None = None) -> dict[str, str]:

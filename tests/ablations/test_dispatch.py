@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ablations import dispatch, slurm
+from ablations import dispatch, sbatch, slurm
 from ablations.chunks import chunks
 from ablations.status import run_states
 from ablations.study import Study
@@ -95,8 +95,8 @@ def test_a_refusal_shows_sbatch_s_words_and_the_key_and_leaves_nothing(
     ],
 )
 def test_the_key_behind_a_complaint_is_named(words: str, key: str) -> None:
-    assert (slurm.key_to_change(words) or "").split(",")[0].startswith(key) or (
-        words.startswith("Invalid account") and slurm.key_to_change(words) == "resources.partition"
+    assert (sbatch.key_to_change(words) or "").split(",")[0].startswith(key) or (
+        words.startswith("Invalid account") and sbatch.key_to_change(words) == "resources.partition"
     )
 
 
