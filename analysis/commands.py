@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
     from ablations.study import Study
 
@@ -75,12 +76,19 @@ def console() -> Console:
     """Standard output, which breaks no line of its own accord: paths and commands stay whole.
 
     A terminal wraps what is longer than itself, and copies it as one line. Tables fit the terminal;
-    written to a file or a pipe, they are as wide as they are.
+    written to a file or a pipe, they are as wide as they are. What a name or a log holds is shown, and
+    a terminal does not obey it.
     """
     from rich.console import Console
 
+    from sdtps.errors import visible_lines
+
+    class Shown(Console):
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(visible_lines(text), **options)
+
     width = None if sys.stdout.isatty() else UNLIMITED
-    return Console(highlight=False, soft_wrap=True, width=width)
+    return Shown(highlight=False, soft_wrap=True, width=width)
 
 
 def choose(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:

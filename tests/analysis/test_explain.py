@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from planted import CODE, hard_study, plant, plant_hard
+from planted import CODE, hard_study, plant, plant_hard, planted_study
 
 from analysis import hints
 from analysis.__main__ import COMMANDS, main
@@ -133,3 +133,16 @@ def test_an_uncommitted_difference_is_pointed_at(tmp_path):
     plant(tmp_path, study, "none", 1, code=dirty)
     first, second = (describe(str(r.folder(tmp_path)), tmp_path) for r in study.runs()[:2])
     assert first["diff"].endswith("run.json (key diff)") and second["diff"] == "none in sdtps/"
+
+
+def test_a_terminal_is_shown_what_a_log_or_a_name_holds_and_obeys_none_of_it(
+    tmp_path, capsys, monkeypatch
+):
+    study = planted_study("esc", {"a": {"label": "red\x1b[31m"}, "b": {}}, seeds=(0,))
+    plant(tmp_path, study, "a", 0, state="failed", stop=(1, 2), reason="no\x1b[2Jthing")
+    plant(tmp_path, study, "b", 0)
+    monkeypatch.setattr("analysis.commands.load", lambda _: ([study], []))
+    place = ["--runs-dir", str(tmp_path)]
+    assert main(["collect", *place]) == 0 and main(["tables", *place]) == 0
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown and r"no\x1b[2Jthing" in shown and r"red\x1b[31m" in shown

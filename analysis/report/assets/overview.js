@@ -26,8 +26,11 @@ function buildTables(study) {
   fill(body("tables"), study.tables.map((t) => el("div", { class: "card scroll" }, el("h3", {}, t.title),
     t.marks.map((m) => el("p", { class: "mark" }, m)),
     el("table", { "data-table": t.table }, el("caption", {}, t.caption[0] ?? ""), tableHead(t), el("tbody", {}, t.rows.map((row) => tableRow(t, row)))),
-    el("p", { class: "small muted wide" }, [...t.caption.slice(1), ...t.notes].join(" ")))));
+    el("p", { class: "small muted wide" }, [...t.caption.slice(1), ...t.notes, ...(opens(t) ? ["Dotted: opens the runs behind it."] : [])].join(" ")))));
 }
+
+// Whether any cell leads to runs.
+const opens = (t) => t.rows.some((row) => Object.values(row.cells ?? {}).some((c) => c.text && c.runs.some((where) => byWhere.has(where))));
 
 function tableHead(t) {
   const heads = el("tr", {}, t.columns.map((c, i) => el("th", { scope: "col", class: i && c.direction ? "value" : null }, c.head)));
