@@ -91,9 +91,13 @@ def cancel(arguments: argparse.Namespace) -> int:
     if not arguments.yes:
         print(f"{counted(len(active), 'run')}. Give --yes to cancel.")
         return 0
-    control.cancel(active, runs_dir)
-    print(f"Cancelled {counted(len(active), 'run')}.")
-    return 0
+    cancelled = control.cancel(active, runs_dir)
+    print(f"Cancelled {counted(len(cancelled), 'run')}.")
+    left = [s for s in active if s not in cancelled]
+    for one in left:
+        where = f"on {one.node}" if one.node else "by hand"
+        print(f"not cancelled: {one.run.name} runs {where}: end its process there", file=sys.stderr)
+    return 1 if left else 0
 
 
 def clean(arguments: argparse.Namespace) -> int:

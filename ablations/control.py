@@ -17,7 +17,9 @@ from sdtps.errors import SubmissionError
 
 
 def cancel(statuses: Sequence[RunStatus], runs_dir: Path) -> list[RunStatus]:
-    """End the queued and running ones among `statuses`; the others are left alone.
+    """End the queued and running ones among `statuses`; returns those that are ended or were told to.
+
+    Left out are runs whose process only another machine, or the person who started it, can end.
 
     The claim is marked first, so that the end is known for a cancellation without accounting too, and
     so that a run which writes its checkpoint meanwhile does not come back.
@@ -25,17 +27,20 @@ def cancel(statuses: Sequence[RunStatus], runs_dir: Path) -> list[RunStatus]:
     Raises:
         SubmissionError: the scheduler did not take some of it; the runs stay marked.
     """
-    active = [s for s in statuses if s.active]
+    ended = []
     elements: dict[str, tuple[Path, str]] = {}
-    for status in active:
+    for status in statuses:
+        if not status.active:
+            continue
         folder = status.run.folder(Path(runs_dir).resolve())
         claim = claims.read(folder)
         if claim is None:
             continue
         claims.rewrite(folder, claim, replace(claim, cancelled=True))
-        if claim.executor == "local":
-            _end_local(folder, claim.submission)
-        elif status.job_id:
+        if claim.executor == "local" and not _end_local(folder, claim.submission):
+            continue
+        ended.append(status)
+        if claim.executor != "local" and status.job_id:
             elements[status.job_id] = (folder, claim.submission)
     elements = {job: of for job, of in elements.items() if not _others_need_it(*of)}
     problems: list[str] = []
@@ -44,7 +49,7 @@ def cancel(statuses: Sequence[RunStatus], runs_dir: Path) -> list[RunStatus]:
         Scheduler(runs_dir).expire()
     if not done:
         raise SubmissionError("scancel failed; try again:\n  " + "\n  ".join(problems))
-    return active
+    return ended
 
 
 def release(statuses: Sequence[RunStatus], runs_dir: Path) -> list[RunStatus]:
@@ -76,8 +81,11 @@ def _others_need_it(folder: Path, name: str) -> bool:
     return False
 
 
-def _end_local(folder: Path, submission: str) -> None:
+def _end_local(folder: Path, submission: str) -> bool:
+    """Ask the run's process to end; False where it is another machine's."""
     start = records.read(folder, submission).last_start
-    if start is not None and start.process.alive():
+    alive = start.process.alive() if start is not None else False
+    if start is not None and alive:
         with contextlib.suppress(ProcessLookupError):
             os.kill(start.process.pid, signal.SIGTERM)
+    return alive is not None

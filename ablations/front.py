@@ -10,8 +10,9 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ablations import canary
 from ablations.counted import counted
@@ -23,6 +24,9 @@ from ablations.show import plan_json, plan_lines
 from ablations.status import run_states
 from ablations.study import Study
 from sdtps.errors import SdtpsError, SubmissionError, visible, visible_lines
+
+if TYPE_CHECKING:
+    from ablations.dispatch import SubmitReport
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = ROOT / "runs"
@@ -101,13 +105,18 @@ def read_study(arguments: argparse.Namespace) -> Study:
     return filtered(read_whole(arguments), arguments.variant, arguments.seed)
 
 
-def plan_study(study: Study, arguments: argparse.Namespace, retry_runs: tuple[str, ...] = ()) -> Plan:
+def plan_study(
+    study: Study,
+    arguments: argparse.Namespace,
+    retry_runs: tuple[str, ...] = (),
+    executor: str | None = None,
+) -> Plan:
     """What would be done now, against the run store and the scheduler."""
     from ablations import fit, slurm
     from sdtps.provenance import source_digest
 
     runs_dir = arguments.runs_dir.resolve()
-    on_slurm = choose_executor(getattr(arguments, "executor", "auto")) == "slurm"
+    on_slurm = (executor or choose_executor("auto")) == "slurm"
     plan = make_plan(
         study,
         runs_dir,
@@ -136,10 +145,10 @@ def submit(
     """
     whole = read_whole(arguments)
     study = filtered(whole, arguments.variant, arguments.seed)
-    plan = plan_study(study, arguments, retry_runs)
+    executor = choose_executor(arguments.executor)
+    plan = plan_study(study, arguments, retry_runs, executor)
     if only_again:
         plan = plan.without_new()
-    executor = choose_executor(arguments.executor)
     if arguments.dry_run:
         print_plan(plan, executor, sbatch=arguments.executor != "local", as_json=arguments.json)
         return 0
@@ -149,9 +158,7 @@ def submit(
         release(plan, arguments)
     if not plan.submitted:
         if arguments.json:
-            released = [a.run.name for a in plan.released]
-            nothing = {"jobs": [], "submitted": [], "skipped": {}, "released": released}
-            print(json.dumps(nothing, indent=2))
+            print_sent(plan, [])
         return 0
     check_data_root(study, executor)
     if not arguments.no_audit and (names := new_variants(plan)):
@@ -262,15 +269,20 @@ def dispatch(plan: Plan, arguments: argparse.Namespace, executor: str) -> int:
     With --canary one run of each code path goes first.
     """
     actions = plan.submitted
-    outcomes: dict[Path, str] = {}
-    if arguments.canary:
-        first = canary.pick(actions)
-        outcomes |= _send(plan, first, arguments, executor)
-        runs = [action.run for action in first]
-        canary.wait(first, lambda: run_states(runs, plan.runs_dir), say=_say)
-        actions = [a for a in actions if a not in first]
-    if actions:
-        outcomes |= _send(plan, actions, arguments, executor)
+    reports: list[SubmitReport] = []
+    try:
+        if arguments.canary:
+            first = canary.pick(actions)
+            reports.append(_send(plan, first, arguments, executor))
+            runs = [action.run for action in first]
+            canary.wait(first, lambda: run_states(runs, plan.runs_dir), say=_say)
+            actions = [a for a in actions if a not in first]
+        if actions:
+            reports.append(_send(plan, actions, arguments, executor))
+    finally:
+        if arguments.json:
+            print_sent(plan, reports)
+    outcomes = {folder: how for report in reports for folder, how in report.outcomes.items()}
     failed = [folder for folder, how in outcomes.items() if how not in ("completed", "diverged")]
     if failed:
         number = counted(len(failed), "run")
@@ -280,8 +292,8 @@ def dispatch(plan: Plan, arguments: argparse.Namespace, executor: str) -> int:
 
 def _send(
     plan: Plan, actions: list[Action], arguments: argparse.Namespace, executor: str
-) -> dict[Path, str]:
-    """Submit `actions`; how they ended, where that is known already."""
+) -> SubmitReport:
+    """Submit `actions`, and say so."""
     from ablations.dispatch import submit as send
 
     report = send(
@@ -293,18 +305,27 @@ def _send(
         replace=[a.folder for a in actions if a.start == "resume"],
         over=[a.folder for a in actions if a.start == "over"],
     )
-    sent = [str(folder.relative_to(plan.runs_dir)) for folder in report.submitted]
-    skipped = {str(f.relative_to(plan.runs_dir)): why for f, why in report.skipped.items()}
-    if arguments.json:
-        released = [a.run.name for a in plan.released]
-        answer = {"jobs": report.jobs, "submitted": sent, "skipped": skipped, "released": released}
-        print(json.dumps(answer, indent=2))
-    else:
+    if not arguments.json:
         jobs = f" (job {', '.join(report.jobs)})" if report.jobs else ""
-        print(f"Submitted {len(sent)} of {counted(len(actions), 'run')}{jobs}.")
-        for name, reason in skipped.items():
-            print(f"  not submitted: {name}: {visible(reason)}")
-    return report.outcomes
+        print(f"Submitted {len(report.submitted)} of {counted(len(actions), 'run')}{jobs}.")
+        for folder, reason in report.skipped.items():
+            print(f"  not submitted: {folder.relative_to(plan.runs_dir)}: {visible(reason)}")
+    return report
+
+
+def print_sent(plan: Plan, reports: Sequence[SubmitReport]) -> None:
+    """What became of the plan, for scripts: one JSON document, also where something failed half-way."""
+    answer = {
+        "jobs": [job for report in reports for job in report.jobs],
+        "submitted": [str(f.relative_to(plan.runs_dir)) for r in reports for f in r.submitted],
+        "skipped": {
+            str(folder.relative_to(plan.runs_dir)): why
+            for report in reports
+            for folder, why in report.skipped.items()
+        },
+        "released": [action.run.name for action in plan.released],
+    }
+    print(json.dumps(answer, indent=2))
 
 
 def _say(text: str) -> None:

@@ -77,8 +77,11 @@ def main(words: list[str] | None = None) -> int:
     folder = Path(submission.intent["runs"][index])
     job = Job.here()
     claim = claims.read(folder)
-    if claim is None or claim.submission != submission.name:
-        print(f"{folder} is not claimed by {submission.name} any more; nothing done", flush=True)
+    if claim is None or claim.submission != submission.name or claim.cancelled:
+        gone = (
+            "cancelled" if claim and claim.cancelled else f"not claimed by {submission.name} any more"
+        )
+        print(f"{folder} is {gone}; nothing done", flush=True)
         return records.NOT_OURS
     if job.local:
         return _recorded(folder, submission, job)

@@ -301,6 +301,40 @@ def test_cancel_and_clean_show_first_and_do_nothing_for_an_empty_selection(
     assert running.path.is_dir()
 
 
+def test_what_cancel_cannot_end_is_not_called_cancelled(
+    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = load_study(manifest).runs()[0]
+    create(run, tmp_path).write_status("running", attempt=1, epoch=1)
+    assert call("cancel", manifest, "--runs-dir", tmp_path, "--yes") == 1
+    told = capsys.readouterr()
+    assert "Cancelled 0 runs." in told.out
+    assert f"not cancelled: {run.name} runs by hand" in told.err
+
+
+def test_with_canaries_a_script_gets_one_document_also_where_they_fail(
+    manifest: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "standin.py").write_text(STAND_IN)
+    env = {"PYTHONPATH": str(tmp_path), "SDTPS_JOB_ENTRY": "standin:execute"}
+    options = (
+        "--runs-dir",
+        tmp_path / "runs",
+        "--executor",
+        "local",
+        "--no-audit",
+        "--json",
+        "--canary",
+    )
+    good = script("submit.py", manifest, *options, "--variant", "topk", **env)
+    assert good.returncode == 0, good.stderr
+    assert len(json.loads(good.stdout)["submitted"]) == 2
+    bad = script("submit.py", manifest, *options, "--variant", "bad", **env)
+    assert bad.returncode == 2, bad.stderr
+    assert "canaries failed" in bad.stderr
+    assert len(json.loads(bad.stdout)["submitted"]) == 1
+
+
 def test_watch_shows_state_epoch_loss_curve_and_metric(
     manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,7 +98,7 @@ def test_what_may_not_be_released_can_be_cancelled_and_submitted_again(
 ) -> None:
     fakes.set("1_0", state="PENDING", reason="JobHeldAdmin")
     refused = {"exit": 1, "stderr": "Access/permission denied for job 1_0"}
-    fakes.answer("scontrol", *[None] * 3, refused)  # ping, show config, ping, release
+    fakes.answer("scontrol", *[None] * 2, refused)  # ping, show config, release
     assert call("retry", study, "--held") == 2
     err = capsys.readouterr().err
     assert "Access/permission denied" in err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 from pathlib import Path
@@ -53,6 +54,17 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fakes: Fakes) -> Submis
     yield made  # type: ignore[misc]
     signal.set_wakeup_fd(-1)
     SENT.clear()
+
+
+def test_a_run_that_was_cancelled_before_its_job_began_does_not_start(
+    job: Submission, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(job.intent["runs"][3])
+    claim = claims.read(folder)
+    assert claim is not None
+    claims.rewrite(folder, claim, dataclasses.replace(claim, cancelled=True))
+    assert _run(job, monkeypatch, [], "completed") == records.NOT_OURS
+    assert not records.read(folder, job.name).began
 
 
 def _run(job: Submission, monkeypatch: pytest.MonkeyPatch, sent: list[int], outcome: str) -> int:
