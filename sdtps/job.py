@@ -83,7 +83,7 @@ def _attempt(
     if distributed.rank() == 0:
         environment = provenance.environment()  # again: now torch can name the GPU
         parameters = sum(p.numel() for p in task.model.parameters())
-        folder.update_run(environment=environment, parameters=parameters, **task.record)
+        folder.update_run(environment=environment, parameters=parameters)
     return train(
         task,
         folder,

@@ -20,6 +20,7 @@ from sdtps.counters import Counters
 from sdtps.errors import RunError
 from sdtps.memory import peak_memory_mib
 from sdtps.optim import Schedule
+from sdtps.origin import Origin
 from sdtps.progress import Reporter
 from sdtps.runfolder import RunFolder
 from sdtps.task import Task
@@ -50,7 +51,7 @@ def train(
         stop_after: end the attempt with a checkpoint after this many steps in all.
 
     Raises:
-        RunError: the checkpoint cannot be read or belongs to another seed.
+        RunError: the checkpoint cannot be read, or belongs to another seed, data set or weights.
     """
     loop = Loop(task, folder, config, seed=seed, attempt=attempt, stop=stop, stop_after=stop_after)
     return loop.run()
@@ -84,6 +85,7 @@ class Loop:
         self.total_steps = self.settings.epochs * task.steps_per_epoch
         if self.settings.max_steps is not None:
             self.total_steps = min(self.total_steps, self.settings.max_steps)
+        self.origin = Origin.of(task.record)
         self.schedule = Schedule(config.optim, self.settings.epochs, task.steps_per_epoch)
         self._first_bad_step = 0  # as last read from the device
         self._skipped_in_a_row = 0
@@ -98,6 +100,8 @@ class Loop:
 
     def run(self) -> Outcome:
         self.resume()
+        if self.writes:
+            self.folder.update_run(**self.task.record)
         with self.reporter:
             self.task.model.train()
             # The attempt before may have ended before its evaluation.
@@ -302,6 +306,7 @@ class Loop:
                     "train_seconds": round(counters.seconds, 3),
                     "images_per_s": round(counters.samples / max(counters.seconds, 1e-9), 2),
                     "peak_memory_mib": peak_memory_mib(self.device),
+                    "origin": self.origin.as_dict(),
                 }
             )
             # What is left to use is the model; the optimiser's state is two thirds of the file.
@@ -316,7 +321,7 @@ class Loop:
     # -- checkpoints ------------------------------------------------------------------------------
 
     def _state(self, *, model_only: bool = False) -> dict[str, Any]:
-        about = {"seed": self.seed, "step": self.counters.step}
+        about = {"seed": self.seed, "step": self.counters.step, "origin": self.origin.as_dict()}
         if model_only:
             return {**about, "model": self.task.model.state_dict()}
         return {**about, **self.training_step.state()}
@@ -344,6 +349,7 @@ class Loop:
                 f"{self.folder.checkpoint_file}: written by a finished run or another seed "
                 f"({saved['seed']}, this run has {self.seed}). Delete it to start anew."
             )
+        self.origin = self.origin.going_on_from(saved["origin"], self.folder.checkpoint_file)
         self.training_step.load(saved)
         states = saved["random_states"]
         checkpoint.set_random_states(states[distributed.rank() % len(states)])
@@ -351,7 +357,11 @@ class Loop:
             event = {"kind": "event", "event": "resumed", "attempt": self.attempt}
             place = {"epoch": self.counters.epoch, "step": self.counters.step}
             self.folder.append_metrics({**event, **place})
-            self.reporter.line(f"attempt {self.attempt} resumes after step {self.counters.step}")
+            codes = self.origin.code
+            line = f"attempt {self.attempt} resumes after step {self.counters.step}"
+            self.reporter.line(
+                line if len(codes) == 1 else f"{line}, on other code: {', '.join(codes)}"
+            )
 
 
 class _Window:

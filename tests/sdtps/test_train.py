@@ -13,6 +13,7 @@ import torch
 from sdtps import checkpoint
 from sdtps.config import ReidConfig, identity, parse_config
 from sdtps.errors import RunError
+from sdtps.provenance import source_digest
 from sdtps.runfolder import RunFolder
 from sdtps.train import train
 
@@ -187,6 +188,37 @@ def test_another_seeds_checkpoint_is_refused(tmp_path: Path) -> None:
     start(ToyTask(), run, config(), stop_after=3)
     with pytest.raises(RunError, match="another seed"):
         train(ToyTask(), run, config(), seed=4, attempt=2)
+
+
+def test_a_run_goes_on_only_with_the_data_and_weights_it_began_with(tmp_path: Path) -> None:
+    def task(data: str, weights: str) -> ToyTask:
+        made = ToyTask()
+        files = {"backbone": {"file": "w.pt", "sha256": weights}, "text": None}
+        made.record = {"data": {"fingerprint": data}, "weights": files}  # type: ignore[misc]
+        return made
+
+    run = folder(tmp_path / "r", config())
+    start(task("d1", "w1"), run, config(), stop_after=3)
+    written = run.run_file.read_bytes()
+    with pytest.raises(RunError) as error:
+        train(task("d2", "w2"), run, config(), seed=3, attempt=2)
+    for part in ("fingerprint d1, here is d2", "weights of backbone with sha256 w1, here are w2"):
+        assert part in str(error.value)
+    assert run.run_file.read_bytes() == written  # still says what the checkpoint was trained on
+    assert train(task("d1", "w1"), run, config(), seed=3, attempt=2) == "completed"
+    result = run.result() or {}
+    assert result["origin"] == {"code": [source_digest()], "data": "d1", "weights": {"backbone": "w1"}}
+
+
+def test_a_result_names_every_code_that_trained_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = folder(tmp_path / "r", config())
+    for attempt, code, steps in ((1, "one", 3), (2, "two", 6), (3, "two", None)):
+        monkeypatch.setattr("sdtps.origin.source_digest", lambda code=code: code)
+        train(ToyTask(), run, config(), seed=3, attempt=attempt, stop_after=steps)
+    assert (run.result() or {})["origin"]["code"] == ["one", "two"]
+    assert "on other code: one, two" in run.log_file.read_text()
 
 
 def test_a_torn_checkpoint_is_named(tmp_path: Path) -> None:
