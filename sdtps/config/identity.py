@@ -13,7 +13,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-# Settings that cannot change a result: where files lie, how fast they come, what is logged.
+# Where files lie, how fast they come, what is logged; and where and how it is computed, which changes a
+# result by rounding only.
 NOT_IN_IDENTITY = frozenset(
     {
         "data.root",

@@ -42,7 +42,7 @@ class TrainConfig(Frozen):
     # Global gradient norm limit; null = no clipping.
     clip_grad_norm: Positive | None = None
     eval_every: PositiveInt = 1  # epochs; the last epoch is always evaluated
-    # Not part of a run's identity (they cannot change a result):
+    # Not part of a run's identity (they change nothing; the last four change rounding):
     log_every: PositiveInt = 10  # steps between metric rows; losses are read from the device only then
     checkpoint_every_steps: PositiveInt | None = None  # null = at epochs' ends only
     # At an epoch's end a checkpoint is written when this many seconds have passed since the last one: a
