@@ -11,7 +11,7 @@ from analysis import metricrows
 from analysis.metricrows import MetricRows
 from analysis.numbers import counted
 from analysis.runsource import Source
-from analysis.runstate import run_of, state_of
+from analysis.runstate import odd_files, run_of, state_of
 from analysis.untrusted import amount, count, mapping, seconds
 
 RUN_COLUMNS = (
@@ -61,11 +61,13 @@ def record_of(source: Source, rows: MetricRows, now: float, runs_dir: Path) -> d
     attempts = [a for a in run.get("attempts") or () if isinstance(a, dict)]
     if rows.torn:
         notes.append(f"{counted(rows.torn, 'unreadable line')} in metrics.jsonl")
+    odd = odd_files(folder)
+    notes += [f"{name} is no file" for name in odd]
     if rows.unread is not None:
         notes.append(f"metrics.jsonl cannot be read: {rows.unread}")
-    elif state == "completed" and not rows.torn and not rows.blocks:
-        notes.append("metrics.jsonl is missing, empty or no file: no curves")
-    if rows.blocks and state != "missing" and not run and unread is None:
+    elif state == "completed" and not rows.torn and not rows.blocks and "metrics.jsonl" not in odd:
+        notes.append("metrics.jsonl is missing or empty: no curves")
+    if rows.blocks and state != "missing" and not run and unread is None and "run.json" not in odd:
         notes.append("run.json is missing or cannot be read")
     record = {
         "study": source.study,

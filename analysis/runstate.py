@@ -44,6 +44,27 @@ def cannot_be_read(error: OSError, folder: RunFolder) -> str:
     return f"{Path(error.filename or folder.path).name} cannot be read: {error.strerror}"
 
 
+def odd_files(folder: RunFolder) -> list[str]:
+    """Names of a run's files under which something else lies: a folder, a FIFO, a link to nothing."""
+    files = (
+        *(folder.config_file, folder.run_file, folder.claim_file, folder.status_file),
+        *(folder.result_file, folder.metrics_file, folder.checkpoint_file, folder.log_file),
+    )
+    known = {file.name for file in files}
+    try:
+        with os.scandir(folder.path) as entries:
+            return sorted(e.name for e in entries if e.name in known and not _is_file(e))
+    except OSError:  # `state_of` tells of a folder that cannot be looked into
+        return []
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a link round in a circle
+        return False
+
+
 def run_of(folder: RunFolder) -> tuple[dict[str, Any], str | None]:
     """run.json, and why it cannot be read where there is one that may not be."""
     try:

@@ -119,10 +119,8 @@ def test_a_completed_run_without_a_course_is_noted(tmp_path, study, found):
     elif found == "a folder":
         folder.metrics_file.mkdir()
     run = collect([study], tmp_path, now=NOW).runs.loc[0]
-    assert (run["state"], run["notes"]) == (
-        "completed",
-        "metrics.jsonl is missing, empty or no file: no curves",
-    )
+    what = "no file" if found == "a folder" else "missing or empty: no curves"
+    assert (run["state"], run["notes"]) == ("completed", f"metrics.jsonl is {what}")
 
 
 def test_a_result_without_a_number_is_noted(tmp_path, study):

@@ -99,6 +99,9 @@ def test_every_reader_goes_on_beside_an_odd_file(tmp_path: Path, odd: Callable[[
     assert "result.json cannot be read" in found.loc[("result.json", 1), "reason"]
     for name in set(FILES) - {"result.json"}:
         assert found.loc[(name, 1), "state"] == "completed"
+    if odd is not _unreadable:
+        for name in FILES[:8]:
+            assert f"{name} is no file" in found.loc[(name, 1), "notes"], name
     for name in ("run.json", "metrics.jsonl"):
         assert name in found.loc[(name, 1), "notes"], name
     marks = refuse_to_average(collected, allow_missing=True, allow_mixed_code=True)
