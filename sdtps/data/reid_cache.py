@@ -42,23 +42,30 @@ def cached_pixels(
         DataError: files that cannot be decoded, all of them (named).
     """
     target = folder / f"reid-{pixels_key(samples, config, resampling)}.npy"
-    return mapped_once(target, lambda file: _decode_all(samples, config, resampling, file))
+    shape = (len(samples), 3, 3, config.height, config.width)
+    return mapped_once(target, shape, lambda file: _decode_all(samples, config, resampling, file))
 
 
-def mapped_once(target: Path, write: Callable[[Path], None]) -> np.ndarray:
+def mapped_once(target: Path, shape: tuple[int, ...], write: Callable[[Path], None]) -> np.ndarray:
     """The array in `target` as a read-only memory map; `write` makes the file if no job has made it.
 
     The file is whole or absent: `write` is given another name in the same folder.
 
+    Args:
+        shape: of the array, or as much of it from the left as is known beforehand.
+
     Raises:
-        DataError: a file that holds no array (named; deleting it is safe); a folder that cannot be
+        DataError: a file that holds no such array (named; deleting it is safe); a folder that cannot be
             written and lacks the file.
     """
     if not target.exists():  # a cache that may only be read serves those who find their file in it
         with made_below(target.parent):
             _make(target, write)
     try:
-        return np.load(target, mmap_mode="r")
+        mapped: np.ndarray = np.load(target, mmap_mode="r")
+        if mapped.shape[: len(shape)] != shape:
+            raise ValueError(f"its shape is {mapped.shape}, expected {shape}")
+        return mapped
     except (ValueError, EOFError, OSError) as error:
         raise DataError(f"{target}: cannot be read ({error}); delete it to make it again") from None
 

@@ -116,7 +116,8 @@ class _Tokens:
             torch=torch.__version__,
             code=[hashlib.sha256(Path(str(m.__file__)).read_bytes()).hexdigest() for m in _CODE],
         )
-        self.rows = MappedRows(mapped_once(folder / f"tokens-{key}.npy", write), device)
+        target = folder / f"tokens-{key}.npy"
+        self.rows = MappedRows(mapped_once(target, (len(samples), 3), write), device)
 
     def batch(self, indices: np.ndarray) -> ReidBatch:
         tokens = self.rows.rows(indices)

@@ -92,5 +92,5 @@ def test_a_cache_that_does_not_fit_is_named_and_leaves_nothing(tmp_path: Path) -
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with pytest.raises(DataError, match=r"cannot be written \(No space left on device\).*SDTPS_CACHE"):
-        mapped_once(tmp_path / "rows.npy", write)
+        mapped_once(tmp_path / "rows.npy", (4,), write)
     assert [p.name for p in tmp_path.iterdir()] == [".rows.npy.lock"]

@@ -6,6 +6,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -150,6 +151,12 @@ def test_a_broken_cache_is_named(cache: Path) -> None:
     for file in cache.glob("tokens-*.npy"):
         file.write_bytes(b"broken")
     with pytest.raises(DataError, match=r"tokens-\w+\.npy: cannot be read.*delete it"):
+        task(config())
+    for file in cache.glob("tokens-*.npy"):
+        np.save(file, np.zeros((2, 3, 5), np.float32))
+    with pytest.raises(
+        DataError, match=r"tokens-\w+\.npy: .*shape is \(2, 3, 5\), expected.*delete it"
+    ):
         task(config())
 
 
