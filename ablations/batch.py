@@ -16,7 +16,6 @@ from typing import Any
 from ablations import records
 from ablations.spec import Resources
 from ablations.submissions import Submission
-from sdtps.errors import SubmissionError
 
 # Told this long before the time limit: enough for a checkpoint. Short jobs get a quarter of their time.
 SIGNAL_SECONDS = 90
@@ -44,9 +43,6 @@ def script(
     """The text of the sbatch file for `count` runs, at most `throttle` at once.
 
     With resources.runs_per_gpu each array element is one task that starts its runs (`ablations.pack`).
-
-    Raises:
-        SubmissionError: `resources.sbatch` holds an option that this project sets itself.
     """
     import submitit
 
@@ -72,10 +68,6 @@ def script(
     return str(executor._make_submission_file_text(command, submission.name))
 
 
-# Options that decide which job is which; everything else may be given under resources.sbatch.
-OURS = frozenset({"array", "job-name", "output", "error", "open-mode", "requeue", "no-requeue", "wrap"})
-
-
 def _parameters(
     submission: Submission,
     resources: Resources,
@@ -84,12 +76,11 @@ def _parameters(
     snapshot: Path,
     dependency: str | None,
 ) -> dict[str, Any]:
-    extra = {key.lstrip("-").replace("_", "-"): value for key, value in resources.sbatch.items()}
-    if taken := sorted(OURS & set(extra)):
-        raise SubmissionError(
-            f"resources.sbatch: {', '.join(taken)} cannot be set; each array's name, logs"
-            " and requeueing are ours"
-        )
+    extra = {
+        key.lstrip("-").replace("_", "-"): value
+        for key, value in resources.sbatch.items()
+        if value is not False  # an option without a value is there or not
+    }
     tasks, together = tasks_per_node(resources), min(resources.runs_per_gpu, count)
     parallel = max(1, (throttle or count) // together)
     parameters: dict[str, Any] = {

@@ -139,8 +139,6 @@ class _Order:
             return
         previous: str | None = None
         parts = chunks(runs, slurm.max_array_size())
-        for chunk in parts:  # options are checked before the first array is queued
-            batch.script(Submission(self.runs_dir / "check"), chunk.resources, 1, None, frozen)
         waiting = deque(parts)
         smallest = max(1, len(runs) // 64)  # arrays are not cut below it: each is a question to sbatch
         while waiting:

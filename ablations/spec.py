@@ -29,6 +29,20 @@ _LEAST_GB, _MOST_GB = 1 / 1024, 2**20  # from 1 MB to 1 PB
 _MEMORY = "a number of GB from 0.001 (1 MB) to 1048576"
 _TIME = f"whole minutes from 1 to {_MOST_MINUTES} (90), or HH:MM:SS, or D-HH:MM"
 
+# Options of sbatch that decide which job is which, where its output goes and when it is told to stop.
+_OURS = frozenset(
+    {
+        *("array", "job-name", "output", "error", "open-mode", "requeue", "no-requeue"),
+        *("wrap", "signal", "parsable"),
+    }
+)
+# Options that have a key of their own.
+_SAID_BY = {
+    **{key: key for key in ("partition", "account", "qos", "constraint", "exclude", "nodes")},
+    **{"time": "timeout_min", "mem": "mem_gb", "mem-per-cpu": "mem_gb", "cpus-per-task": "cpus"},
+    **{"gpus-per-node": "gpus", "ntasks-per-node": "cpus"},
+}
+
 Count = Annotated[int, Field(ge=1, le=_MOST_COUNTED)]
 
 
@@ -91,6 +105,18 @@ class Resources(Frozen):
             if isinstance(text, str) and not text.isprintable():
                 raise ValueError(f"{text!r} is not a single line of text")
         return value
+
+    @model_validator(mode="after")
+    def _options_are_free(self) -> Resources:
+        options = {key.lstrip("-").replace("_", "-") for key in self.sbatch}
+        said = [f"sbatch: '{key}' cannot be set: it is this project's" for key in options & _OURS]
+        for key in options & _SAID_BY.keys():
+            own = _SAID_BY[key]
+            if value := getattr(self, own):  # else nothing is asked for by it, and the option is free
+                said.append(f"sbatch: '{key}' contradicts {own} ({value}): set {own} instead")
+        if said:
+            raise ValueError("; ".join(sorted(said)))
+        return self
 
     @model_validator(mode="after")
     def _one_gpu_to_share(self) -> Resources:

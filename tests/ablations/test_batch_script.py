@@ -33,6 +33,16 @@ def test_a_run_that_a_submission_of_a_longer_name_holds_is_left_alone(tmp_path: 
     assert not records.attempts_file(run).exists()
 
 
+def test_an_option_without_a_value_is_there_or_not(tmp_path: Path) -> None:
+    given = {"exclusive": True, "overcommit": False, "mem": 0, "mail_type": "END"}
+    resources = Resources.model_validate({"sbatch": given})
+    text = batch.script(Submission(tmp_path / NAME), resources, 1, None, tmp_path)
+    options = [line.removeprefix("#SBATCH --") for line in text.splitlines() if "#SBATCH" in line]
+    assert {"exclusive", "mem=0", "mail-type=END"} <= set(options)
+    assert not any("overcommit" in option for option in options)
+    assert len({option.partition("=")[0] for option in options}) == len(options)  # each once
+
+
 def _element(folder: Path, together: int, holder: str = NAME) -> tuple[Path, str]:
     """A run folder and the script of the one array element that it is in."""
     run, submission = folder / "run", Submission(folder / NAME)

@@ -122,6 +122,13 @@ variants:
         ("resources: {max_parallel: 4294967297}\n", "a whole number from 1 to 4000001 or null"),
         ("resources: {runs_per_gpu: 9000, cpus: 8, gpus: 1}\n", "are more CPUs than a job may ask"),
         ("resources: {setup: module load}\n", "Did you mean [module load]? Allowed: a list, each item"),
+        ("resources: {sbatch: {job_name: x}}\n", "sbatch: 'job-name' cannot be set"),
+        ("resources: {sbatch: {time: 5}}\n", "'time' contradicts timeout_min (60): set timeout_min"),
+        ("resources: {mem_gb: 4, sbatch: {mem: 0}}\n", "'mem' contradicts mem_gb (4"),
+        (
+            "resources: {gpus: 1, sbatch: {--gpus-per-node: 2}}\n",
+            "contradicts gpus (1): set gpus instead",
+        ),
         ("resources: {sbatch: {x: [1]}}\n", "Allowed: text or a whole number or true or false."),
         ("tables: [{name: m, metrics: mAP}]\n", "Did you mean [mAP]? Allowed: a list, each item text."),
         ("tables: [{name: m, caption: [x]}]\n", "['x'] is not allowed. Allowed: text."),
