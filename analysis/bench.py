@@ -27,6 +27,7 @@ from analysis.curveline import draw_curve
 from analysis.figurestyle import saved, styled
 from analysis.outcomes import Outcome, Run
 from analysis.palette import COLOURS, Style
+from sdtps.commandline import at_least
 from sdtps.runfolder import RunFolder
 
 REPEATS = 3  # of what takes seconds
@@ -34,8 +35,8 @@ READ_RUNS = 100  # run folders that both readers read
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=int, default=10_000, help="run folders to collect")
-    parser.add_argument("--rows", type=int, default=500, help="rows in each metrics.jsonl")
+    parser.add_argument("--runs", type=at_least(1), default=10_000, help="run folders to collect")
+    parser.add_argument("--rows", type=at_least(1), default=500, help="rows in each metrics.jsonl")
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sdtps.commandline import Parser
+from sdtps.commandline import Parser, at_least
 from sdtps.errors import SdtpsError
 
 EXIT_CODES = {"completed": 0, "diverged": 3, "requeued": 75}  # 75: temporary failure, try again
@@ -141,24 +141,28 @@ def parser() -> argparse.ArgumentParser:
 
     block = commands.add_parser("run", help="run, or go on with, the run in a folder")
     block.add_argument("folder", type=Path, help="runs/STUDY/VARIANT/seedK-HASH")
-    block.add_argument("--max-steps", type=int, help="stop with a checkpoint after this many steps")
+    block.add_argument(
+        "--max-steps", type=at_least(1), help="stop with a checkpoint after this many steps"
+    )
     block.set_defaults(handler=run)
 
     block = commands.add_parser("generate", help="write three-modality images in RGBNT201's layout")
     block.add_argument("root", type=Path, help="folder that will hold the generated RGBNT201/")
-    block.add_argument("--train-pids", type=int, default=24)
-    block.add_argument("--test-pids", type=int, default=16)
-    block.add_argument("--cameras", type=int, default=2)
-    block.add_argument("--images-per-camera", type=int, default=4)
-    block.add_argument("--height", type=int, default=64)
-    block.add_argument("--width", type=int, default=32)
-    block.add_argument("--seed", type=int, default=0)
+    block.add_argument("--train-pids", type=at_least(2), default=24)
+    block.add_argument("--test-pids", type=at_least(1), default=16)
+    block.add_argument("--cameras", type=at_least(2), default=2)
+    block.add_argument("--images-per-camera", type=at_least(1), default=4)
+    block.add_argument("--height", type=at_least(1), default=64)
+    block.add_argument("--width", type=at_least(1), default=32)
+    block.add_argument("--seed", type=at_least(0), default=0)
     block.set_defaults(handler=generate)
 
     block = commands.add_parser("audit", help="which parts of a study's variants learn, on toy sizes")
     block.add_argument("study", type=Path, help="ablations/STUDY.yaml")
     block.add_argument("--variant", nargs="+", action="extend", help="only these, and the baseline")
-    block.add_argument("--steps", type=int, default=10, help="training steps before the second look")
+    block.add_argument(
+        "--steps", type=at_least(1), default=10, help="training steps before the second look"
+    )
     block.add_argument("--json", type=Path, help="write the figures here")
     block.add_argument("--strict", action="store_true", help="exit with 1 if there is a warning")
     block.add_argument(
@@ -176,7 +180,7 @@ def parser() -> argparse.ArgumentParser:
     block = commands.add_parser("bench", help="time what was made fast beside the plain form")
     common = Parser(add_help=False)
     common.add_argument("--device", choices=["cpu", "cuda"], help="default: a GPU if there is one")
-    common.add_argument("--threads", type=int, help="CPU threads; default: torch's")
+    common.add_argument("--threads", type=at_least(1), help="CPU threads; default: torch's")
     block.set_defaults(handler=bench, bench=None, device=None, threads=None)
     benches = block.add_subparsers(dest="bench", required=False)
     for name, text in (
@@ -195,8 +199,8 @@ def parser() -> argparse.ArgumentParser:
     size: dict[str, Any] = {"type": int, "nargs": 2, "metavar": ("IMAGES", "CAPTIONS")}
     block.add_argument("--pairs", **size, help="in training; default 8 8 on a CPU, 64 64 on a GPU")
     block.add_argument("--block", **size, help="in evaluation; default 32 16, or 500 500 on a GPU")
-    block.add_argument("--repeats", type=int, default=5, help="medians count")
-    block.add_argument("--chunk", type=int, help="pairs at once, as matching.chunk")
+    block.add_argument("--repeats", type=at_least(1), default=5, help="medians count")
+    block.add_argument("--chunk", type=at_least(1), help="pairs at once, as matching.chunk")
     block.set_defaults(handler=bench_crossnet)
     return top
 

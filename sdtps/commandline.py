@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from sdtps.errors import did_you_mean
@@ -40,3 +40,14 @@ class Parser(argparse.ArgumentParser):
             if isinstance(action, argparse._SubParsersAction):
                 for parser in action.choices.values():
                     yield from parser._options()
+
+
+def at_least(smallest: int) -> Callable[[str], int]:
+    """An argument's type: whole numbers from `smallest` on."""
+
+    def number(text: str) -> int:
+        if not text.isascii() or not text.removeprefix("-").isdigit() or int(text) < smallest:
+            raise argparse.ArgumentTypeError(f"'{text}' is no whole number of at least {smallest}")
+        return int(text)
+
+    return number

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sdtps import atomic
+from sdtps.commandline import at_least
 from sdtps.errors import RunError
 from sdtps.runfolder import RunFolder
 
@@ -17,7 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", type=Path, required=True, help="a .png; FILE.txt gets its caption"
     )
-    parser.add_argument("--images", type=int, default=4, help="test identities to show (default 4)")
+    parser.add_argument(
+        "--images", type=at_least(1), default=4, help="test identities to show (default 4)"
+    )
     parser.add_argument("--initial", action="store_true", help="show the first run before training too")
 
 

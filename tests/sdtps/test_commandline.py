@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from sdtps.commandline import at_least
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,3 +35,10 @@ def test_the_nearest_word_is_named(typed: list[str], meant: str) -> None:
     assert done.returncode == 2
     assert f"Did you mean '{meant}'?" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("typed", ["-1", "0", "1.5", "x", "\N{SUPERSCRIPT TWO}"])
+def test_numbers_that_cannot_be_are_refused(typed: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=f"'{typed}' is no whole number of at least 1"):
+        at_least(1)(typed)
+    assert at_least(1)("12") == 12
