@@ -32,9 +32,10 @@ ENDED = frozenset(
     }
 )
 
-HELD = frozenset({"REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
 # JobHeldAdmin, JobHeldUser, `job requeued in held state`, `launch failed requeued held` ...
-_HELD = re.compile(r"JobHeld|(\b|_)held(\b|_)", re.IGNORECASE)
+_HELD = re.compile(r"JobHeld|(\b|_)held(\b|_)|special.exit", re.IGNORECASE)
+# Its last start is still being cleared away, and then it will be held: released now, it is lost.
+_NOT_YET_HELD = frozenset({"REQUEUE_HOLD"})
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,9 @@ class JobInfo:
     @property
     def held(self) -> bool:
         """It waits until somebody releases it: its restart failed, or it was held by hand."""
-        return self.waiting and (self.state in HELD or _HELD.search(self.reason) is not None)
+        if not self.waiting or self.state in _NOT_YET_HELD:
+            return False
+        return self.state == "RESV_DEL_HOLD" or _HELD.search(self.reason) is not None
 
     @property
     def ended(self) -> bool:

@@ -23,7 +23,7 @@ HELD = (
     {"state": "PENDING", "reason": "JobHeldAdmin", "restarts": 1},
     {"state": "PENDING", "reason": "job requeued in held state", "restarts": 1},
     {"state": "PENDING", "reason": "launch_failed_requeued_held", "restarts": 1},
-    {"state": "REQUEUE_HOLD", "reason": "job_requeued_in_held_state", "restarts": 1},
+    {"state": "RESV_DEL_HOLD", "reason": "Reservation"},
     {"state": "SPECIAL_EXIT", "reason": "job_requeued_in_special_exit_state", "restarts": 1},
 )
 
@@ -84,6 +84,12 @@ def test_runs_that_are_only_held_are_not_waited_for(
     actions = make_plan(study, runs, run_states(study.runs(), runs)).actions
     with pytest.raises(SubmissionError, match="canaries failed"):
         canary.wait(actions, lambda: run_states(study.runs(), runs), sleep=lambda _: None)
+
+
+def test_a_job_that_is_still_being_cleared_away_is_not_released_yet(study: Study, fakes: Fakes) -> None:
+    fakes.set("1_0", state="REQUEUE_HOLD", reason="job_requeued_in_held_state", restarts=1)
+    assert call("retry", study, "--held") == 0
+    assert not [c for c in fakes.calls("scontrol") if c["argv"][0] == "release"]
 
 
 def test_one_run_is_released_by_its_name(study: Study, fakes: Fakes) -> None:

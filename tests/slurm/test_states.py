@@ -192,8 +192,8 @@ def test_a_run_that_the_scheduler_holds_is_told_and_released(slurm: Cluster, tmp
     study = plant.study(tmp_path, ["polite"])
     look = Look(study, tmp_path / "runs")
     dispatch.submit(study, study.runs(), look.runs, entry=standin.ENTRY)
-    look.wait(lambda found: found["polite"].state == "running", 60)
-    job = look()["polite"].job_id
+    running = look.wait(lambda found: found["polite"].epoch is not None, 60)["polite"]
+    job = running.job_id
     assert job is not None
     slurm.run("scontrol", "requeuehold", job)
     found = look.wait(lambda found: found["polite"].held, 60)["polite"]
