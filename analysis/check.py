@@ -2,8 +2,8 @@
 
 Builds the paper's files again, elsewhere, from the same studies with the same options, and compares
 byte by byte. Fails (exit code 1) when a file is stale, missing or edited by hand, when a planned run is
-missing or code versions are mixed, when something non-finite is printed, when LaTeX's sources have
-faults, or when main.pdf is older than what it shows. Each finding says how to repair it.
+missing, when code, data or weights are mixed, when something non-finite is printed, when LaTeX's
+sources have faults, or when main.pdf is older than what it shows. Each finding says how to repair it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import glob
 import json
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,8 @@ class Finding:
     """One thing that is wrong.
 
     Attributes:
-        kind: stale, edited, missing file, missing run, mixed code, not finite, lint, pdf.
+        kind: stale, edited, missing file, missing run, mixed code, mixed data, mixed weights,
+            not finite, lint, pdf.
         where: a file or a run. repair: a command, or what to do.
     """
 
@@ -57,8 +58,7 @@ def command(arguments: argparse.Namespace) -> int:
     findings = check(
         arguments.main,
         arguments.runs_dir,
-        allow_missing=arguments.allow_missing,
-        allow_mixed_code=arguments.allow_mixed_code,
+        allow=arguments.allow,
         pdf=not arguments.no_pdf,
         computed=not arguments.no_evidence,
     )
@@ -85,8 +85,7 @@ def check(
     main: Path,
     runs_dir: Path,
     *,
-    allow_missing: bool = False,
-    allow_mixed_code: bool = False,
+    allow: Collection[str] = (),
     pdf: bool = True,
     computed: bool = True,
     studies: Sequence[Study] | None = None,
@@ -118,7 +117,7 @@ def check(
             others = [load_study(Path(s["path"])) for s in index["others"]]
     except SdtpsError as error:
         return [Finding("stale", str(record), str(error), f"repair the manifest, then {rebuild}")]
-    findings += _runs(studies, runs_dir, allow_missing, allow_mixed_code)
+    findings += _runs(studies, runs_dir, allow)
     findings += _files(index, folder, studies, others, runs_dir, rebuild)
     if computed:
         wanted = evidence.parts(studies, runs_dir)
@@ -142,21 +141,18 @@ def _load(entry: dict[str, str], runs_dir: Path) -> Any:
     return imported_study(entry["name"], runs_dir)
 
 
-def _runs(
-    studies: Sequence[Study], runs_dir: Path, allow_missing: bool, allow_mixed_code: bool
-) -> list[Finding]:
-    from analysis.averaging import refuse_to_average
+def _runs(studies: Sequence[Study], runs_dir: Path, allow: Collection[str]) -> list[Finding]:
+    from analysis.averaging import KINDS, refuse_to_average
     from analysis.collect import collect
 
     collected = collect(studies, runs_dir, curves=False)
     findings = []
-    for mark in refuse_to_average(collected, allow_missing=True, allow_mixed_code=True):
+    for mark in refuse_to_average(collected, allow=KINDS):
         study = collected.study(mark.study)
-        allowed = {"missing": allow_missing, "mixed_code": allow_mixed_code}[mark.kind]
-        if allowed:
+        if mark.kind in allow:
             continue
         runs = collected.runs.set_index("folder")
-        for folder in mark.runs:
+        for folder, odd in mark.runs.items():
             run = runs.loc[folder]
             named = f"{study.name}/{run['variant']} seed {run['seed']}"
             one = ("--variant", glob.escape(str(run["variant"])), "--seed", str(run["seed"]))
@@ -165,9 +161,10 @@ def _runs(
                 text = f"{run['state']} ({mark.text})"
                 findings.append(Finding("missing run", named, text, command))
             else:
-                text = f"made by code {str(run['code'])[:10]} ({mark.text})"
+                what = mark.kind.replace("_", " ")
+                text = f"{what.removeprefix('mixed ')} {odd} ({mark.text})"
                 again = f"delete {folder}, then {command}"
-                findings.append(Finding("mixed code", named, text, again))
+                findings.append(Finding(what, named, text, again))
     return findings
 
 
@@ -180,6 +177,7 @@ def _files(
     rebuild: str,
 ) -> list[Finding]:
     """Each generated file against what the last build wrote, and against what a build writes now."""
+    from analysis.averaging import KINDS
     from analysis.paperfiles import INDEX, Options, build, sha256
 
     findings = []
@@ -193,7 +191,7 @@ def _files(
             text = "edited by hand: it is not what the last build wrote"
             findings.append(Finding("edited", str(path), text, rebuild))
             edited.add(name)
-    options = Options(**{**index["options"], "allow_missing": True, "allow_mixed_code": True})
+    options = Options(index["options"]["venue"], tuple(KINDS))
     with tempfile.TemporaryDirectory() as temporary:
         again = Path(temporary) / "generated"
         build(studies, others, runs_dir, again, options)

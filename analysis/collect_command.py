@@ -18,7 +18,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Print the runs; what must not be averaged is printed below, and nothing fails because of it."""
     from rich.table import Table
 
-    from analysis.averaging import refuse_to_average
+    from analysis.averaging import KINDS, refuse_to_average
     from analysis.collect import collect, runs_as_json
     from analysis.numbers import counted
 
@@ -46,7 +46,7 @@ def command(arguments: argparse.Namespace) -> int:
             cells = [*words, *numbers, code, notes]
             shown.add_row(*(c.replace("[", r"\[") for c in cells))
         console.print(shown)
-    for mark in refuse_to_average(collected, allow_missing=True, allow_mixed_code=True):
+    for mark in refuse_to_average(collected, allow=KINDS):
         console.print(f"[yellow]{mark.study}: {mark.text}[/]")
     for path in collected.unplanned:
         console.print(f"[yellow]nothing plans {path}[/]")

@@ -29,16 +29,12 @@ def add_study_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_allowances(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--allow-missing",
-        action="store_true",
-        help="go on without runs that are missing or unfinished, and say so in print",
-    )
-    parser.add_argument(
-        "--allow-mixed-code",
-        action="store_true",
-        help="put runs of different code versions into one table, and say so in print",
-    )
+    from analysis.averaging import KINDS, option
+
+    for kind, help_text in KINDS.items():
+        parser.add_argument(
+            option(kind), dest="allow", action="append_const", const=kind, default=[], help=help_text
+        )
 
 
 def load(arguments: argparse.Namespace) -> tuple[list[Study], list[Study]]:

@@ -22,14 +22,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     from ablations.spec import FigureSpec
     from analysis import figurefile
-    from analysis.averaging import refuse_to_average
+    from analysis.averaging import KINDS, refuse_to_average
     from analysis.collect import collect
     from analysis.curves import draw
     from analysis.variantpage import variant_page
 
     studies, _ = commands.load(arguments)
     collected = collect(studies, arguments.runs_dir)
-    marks = refuse_to_average(collected, allow_missing=True, allow_mixed_code=True)
+    marks = refuse_to_average(collected, allow=KINDS)
     console = commands.console()
     for study in studies:
         specs = [

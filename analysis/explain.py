@@ -188,6 +188,7 @@ def describe(where: str, runs_dir: Path) -> dict[str, Any]:
         "best": result.get("best"),
         "final": result.get("final"),
         "data": run.get("data"),
+        "origin": result.get("origin"),
         "imported": run.get("imported"),
         "config": str(folder.config_file),
         "logs": [str(path) for path in logs if path.is_file()],

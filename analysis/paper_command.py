@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Build. Missing seeds and mixed code stop it before anything is written, unless allowed."""
+    """Build. What must not be averaged stops it before anything is written, unless allowed."""
     from analysis import evidence
     from analysis.collect import collect
     from analysis.numbers import counted
@@ -47,7 +47,7 @@ def command(arguments: argparse.Namespace) -> int:
     say = (lambda _: None) if arguments.json else (lambda text: console.print(f"[dim]{text}[/]"))
     studies, others = commands.load(arguments)
     folder = arguments.out or arguments.main.parent / "generated"
-    options = Options(arguments.venue, arguments.allow_missing, arguments.allow_mixed_code)
+    options = Options(arguments.venue, tuple(arguments.allow))
     say("reading runs")
     collected = collect(studies, arguments.runs_dir)
     built = build(studies, others, arguments.runs_dir, folder, options, say=say, collected=collected)

@@ -35,8 +35,7 @@ class Options:
     """What the build was told; part of the index, so that a check repeats exactly this build."""
 
     venue: str = "iclr"
-    allow_missing: bool = False
-    allow_mixed_code: bool = False
+    allow: tuple[str, ...] = ()  # of `averaging.KINDS`
 
 
 @dataclass
@@ -64,14 +63,12 @@ def build(
     """Write every generated file of the paper for `studies`; `others` are named as not run.
 
     Raises:
-        AggregationError: missing seeds or mixed code that `options` do not allow.
+        AggregationError: missing seeds, or mixed code, data or weights, that `options` do not allow.
     """
     if collected is None:
         say("reading runs")
         collected = collect(studies, runs_dir)
-    marks = refuse_to_average(
-        collected, allow_missing=options.allow_missing, allow_mixed_code=options.allow_mixed_code
-    )
+    marks = refuse_to_average(collected, allow=options.allow)
     folder.mkdir(parents=True, exist_ok=True)
     built = Built(folder, [], marks, [], [])
     for study in studies:

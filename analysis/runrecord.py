@@ -25,6 +25,9 @@ RUN_COLUMNS = (
     "planned",
     "imported",
     "code",
+    "codes",
+    "data",
+    "weights",
     "commit",
     "dirty",
     "attempt",
@@ -58,6 +61,8 @@ def record_of(source: Source, rows: MetricRows, now: float, runs_dir: Path) -> d
     notes: list[str] = [] if unread is None else [unread]
     result = (folder.result() if state == "completed" else None) or {}
     best, final = result.get("best") or {}, result.get("final") or {}
+    origin = mapping(result.get("origin"))
+    codes = [c for c in _listed(origin.get("code")) or [code.get("digest")] if isinstance(c, str) and c]
     attempts = [a for a in run.get("attempts") or () if isinstance(a, dict)]
     if rows.torn:
         notes.append(f"{counted(rows.torn, 'unreadable line')} in metrics.jsonl")
@@ -79,7 +84,10 @@ def record_of(source: Source, rows: MetricRows, now: float, runs_dir: Path) -> d
         "state": state,
         "planned": source.planned,
         "imported": bool(run.get("imported")),
-        "code": code.get("digest"),
+        "code": codes[-1] if codes else None,
+        "codes": codes,
+        "data": _word(origin["data"] if "data" in origin else data.get("fingerprint")),
+        "weights": _weights(origin["weights"] if "weights" in origin else run.get("weights")),
         "commit": code.get("commit"),
         "dirty": bool(code.get("dirty")),
         "attempt": count(result.get("attempt", status.get("attempt"))),
@@ -118,7 +126,7 @@ def run_frame(records: list[dict[str, Any]]) -> pd.DataFrame:
     columns = [*RUN_COLUMNS, *scores]
     frame = pd.DataFrame({c: [r.get(c) for r in records] for c in columns}, columns=columns)
     texts = ("study", "variant", "identity", "folder", "where", "state", "notes")
-    for name in (*texts, "code", "commit", "reason", "selected_on", "gpu", "host"):
+    for name in (*texts, "code", "commit", "data", "reason", "selected_on", "gpu", "host"):
         frame[name] = frame[name].astype(object).where(frame[name].notna(), None)
     counts = ("attempt", "attempts", "epoch", "step", "best_epoch", "final_epoch", "parameters")
     for name in counts:
@@ -126,6 +134,23 @@ def run_frame(records: list[dict[str, Any]]) -> pd.DataFrame:
     for name in ("train_seconds", "wall_seconds", "peak_memory_mib", "images_per_s", *scores):
         frame[name] = frame[name].astype("float64")
     return frame
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _word(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _weights(found: Any) -> dict[str, str]:
+    """sha256 of each part's file of weights, from `origin` of result.json or from run.json."""
+    parts = mapping(found)
+    if "sha256" in parts:  # run.json of a run with one file
+        parts = {"backbone": parts}
+    digests = {part: _word(mapping(file).get("sha256") or file) for part, file in parts.items()}
+    return {part: digest for part, digest in digests.items() if digest}
 
 
 def _peak_memory(result: dict[str, Any], attempts: list[dict[str, Any]]) -> float | None:

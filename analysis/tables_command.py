@@ -20,14 +20,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Show partial results too: what is missing is in the cells and below the table."""
     from analysis import render
-    from analysis.averaging import refuse_to_average
+    from analysis.averaging import KINDS, refuse_to_average
     from analysis.collect import collect
     from analysis.tablemodel import as_json
     from analysis.tables import tables
 
     studies, _ = commands.load(arguments)
     collected = collect(studies, arguments.runs_dir)
-    marks = refuse_to_average(collected, allow_missing=True, allow_mixed_code=True)
+    marks = refuse_to_average(collected, allow=KINDS)
     made = [table for study in studies for table in tables(collected, study, marks)]
     names = commands.choose(arguments.table, [t.name for t in made], "table")
     chosen = [t for t in made if t.name in names]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis.averaging import refuse_to_average
+from analysis.averaging import KINDS, refuse_to_average
 from analysis.collect import Collected
 from analysis.report.audit import audit_parts
 from analysis.report.page import page
@@ -58,7 +58,7 @@ def write(
     from analysis.tables import tables
 
     audit = [part for path in audits for part in _audit(path)] if audits else None
-    marks = refuse_to_average(collected, allow_missing=True, allow_mixed_code=True)
+    marks = refuse_to_average(collected, allow=KINDS)
     data = payload(
         collected,
         tables={study.name: tables(collected, study, marks) for study in collected.studies},

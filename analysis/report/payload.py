@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import hints, numbers, tablemodel
-from analysis.averaging import refuse_to_average
+from analysis.averaging import KINDS, refuse_to_average
 from analysis.collect import Collected
 from analysis.numbers import counted
 from analysis.palette import Style, palette
@@ -113,9 +113,7 @@ def _study(
     found: Mapping[series.Key, Any],
     tables: Sequence[Table],
 ) -> dict[str, Any]:
-    marks = refuse_to_average(
-        collected, allow_missing=True, allow_mixed_code=True, studies=[study.name]
-    )
+    marks = refuse_to_average(collected, allow=KINDS, studies=[study.name])
     kinds = {
         kind: [metric for name, k, metric in found if name == study.name and k == kind]
         for kind in ("train", "eval")

@@ -144,7 +144,7 @@ def test_a_missing_seed_is_refused_with_the_command_that_gets_it(tmp_path, study
     collected = collect([study], tmp_path, now=NOW)
     with pytest.raises(AggregationError, match=r"none seed 1: missing[\s\S]*python submit.py"):
         refuse_to_average(collected)
-    (mark,) = refuse_to_average(collected, allow_missing=True)
+    (mark,) = refuse_to_average(collected, allow={"missing"})
     assert mark.kind == "missing" and mark.text == "8 of 9 planned runs have ended"
 
 
@@ -156,7 +156,7 @@ def test_mixed_code_is_refused_and_marked_when_allowed(tmp_path, study):
     with pytest.raises(AggregationError, match="2 code versions are mixed") as caught:
         refuse_to_average(collected)
     assert "topk seed 0" in str(caught.value) and "none seed" not in str(caught.value)
-    (mark,) = refuse_to_average(collected, allow_mixed_code=True)
+    (mark,) = refuse_to_average(collected, allow={"mixed_code"})
     assert mark.kind == "mixed_code"
 
 

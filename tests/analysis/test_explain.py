@@ -21,7 +21,7 @@ def built(tmp_path_factory):
     root = tmp_path_factory.mktemp("explained")
     study = hard_study()
     plant_hard(root / "runs", study)
-    build([study], [], root / "runs", root / "generated", Options(allow_missing=True))
+    build([study], [], root / "runs", root / "generated", Options(allow=("missing",)))
     return root
 
 

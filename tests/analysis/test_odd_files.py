@@ -13,7 +13,7 @@ import pytest
 from planted import NOW, plant, planted_study
 
 from analysis import curves, figurefile, render, tables
-from analysis.averaging import refuse_to_average
+from analysis.averaging import KINDS, refuse_to_average
 from analysis.collect import collect
 from analysis.explain import describe
 from analysis.export import export
@@ -104,7 +104,7 @@ def test_every_reader_goes_on_beside_an_odd_file(tmp_path: Path, odd: Callable[[
             assert f"{name} is no file" in found.loc[(name, 1), "notes"], name
     for name in ("run.json", "metrics.jsonl"):
         assert name in found.loc[(name, 1), "notes"], name
-    marks = refuse_to_average(collected, allow_missing=True, allow_mixed_code=True)
+    marks = refuse_to_average(collected, allow=KINDS)
     for table in tables.tables(collected, study, marks):
         render.write(table, tmp_path / "tables")
     for drawn in curves.figures(collected, study, marks):

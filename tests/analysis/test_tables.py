@@ -30,7 +30,7 @@ def hard(tmp_path_factory):
     study = hard_study()
     plant_hard(runs, study)
     collected = collect([study], runs, now=NOW)
-    marks = refuse_to_average(collected, allow_missing=True)
+    marks = refuse_to_average(collected, allow={"missing"})
     return study, collected, {t.name: t for t in tables(collected, study, marks)}
 
 

@@ -38,6 +38,6 @@ def hard_paper(tmp_path_factory):
     study = hard_study()
     plant_hard(root / "runs", study)
     main = copy_sources(root / "paper")
-    options = Options(allow_missing=True)
+    options = Options(allow=("missing",))
     build([study], [], root / "runs", main.parent / "generated", options)
     return main, study, root / "runs"

@@ -84,7 +84,7 @@ def test_mixed_code_is_noticed(paper):
     plant(runs, study, "a", 0, scores={"mAP": [0.4, 0.5], "rank1": [0.4, 0.5]}, code=OTHER_CODE)
     mixed = [f for f in findings(paper) if f.kind == "mixed code"]
     assert [f.where for f in mixed] == ["s/a seed 0"]
-    assert not [f for f in findings(paper, allow_mixed_code=True) if f.kind == "mixed code"]
+    assert not [f for f in findings(paper, allow={"mixed_code"}) if f.kind == "mixed code"]
 
 
 def test_a_number_that_is_none_is_found(paper):
