@@ -1,11 +1,11 @@
-"""Column names of other loggers in our words, and per cents told from fractions."""
+"""Column names of other loggers in our words, and columns that say they hold per cents."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-# Scores that are fractions with us; a column of them with a value above 1 holds per cents.
+# Scores that are fractions with us.
 _SHARE = re.compile(
     r"^(?:mAP|mINP|rank\d+|[it]2[it]_r\d+|rsum|r\d+|acc|accuracy|top\d+)(?:/.*)?$", re.IGNORECASE
 )
@@ -46,9 +46,11 @@ def is_share(name: str) -> bool:
     return bool(_SHARE.match(name))
 
 
-def in_per_cent(name: str, header: str, values: Iterable[float], printed: Iterable[str] = ()) -> bool:
-    """Whether a column holds per cents: its head or its cells say so, or a share is above 1."""
-    if _PER_CENT.search(header) or any(text.rstrip().endswith("%") for text in printed):
-        return True
-    limit = 6.0 if name.split("/")[0].lower() == "rsum" else 1.0
-    return is_share(name) and any(value > limit for value in values)
+def most_as_fraction(name: str) -> float:
+    """The largest value of a share that is written as a fraction."""
+    return 6.0 if name.split("/")[0].lower() == "rsum" else 1.0
+
+
+def says_per_cent(header: str, printed: Iterable[str] = ()) -> bool:
+    """Whether a column's head or one of its cells says that it holds per cents."""
+    return bool(_PER_CENT.search(header)) or any(text.rstrip().endswith("%") for text in printed)

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from analysis.importers import autodetect, folder
+from analysis.importers import autodetect, folder, units
 from analysis.importers.record import ImportedRun, LogError, percent
 from analysis.numbers import counted
 
@@ -23,6 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     names = ", ".join(f.name for f in autodetect.FORMATS)
     parser.add_argument("--as", dest="format", metavar="FORMAT", help=f"do not guess: {names}")
+    parser.add_argument(
+        "--unit",
+        choices=units.UNITS,
+        help="what scores are where neither the format nor a value above 1 says it",
+    )
     parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="FOLDER")
     parser.add_argument(
         "--strict", action="store_true", help="write nothing if any line cannot be read"
@@ -48,6 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         name = arguments.study or imported.source.absolute().parent.name
         studies.setdefault(name, []).append(imported)
     studies = {name: folder.settle_seeds(members) for name, members in studies.items()}
+    units.settle(studies, arguments.unit)
     unread = sum(len(r.unread) for members in studies.values() for r in members)
     refused = arguments.strict and (unread or complaints)
     for name, members in studies.items():

@@ -57,6 +57,7 @@ def read(path: Path, content: bytes) -> list[ImportedRun]:
         facts=facts,
     )
     _use_chosen_checkpoint(run, state)
+    run.open_units = {name for row in run.rows for name in row if is_share(name)}
     return [run]
 
 
@@ -83,9 +84,7 @@ def _entry(builder: RunBuilder, entry: dict[str, Any], facts: dict[str, Any]) ->
     if training:
         builder.train(epoch, step, 0, **training)
     if evaluation:
-        builder.evaluation(
-            epoch, step, {k: v / 100 if is_share(k) and v > 1 else v for k, v in evaluation.items()}
-        )
+        builder.evaluation(epoch, step, evaluation)
 
 
 def _use_chosen_checkpoint(run: ImportedRun, state: dict[str, Any]) -> None:

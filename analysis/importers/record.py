@@ -56,6 +56,8 @@ class ImportedRun:
     facts: dict[str, Any] = field(default_factory=dict)
     unread: list[Unread] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    # Scores that stand in the rows as printed, fractions or per cents: `units.settle` decides.
+    open_units: set[str] = field(default_factory=set)
 
 
 def number(text: str) -> float:

@@ -10,12 +10,13 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from analysis.importers.builder import RunBuilder
-from analysis.importers.columns import canonical, in_per_cent, kind_of
+from analysis.importers.columns import canonical, is_share, kind_of, says_per_cent
 from analysis.importers.naming import variant_name
 from analysis.importers.record import ImportedRun, LogError, fraction, number
 from analysis.importers.text import clean, decode
@@ -32,6 +33,8 @@ _ALIASES = {
 }  # fmt: skip
 _IGNORED = frozenset({"time", "timestamp", "wall_time", "date", "nonfinite", "", "index", "unnamed: 0"})
 _NOTHING = frozenset({"", "-", "--", "n/a", "na", "none", "null"})
+
+_DECIMAL_COMMA = re.compile(r"^[-+]?\d+,\d+\s*%?$")
 
 Cells = dict[str, str]
 
@@ -70,7 +73,19 @@ def read_csv(
             builder.cannot_read(line, ",".join(cells), reason)
         else:
             records.append((line, dict(zip(header, (clean(c).strip() for c in cells), strict=True))))
+    if mistakes := _decimal_commas(header, records):
+        raise LogError(f"{path}: {'; '.join(mistakes)}: write numbers with a decimal point")
     return runs_of(path, content, format_name, header, records, builder, zero_based=zero_based)
+
+
+def _decimal_commas(header: list[str], records: list[tuple[int, Cells]]) -> list[str]:
+    """Columns whose numbers have a comma where programs write a point, each with the first of them."""
+    found = []
+    for name in header:
+        commas = [(line, c[name]) for line, c in records if _DECIMAL_COMMA.match(c[name])]
+        if commas and not any(_is_number(c[name].rstrip("%")) for _, c in records):
+            found.append(f"line {commas[0][0]}: column '{name}' holds '{commas[0][1]}'")
+    return found
 
 
 def read_json_lines(path: Path, content: bytes) -> list[ImportedRun]:
@@ -116,15 +131,9 @@ def runs_of(
     if not groups:
         raise LogError(f"{path}: no row could be read; {len(first.unread)} were not understood")
     columns = [n for n in header if not _place(n) and n.lower() not in _IGNORED]
-    shares = {
-        name
-        for name in columns
-        if in_per_cent(
-            canonical(name), name,
-            [number(t) for _, c in records if _is_number(t := c.get(name, "").rstrip("%"))],
-            [c.get(name, "") for _, c in records],
-        )
-    }  # fmt: skip
+    shares = {n for n in columns if says_per_cent(n, [c.get(n, "") for _, c in records])}
+    ours = {"kind", "attempt"} <= places.keys()  # as runs here log: in fractions
+    unsure = {canonical(n) for n in columns if is_share(canonical(n)) and n not in shares and not ours}
     if shares:
         first.notes.append(f"read as per cent: {', '.join(sorted(shares))}")
     runs = []
@@ -141,6 +150,8 @@ def runs_of(
         )
         if not runs[-1].rows:
             runs.pop()
+            continue
+        runs[-1].open_units = unsure & {name for row in runs[-1].rows for name in row}
     if not runs:
         raise LogError(f"{path}: no column holds numbers; columns: {', '.join(header)}")
     return runs

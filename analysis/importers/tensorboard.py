@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.importers.builder import RunBuilder
-from analysis.importers.columns import canonical, in_per_cent, kind_of
+from analysis.importers.columns import canonical, is_share, kind_of, says_per_cent
 from analysis.importers.naming import variant_name
 from analysis.importers.record import ImportedRun, LogError
 
@@ -59,7 +59,12 @@ def read_folder(paths: list[Path]) -> list[ImportedRun]:
         finished=True,  # event files do not say what was planned
         facts={"train_seconds": round(max(times) - min(times), 3), "event_files": len(paths)},
     )
+    run.open_units = {canonical(tag) for tag in series if _unsure(tag)}
     return [run]
+
+
+def _unsure(tag: str) -> bool:
+    return is_share(canonical(tag)) and not says_per_cent(tag)
 
 
 def _scalars(path: Path, builder: RunBuilder) -> Iterator[tuple[str, int, float, float]]:
@@ -96,11 +101,7 @@ def _shortest(array: Any) -> float:
 
 def _add_rows(builder: RunBuilder, series: dict[str, dict[int, tuple[float, float]]]) -> None:
     epochs = next((series[tag] for tag in series if tag.lower() in _EPOCH_TAGS), {})
-    per_cent = {
-        tag
-        for tag, values in series.items()
-        if in_per_cent(canonical(tag), tag, [v for v, _ in values.values()])
-    }
+    per_cent = {tag for tag in series if says_per_cent(tag)}
     rows: dict[tuple[int, str], dict[str, float]] = {}
     times: dict[int, float] = {}
     for tag, values in series.items():

@@ -174,9 +174,11 @@ def test_csv_with_several_runs_and_per_cents(tmp_path: Path) -> None:
     assert [u.line for u in runs[0].unread] == [5]
 
 
-def test_csv_shares_above_one_are_per_cents_and_those_below_are_not(tmp_path: Path) -> None:
-    assert read(tmp_path / "a.csv", "epoch,mAP\n1,70.1\n2,0.9\n").rows[1]["mAP"] == 0.009
-    assert read(tmp_path / "b.csv", "epoch,mAP\n1,0.701\n2,0.9\n").rows[1]["mAP"] == 0.9
+def test_numbers_with_a_decimal_comma_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("epoch;mAP;note\n1;0,5;a\n2;0,6;b\n")
+    runs, complaints = autodetect.read([path])
+    assert not runs and "line 2: column 'mAP' holds '0,5'" in complaints[0]
 
 
 def test_json_lines_with_nested_keys_and_a_torn_line(tmp_path: Path) -> None:
