@@ -243,7 +243,7 @@ class Reported(Frozen):
     source: str  # paper, table, row
     by: Literal["authors", "third party"] = "authors"
     values: dict[str, Printed]  # metric -> value in the metric's printed unit
-    # Largest difference, in the printed unit, that still counts as reproduced; null: from the seeds.
+    # Largest difference, in the printed unit, that counts as reproduced whatever the seeds' spread.
     tolerance: NonNegative | None = None
     n: PositiveInt | None = None  # seeds behind it, where the source says so
     note: str = ""

@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 CEILING = 0.98
 
 
+def sentence(text: str) -> str:
+    """A manifest's words with a full stop, unless they end as a sentence does: others follow."""
+    text = text.rstrip()
+    ended = text.rstrip("\"')]}»”’").endswith((".", "!", "?", "…", ":"))
+    return text if ended or not text else f"{text}."
+
+
 def statistic(rows: Sequence[Outcome]) -> str:
     """What a cell's number is, and over how many seeds."""
     counts = {len(row.completed) for row in rows if row.completed}
@@ -49,6 +56,11 @@ def epochs(spec: TableSpec, collected: Collected, study: Study) -> str:
     if spec.epoch == "final":
         return "All numbers are from the last epoch."
     return f"Left: {best}. Right: last epoch."
+
+
+def left_out(where: str, labels: Sequence[str]) -> tuple[str, ...]:
+    """Variants that a sweep does not show, which have more than its axis of their own."""
+    return (f"{where}, for other settings differ too: {'; '.join(labels)}.",) if labels else ()
 
 
 def ranking(any_marked: bool) -> str:

@@ -25,7 +25,7 @@ from analysis.figurestyle import ENDINGS, saved, styled
 from analysis.filenames import file_name
 from analysis.outcomes import outcomes
 from analysis.palette import Style, palette
-from analysis.settings import readable, setting
+from analysis.settings import on_axis, readable, setting
 from analysis.venues import VENUES
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def draw(
     width = size.width(spec.width)
     found = outcomes(collected, study)
     names = tuple(spec.variants or found)
+    drawn = on_axis(study, names, str(spec.axis)) if spec.kind == "sweep" else names
     styles = palette(study, tuple(n for n in found if n not in study.variants))
     with styled(size):
         if spec.kind == "sweep":
@@ -65,7 +66,7 @@ def draw(
             picture = _curves(study, spec, curves, width, styles)
             caption = figcaption.curves(study, spec, curves)
         files = saved(picture, endings)
-    rows = [found[name] for name in names]
+    rows = [found[name] for name in drawn]
     return Drawn(
         name=file_name(study, spec.name),
         study=study.name,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from analysis import numbers
+from analysis.captions import sentence
 from analysis.curvedata import CurveSet
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def curves(study: Study, spec: FigureSpec, drawn: CurveSet) -> tuple[str, ...]:
     what = "Training" if drawn.kind == "train" else "Evaluation"
     title = spec.caption or spec.title or f"{what} curves: {name} of the study {study.name}."
     several = any(len(curve.seeds) > 1 for curve in drawn.curves)
-    sentences = [title if title.endswith(".") else f"{title}."]
+    sentences = [sentence(title)]
     if several:
         band = {
             "minmax": "the range of all values of all seeds",

@@ -40,8 +40,9 @@ def verdict(
 
     In this order: equal at the reported precision is a match; inside `tolerance` (in the printed
     unit) is within tolerance; inside the 95 % prediction interval of one more seed of ours is within
-    seed spread; otherwise it is not reproduced. One seed decides nothing, and without a tolerance two
-    do not either.
+    seed spread; otherwise ours is better or worse. A tolerance says what is near enough; it does not
+    make seeds that scatter more widely tell what is not. One seed decides nothing; two decide only
+    that a number is near enough.
     """
     n = len(values)
     if n == 0:
@@ -54,20 +55,14 @@ def verdict(
     difference = mean - target
     if numbers.rounded(mean, digits) == numbers.rounded(target, digits):
         return "match"
-    if tolerance is not None:
-        if abs(difference) <= Decimal(repr(tolerance)):
-            return "within tolerance"
-        return _apart(difference, metric)
+    if tolerance is not None and abs(difference) <= Decimal(repr(tolerance)):
+        return "within tolerance"
     if n < SEEDS_FOR_A_SPREAD:
         return "inconclusive"
     assert s.sd is not None
     half = numbers.in_unit(float(scipy_stats.t.ppf(0.975, n - 1) * s.sd * np.sqrt(1 + 1 / n)), metric)
     if abs(difference) <= half:
         return "within seed spread"
-    return _apart(difference, metric)
-
-
-def _apart(difference: Decimal, metric: MetricSpec) -> str:
     better = (difference > 0) == (metric.direction == "up")
     return "ours is better" if better else "ours is worse"
 
@@ -108,7 +103,7 @@ def reported_table(
         Column("verdict", "Verdict", align="l"),
     )
     caption = (
-        spec.caption or f"{(spec.title or 'Reported against reproduced').rstrip('.')}.",
+        captions.sentence(spec.caption or spec.title or "Reported against reproduced"),
         "Reported numbers keep their printed digits.",
         captions.statistic(used) if used else "",
         captions.epochs(spec.model_copy(update={"epoch": epoch}), collected, study) if used else "",
@@ -132,11 +127,14 @@ def reported_table(
     )
 
 
+_APART = "outside the 95 % prediction interval of one further seed"
 VERDICTS = {
     "match": "equal at the reported precision",
     "within tolerance": "at most the stated difference",
     "within seed spread": "inside the 95 % prediction interval of one further seed",
     "inconclusive": "too few seeds to say",
+    "ours is better": _APART,
+    "ours is worse": _APART,
 }
 
 
@@ -144,7 +142,11 @@ def _legend(rows: Sequence[Row]) -> str:
     """What Δ and the verdicts of these rows mean."""
     cells = [row.cells[-2:] for row in rows if row.cells]
     said = {word.text for _, word in cells}
-    parts = [f"{word}: {meaning}" for word, meaning in VERDICTS.items() if word in said]
+    words: dict[str, list[str]] = {}
+    for word, meaning in VERDICTS.items():
+        if word in said:
+            words.setdefault(meaning, []).append(word)
+    parts = [f"{' or '.join(same)}: {meaning}" for meaning, same in words.items()]
     if any(difference.kind == "number" for difference, _ in cells):
         parts.insert(0, "Δ: ours minus reported, from unrounded values")
     return f"{'; '.join(parts)}." if parts else ""
@@ -167,8 +169,10 @@ def _row(
     setting = text(subject)
     if outcome is not None and leakmark.leaks(study, spec, outcome):
         setting = leakmark.marked(setting)
-    n = f"n = {entry.n}" if entry.n else None
-    reported = Cell("text", entry.values[name], note=n, metric=name)
+    said = [f"n = {entry.n}"] if entry.n else []
+    if entry.tolerance is not None and outcome is not None:
+        said.append(f"tolerance {entry.tolerance:g}")
+    reported = Cell("text", entry.values[name], note=", ".join(said) or None, metric=name)
     ours, difference, word = EMPTY, EMPTY, EMPTY
     if outcome is not None:
         values = list(outcome.values(name, epoch).values())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.outcomes import Outcome
 from analysis.tablemodel import Row
 from sdtps.config import resolved
-from sdtps.config.identity import flatten
+from sdtps.config.identity import NOT_IN_IDENTITY, flatten
 
 if TYPE_CHECKING:
     from ablations.spec import TableSpec
@@ -37,6 +37,29 @@ def readable(value: Any) -> str:
     return str(value)
 
 
+def on_axis(study: Study, names: Sequence[str], axis: str) -> list[str]:
+    """Of some variants those that differ in `axis` alone, in the given order: from the baseline, if any
+    other does; or else as many as do from each other."""
+
+    def others(name: str) -> str | None:
+        """Every other setting that decides what a run is; None without a configuration."""
+        if name not in study.variants:
+            return None
+        config = study.variants[name].config
+        flat = config if isinstance(config, dict) else flatten(resolved(config))
+        left_out = {*NOT_IN_IDENTITY, axis}
+        return repr(sorted((k, repr(v)) for k, v in flat.items() if k not in left_out))
+
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        if (settings := others(name)) is not None:
+            groups.setdefault(settings, []).append(name)
+    if not groups:
+        return []
+    own = groups.get(others(study.baseline) or "", [])
+    return own if len(own) > 1 else max(groups.values(), key=len)
+
+
 def by_axis(study: Study, rows: Sequence[Outcome], axis: str) -> list[Outcome]:
     """Rows in order of the axis; texts keep the manifest's order, behind the numbers."""
 
@@ -49,8 +72,10 @@ def by_axis(study: Study, rows: Sequence[Outcome], axis: str) -> list[Outcome]:
 
 
 def axis_says_all(study: Study, spec: TableSpec, rows: Sequence[Outcome]) -> bool:
-    values = [readable(setting(study, row.variant, str(spec.axis))) for row in rows]
-    return len(set(values)) == len(values)
+    """Whether a row needs no name beside its value: no two share one, and nothing else differs."""
+    names = [row.variant for row in rows]
+    values = [readable(setting(study, name, str(spec.axis))) for name in names]
+    return len(set(values)) == len(values) and on_axis(study, names, str(spec.axis)) == names
 
 
 def grouped(study: Study, rows: Sequence[Row], key: str) -> list[Row]:

@@ -9,10 +9,10 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from analysis import figcaption, stats
+from analysis import captions, figcaption, stats
 from analysis.outcomes import Outcome
 from analysis.palette import Style
-from analysis.settings import readable, setting
+from analysis.settings import on_axis, readable, setting
 
 if TYPE_CHECKING:
     from ablations.spec import FigureSpec
@@ -31,6 +31,8 @@ def sweep(
     metric = study.metrics[spec.metric]
     scale = 100.0 if metric.unit == "%" else 1.0
     axis = str(spec.axis)
+    names, others = on_axis(study, names, axis), names
+    others = [name for name in others if name not in names]
     places, ticks = _places(study, axis, names)
     picture = Figure(figsize=(width, min(2.6, width * 0.55)), layout="constrained")
     FigureCanvasAgg(picture)
@@ -81,7 +83,12 @@ def sweep(
         "Dots: seeds; circle and bar: mean and sample standard deviation (ddof 1); hollow: not all "
         "seeds finished; the line is broken where no seed did."
     )
-    return picture, (title if title.endswith(".") else f"{title}.", counted)
+    return picture, (
+        captions.sentence(title),
+        f"Variants: {'; '.join(found[name].label for name in names)}.",
+        counted,
+        *captions.left_out("Not drawn", [found[name].label for name in others]),
+    )
 
 
 def _places(study: Study, axis: str, names: Sequence[str]) -> tuple[dict[str, float], list[str] | None]:

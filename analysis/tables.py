@@ -15,7 +15,7 @@ from analysis.cells import difference_cell, score_cell
 from analysis.collect import Collected
 from analysis.filenames import file_name
 from analysis.outcomes import Epoch, Outcome, outcomes
-from analysis.settings import axis_says_all, by_axis, grouped, readable, setting
+from analysis.settings import axis_says_all, by_axis, grouped, on_axis, readable, setting
 from analysis.tablemodel import Cell, Column, Row, Table, check, ranked, text
 
 if TYPE_CHECKING:
@@ -35,11 +35,16 @@ def table(collected: Collected, study: Study, spec: TableSpec, marks: Sequence[M
         return reproduction.reported_table(collected, study, spec, marks)
     found = outcomes(collected, study)
     chosen = [found[name] for name in spec.rows] if spec.rows else list(found.values())
+    others: list[str] = []
     baseline = spec.baseline or (study.baseline if spec.kind == "leave_one_out" else None)
     if spec.kind == "leave_one_out" and baseline in found:
         chosen = [found[baseline], *(row for row in chosen if row.variant != baseline)]
     if spec.kind == "sweep":
-        chosen = by_axis(study, chosen, str(spec.axis))
+        axis = str(spec.axis)
+        # What differs in other settings, too, is in a sweep only where the manifest lists it.
+        kept = spec.rows or on_axis(study, list(found), axis)
+        others = [row.label for name, row in found.items() if name not in kept and not spec.rows]
+        chosen = by_axis(study, [found[name] for name in kept], axis)
     metrics = {name: study.metrics[name] for name in spec.metrics or study.metrics}
     epochs: tuple[Epoch, ...] = ("best", "final") if spec.epoch == "both" else (spec.epoch,)
     differences = found.get(baseline) if baseline else None
@@ -64,7 +69,7 @@ def table(collected: Collected, study: Study, spec: TableSpec, marks: Sequence[M
         rows = grouped(study, rows, spec.group_by)
     title = spec.title or study.title
     caption = (
-        spec.caption or f"{title.rstrip('.')}.",
+        captions.sentence(spec.caption or title),
         captions.statistic(chosen),
         captions.epochs(spec, collected, study),
         _difference_sentence(differences, rows),
@@ -83,6 +88,7 @@ def table(collected: Collected, study: Study, spec: TableSpec, marks: Sequence[M
         notes=(
             *captions.notes(collected, study, chosen),
             *leakmark.note(study, spec, chosen),
+            *captions.left_out("Not in the table", others),
             *([spec.notes] if spec.notes else []),
         ),
         origin=captions.origin(collected, study),

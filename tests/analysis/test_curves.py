@@ -12,15 +12,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.axes import Axes
 from planted import NOW, WEIRD, falling, hard_study, plant, plant_hard, planted_study
 from pypdf import PdfReader
 
-from ablations.spec import FigureSpec
+from ablations.spec import FigureSpec, TableSpec
 from analysis import binning, figurefile
 from analysis.collect import Collected, collect
 from analysis.curvedata import curve_set
 from analysis.curves import draw as draw_all
 from analysis.palette import Style, palette
+from analysis.tables import table
 from analysis.variantpage import variant_page
 from analysis.venues import VENUES
 from sdtps.config import parse_config
@@ -289,6 +291,57 @@ def test_panels_and_sweeps_are_drawn(hard, tmp_path):
     paths = figurefile.write(drawn, tmp_path / "figures")
     assert {p.suffix for p in paths} == {".pdf", ".svg", ".png", ".tex", ".json"}
     assert "figures/hard-s.pdf" in (tmp_path / "figures" / "hard-s.tex").read_text()
+
+
+def swept(tmp_path):
+    """A baseline at 0.5, a sweep of two more, and two variants that have another setting as well."""
+    made = {
+        name: {"label": name.upper(), "config": parse_config({"task": "reid", "sdtps": sdtps})}
+        for name, sdtps in {
+            "topk": {"keep_ratio": 0.5},
+            "low": {"keep_ratio": 0.3},
+            "odd": {"keep_ratio": 0.4, "decision": "gumbel_ste"},
+            "same": {"keep_ratio": 0.5, "decision": "gumbel_ste"},
+            "high": {"keep_ratio": 0.7},
+        }.items()
+    }
+    study = planted_study("sweep", made, seeds=(0,))
+    for variant in made:
+        plant(tmp_path, study, variant, 0, scores={"mAP": [0.5], "rank1": [0.5]})
+    return study, collect([study], tmp_path, now=NOW)
+
+
+def test_a_sweep_joins_only_what_differs_in_its_axis_and_names_the_rest(tmp_path, monkeypatch):
+    study, collected = swept(tmp_path)
+    lines = []
+    plot = Axes.plot
+    monkeypatch.setattr(Axes, "plot", lambda self, *a, **k: lines.append(a) or plot(self, *a, **k))
+    spec = FigureSpec(name="s", kind="sweep", metric="mAP", axis="sdtps.keep_ratio")
+    drawn = draw(collected, study, spec, endings=("svg",))
+    assert max(lines, key=lambda a: len(set(a[0])))[0] == (0.3, 0.5, 0.7)
+    caption = " ".join(drawn.caption)
+    assert "Variants: TOPK; LOW; HIGH." in caption
+    assert "Not drawn, for other settings differ too: ODD; SAME." in caption
+    assert set(drawn.runs) == {"topk", "low", "high"}
+
+
+def test_a_sweep_away_from_the_baseline_is_drawn_whole(tmp_path):
+    study, collected = swept(tmp_path)
+    chosen = {"axis": "sdtps.keep_ratio", "variants": ("odd", "same")}
+    spec = FigureSpec(name="s", kind="sweep", metric="mAP", **chosen)
+    drawn = draw(collected, study, spec, endings=("svg",))
+    assert set(drawn.runs) == {"odd", "same"} and "Not drawn" not in " ".join(drawn.caption)
+
+
+def test_a_sweep_table_has_a_row_for_what_differs_in_its_axis_or_is_listed(tmp_path):
+    study, collected = swept(tmp_path)
+    spec = TableSpec(name="s", kind="sweep", axis="sdtps.keep_ratio", metrics=("mAP",))
+    made = table(collected, study, spec)
+    assert [row.cells[0].text for row in made.rows] == ["0.3", "0.5", "0.7"]
+    assert "Not in the table, for other settings differ too: ODD; SAME." in made.notes
+    listed = table(collected, study, spec.model_copy(update={"rows": ("low", "odd")}))
+    cells = [[cell.text for cell in row.cells[:2]] for row in listed.rows]
+    assert cells == [["0.3", "LOW"], ["0.4", "ODD"]]
 
 
 def test_across_panels_one_setting_has_one_colour_and_one_entry(tmp_path):

@@ -242,11 +242,35 @@ def test_variants_are_listed_with_their_differences(hard):
         ("79.0", [0.731, 0.735, 0.739], None, "ours is worse"),
         ("70.0", [0.731, 0.735, 0.739], None, "ours is better"),
         ("79.0", [0.731, 0.735, 0.739], 2.0, "ours is worse"),
+        ("79.0", [0.76, 0.77, 0.81], 0.5, "within seed spread"),
+        ("79.0", [0.76, 0.77], 0.5, "inconclusive"),
+        ("79.0", [0.785, 0.787], 0.5, "within tolerance"),
         ("79.0", [], None, "not run"),
     ],
 )
 def test_verdicts(reported, values, tolerance, word):
     assert verdict(reported, values, PERCENT, tolerance=tolerance) == word
+
+
+def test_a_caption_says_what_a_verdict_means_and_a_row_its_tolerance(tmp_path):
+    far = Reported(variant="a", source="Table 2", values={"mAP": "79.0"}, tolerance=0.5)
+    study = planted_study("s", ["a"], tables=(TableSpec(name="rep", kind="reported"),), reported=(far,))
+    plant_all(tmp_path, study)
+    made = table(collect([study], tmp_path, now=NOW), study, study.tables[0])
+    (row,) = (row for row in made.rows if row.cells)
+    assert row.cells[3].note == "tolerance 0.5" and row.cells[6].text == "ours is worse"
+    meaning = "ours is worse: outside the 95 % prediction interval of one further seed."
+    assert meaning in " ".join(made.caption)
+
+
+@pytest.mark.parametrize(
+    ("own", "printed"),
+    [("What it shows", "What it shows."), ("Said (so.)", "Said (so.)"), ("Why?", "Why?")],
+)
+def test_an_own_caption_does_not_run_into_the_next_sentence(tmp_path, own, printed):
+    study = planted_study("s", ["a"], tables=(TableSpec(name="main", caption=own),))
+    made = table(collect([study], tmp_path, now=NOW), study, study.tables[0])
+    assert made.caption[0] == printed
 
 
 def test_lower_is_better_turns_the_verdict_around():

@@ -1,4 +1,4 @@
-"""Scores in per cent or as fractions: told from all logs of an import, not from a collapsed one alone."""
+"""Per cents or fractions: told from all logs of an import, never from a collapsed one alone."""
 
 from __future__ import annotations
 
