@@ -22,7 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands.add_allowances(parser)
     parser.add_argument("--main", type=Path, default=MAIN, metavar="FILE.tex")
     parser.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="default: generated/ beside the main file"
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="where all but the PDF goes, and then no PDF is made [generated/ beside the main file]",
     )
     parser.add_argument("--venue", choices=sorted(VENUES), default="iclr")
     parser.add_argument(
@@ -46,7 +49,9 @@ def command(arguments: argparse.Namespace) -> int:
     console = commands.console()
     say = (lambda _: None) if arguments.json else (lambda text: console.print(f"[dim]{text}[/]"))
     studies, others = commands.load(arguments)
-    folder = arguments.out or arguments.main.parent / "generated"
+    read_by_latex = arguments.main.parent / "generated"
+    folder = arguments.out or read_by_latex
+    elsewhere = folder.absolute() != read_by_latex.absolute()
     options = Options(arguments.venue, tuple(arguments.allow))
     say("reading runs")
     collected = collect(studies, arguments.runs_dir)
@@ -56,11 +61,13 @@ def command(arguments: argparse.Namespace) -> int:
     if not arguments.no_report:
         say("report.html")
         _report(collected, folder)
-    faults = lint(arguments.main, folder.name)
+    faults = [] if elsewhere else lint(arguments.main)
     for fault in faults:
         console.print(f"[red]{fault}[/]", markup=True)
     pdf = None
-    if not arguments.no_pdf:
+    if elsewhere and not arguments.no_pdf:
+        say(f"no PDF: {arguments.main} reads {read_by_latex}, not {folder}; it is made without --out")
+    elif not arguments.no_pdf:
         say("LaTeX")
         pdf = compile_pdf(arguments.main)
         for complaint in complaints(arguments.main.with_suffix(".log")):
@@ -87,7 +94,7 @@ def command(arguments: argparse.Namespace) -> int:
             ", ".join(counted(len(things), noun) for noun, things in made)
             + f" from {counted(len(collected.runs), 'run')}"
             + f" of {counted(len(studies), 'study', 'studies')}"
-            + (f"; {pdf}" if pdf else "")
+            + f"; {pdf or folder}"
         )
     return 1 if faults else 0
 

@@ -61,14 +61,14 @@ class Fault:
         return f"{self.where}: {self.text}"
 
 
-def lint(main: Path, generated: str = "generated") -> list[Fault]:
+def lint(main: Path) -> list[Fault]:
     """All faults of `main` and of every file that it inputs and that exists.
 
     Inputs guarded by \\IfFileExists or \\ifstudy may be absent; others may not.
     """
     faults: list[Fault] = []
     texts: dict[Path, str] = {}
-    _read(main, main.parent, generated, texts, faults)
+    _read(main, main.parent, texts, faults)
     labels: dict[str, str] = {}
     for path, text in texts.items():
         name = str(path.relative_to(main.parent))
@@ -121,21 +121,21 @@ def without_comments(text: str) -> str:
     return re.sub(r"(?<!\\)((?:\\\\)*)%[^\n]*", lambda m: m[1] + " " * (len(m[0]) - len(m[1])), text)
 
 
-def _read(path: Path, root: Path, generated: str, texts: dict[Path, str], faults: list[Fault]) -> None:
+def _read(path: Path, root: Path, texts: dict[Path, str], faults: list[Fault]) -> None:
     text = path.read_text(encoding="utf-8")
     texts[path] = text
     bare = without_comments(text)
     name = str(path.relative_to(root))
     for found in re.finditer(r"\\input\{([^{}#]+)\}", bare):
-        target = root / found[1].replace(r"\generated", generated)
+        target = root / found[1].replace(r"\generated", "generated")
         target = target if target.suffix == ".tex" else target.with_name(target.name + ".tex")
         if target.exists():
             if target not in texts:
-                _read(target, root, generated, texts, faults)
+                _read(target, root, texts, faults)
         elif not _guarded(bare, found.start()):
             faults.append(Fault(_at(name, bare, found), f"inputs {found[1]}, which does not exist"))
     for found in re.finditer(r"\\includegraphics(?:\[[^\]]*\])?\{([^{}#]+)\}", bare):
-        if not (root / found[1].replace(r"\generated", generated)).exists():
+        if not (root / found[1].replace(r"\generated", "generated")).exists():
             faults.append(Fault(_at(name, bare, found), f"shows {found[1]}, which does not exist"))
 
 

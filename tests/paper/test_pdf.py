@@ -6,14 +6,17 @@ import json
 import re
 import shutil
 import time
+from pathlib import Path
 
 import pytest
 from planted import WEIRD
 from pypdf import PdfReader
 
+from analysis.__main__ import main as analysis
 from analysis.pdf import PaperError, compile_pdf, complaints, outdated
 
 pytestmark = pytest.mark.latex
+STUDY = Path(__file__).resolve().parents[2] / "ablations" / "nograd.yaml"
 if shutil.which("latexmk") is None or shutil.which("pdflatex") is None:
     pytest.skip("latexmk or pdflatex is not installed", allow_module_level=True)
 
@@ -107,3 +110,15 @@ def test_an_error_is_quoted_with_its_place(compiled, tmp_path):
     section.write_text(section.read_text() + "\\res{hard}{none}{nothing}\n")
     with pytest.raises(PaperError, match="No number hard/none/nothing"):
         compile_pdf(tmp_path / "paper" / "main.tex")
+
+
+def test_a_build_elsewhere_says_that_it_makes_no_pdf(compiled, tmp_path, capsys):
+    pdf, main, _, _ = compiled
+    written = pdf.read_bytes()
+    shown = ["paper", str(STUDY), "--runs-dir", str(tmp_path / "runs"), "--main", str(main)]
+    allowed = ["--allow-missing", "--no-evidence", "--no-report"]
+    assert analysis([*shown, *allowed, "--out", str(tmp_path / "out")]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"no PDF: {main} reads {main.parent / 'generated'}, not {tmp_path / 'out'}" in printed
+    assert (tmp_path / "out" / "numbers.tex").exists()
+    assert pdf.read_bytes() == written
