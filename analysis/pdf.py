@@ -42,6 +42,8 @@ def compile_pdf(main: Path) -> Path:
             "-interaction=nonstopmode",
             "-halt-on-error",
             "-file-line-error",
+            # latexmk does not look for files that LaTeX asked for and did not find.
+            *(["-g"] if outdated(main) else []),
             main.name,
         ],
         cwd=main.parent,

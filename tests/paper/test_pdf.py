@@ -104,6 +104,18 @@ def test_an_old_pdf_is_noticed(compiled, tmp_path):
     assert outdated(main) == "changed since: sections/leak.tex"
 
 
+def test_what_was_not_there_before_is_printed(compiled, tmp_path):
+    shutil.copytree(compiled[1].parent, tmp_path / "paper")
+    main, generated = tmp_path / "paper" / "main.tex", tmp_path / "paper" / "generated"
+    generated.rename(tmp_path / "kept")
+    generated.mkdir()
+    few = len(PdfReader(compile_pdf(main)).pages)
+    shutil.rmtree(generated)
+    (tmp_path / "kept").rename(generated)
+    assert len(PdfReader(compile_pdf(main)).pages) > few
+    assert outdated(main) is None
+
+
 def test_an_error_is_quoted_with_its_place(compiled, tmp_path):
     shutil.copytree(compiled[1].parent, tmp_path / "paper")
     section = tmp_path / "paper" / "sections" / "leak.tex"
