@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import io
 import json
 import os
 import time
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations.processes import Process
-from sdtps import atomic
+from sdtps import atomic, regular
 from sdtps.runfolder import RunFolder
 
 # A claim that cannot be read may be in the middle of an exclusive create; older than this, it is dead.
@@ -79,16 +80,20 @@ def read(folder: Path) -> Claim | None:
     """The run's claim, or None where there is none. A torn one reads as a claim of nobody.
 
     Raises:
-        OSError: what is there cannot be read, such as a directory of that name.
+        OSError: what is there cannot be read, such as a directory or a FIFO of that name.
     """
     file = RunFolder(folder).claim_file
-    try:
-        content = file.read_bytes()
-        age = time.time() - file.stat().st_mtime if not content else 0.0
-    except (FileNotFoundError, NotADirectoryError):
+    content = regular.content(file)
+    if content is None:
+        if odd := regular.oddity(file):
+            raise OSError(errno.EINVAL, f"is {odd}, no file", str(file))
         return None
     claim = parse(content)
     if claim is None:
+        try:
+            age = time.time() - file.stat().st_mtime if not content else 0.0
+        except FileNotFoundError:
+            return None
         return Claim("", "", None, 0.0 if age > TORN_SECONDS else time.time())
     return claim
 
@@ -153,7 +158,7 @@ def _locked(folder: Path, held: Claim) -> Iterator[Path | None]:
     file = RunFolder(folder).claim_file
     try:
         stream = file.open("r+b")
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, io.UnsupportedOperation):  # or no regular file
         yield None
         return
     with stream:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sdtps import regular
+
 BARS = "▁▂▃▄▅▆▇█"
 _KEPT = 512  # points at least; where there are twice as many, every second one goes
 _WIDE = 50.0  # largest over smallest from which on the heights are logarithmic
@@ -36,7 +38,9 @@ class LossCurve:
     def update(self) -> None:
         """Take in new whole lines; a file that became shorter is read again."""
         try:
-            with self.file.open("rb") as stream:
+            with regular.opened(self.file) as stream:
+                if stream is None:
+                    return
                 size = stream.seek(0, 2)
                 if size < self._offset:
                     self.losses, self._offset, self._rest = [], 0, b""

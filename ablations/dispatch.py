@@ -244,7 +244,7 @@ class _Order:
         labels = {v.name: v.label for v in self.study.variants.values()}
 
         def write(run: RunSpec, folder: Path) -> None:
-            repair.sweep(folder)
+            repair.sweep(folder, self.runs_dir)
             if folder in self.over:
                 repair.put_aside(folder, self.runs_dir)
             record = {

@@ -8,6 +8,7 @@ from pathlib import Path
 from ablations import records
 from ablations.records import End
 from ablations.slurm import JobInfo
+from sdtps import regular
 
 TAIL_BYTES = 16_384
 
@@ -43,9 +44,7 @@ def tail(file: Path | None, lines: int = 20) -> str:
     if file is None:
         return ""
     try:
-        with file.open("rb") as stream:
-            stream.seek(max(0, stream.seek(0, 2) - TAIL_BYTES))
-            text = stream.read().decode(errors="replace")
+        text = (regular.content(file, last=TAIL_BYTES) or b"").decode(errors="replace")
     except OSError:
         return ""
     kept = [line.rpartition("\r")[2].rstrip() for line in text.replace("\r\n", "\n").splitlines()]

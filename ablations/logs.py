@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from sdtps import regular
 from sdtps.runfolder import RunFolder
 
 _POLL_SECONDS = 1.0
@@ -15,7 +17,7 @@ def log_files(folder: Path) -> list[Path]:
     """train.log first, then the scheduler's (it alone speaks before Python starts)."""
     run = RunFolder(folder)
     scheduler = sorted(p for p in run.submitit_folder.glob("*") if p.suffix in (".log", ".out", ".err"))
-    return [p for p in (run.log_file, *scheduler) if p.is_file()]
+    return [p for p in (run.log_file, *scheduler) if os.path.lexists(p)]
 
 
 def has_ended(folder: Path) -> bool:
@@ -36,7 +38,15 @@ def read(folder: Path) -> Iterator[str]:
         yield f"{folder}: no log yet"
     for file in files:
         yield f"==> {file}"
-        yield file.read_text(encoding="utf-8", errors="replace").rstrip("\n")
+        try:
+            content = regular.content(file)
+        except OSError as error:
+            yield f"cannot be read: {error.strerror}"
+            continue
+        if content is None:
+            yield f"is {regular.oddity(file) or 'gone'}, no file"
+        else:
+            yield content.decode(errors="replace").rstrip("\n")
 
 
 def follow(folder: Path, *, sleep: Callable[[float], None] = time.sleep) -> Iterator[str]:
@@ -46,7 +56,9 @@ def follow(folder: Path, *, sleep: Callable[[float], None] = time.sleep) -> Iter
     while True:
         ended = has_ended(folder)  # before reading: what was written until then is still shown
         try:
-            with file.open("rb") as stream:
+            with regular.opened(file) as stream:
+                if stream is None:
+                    raise FileNotFoundError(file)
                 if stream.seek(0, 2) < offset:
                     rest, offset = b"", 0
                 stream.seek(offset)

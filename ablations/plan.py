@@ -11,6 +11,7 @@ a few old configurations, to say how they differ).
     diverged                      skip                   `diverged`: from scratch
     failed: lost, node, killed    submit                 submit: it was not the run's fault
     failed: result                skip                   `failed`: from scratch, the file is put aside
+    failed: unreadable            skip                   skip: the file must be mended or deleted
     failed: anything else         skip                   `failed`: from its checkpoint
     cancelled                     skip                   `cancelled`: from its checkpoint
 """
@@ -26,6 +27,7 @@ from typing import Any, Literal, Protocol
 
 from ablations.chunks import Chunk, chunks
 from ablations.study import RunSpec, Study
+from sdtps import regular
 from sdtps.config import resolved
 from sdtps.config.identity import NOT_IN_IDENTITY, flatten
 from sdtps.errors import ConfigError
@@ -201,6 +203,8 @@ def _decide(
                 "over",
             )
         return f"completed by other code ({made_by})" if stale else "completed", "skip", "resume"
+    if status.kind == "unreadable":
+        return f"{ended}: mend or delete it", "skip", "resume"
     if status.kind in REPAIRED:
         return f"{ended}; goes on", "submit", "resume"
     if state in retry or named or (stale and "stale" in retry):
@@ -219,7 +223,7 @@ def _code(folder: Path) -> str | None:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(regular.content(path) or b"")
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
@@ -268,7 +272,7 @@ def _modified(folder: Path) -> float:
 def _what_changed(folder: Path, run: RunSpec) -> str:
     try:
         old = flatten(resolved(RunFolder(folder).config()))
-    except ConfigError:
+    except (ConfigError, OSError):
         return "the configuration's keys changed"
     new = flatten(resolved(run.config))
     changed = [

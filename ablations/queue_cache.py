@@ -17,7 +17,7 @@ from typing import Any
 
 from ablations import slurm
 from ablations.slurm import JobInfo, NoAnswer
-from sdtps import atomic
+from sdtps import atomic, regular
 
 REFRESH_SECONDS = 15.0
 SACCT_REFRESH_SECONDS = 60.0
@@ -126,7 +126,7 @@ class Scheduler:
 
     def _read(self) -> Snapshot:
         try:
-            value: Any = json.loads(self._file.read_bytes())
+            value: Any = json.loads(regular.content(self._file) or b"")
             if value["cluster"] != _cluster():
                 return Snapshot()
             jobs = {row["id"]: JobInfo(**row) for row in value["jobs"]}
@@ -149,11 +149,13 @@ class Scheduler:
     def _lock(self) -> Any:
         """True for one process at a time; whoever comes second reads what the first one wrote."""
         try:
-            stream = self._file.with_suffix(".lock").open("a")
+            # Without waiting, should it be a FIFO.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK
+            handle = os.open(self._file.with_suffix(".lock"), flags, 0o644)
         except OSError:
             yield True
             return
-        with stream:
+        with open(handle, "ab") as stream:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ablations.processes import Process
+from sdtps import regular
 from sdtps.runfolder import RunFolder
 
 # What the worker's exit code means beyond 0 (an end of its own: completed or diverged).
@@ -26,6 +27,10 @@ TIMED_OUT = 71  # killed at its time limit, on local slots
 NOT_OURS = 72  # the claim is another submission's by now: nothing was done
 
 ATTEMPTS = "attempts.txt"
+RECORDS = (  # what a job writes to in its run folder
+    *("status.json", "run.json", "config.yaml", "metrics.jsonl", "checkpoint.pt", "train.log"),
+    f"submitit/{ATTEMPTS}",
+)
 LOG = "job.log"  # the job's output; on a cluster a link to the scheduler's file
 
 
@@ -86,11 +91,7 @@ def log_file(folder: Path) -> Path:
 
 def read(folder: Path, submission: str) -> Attempts:
     """What is recorded of `submission` in `folder`; torn lines are left out."""
-    try:
-        with open(attempts_file(folder), encoding="utf-8", errors="replace") as stream:
-            text = stream.read()
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        return Attempts()
+    text = (regular.content(attempts_file(folder)) or b"").decode(errors="replace")
     starts: list[Start] = []
     ends: list[End] = []
     began: set[tuple[str, int]] = set()

@@ -14,8 +14,10 @@ from pathlib import Path
 from ablations import claims, records, slurm
 from ablations.claims import Claim
 from ablations.clusterstatus import SUBMITTING_SECONDS
+from ablations.records import RECORDS
 from ablations.study import RunSpec
 from ablations.submissions import JOBS, Submission, submission
+from sdtps import regular
 from sdtps.runfolder import RunFolder
 
 ASIDE = "_aside"
@@ -44,6 +46,8 @@ def repair(runs: Sequence[RunSpec], runs_dir: Path) -> None:
 def _sweep_jobs(jobs: Path) -> None:
     """Remove what submitters left that died before they claimed anything."""
     for folder in jobs.glob("*"):
+        if folder.is_symlink() or not folder.is_dir():
+            continue
         young = time.time() - folder.stat().st_mtime < SUBMITTING_SECONDS
         if not young and not (folder / "submission.json").exists():
             Submission(folder).discard()
@@ -76,10 +80,20 @@ def _settle(work: Submission, members: list[tuple[Path, Claim]]) -> None:
         work.discard()
 
 
-def sweep(folder: Path) -> None:
-    """Remove temporary files that a killed writer left in a run folder that is ours now."""
+def sweep(folder: Path, runs_dir: Path) -> None:
+    """Clear a run folder that is ours now: a killed writer's files, and what lies where a job writes.
+
+    A job would wait for ever at a FIFO, and fail at a directory: that one is put aside.
+    """
     for file in folder.glob(".*.tmp"):
-        file.unlink(missing_ok=True)
+        if not file.is_dir():
+            file.unlink(missing_ok=True)
+    for path in (*folder.glob("*"), *folder.glob("submitit/*")):
+        if path.is_dir():
+            if path.relative_to(folder).as_posix() in RECORDS:
+                path.rename(_aside(folder, runs_dir) / path.name)
+        elif regular.oddity(path):
+            path.unlink(missing_ok=True)
 
 
 def _sweep_old(folder: Path) -> None:
@@ -95,14 +109,20 @@ def _sweep_old(folder: Path) -> None:
                 Path(entry).unlink()
 
 
+def _aside(folder: Path, runs_dir: Path) -> Path:
+    """A new folder for what a run no longer holds."""
+    name = f"{folder.name.replace('seed', 'aside-', 1)}-{time.time_ns()}"
+    target = runs_dir / ASIDE / folder.parent.parent.name / folder.parent.name / name
+    target.mkdir(parents=True)
+    return target
+
+
 def put_aside(folder: Path, runs_dir: Path) -> None:
     """Move what a run holds, but for its claim, to runs/_aside/: it starts from nothing.
 
     The checkpoint goes first: if this is interrupted, nothing goes on from it.
     """
-    name = f"{folder.name.replace('seed', 'aside-', 1)}-{time.time_ns()}"
-    target = runs_dir / ASIDE / folder.parent.parent.name / folder.parent.name / name
-    target.mkdir(parents=True)
+    target = _aside(folder, runs_dir)
     run = RunFolder(folder)
     first = [run.checkpoint_file, run.result_file, run.status_file]
     others = [p for p in sorted(folder.iterdir()) if p not in first and p != run.claim_file]

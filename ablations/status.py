@@ -21,6 +21,7 @@ no state, and one without accounting still leaves every run in a definite one.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Sequence
@@ -35,6 +36,7 @@ from ablations.records import Attempts
 from ablations.runstatus import STALE_SECONDS, OpenRun, RunStatus, age, at, where
 from ablations.study import RunSpec
 from ablations.submissions import Cache
+from sdtps import regular
 from sdtps.runfolder import RunFolder
 
 # States in which a file called result.json says that something is wrong with it.
@@ -72,6 +74,8 @@ class _Reader:
                 _ = self._cluster.queue
                 found = self.look(run, folder)
             status = self._cluster.settle(found) if isinstance(found, OpenRun) else found
+            if status.state != "completed" and (note := _odd_files(folder)):
+                status = replace(status, detail="; ".join(filter(None, (status.detail, note))))
             if status.state in NOT_ENDED_WELL and RunFolder(folder).damaged():
                 return replace(status, state="failed", kind="result", detail=DAMAGED)
             return status
@@ -86,7 +90,9 @@ class _Reader:
         try:
             with os.scandir(folder) as entries:
                 names = {entry.name for entry in entries}
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
+            if odd := regular.oddity(folder):
+                raise OSError(errno.ENOTDIR, f"is {odd}, no folder", str(folder)) from None
             return RunStatus(run, "planned")
         files = RunFolder(folder)
         if "result.json" in names and (result := files.result()) is not None:
@@ -112,6 +118,12 @@ class _Reader:
         if claim.executor == "local":
             return _local(found)
         return found
+
+
+def _odd_files(folder: Path) -> str:
+    """What is no file under the name of a record that was then left out; empty: nothing."""
+    found = ((name, regular.oddity(folder / name)) for name in records.RECORDS)
+    return "; ".join(f"{name} is {odd}, no file" for name, odd in found if odd)
 
 
 def _completed(run: RunSpec, folder: Path, result: dict[str, Any]) -> RunStatus:

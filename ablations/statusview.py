@@ -8,7 +8,7 @@ from typing import Any
 
 from ablations.counted import counted as number
 from ablations.hints import Again
-from ablations.plan import ACTIVE
+from ablations.plan import ACTIVE, REPAIRED
 from ablations.runstatus import RunStatus
 from ablations.study import Study
 from sdtps.errors import ConfigError, visible
@@ -91,10 +91,13 @@ def _lines(study: Study, statuses: Sequence[RunStatus], runs_dir: Path, again: A
         yield ""
         yield f"Release what is held: {again.retry('--held')}"
     root = _data_root(ended, runs_dir)
-    retry = sorted({s.state for s in ended} - {"interrupted"})
-    if len(ended) > sum(s.state in retry for s in ended):
+    goes_on = [s for s in ended if s.state == "interrupted" or s.kind in REPAIRED]
+    retry = sorted({s.state for s in ended if s not in goes_on and s.kind != "unreadable"})
+    if goes_on:
+        killed = any(s.state != "interrupted" for s in goes_on)
         yield ""
-        yield f"Go on with what was interrupted: {again.submit(data_root=root)}"
+        what = "what ended through no fault of its own" if killed else "what was interrupted"
+        yield f"Go on with {what}: {again.submit(data_root=root)}"
     if retry:
         yield ""
         yield f"Run them again: {again.submit('--retry', *retry, data_root=root)}"
@@ -106,7 +109,7 @@ def _data_root(ended: Sequence[RunStatus], runs_dir: Path) -> str | None:
         if status.run.config.data.root is None and status.run.config.data.generate is None:
             try:
                 return RunFolder(status.run.folder(runs_dir)).config().data.root
-            except ConfigError:
+            except (ConfigError, OSError):
                 continue
     return None
 

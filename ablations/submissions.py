@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations.claims import Claim
-from sdtps import atomic
+from sdtps import atomic, regular
 
 JOBS = "_jobs"
 
@@ -132,9 +133,7 @@ class Submission:  # what is read is kept: make a new one to read again
 
     def discard(self) -> None:
         """Remove a submission that came to nothing. Its claims must be released already."""
-        for file in sorted(self.folder.glob("*")) + sorted(self.folder.glob(".*.tmp")):
-            file.unlink(missing_ok=True)
-        self.folder.rmdir()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def submission(run: Path, name: str) -> Submission:
@@ -157,7 +156,7 @@ class Cache:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(regular.content(path) or b"")
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

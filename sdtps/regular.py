@@ -9,10 +9,20 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 # Nothing of that name, a symbolic link that leads nowhere or round in a circle, a socket.
 _NOTHING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG})
+_ODD = (
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISFIFO, "a FIFO"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
 _NEVER_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -25,22 +35,50 @@ def content(path: Path | str, last: int | None = None) -> bytes | None:
     Raises:
         OSError: there is a file, and it may not or cannot be read.
     """
+    with opened(path) as stream:
+        if stream is None:
+            return None
+        if last is not None:
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - last))
+        return stream.read(-1 if last is None else last)
+
+
+@contextmanager
+def opened(path: Path | str) -> Iterator[BinaryIO | None]:
+    """`path` open for reading, or None where no regular file is to be had under that name.
+
+    Raises:
+        OSError: there is a file, and it may not or cannot be read.
+    """
     try:
         handle = os.open(path, os.O_RDONLY | _NEVER_WAIT)
     except OSError as error:
-        if error.errno in _NOTHING:
-            return None
-        raise
+        if error.errno not in _NOTHING:
+            raise
+        handle = -1
+    if handle < 0:
+        yield None
+        return
     try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
-            return None
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            yield None
+            return
         with open(handle, "rb", closefd=False) as stream:
-            if last is not None and found.st_size > last:
-                stream.seek(found.st_size - last)
-            return stream.read(-1 if last is None else last)
+            yield stream
     except OSError as error:
-        error.filename = os.fspath(path)  # reading knows no name
+        if error.filename is None:
+            error.filename = os.fspath(path)  # reading knows no name
         raise
     finally:
         os.close(handle)
+
+
+def oddity(path: Path | str) -> str | None:
+    """What lies under that name instead of a file, such as `a FIFO`; None: a file, or nothing."""
+    try:
+        mode = Path(path).stat().st_mode
+    except OSError as error:
+        if not Path(path).is_symlink():
+            return None
+        return "a link round in a circle" if error.errno == errno.ELOOP else "a link to nothing"
+    return next((word for of_kind, word in _ODD if of_kind(mode)), None)

@@ -1,0 +1,61 @@
+"""`status` names the command that runs again what ended, and no more than is needed for it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from ablations.hints import Again
+from ablations.plan import make_plan
+from ablations.runstatus import RunStatus
+from ablations.statusview import lines
+from tests.ablations import plant
+
+ENDS = [
+    ("interrupted", None),
+    *(("failed", kind) for kind in ("killed", "node", "lost")),
+    *(("failed", kind) for kind in ("error", "exit", "oom", "timeout", "start", "result")),
+    *(("cancelled", kind) for kind in (None, "unstarted")),
+    ("diverged", None),
+]
+
+
+def _named(tmp_path: Path, *ends: tuple[str, str | None]) -> list[list[str]]:
+    """The words after `--retry` (none: without it) of each command that is named."""
+    study = plant.study(tmp_path, ["ok"], seeds=len(ends))
+    runs = tmp_path / "runs"
+    statuses = [RunStatus(run, *end) for run, end in zip(study.runs(), ends, strict=True)]
+    text = list(lines(study, statuses, runs, Again(str(study.path), {})))
+    commands = [
+        shlex.split(line.partition("python submit.py ")[2]) for line in text if "submit.py" in line
+    ]
+    retries = [words[2:] if "--retry" in words else [] for words in commands]
+    plans = [make_plan(study, runs, statuses, retry=retry) for retry in retries]
+    sent = {action.run.name for plan in plans for action in plan.submitted}
+    assert sent == {run.name for run in study.runs()}, "the commands leave a run out"
+    return retries
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_the_command_runs_it_again_and_retry_is_named_only_where_it_is_needed(
+    tmp_path: Path, end: tuple[str, str | None]
+) -> None:
+    study = plant.study(tmp_path, ["ok"])
+    plain = make_plan(study, tmp_path / "runs", [RunStatus(study.runs()[0], *end)]).submitted
+    assert _named(tmp_path, end) == [[] if plain else [end[0]]]
+
+
+def test_both_commands_are_named_where_there_are_both(tmp_path: Path) -> None:
+    assert _named(tmp_path, ("failed", "killed"), ("failed", "error"), ("diverged", None)) == [
+        [],
+        ["diverged", "failed"],
+    ]
+
+
+def test_what_no_command_mends_has_none(tmp_path: Path) -> None:
+    study = plant.study(tmp_path, ["ok"])
+    status = RunStatus(study.runs()[0], "failed", "unreadable", "claim.json: is a FIFO, no file")
+    text = "\n".join(lines(study, [status], tmp_path / "runs", Again(str(study.path), {})))
+    assert "submit.py" not in text
