@@ -169,7 +169,7 @@ def describe(where: str, runs_dir: Path) -> dict[str, Any]:
     result = (folder.result() if state == "completed" else None) or {}
     logs = [folder.log_file, *sorted(folder.submitit_folder.glob("**/*.log"))]
     return {
-        "run": str(folder.path),
+        "folder": str(folder.path),
         "study": run.get("study"),
         "variant": run.get("variant"),
         "seed": run.get("seed"),
@@ -222,7 +222,7 @@ def _show(found: Behind, runs: Sequence[dict[str, Any]], again: Sequence[str]) -
     for seed, value in found.seeds.items():
         say(f"  seed {seed}: {value:g}")
     for run in runs:
-        say(f"\n{run['run']}", "bold")
+        say(f"\n{run['folder']}", "bold")
         say(f"  {_story(run)}")
         for path in run["logs"]:
             say(f"  {path}")

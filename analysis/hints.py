@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import glob
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from analysis.untrusted import mapping
+from sdtps import regular
+from sdtps.runfolder import RunFolder
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 RUNS, MAIN = Path("runs"), Path("paper/main.tex")  # what commands use unless told otherwise
 
 
@@ -30,21 +38,39 @@ def build(runs_dir: Path, main: Path = MAIN) -> str:
 def again(
     runs: Sequence[Mapping[str, Any]], runs_dir: Path, manifests: Mapping[str, Path] | None = None
 ) -> list[str]:
-    """Commands that run exactly these again, one for each study and commit.
+    """Commands that run exactly these again, from the sources that they were started from.
+
+    They run into a folder beside `runs_dir`: a submission skips what is there.
 
     Args:
-        runs: rows with study, variant, seed, commit and imported.
+        runs: rows with study, variant, seed, commit, imported and folder.
         manifests: where a study's manifest is; default: ablations/STUDY.yaml.
     """
+    fresh = Path(runs_dir).with_name(f"{Path(runs_dir).resolve().name}-again")
     lines: list[str] = []
-    groups: dict[tuple[str, str | None], list[Mapping[str, Any]]] = {}
+    seeds: dict[tuple[str | None, str, str | None], dict[str, list[str]]] = {}
     for run in runs:
         if run["study"] and not run["imported"]:
-            groups.setdefault((run["study"], run["commit"]), []).append(run)
-    for (study, commit), members in groups.items():
-        if commit:
+            key = (run["commit"], run["study"], data_root(RunFolder(run["folder"])))
+            seeds.setdefault(key, {}).setdefault(run["variant"], []).append(str(run["seed"]))
+    there = None
+    for (commit, study, root), variants in sorted(seeds.items(), key=lambda item: item[0][0] or ""):
+        if commit and commit != there:
             lines.append(f"git checkout {commit}")
+            there = commit
         manifest = (manifests or {}).get(study, Path(f"ablations/{study}.yaml"))
-        names = [f"{run['variant']}/seed{run['seed']}" for run in members]
-        lines.append(command("python", "-m", "ablations", "retry", manifest, *names, runs_dir=runs_dir))
+        for chosen in dict.fromkeys(tuple(of) for of in variants.values()):
+            names = [glob.escape(name) for name, of in variants.items() if tuple(of) == chosen]
+            words = ["--variant", *names, "--seed", *chosen, *(["--data-root", root] if root else [])]
+            lines.append(submit(manifest, fresh, *words))
     return lines
+
+
+def data_root(folder: RunFolder) -> str | None:
+    """The folder that a run's data were read from; None where it generated them, or does not say."""
+    try:
+        config = yaml.load(regular.content(folder.config_file) or b"", Loader=_LOADER)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        return None
+    data = mapping(mapping(config).get("data"))
+    return data["root"] if isinstance(data.get("root"), str) and data.get("generate") is None else None

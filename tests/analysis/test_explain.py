@@ -14,6 +14,7 @@ from analysis import hints
 from analysis.__main__ import COMMANDS, main
 from analysis.explain import ExplainError, describe, find
 from analysis.paperfiles import Options, build
+from sdtps.config import parse_config
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +57,28 @@ def test_the_rerun_command_names_exactly_these_runs(built):
     runs = [describe(w, built / "runs") for w in find("hard-main:NA:mAP", built / "generated").runs]
     assert hints.again(runs, Path("runs")) == [
         f"git checkout {CODE['commit']}",
-        "python -m ablations retry ablations/hard.yaml NA/seed0 NA/seed1 NA/seed2",
+        "python submit.py ablations/hard.yaml --variant NA --seed 0 1 2 --runs-dir runs-again",
     ]
     assert hints.again(runs, Path("/b"), {"hard": Path("/a/h.yaml")})[1] == (
-        "python -m ablations retry /a/h.yaml NA/seed0 NA/seed1 NA/seed2 --runs-dir /b"
+        "python submit.py /a/h.yaml --variant NA --seed 0 1 2 --runs-dir /b-again"
     )
+
+
+def test_rerunning_names_each_run_once_and_where_its_data_are(tmp_path):
+    """Seeds that variants share go into one command; names are no patterns."""
+    config = parse_config({"task": "reid", "data": {"root": "/data/of it"}})
+    study = planted_study("s", {"a[1]": {}, "b": {}, "c": {}, "d": {"config": config}})
+    for variant, seed in (("a[1]", 0), ("a[1]", 1), ("b", 0), ("b", 1), ("c", 1), ("d", 1)):
+        plant(tmp_path / "runs", study, variant, seed)
+    where = [r.folder(tmp_path / "runs") for r in study.runs() if r.folder(tmp_path / "runs").exists()]
+    runs = [describe(str(folder), tmp_path / "runs") for folder in where]
+    submit, again = "python submit.py ablations/s.yaml", f"--runs-dir {tmp_path / 'runs-again'}"
+    assert hints.again(runs, tmp_path / "runs") == [
+        f"git checkout {CODE['commit']}",
+        f"{submit} --variant 'a[[]1]' b --seed 0 1 {again}",
+        f"{submit} --variant c --seed 1 {again}",
+        f"{submit} --variant d --seed 1 --data-root '/data/of it' {again}",
+    ]
 
 
 def test_paths_and_commands_stay_on_one_line_that_can_be_copied(built, capsys, monkeypatch):
@@ -70,8 +88,8 @@ def test_paths_and_commands_stay_on_one_line_that_can_be_copied(built, capsys, m
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     runs = find("hard-main:NA:mAP", built / "generated").runs
     assert len(runs) == 3 and {str(built / "runs" / run) for run in runs} < set(lines)
-    retry = "python -m ablations retry ablations/hard.yaml NA/seed0 NA/seed1 NA/seed2"
-    assert f"{retry} --runs-dir {built / 'runs'}" in lines
+    submit = "python submit.py ablations/hard.yaml --variant NA --seed 0 1 2"
+    assert f"{submit} --runs-dir {built / 'runs'}-again" in lines
 
 
 @pytest.mark.parametrize("command", ["curves", "tables"])
