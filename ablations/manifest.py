@@ -60,7 +60,7 @@ def load_study(path: Path | str, *, data_root: Path | str | None = None) -> Stud
         ManifestError: every mistake at once, each with file, line and the nearest allowed word.
     """
     path = Path(path)
-    if not path.exists() and (near := _studies_near(path)):
+    if not path.exists() and not path.is_symlink() and (near := _studies_near(path)):
         # `gumbel` and `gumbel.yml` are meant as `ablations/gumbel.yaml`
         meant = next((name for name in near if Path(name).stem == path.stem), str(path))
         raise ManifestError(f"{path}: no such study. {did_you_mean(meant, near)}")

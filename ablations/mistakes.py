@@ -13,6 +13,7 @@ from ablations.counted import counted
 from sdtps.config.wording import place as placed
 from sdtps.config.wording import sentences, shown
 from sdtps.errors import ManifestError, YamlError, visible
+from sdtps.regular import CIRCLE, NOTHING, oddity
 from sdtps.yaml12 import Document, KeyPath, parse, read_text
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -40,6 +41,8 @@ class Source:
     @classmethod
     def read(cls, file: Path) -> Source:
         """Raises ManifestError where the file is missing or no YAML."""
+        if (odd := oddity(file)) in (CIRCLE, NOTHING):
+            raise ManifestError(f"{file}: is {odd} (to {file.readlink()}); name the file itself")
         try:
             text = read_text(file)
         except YamlError as error:

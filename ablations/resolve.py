@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ class Resolver:
             base = Source.read(path)
         except ManifestError as error:
             found = sorted(p.relative_to(file.parent).as_posix() for p in path.parent.glob("*.yaml"))
-            hint = f" {did_you_mean(name, found)}" if not path.exists() and found else ""
+            hint = f" {did_you_mean(name, found)}" if not os.path.lexists(path) and found else ""
             self.mistakes.add(self.source, ("base",), f"{error}.{hint}")
             return None
         self.text = base.text

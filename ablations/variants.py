@@ -15,7 +15,7 @@ from ablations.slugs import slug
 from ablations.spec import Resources, TableSpec
 from ablations.study import Variant
 from sdtps.config.base import Frozen
-from sdtps.config.identity import NOT_IN_IDENTITY
+from sdtps.config.identity import BY_FILE_NAME, NOT_IN_IDENTITY
 from sdtps.config.load import TASKS
 from sdtps.config.wording import shown
 from sdtps.errors import did_you_mean
@@ -171,6 +171,9 @@ class VariantReader:
                 text = f"'{variant.name}' and '{same.name}' (line {same.line}) are one configuration"
             silent = sorted(draft.overrides.keys() & NOT_IN_IDENTITY)
             hint = f"; {', '.join(silent)} cannot change a result" if silent else ""
+            files = sorted(draft.overrides.keys() & BY_FILE_NAME)
+            if moved := [k for k in files if draft.overrides[k] != same.overrides.get(k)]:
+                hint += f"; of {', '.join(moved)} only the file's name counts, not its folder"
             self.mistakes.add(self.source, draft.path, f"{text}{hint}. Remove one or change it")
 
     def check_names(self, header: dict[str, Any], drafts: list[Draft]) -> None:

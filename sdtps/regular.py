@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 # Nothing of that name, a symbolic link that leads nowhere or round in a circle, a socket.
 _NOTHING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG})
+CIRCLE, NOTHING = "a link round in a circle", "a link to nothing"
 _ODD = (
     (stat.S_ISDIR, "a directory"),
     (stat.S_ISFIFO, "a FIFO"),
@@ -80,5 +81,5 @@ def oddity(path: Path | str) -> str | None:
     except OSError as error:
         if not Path(path).is_symlink():
             return None
-        return "a link round in a circle" if error.errno == errno.ELOOP else "a link to nothing"
+        return CIRCLE if error.errno == errno.ELOOP else NOTHING
     return next((word for of_kind, word in _ODD if of_kind(mode)), None)

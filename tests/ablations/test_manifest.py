@@ -425,3 +425,28 @@ def test_a_label_that_latex_would_stumble_over_is_told_with_its_line(load: Load)
     grid = "grid: {label_tex: 'mask {mask}', product: {sdtps.mask: [log, subtract_1e10]}}\n"
     found = only(load, HEAD + grid + VARIANTS)
     assert r"7: grid.label_tex: 'mask subtract_1e10': '_' outside of mathematics: write \_" in found
+
+
+@pytest.mark.parametrize(
+    ("to", "says"), [("circle.yaml", "round in a circle"), ("no.yaml", "to nothing")]
+)
+def test_a_manifest_or_base_that_is_a_link_to_nothing_is_called_so(
+    tmp_path: Path, to: str, says: str
+) -> None:
+    link = tmp_path / "circle.yaml"
+    link.symlink_to(to)
+    with pytest.raises(ManifestError, match=rf"circle\.yaml: is a link {says} \(to {to}\)"):
+        load_study(link)
+    (tmp_path / "study.yaml").write_text(f"{HEAD}base: circle.yaml\n{VARIANTS}")
+    with pytest.raises(ManifestError, match=rf"circle\.yaml: is a link {says} \(to {to}\)"):
+        load_study(tmp_path / "study.yaml")
+
+
+def test_variants_that_differ_in_a_weights_folder_only_are_told_that_the_name_counts(
+    load: Load,
+) -> None:
+    head = HEAD.replace("varies: [", "varies: [backbone.weights, ")
+    extra = "  here: {backbone.weights: /a/w.pt}\n  there: {backbone.weights: /b/w.pt}\n"
+    text = only(load, f"{head}{VARIANTS}{extra}")
+    assert "'there' and 'here'" in text
+    assert "of backbone.weights only the file's name counts, not its folder" in text
