@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +28,12 @@ HERE = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class Part:
-    """One part: what it depends on, and how it is written (returns its files)."""
+    """One part: what it depends on, and how it is written (returns its files); `study` of an audit."""
 
     name: str
     key: str
     make: Callable[[Path], list[Path]]
+    study: Study | None = None
 
 
 def parts(
@@ -50,7 +52,8 @@ def parts(
         if getattr(study, "imported", False):
             continue
         key = _digest(code, study.digest, _sources("audit_table.py"))
-        found.append(Part(f"audit {study.name}", key, lambda folder, s=study: _audit(s, folder)))  # type: ignore[misc]
+        make = partial(_audit, study)
+        found.append(Part(f"audit {study.name}", key, make, study))
     if ledger.exists():
         results = [fingerprint(runs_dir / path.stem) for path in sorted(studies_dir.glob("*.yaml"))]
         manifests = [path.read_text(encoding="utf-8") for path in sorted(studies_dir.glob("**/*.yaml"))]
@@ -157,18 +160,22 @@ def _numbers(folder: Path, wanted: Sequence[Part]) -> None:
     r"""audit-numbers.tex: \res{study}{variant}{audit.PART}, as the audit's table prints it."""
     from analysis.audit_table import PARTS, audit_table
     from analysis.latextable import latex_cell
+    from analysis.macros import definition
 
     lines = ["% made by python -m analysis paper; do not edit"]
     for part in wanted:
-        path = folder / "audits" / f"{part.name.removeprefix('audit ')}.json"
-        if not part.name.startswith("audit ") or not path.exists():
+        if part.study is None:
+            continue
+        path = folder / "audits" / f"{part.study.name}.json"
+        if not path.exists():
             continue
         table = audit_table(json.loads(path.read_text(encoding="utf-8")))
         for row in table.rows:
             for column, cell in zip(table.columns, row.cells, strict=True):
                 if cell.text and (column.key in PARTS or column.key in ("cosine", "untrained")):
-                    name = f"{{{table.study}}}{{{row.key}}}{{audit.{column.key}}}"
-                    lines.append(rf"\resdef{name}{{{latex_cell(cell)}}}%")
+                    slug = part.study.variants[row.key].slug
+                    key = f"audit.{column.key}"
+                    lines.append(definition(table.study, slug, key, latex_cell(cell)))
     write_if_changed(folder / "audit-numbers.tex", ("\n".join(lines) + "\n").encode())
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,16 +121,25 @@ def _figure(name: str, variant: str, generated: Path) -> Behind:
 
 
 def _number(name: str, generated: Path) -> Behind:
+    from analysis.macros import name_part
+
     path = generated / "numbers.json"
     if not path.exists():
         raise ExplainError(f"{path}: nothing was built yet. Build it: python -m analysis paper")
     study, _, rest = name.partition("/")
+    slugs = {entry["name"]: entry.get("slugs", {}) for entry in _studies(generated)}.get(study, {})
     variant, _, key = rest.rpartition("/")
     audit = generated / "tables" / f"{study}-audit.json"
     if key.startswith("audit.") and audit.exists():
-        found = _cell(audit.stem, f"{variant}:{key.removeprefix('audit.')}", generated)
-        return Behind(f"{found.what}: python -m sdtps audit ablations/{study}.yaml", found.text, (), {})
+        row = next((own for own, slug in slugs.items() if slug == variant), variant)
+        found = _cell(audit.stem, f"{row}:{key.removeprefix('audit.')}", generated)
+        manifest = _manifests(generated).get(study, Path(f"ablations/{study}.yaml"))
+        how = shlex.join(["python", "-m", "sdtps", "audit", str(manifest)])
+        return Behind(f"{found.what}: {how}", found.text, (), {})
     numbers = _read(path)
+    for own, slug in slugs.items():  # as people call the variant
+        if rest.startswith(f"{own}/") and name not in numbers:
+            name = f"{study}/{slug}/{name_part(rest.removeprefix(f'{own}/'))}"
     if name not in numbers:
         raise ExplainError(f"no number '{name}'. {_nearest(name, numbers)}")
     entry = numbers[name]
@@ -145,9 +155,13 @@ def _nearest(name: str, known: Sequence[str] | dict[str, Any]) -> str:
 
 def _manifests(generated: Path) -> dict[str, Path]:
     """Where the manifests of the last build's studies are."""
+    return {entry["name"]: Path(entry["path"]) for entry in _studies(generated)}
+
+
+def _studies(generated: Path) -> list[dict[str, Any]]:
+    """What the last build's index says of its studies."""
     index = generated / "index.json"
-    entries = _read(index)["studies"] if index.is_file() else []
-    return {entry["name"]: Path(entry["path"]) for entry in entries}
+    return _read(index)["studies"] if index.is_file() else []
 
 
 def _read(path: Path) -> Any:

@@ -1,6 +1,6 @@
 r"""Every number of a study as a macro, so that prose cannot drift: \res{study}{variant}{key}.
 
-Keys of a variant (its slug is the second argument):
+Keys of a variant (its slug is the second argument; `name_part` of a metric's name stands for METRIC):
     METRIC, METRIC.final              mean and spread over finished seeds, best and last epoch
     METRIC.mean, METRIC.final.mean    the mean alone
     METRIC.difference (.final)        to the baseline, paired by seed, with its interval's half width
@@ -11,6 +11,7 @@ The study itself is variant `*`: variants, seeds, runs, completed, diverged, fai
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -29,6 +30,14 @@ from analysis.tablemodel import Cell
 
 if TYPE_CHECKING:
     from ablations.study import Study
+
+
+_NOT_IN_A_NAME = re.compile(r"[^ -~]|[\\\\{}%#~^$&]")
+
+
+def name_part(text: str) -> str:
+    r"""`text` as one argument of \res: what TeX would read otherwise is given by its code point."""
+    return _NOT_IN_A_NAME.sub(lambda found: f"U+{ord(found[0]):04X}", text)
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,8 @@ def macros(collected: Collected, study: Study) -> list[Macro]:
             "runs": Cell("text", f"{len(outcome.completed)}/{outcome.planned}"),
             "state": Cell("text", outcome.explanation() or "completed"),
         }
-        for key, cell in cells.items():
+        for name, cell in cells.items():
+            key = name_part(name)
             made.append(
                 Macro(study.name, slug, key, latex_cell(cell), cell.plain, cell.runs, cell.seeds)
             )
@@ -152,5 +162,10 @@ def _study(collected: Collected, study: Study) -> Iterable[Macro]:
 def numbers_file(made: Sequence[Macro], origin: Sequence[str]) -> str:
     r"""numbers.tex: one \resdef a line."""
     lines = [f"% {line}" for line in origin]
-    lines += [rf"\resdef{{{m.study}}}{{{m.variant}}}{{{m.key}}}{{{m.tex}}}%" for m in made]
+    lines += [definition(m.study, m.variant, m.key, m.tex) for m in made]
     return "\n".join(lines) + "\n"
+
+
+def definition(study: str, slug: str, key: str, tex: str) -> str:
+    r"""The line that gives \res{study}{slug}{key} its text."""
+    return rf"\resdef{{{study}}}{{{slug}}}{{{key}}}{{{tex}}}%"

@@ -168,12 +168,22 @@ def _remove_strangers(built: Built) -> None:
 def _index(built: Built, studies: Sequence[Study], others: Sequence[Study], options: Options) -> None:
     index = {
         "options": vars(options),
-        "studies": [{"name": s.name, "path": str(s.path), "digest": s.digest} for s in studies],
+        "studies": [
+            {"name": s.name, "path": str(s.path), "digest": s.digest, "slugs": _slugs(s)}
+            for s in studies
+        ],
         "others": [{"name": s.name, "path": str(s.path), "digest": s.digest} for s in others],
         "files": {str(p.relative_to(built.folder)): sha256(p) for p in sorted(built.files)},
     }
     content = json.dumps(index, indent=1, ensure_ascii=False) + "\n"
     write_if_changed(built.folder / INDEX, content.encode())
+
+
+def _slugs(study: Study) -> dict[str, str]:
+    """What numbers call the variants whose names are no names of files."""
+    if getattr(study, "imported", False):
+        return {}
+    return {name: v.slug for name, v in study.variants.items() if v.slug != name}
 
 
 def sha256(path: Path) -> str:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from planted import CODE, hard_study, plant, plant_hard, planted_study
+from planted import CODE, WEIRD, hard_study, plant, plant_hard, planted_study
 
 from analysis import hints
 from analysis.__main__ import COMMANDS, main
@@ -37,6 +37,10 @@ def test_a_cell_leads_to_its_seeds_and_runs(built):
 def test_a_number_of_the_text_leads_to_its_runs(built, name):
     found = find(name, built / "generated")
     assert found.text == "90.0 ± 0.0 (2/3)" and len(found.runs) == 3
+
+
+def test_a_number_is_found_by_the_name_that_people_gave_the_variant(built):
+    assert find(f"hard/{WEIRD}/mAP", built / "generated").text.startswith("95.0")
 
 
 def test_a_figure_leads_to_its_runs(built):

@@ -1,0 +1,37 @@
+r"""Numbers of the text: names that LaTeX reads as they are, whatever variants and metrics are called."""
+
+from __future__ import annotations
+
+import re
+
+from planted import NOW, PERCENT, WEIRD, plant_all, planted_study
+
+from analysis import evidence
+from analysis.collect import collect
+from analysis.macros import macros, numbers_file
+from sdtps.audit import audit, write
+
+DEFINITION = re.compile(r"\\resdef\{[^{}]*\}\{([A-Za-z0-9_.,+=*-]+)\}\{([!-~ ]+?)\}\{.*\}%")
+
+
+def test_metrics_of_any_name_are_defined_on_a_line_of_their_own(tmp_path):
+    study = planted_study("s", ["a"], metrics={"m%_#}{é\\": PERCENT}, seeds=(0,))
+    plant_all(tmp_path, study)
+    made = macros(collect([study], tmp_path, now=NOW), study)
+    lines = [line for line in numbers_file(made, []).splitlines() if "U+" in line]
+    assert lines and all(DEFINITION.fullmatch(line) for line in lines)
+    assert DEFINITION.fullmatch(lines[0])[2] == "mU+0025_U+0023U+007DU+007BU+00E9U+005C"
+
+
+def test_an_audits_numbers_have_the_variants_names_of_all_other_numbers(tmp_path):
+    study = planted_study("s", ["a", WEIRD, "}x{"])
+    configs = {name: variant.config for name, variant in study.variants.items()}
+    path = tmp_path / "audits" / "s.json"
+    path.parent.mkdir()
+    document = audit(configs, "a", study="s", labels={n: n for n in configs}, steps=0)
+    part = evidence.Part("audit s", "key", lambda folder: [path], study)
+    write(document, path)
+    evidence.update(tmp_path, [part], lambda _: None)
+    _, *lines = (tmp_path / "audit-numbers.tex").read_text().splitlines()
+    found = [DEFINITION.fullmatch(line) for line in lines]
+    assert {match[1] for match in found} == {v.slug for v in study.variants.values()}
