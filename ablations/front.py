@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ablations import canary
+from ablations import canary, datafolder
 from ablations.counted import counted
 from ablations.hints import Again
 from ablations.manifest import load_study
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = ROOT / "runs"
-DATA_ROOT = "SDTPS_DATA_ROOT"
 
 
 def guarded(handler: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
@@ -84,7 +83,9 @@ def add_submit_arguments(parser: argparse.ArgumentParser, *, retry: bool = True)
     )
     parser.add_argument("--executor", choices=("auto", "slurm", "local"), default="auto")
     parser.add_argument("--slots", type=positive, help="local runs at once [what GPUs or CPUs hold]")
-    parser.add_argument("--data-root", type=Path, help=f"folder that holds the data set [${DATA_ROOT}]")
+    parser.add_argument(
+        "--data-root", type=Path, help=f"folder that holds the data set [${datafolder.VARIABLE}]"
+    )
     if retry:
         parser.add_argument(
             "--retry", nargs="+", choices=RETRY_WORDS, default=[], help="run these states again too"
@@ -96,7 +97,7 @@ def add_submit_arguments(parser: argparse.ArgumentParser, *, retry: bool = True)
 
 def read_whole(arguments: argparse.Namespace) -> Study:
     """The study that a command is about."""
-    root = getattr(arguments, "data_root", None) or os.environ.get(DATA_ROOT)
+    root = getattr(arguments, "data_root", None) or os.environ.get(datafolder.VARIABLE)
     return load_study(arguments.study, data_root=root)
 
 
@@ -150,6 +151,7 @@ def submit(
     if only_again:
         plan = plan.without_new()
     if arguments.dry_run:
+        plan = dataclasses.replace(plan, warnings=(*plan.warnings, *check_data(plan, here=False)))
         print_plan(plan, executor, sbatch=arguments.executor != "local", as_json=arguments.json)
         return 0
     if not arguments.json:
@@ -160,7 +162,8 @@ def submit(
         if arguments.json:
             print_sent(plan, [])
         return 0
-    check_data_root(study, executor)
+    for warning in check_data(plan, here=executor == "local"):
+        _say(f"Warning: {warning}.")
     if not arguments.no_audit and (names := new_variants(plan)):
         audit(whole, names, strict=arguments.strict)
     return dispatch(plan, arguments, executor)
@@ -216,23 +219,25 @@ def release(plan: Plan, arguments: argparse.Namespace) -> None:
     _say(f"Released {counted(len(done), 'held run')}.")
 
 
-def check_data_root(study: Study, executor: str) -> None:
-    """A warning where this machine does not see the data: the nodes may.
+def check_data(plan: Plan, *, here: bool) -> list[str]:
+    """Warnings where the data set is not here or not whole: nodes may see another folder.
+
+    Args:
+        here: the runs are this machine's own, and start now.
 
     Raises:
-        SubmissionError: the runs would be this machine's own.
+        SubmissionError: `here`, and they would all fail.
     """
-    configs = {v.config.data.root for v in study.variants.values() if v.config.data.generate is None}
-    for root in sorted(configs, key=str):
-        if root is None:
-            text, but = f"no data root: give --data-root or set {DATA_ROOT}", "the jobs look for it too"
-        elif not Path(root).is_dir():
-            text, but = f"{root} is not visible here", "the jobs must see it"
-        else:
-            continue
-        if executor == "local":
-            raise SubmissionError(f"{text}. The runs would all fail; nothing was started.")
-        _say(f"Warning: {text}; {but}.")
+    unseen, wrong = datafolder.mistakes(action.run for action in plan.submitted)
+    if here and (unseen or wrong):
+        texts = [*(f"{text}." for text in unseen), *wrong]
+        raise SubmissionError("\n".join([*texts, "The runs would all fail; nothing was started."]))
+    found = [f"{text}; the jobs must see it" for text in unseen]
+    for text in wrong:
+        first, *more = text.split("\n")
+        others = f" (and {counted(len(more), 'line')} more)" if more else ""
+        found.append(f"{first}{others}; jobs that see the same folder will fail")
+    return found
 
 
 def audit(study: Study, names: list[str], *, strict: bool) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,12 +12,11 @@ from torch import Tensor, nn
 from sdtps import recall
 from sdtps.config import RetrievalConfig
 from sdtps.config.retrieval import DenseText
-from sdtps.data.captions import CaptionSplit, read_split
-from sdtps.data.generated_captions import generate_captions, generated_name
+from sdtps.data.captions import CaptionSplit
 from sdtps.data.retrieval_batches import RetrievalBatch, Source, TrainPairs
+from sdtps.data.retrieval_splits import load_splits, split_names
 from sdtps.encoders import weights_record
 from sdtps.errors import DataError
-from sdtps.locations import cache_root, data_root
 from sdtps.recall import recalls, recalls_in_folds
 from sdtps.retrieval_encoders import Encoders
 from sdtps.retrieval_evaluation import similarities
@@ -38,8 +36,7 @@ class RetrievalTask:
         selects_on_dev = config.eval.select_on == "dev"
         self.selected_on = "dev" if selects_on_dev else "test"
         self.select_metric = "dev_rsum" if selects_on_dev else "rsum"
-        names = ["train", config.eval.test_split, *(["dev"] if selects_on_dev else [])]
-        splits, root, generated = load_splits(config, names)
+        splits, root, generated = load_splits(config, split_names(config))
         self._check_folds(len(splits[config.eval.test_split].images))
         encoders = Encoders(config, splits["train"], device)
         sources = {name: encoders.source(split) for name, split in splits.items()}
@@ -131,36 +128,6 @@ class RetrievalTask:
     def module_groups(self) -> dict[str, list[nn.Parameter]]:
         """See `retrieval_model.module_groups`."""
         return module_groups(self.model)
-
-
-def load_splits(
-    config: RetrievalConfig, names: list[str]
-) -> tuple[dict[str, CaptionSplit], Path, dict[str, Any] | None]:
-    """The splits of a run, the folder they come from, and how it was generated (None: it was not)."""
-    data = config.data
-    generated = None
-    if data.generate is not None:
-        parent = cache_root() if data.root is None else Path(data.root)
-        root = generate_captions(data.generate, parent / generated_name(data.generate))
-        generated = data.generate.model_dump()
-        names = ["test" if name == "testall" else name for name in names]
-    else:
-        root = data_root(data.root)
-        if not (root / "id_mapping.json").is_file() and (root / data.dataset).is_dir():
-            root = root / data.dataset
-    image_root = None if data.image_root is None else Path(data.image_root).expanduser()
-    modes = {
-        "train": {config.matching.dense_text},
-        "dev": {config.matching.eval_dense_text},
-        "test": {config.matching.eval_dense_text, *config.eval.also_dense_text},
-    }
-    splits = {}
-    for name in names:
-        dense = config.matching.form != "laps" and modes.get(name, modes["test"]) != {"none"}
-        splits[name] = read_split(data.dataset, name, root, image_root=image_root, dense=dense)
-    if data.generate is not None and config.eval.test_split == "testall":
-        splits["testall"] = splits.pop("test")
-    return splits, root, generated
 
 
 def _joint_fingerprint(splits: dict[str, CaptionSplit]) -> str:

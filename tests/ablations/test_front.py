@@ -225,6 +225,39 @@ def test_a_data_root_that_is_not_there_is_a_warning_and_on_local_slots_a_mistake
         assert "absent is not visible here" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("study", ["landsat", "flickr30k", "coco"])
+def test_a_data_root_that_holds_something_else_starts_no_run_here_and_is_a_warning_elsewhere(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    study: str,
+) -> None:
+    sent: list[str] = []
+    monkeypatch.setattr(front, "dispatch", lambda plan, arguments, executor: sent.append(executor) or 0)
+    root = tmp_path / "empty"
+    root.mkdir()
+    words = (
+        "submit",
+        ROOT / "ablations" / f"{study}.yaml",
+        "--runs-dir",
+        tmp_path,
+        "--data-root",
+        root,
+    )
+    assert call(*words, "--no-audit", "--executor", "local") == 2
+    said = capsys.readouterr().err
+    assert len(set(said.splitlines())) == len(said.splitlines()), (
+        "each folder is read once, however many variants want it"
+    )
+    assert ("folder is missing" if study == "landsat" else "no such file") in said
+    assert "nothing was started" in said and not sent
+    assert call(*words, "--no-audit", "--executor", "slurm") == 0
+    assert f"Warning: {'rgbnt201 at ' if study == 'landsat' else ''}{root}" in capsys.readouterr().err
+    assert sent == ["slurm"]
+    assert call(*words, "--dry-run", "--executor", "slurm", "--json") == 0
+    assert str(root) in json.loads(capsys.readouterr().out)["warnings"][-1]
+
+
 # -- status, retry, cancel, clean, watch, logs ---------------------------------------------------
 
 
@@ -384,7 +417,7 @@ def test_every_command_that_is_named_works_on_the_same_runs(
     monkeypatch.setattr(
         front, "dispatch", lambda p, *_: sent.append([a.run.name for a in p.submitted]) or 0
     )
-    assert submit.main([*shlex.split(hint), "--executor", "local", "--no-audit"]) == 0
+    assert submit.main([*shlex.split(hint), "--executor", "slurm", "--no-audit"]) == 0
     assert [[name.split("-")[0] for name in names] for names in sent] == [
         ["small/topk/seed1", "small/soft/seed1"]
     ]

@@ -15,9 +15,10 @@ import torch
 from sdtps import distributed
 from sdtps.config import RetrievalConfig, identity, parse_config
 from sdtps.data.retrieval_batches import dense_owner
+from sdtps.data.retrieval_splits import load_splits
 from sdtps.errors import ConfigError, DataError
 from sdtps.job import execute
-from sdtps.retrieval import RetrievalTask, load_splits
+from sdtps.retrieval import RetrievalTask
 from sdtps.retrieval_evaluation import similarities
 from sdtps.runfolder import RunFolder
 
