@@ -5,7 +5,9 @@ Each command lives in its own module, which is imported only when it is asked fo
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -42,17 +44,29 @@ def main(argv: Sequence[str] | None = None) -> int:
             importlib.import_module(module).add_arguments(sub)
     arguments = parser.parse_args(argv)
     try:
-        return importlib.import_module(COMMANDS[arguments.command][0]).command(arguments)
+        code = importlib.import_module(COMMANDS[arguments.command][0]).command(arguments)
+        sys.stdout.flush()
+        return code
     except SdtpsError as error:
         print(error, file=sys.stderr)
         return 2
-    except BrokenPipeError:
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        _say_no_more()
         return 0
     except OSError as error:  # a folder that may not be read, a full disk
-        if error.filename is None:
+        if error.filename is None and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise
-        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
+        print(f"{error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)
+        if error.filename is None:
+            _say_no_more()
         return 2
+
+
+def _say_no_more() -> None:
+    """What is still to be written would fail again when Python ends."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())
+    os.close(nothing)
 
 
 if __name__ == "__main__":

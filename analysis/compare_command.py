@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 from analysis import commands
@@ -23,13 +24,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--epoch", choices=("best", "final"), default="final")
     parser.add_argument(
         "--margin",
-        type=float,
+        type=_margin,
         metavar="M",
-        help="test equivalence within M, in the metric's printed unit",
+        help="test equivalence within M above 0, in the metric's printed unit",
     )
     parser.add_argument("--studies-dir", type=Path, default=Path("ablations"), metavar="FOLDER")
     parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="FOLDER")
     parser.add_argument("--json", action="store_true")
+
+
+def _margin(text: str) -> float:
+    try:
+        margin = float(text)
+    except ValueError:
+        margin = math.nan
+    if not 0 < margin < math.inf:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number above 0, such as 0.5")
+    return margin
 
 
 def command(arguments: argparse.Namespace) -> int:

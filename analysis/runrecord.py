@@ -111,8 +111,13 @@ def record_of(source: Source, rows: MetricRows, now: float, runs_dir: Path) -> d
     }
     for prefix, row in (("best", best), ("final", final)):
         for name, value in row.items():
-            if name not in _NOT_A_SCORE and isinstance(value, (int, float)):
-                record[f"{prefix}/{name}"] = float(value)
+            if name in _NOT_A_SCORE or not isinstance(value, (int, float)):
+                continue
+            if (score := amount(value)) is None:
+                notes.append(f"result.json: {prefix} {name} is no finite number")
+            else:
+                record[f"{prefix}/{name}"] = score
+    record["notes"] = "; ".join(notes)
     if state == "completed" and not any("/" in key for key in record):
         record["notes"] = "; ".join([*notes, "result.json holds no metric"])
     return record

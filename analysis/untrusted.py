@@ -5,6 +5,7 @@ What has not the type that runs write is absent, not an error.
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
 from typing import Any
 
@@ -20,14 +21,19 @@ def count(value: Any) -> int | None:
 
 
 def amount(value: Any) -> float | None:
-    """A number, whole or not."""
-    return float(value) if isinstance(value, (int, float)) else None
+    """A finite number, whole or not: JSON's 1e999 is none."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # a whole number of hundreds of digits
+        return None
 
 
 def seconds(stamp: Any) -> float | None:
     """Seconds since 1970 of an ISO time, or of a number."""
     if isinstance(stamp, (int, float)):
-        return float(stamp)
+        return amount(stamp)
     try:
         return datetime.fromisoformat(str(stamp).replace("Z", "+00:00")).timestamp()
     except ValueError:

@@ -1,9 +1,11 @@
-"""A command line that names the nearest right word for a wrong one."""
+"""A command line that names the nearest right word for a wrong one, and prints any name."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import io
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -14,6 +16,14 @@ _UNRECOGNIZED = "unrecognized arguments: "
 
 class Parser(argparse.ArgumentParser):
     """argparse's, with suggestions for commands, choices and options; so are its subparsers."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's. From here on a character that the output's encoding lacks is printed as an
+        escape: a name in a study is no reason to stop."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+        return super().parse_known_args(args, namespace)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

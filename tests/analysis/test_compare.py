@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from planted import NOW, PERCENT, plant, planted_study
 
+from analysis.__main__ import main
 from analysis.collect import collect
 from analysis.compare_command import compare
 from analysis.outcomes import outcomes
@@ -44,3 +46,10 @@ def test_one_seed_gives_a_difference_and_nothing_more(tmp_path):
     answer = answers(tmp_path, {"a": [0.7], "b": [0.6]})
     assert answer["difference"] == "+10.0"
     assert answer["t test"] == "an interval needs at least 2 paired seeds"
+
+
+@pytest.mark.parametrize("margin", ["-1", "0", "nan", "inf", "x"])
+def test_a_margin_that_cannot_be_is_refused(margin, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", "s.yaml", "a", "--margin", margin])
+    assert ended.value.code == 2 and "is no number above 0" in capsys.readouterr().err

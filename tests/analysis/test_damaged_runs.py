@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from planted import NOW, plant, planted_study
 
 from analysis import metricrows
+from analysis.collect import collect
 from analysis.explain import describe
+from analysis.render import to_terminal
 from analysis.runstate import state_of
+from analysis.tables import tables
 from sdtps.runfolder import RunFolder
 
 ROW = {"kind": "train", "attempt": 1, "epoch": 1, "step": 1, "loss": 2.0}
@@ -85,3 +93,52 @@ def test_a_result_that_cannot_be_read_is_replaced(tmp_path: Path) -> None:
     folder.result_file.touch()
     folder.write_result({"attempt": 2})
     assert folder.result() == {"attempt": 2}
+
+
+@pytest.mark.parametrize("value", ["1e999", "-1e999", "9" * 400])
+def test_a_score_that_is_no_finite_number_is_a_note_of_its_run(tmp_path: Path, value: str) -> None:
+    study = planted_study("s", ["a"], seeds=(0, 1))
+    for seed in study.seeds:
+        folder = plant(tmp_path, study, "a", seed)
+    result = json.loads(folder.result_file.read_text())
+    text = json.dumps({**result, "final": {**result["final"], "mAP": "X"}, "train_seconds": "X"})
+    folder.result_file.write_text(text.replace('"X"', value))
+    collected = collect([study], tmp_path, now=NOW)
+    assert collected.runs["notes"].iloc[1] == "result.json: final mAP is no finite number"
+    for made in tables(collected, study):
+        to_terminal(made)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_name_that_the_output_cannot_show_stops_no_command(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "s.yaml").write_text(MANIFEST, encoding="utf-8")
+    words = ["collect", str(tmp_path / "s.yaml"), "--runs-dir", str(tmp_path / "runs")]
+    done = _command(words, stdout=subprocess.PIPE, env={**os.environ, "PYTHONIOENCODING": encoding})
+    assert done.returncode == 0 and b"\\u4e2d" in done.stdout, done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(MANIFEST, encoding="utf-8")
+    words = ["collect", str(tmp_path / "s.yaml"), "--runs-dir", str(tmp_path / "runs")]
+    with Path("/dev/full").open("w") as full:
+        done = _command(words, stdout=full)
+    assert done.returncode == 2
+    assert done.stderr.decode().splitlines() == ["standard output: No space left on device"]
+
+
+MANIFEST = """
+study: s
+task: reid
+seeds: [0]
+baseline: a
+varies: [sdtps]
+overrides: {data.generate: {train_pids: 24}}
+variants: {a: {}, 中: {sdtps.keep_ratio: 0.3}}
+metrics: {mAP: {direction: up}}
+"""
+
+
+def _command(words: list[str], **options: Any) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "analysis", *words]
+    return subprocess.run(command, stderr=subprocess.PIPE, check=False, **options)

@@ -1,4 +1,4 @@
-r"""Numbers of the text: names that LaTeX reads as they are, whatever variants and metrics are called."""
+r"""Numbers of the text: names that LaTeX reads as they are, whatever a variant or metric is called."""
 
 from __future__ import annotations
 
