@@ -46,7 +46,8 @@ def command(arguments: argparse.Namespace) -> int:
     """
     claims = load(arguments.ledger)
     if arguments.only:
-        claims = [c for c in claims if c.id in arguments.only]
+        chosen = commands.choose(list(map(str, arguments.only)), [str(c.id) for c in claims], "claim")
+        claims = [c for c in claims if str(c.id) in chosen]
     collected = runs_behind(
         claims, arguments.study, studies_dir=arguments.studies_dir, runs_dir=arguments.runs_dir
     )

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from analysis import commands
 from analysis.venues import VENUES
+from sdtps.errors import SdtpsError, did_you_mean
+
+if TYPE_CHECKING:
+    from ablations.study import Study
+    from analysis.collect import Collected
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +36,8 @@ def command(arguments: argparse.Namespace) -> int:
 
     studies, _ = commands.load(arguments)
     collected = collect(studies, arguments.runs_dir)
+    for study in studies:
+        _refuse_unlogged(collected, study, arguments.metric)
     marks = refuse_to_average(collected, allow=KINDS)
     console = commands.console()
     for study in studies:
@@ -44,3 +53,19 @@ def command(arguments: argparse.Namespace) -> int:
             for path in figurefile.write(figure, arguments.out):
                 console.print(str(path))
     return 0
+
+
+def _refuse_unlogged(collected: Collected, study: Study, asked: Sequence[str]) -> None:
+    """Raises SdtpsError for a curve of a metric that no run of a study with runs has logged."""
+    from analysis.figcaption import NAMES
+
+    known = {*collected.metrics_of(study.name, "train"), *collected.metrics_of(study.name, "eval")}
+    if not known:
+        return
+    if not asked:  # what runs log in other settings may be drawn empty: the manifest is no typing error
+        known |= {*NAMES, *study.metrics}
+    declared = [spec.metric for spec in study.figures if spec.kind == "curves"]
+    wrong = [name for name in dict.fromkeys(asked or declared) if name not in known]
+    if wrong:
+        told = "; ".join(f"no run logged '{name}'. {did_you_mean(name, known)}" for name in wrong)
+        raise SdtpsError(f"{study.name}: {told}")

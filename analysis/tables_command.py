@@ -22,6 +22,7 @@ def command(arguments: argparse.Namespace) -> int:
     from analysis import render
     from analysis.averaging import KINDS, refuse_to_average
     from analysis.collect import collect
+    from analysis.filenames import file_name
     from analysis.tablemodel import as_json
     from analysis.tables import tables
 
@@ -29,7 +30,12 @@ def command(arguments: argparse.Namespace) -> int:
     collected = collect(studies, arguments.runs_dir)
     marks = refuse_to_average(collected, allow=KINDS)
     made = [table for study in studies for table in tables(collected, study, marks)]
-    names = commands.choose(arguments.table, [t.name for t in made], "table")
+    # A table is called as its file is, or as the manifest calls it.
+    files = {t.name: t.name for t in made}
+    files |= {spec.name: file_name(study, spec.name) for study in studies for spec in study.tables}
+    asked = [name for name in arguments.table if name not in files]
+    commands.choose(asked, list(files), "table")
+    names = [files[name] for name in arguments.table] or list(files)
     chosen = [t for t in made if t.name in names]
     if arguments.json:
         print(json.dumps([as_json(t) for t in chosen], indent=1, ensure_ascii=False, allow_nan=False))

@@ -221,3 +221,10 @@ def test_the_same_verdicts_give_the_same_bytes(answers: list[Answer]) -> None:
     assert as_markdown(again) == as_markdown(answers)
     assert as_json(again) == as_json(answers)
     assert set(as_json(answers)["counts"]) == set(WORDS)
+
+
+def test_a_claim_that_is_not_in_the_ledger_is_refused(capsys):
+    from analysis.__main__ import main
+
+    assert main(["claims", "--only", "999"]) == 2
+    assert "no claim '999'" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from pypdf import PdfReader
 
 from ablations.spec import FigureSpec, TableSpec
 from analysis import binning, figurefile
+from analysis.__main__ import main
 from analysis.collect import Collected, collect
 from analysis.curvedata import curve_set
 from analysis.curves import draw as draw_all
@@ -378,3 +379,23 @@ def test_a_study_without_any_run_still_draws(tmp_path):
     drawn = draw(collect([study], tmp_path, now=NOW), study, FigureSpec(name="f"))
     text = PdfReader(io.BytesIO(drawn.files["pdf"])).pages[0].extract_text()
     assert "no run has logged it" in text and "a (0/3)" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "figure", "code"),
+    [
+        (["--metric", "losss"], "loss", 2),
+        (["--metric", "loss"], "loss", 0),
+        ([], "mAPP", 2),
+        ([], "amp_scale", 0),
+    ],
+)
+def test_a_metric_that_nothing_logs_is_named_instead_of_drawn_empty(
+    tmp_path, monkeypatch, capsys, words, figure, code
+):
+    study = planted_study("s", ["a"], seeds=(0,), figures=(FigureSpec(name="f", metric=figure),))
+    plant(tmp_path / "runs", study, "a", 0)
+    monkeypatch.setattr("analysis.commands.load", lambda _: ([study], []))
+    place = ["--runs-dir", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
+    assert main(["curves", *place, *words]) == code
+    assert not code or "no run logged '" in capsys.readouterr().err

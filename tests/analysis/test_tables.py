@@ -15,6 +15,7 @@ from rich.console import Console
 
 from ablations.spec import MetricSpec, Reported, TableSpec
 from analysis import render
+from analysis.__main__ import main
 from analysis.averaging import refuse_to_average
 from analysis.collect import collect
 from analysis.reproduction import verdict
@@ -301,3 +302,13 @@ def test_third_parties_stand_apart_and_digits_are_kept(tmp_path):
     assert lines[0] == ["a", "Table 2", "mAP (%)", "79.00", "51.0 ± 1.0", "-28.00", "ours is worse"]
     assert lines[1][3:5] == ["75 (n = 1)", "51.0 ± 1.0"]
     assert lines[2][3:] == ["62.5", "", "", ""]
+
+
+def test_a_table_is_found_by_its_name_in_the_manifest(tmp_path, capsys, monkeypatch):
+    study = planted_study("s", ["a"], seeds=(0,))
+    plant_all(tmp_path, study)
+    monkeypatch.setattr("analysis.commands.load", lambda _: ([study], []))
+    assert main(["tables", "--table", "main", "--runs-dir", str(tmp_path)]) == 0
+    assert "Variant" in capsys.readouterr().out
+    assert main(["tables", "--table", "mian", "--runs-dir", str(tmp_path)]) == 2
+    assert "Did you mean 'main'" in capsys.readouterr().err
