@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,22 +32,29 @@ class Claimed:
             self._earlier[folder] = earlier
 
     def give_back(self) -> None:
-        """Nothing was queued: leave every run as it was found, and no file of ours."""
+        """Nothing was queued: leave every run as it was found, and no file of ours.
+
+        What a full disk does not let go the next submission repairs: its submitter will be dead.
+        """
         for folder in self.folders:
-            mine = claims.read(folder)
-            if mine is None or mine.submission != self.submission.name:
-                continue
-            earlier = self._earlier.get(folder)
-            if earlier is not None and earlier.submission:
-                claims.rewrite(folder, mine, earlier)
-                continue
-            if folder in self._fresh:
-                for file in (RunFolder(folder).config_file, RunFolder(folder).run_file):
-                    file.unlink(missing_ok=True)
-            claims.release(folder, mine)
-            if folder in self._fresh:
-                _remove_empty(folder)
+            with contextlib.suppress(OSError):
+                self._give_back(folder)
         self.submission.discard()
+
+    def _give_back(self, folder: Path) -> None:
+        mine = claims.read(folder)
+        if mine is None or mine.submission != self.submission.name:
+            return
+        earlier = self._earlier.get(folder)
+        if earlier is not None and earlier.submission:
+            claims.rewrite(folder, mine, earlier)
+            return
+        if folder in self._fresh:
+            for file in (RunFolder(folder).config_file, RunFolder(folder).run_file):
+                file.unlink(missing_ok=True)
+        claims.release(folder, mine)
+        if folder in self._fresh:
+            _remove_empty(folder)
 
 
 def _remove_empty(folder: Path) -> None:

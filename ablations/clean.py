@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from collections.abc import Iterable, Sequence
@@ -75,11 +76,13 @@ def size_of(folder: Path) -> int:
 def delete(doomed: Iterable[Doomed], runs_dir: Path) -> None:
     """Delete the folders; each leaves its place in one step first: no reader sees half of it."""
     bin_folder = runs_dir / "_deleting"
-    bin_folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(OSError):  # a full disk takes no folder, and is cleaned all the same
+        bin_folder.mkdir(parents=True, exist_ok=True)
     for entry in doomed:
-        target = bin_folder / f"{entry.folder.name.replace('seed', '', 1)}-{time.time_ns()}"
+        name = f"{entry.folder.name.replace('seed', '', 1)}-{time.time_ns()}"
+        place = bin_folder / name if bin_folder.is_dir() else entry.folder.with_name(f".{name}")
         try:
-            entry.folder.rename(target)
+            target = entry.folder.rename(place)
         except FileNotFoundError:
             continue
         shutil.rmtree(target, ignore_errors=True)

@@ -22,12 +22,15 @@ def cancel(statuses: Sequence[RunStatus], runs_dir: Path) -> list[RunStatus]:
     Left out are runs whose process only another machine, or the person who started it, can end.
 
     The claim is marked first, so that the end is known for a cancellation without accounting too, and
-    so that a run which writes its checkpoint meanwhile does not come back.
+    so that a run which writes its checkpoint meanwhile does not come back. Where a full disk takes no
+    mark, the cluster's jobs are cancelled all the same.
 
     Raises:
         SubmissionError: the scheduler did not take some of it; the runs stay marked.
+        OSError: runs on local slots could not be marked, and so were not told to end.
     """
     ended = []
+    unmarked: OSError | None = None
     elements: dict[str, tuple[Path, str]] = {}
     for status in statuses:
         if not status.active:
@@ -36,7 +39,12 @@ def cancel(statuses: Sequence[RunStatus], runs_dir: Path) -> list[RunStatus]:
         claim = claims.read(folder)
         if claim is None:
             continue
-        claims.rewrite(folder, claim, replace(claim, cancelled=True))
+        try:
+            claims.rewrite(folder, claim, replace(claim, cancelled=True))
+        except OSError as error:
+            if claim.executor == "local":  # its queue would start it again
+                unmarked = error
+                continue
         if claim.executor == "local" and not _end_local(folder, claim.submission):
             continue
         ended.append(status)
@@ -49,6 +57,8 @@ def cancel(statuses: Sequence[RunStatus], runs_dir: Path) -> list[RunStatus]:
         Scheduler(runs_dir).expire()
     if not done:
         raise SubmissionError("scancel failed; try again:\n  " + "\n  ".join(problems))
+    if unmarked is not None:
+        raise unmarked
     return ended
 
 

@@ -32,6 +32,7 @@ from ablations.spec import Resources
 from ablations.status import run_states
 from ablations.study import RunSpec, Study
 from ablations.submissions import JOBS, Submission, new_name
+from sdtps import atomic
 from sdtps.errors import SubmissionError
 from sdtps.runfolder import RunFolder
 
@@ -178,7 +179,7 @@ class _Order:
                 frozen,
                 dependency=f"afterany:{previous}" if chunk.after_previous and previous else None,
             )
-            claimed.submission.script_file.write_text(script, encoding="utf-8")
+            atomic.write_text(claimed.submission.script_file, script)
             self._write_runs(claimed, chunk.resources, frozen)
         except BaseException:
             claimed.give_back()
@@ -222,7 +223,15 @@ class _Order:
         """A new submission, and those runs of the chunk that nobody else holds."""
         folder = self.runs_dir / self.study.name / JOBS / new_name(self.study.name)
         claimed = Claimed(Submission(folder))
-        claimed.submission.begin(Claim.new(claimed.submission.name, self.executor))
+        try:
+            claimed.submission.begin(Claim.new(claimed.submission.name, self.executor))
+            self._take(claimed, chunk)
+        except BaseException:
+            claimed.give_back()
+            raise
+        return claimed
+
+    def _take(self, claimed: Claimed, chunk: Chunk) -> None:
         for run in chunk.runs:
             run_folder = run.folder(self.runs_dir)
             fresh = not run_folder.exists()
@@ -237,7 +246,6 @@ class _Order:
                 claimed.add(run, run_folder, fresh, earlier)
             else:
                 self.report.skipped[run_folder] = "another submission was first"
-        return claimed
 
     def _write_runs(self, claimed: Claimed, resources: Resources, frozen: Path) -> None:
         """The run folders' own files, then the intent."""

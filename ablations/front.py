@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import errno
 import json
 import os
 import sys
@@ -48,8 +49,17 @@ def guarded(handler: Callable[[argparse.Namespace], int], arguments: argparse.Na
     except OSError as error:  # a folder that may not be read, a full disk
         if error.filename is None:
             raise
-        print(f"{visible(str(error.filename))}: {error.strerror}", file=sys.stderr)
+        print(f"{visible(str(error.filename))}: {error.strerror}{_mend(error)}", file=sys.stderr)
         return 2
+
+
+def _mend(error: OSError) -> str:
+    """What to do about a folder that takes no more."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return ". Make room there, or give another folder with --runs-dir; the same command goes on."
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return ". Give permission, or another folder with --runs-dir."
+    return ""
 
 
 def add_study_arguments(parser: argparse.ArgumentParser) -> None:

@@ -155,5 +155,8 @@ def _append(folder: Path, line: str) -> None:
         size = os.fstat(handle).st_size
         torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"  # its writer was killed
         os.write(handle, f"{chr(10) * torn}{line}\n".encode())
+    except OSError as error:
+        error.filename = str(file)  # writing knows no name
+        raise
     finally:
         os.close(handle)

@@ -50,8 +50,9 @@ def freeze(runs_dir: Path, root: Path | None = None) -> Path:
         temporary.chmod(0o755)
         atomic.sync_directory(temporary)
         os.rename(temporary, target)  # noqa: PTH104  Path.rename would do the same
-    except OSError:
+    except OSError as error:
         if not target.is_dir():
+            error.filename, error.filename2 = str(store), None  # a write names nothing
             raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -16,9 +16,20 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """A stream whose content replaces `path` when the block ends: all of it, or nothing on an error.
 
     Raises:
-        OSError: disk full, permission; the old file is untouched and no temporary file is left.
+        OSError: disk full, permission; it names `path`, the old file is untouched and no temporary file
+            is left.
     """
     path = Path(path)
+    try:
+        with _replacing(path) as stream:
+            yield stream
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None  # not a temporary name, or none at all
+        raise
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as stream:

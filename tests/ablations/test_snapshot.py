@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
+import errno
 import json
 import multiprocessing
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from ablations import snapshot
+from ablations import front, snapshot
 from sdtps import provenance
 
 
@@ -96,3 +99,18 @@ def test_submitters_that_freeze_at_once_leave_one_whole_snapshot(
     assert [racer.exitcode for racer in racers] == [0] * 6
     (only,) = (runs / "_code").iterdir()
     assert (only / "code.json").is_file()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_a_folder_that_takes_no_more_is_named_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(number, os.strerror(number))  # a write names no file
+
+    monkeypatch.setattr(snapshot.Path, "write_bytes", full)
+    arguments = argparse.Namespace()
+    assert front.guarded(lambda _: bool(snapshot.freeze(tmp_path / "runs")), arguments) == 2
+    said = capsys.readouterr().err
+    assert str(tmp_path / "runs") in said and "--runs-dir" in said and os.strerror(number) in said
+    assert not list((tmp_path / "runs" / "_code").iterdir())
