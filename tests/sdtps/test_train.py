@@ -186,8 +186,14 @@ def test_clipping_limits_the_update_but_logs_the_norm_before_it(tmp_path: Path) 
 def test_another_seeds_checkpoint_is_refused(tmp_path: Path) -> None:
     run = folder(tmp_path / "r", config())
     start(ToyTask(), run, config(), stop_after=3)
-    with pytest.raises(RunError, match="another seed"):
+    with pytest.raises(RunError, match="for another seed"):
         train(ToyTask(), run, config(), seed=4, attempt=2)
+    saved = checkpoint.load(run.checkpoint_file, torch.device("cpu"))
+    assert saved is not None
+    del saved["origin"]
+    checkpoint.save(run.checkpoint_file, saved)
+    with pytest.raises(RunError, match="recorded no origin"):
+        train(ToyTask(), run, config(), seed=3, attempt=2)
 
 
 def test_a_run_goes_on_only_with_the_data_and_weights_it_began_with(tmp_path: Path) -> None:
