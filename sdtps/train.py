@@ -347,8 +347,8 @@ class Loop:
         if saved["seed"] != self.seed or not {"counters", "origin"} <= saved.keys():
             raise RunError(
                 f"{self.folder.checkpoint_file}: written by a finished run, by code that recorded no "
-                f"origin, or for another seed ({saved['seed']}, this run has {self.seed}). Delete it to "
-                "start anew."
+                f"origin, or for another seed ({saved['seed']}, this run has {self.seed}). "
+                "Delete it to start anew."
             )
         self.origin = self.origin.going_on_from(saved["origin"], self.folder.checkpoint_file)
         self.training_step.load(saved)
