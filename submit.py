@@ -8,7 +8,7 @@
 
 The manifest is checked whole first, and nothing is queued while it has a mistake. Afterwards:
 python -m ablations status|watch|logs|retry|cancel ...; results: python -m analysis.
-The steps are in `ablations.front.submit`.
+The steps are in `ablations.launch.submit.submit`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from ablations import front
+from ablations.launch import submit as front
 from sdtps.commandline import Parser
 
 

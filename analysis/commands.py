@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from ablations.study import Study
+    from ablations.study.model import Study
 
 UNLIMITED = 10_000  # characters; rich wants a number
 
@@ -29,7 +29,7 @@ def add_study_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_allowances(parser: argparse.ArgumentParser) -> None:
-    from analysis.averaging import KINDS, option
+    from analysis.runs.averaging import KINDS, option
 
     for kind, help_text in KINDS.items():
         parser.add_argument(
@@ -43,7 +43,7 @@ def load(arguments: argparse.Namespace) -> tuple[list[Study], list[Study]]:
     Raises:
         ManifestError: a manifest with mistakes.
     """
-    from ablations.manifest import load_study
+    from ablations.study.manifest import load_study
     from analysis.importers.study import imported_names, imported_study
 
     paths = sorted(arguments.studies_dir.glob("*.yaml"))

@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    from analysis.collect import collect
+    from analysis.runs.collect import collect
 
     studies, _ = commands.load(arguments)
     return report.run(arguments, collect(studies, arguments.runs_dir))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.importers.record import ImportedRun, ImportedState, Unread
-from analysis.numbers import counted
+from analysis.results.numbers import counted
 
 # What selects the best evaluation where the log does not say: the first of these that is there.
 SELECTION: Sequence[tuple[str, str]] = (

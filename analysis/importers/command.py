@@ -8,7 +8,7 @@ from pathlib import Path
 
 from analysis.importers import autodetect, folder, units
 from analysis.importers.record import ImportedRun, LogError, percent
-from analysis.numbers import counted
+from analysis.results.numbers import counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

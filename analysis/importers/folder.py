@@ -18,7 +18,7 @@ from typing import Any
 from analysis.importers.naming import slug
 from analysis.importers.record import ImportedRun, LogError
 from sdtps import atomic
-from sdtps.runfolder import RunFolder, finite, folder_name
+from sdtps.run.folder import RunFolder, finite, folder_name
 
 IMPORTED = "_imported"
 # Settings of a foreign configuration that never make a variant.

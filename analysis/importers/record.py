@@ -33,7 +33,7 @@ class Unread:
 
 @dataclass
 class ImportedRun:
-    """One run; rows follow metrics.jsonl (see `sdtps.runfolder`): fractions, epochs from 1."""
+    """One run; rows follow metrics.jsonl (see `sdtps.run.folder`): fractions, epochs from 1."""
 
     source: Path
     sha256: str

@@ -1,6 +1,6 @@
 """Imported runs as a study of their own, where no manifest plans them.
 
-Offers what analysis asks of `ablations.manifest.Study`; nothing is planned, so nothing can be missing,
+Offers what analysis asks of `ablations.study.model.Study`; nothing is planned: nothing can be missing,
 and there is no configuration of ours, so nothing can be rerun.
 """
 
@@ -14,14 +14,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ablations.spec import FigureSpec, MetricSpec, TableSpec
+from ablations.study.schema import FigureSpec, MetricSpec, TableSpec
 from analysis.importers.columns import is_share
 from analysis.importers.folder import IMPORTED
 from analysis.importers.naming import slug
 from analysis.importers.record import LogError
-from analysis.runstate import run_of
+from analysis.runs.state import run_of
 from sdtps.errors import did_you_mean
-from sdtps.runfolder import RunFolder
+from sdtps.run.folder import RunFolder
 
 _LOWER_IS_BETTER = ("loss", "error", "err", "fid", "perplexity")
 _LABELS = {f"rank{k}": f"Rank-{k}" for k in (1, 5, 10, 20)}
@@ -45,7 +45,7 @@ class ImportedVariant:
 
 @dataclass(frozen=True)
 class ImportedStudy:
-    """Runs of other people under one name; see `ablations.manifest.Study` for the attributes."""
+    """Runs of other people under one name; see `ablations.study.manifest.Study` for the attributes."""
 
     name: str
     path: Path

@@ -20,7 +20,7 @@ from analysis.importers.columns import canonical, is_share, kind_of, says_per_ce
 from analysis.importers.naming import variant_name
 from analysis.importers.record import ImportedRun, LogError, fraction, number
 from analysis.importers.text import clean, decode
-from analysis.numbers import counted
+from analysis.results.numbers import counted
 
 CSV_NAME, JSON_NAME = "csv", "jsonl"
 CSV_LOOKS_FOR = "a first line of column names, and numbers below"

@@ -9,7 +9,7 @@ from pathlib import Path
 from sdtps import atomic
 from sdtps.commandline import at_least
 from sdtps.errors import RunError
-from sdtps.runfolder import RunFolder
+from sdtps.run.folder import RunFolder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +39,7 @@ def write(paths: Sequence[Path], output: Path, *, count: int = 4, initial: bool 
     """
     from analysis.patches.maps import choose, load_images, name_of, reid_config, run_maps
     from analysis.patches.picture import draw
-    from sdtps.reid import load_data
+    from sdtps.training.reid import load_data
 
     if count < 1:
         raise RunError(f"--images {count}: at least 1")

@@ -14,7 +14,7 @@ import numpy as np
 
 from sdtps.config import ReidConfig
 from sdtps.errors import RunError
-from sdtps.runfolder import RunFolder
+from sdtps.run.folder import RunFolder
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -102,10 +102,10 @@ def run_maps(path: Path | str, names: Sequence[str], *, initial: bool = False) -
     """
     import torch
 
-    from sdtps import checkpoint
     from sdtps.data.reid_images import TestImages, collate
-    from sdtps.reid import load_data
-    from sdtps.reid_model import ReidModel
+    from sdtps.models.reid import ReidModel
+    from sdtps.training import checkpoint
+    from sdtps.training.reid import load_data
 
     folder = RunFolder(path)
     config = reid_config(folder)

@@ -1,4 +1,4 @@
-"""audit.json (see `sdtps.audit`) as tables of text: what was found, then the gradient of every part."""
+"""audit.json as tables of text: what was found, then the gradient of every part."""
 
 from __future__ import annotations
 

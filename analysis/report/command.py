@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis.averaging import KINDS, refuse_to_average
-from analysis.collect import Collected
 from analysis.report.audit import audit_parts
 from analysis.report.page import page
 from analysis.report.payload import payload
+from analysis.runs.averaging import KINDS, refuse_to_average
+from analysis.runs.collect import Collected
 from sdtps import atomic
 from sdtps.errors import SdtpsError
 
@@ -55,7 +55,7 @@ def write(
     Raises:
         ReportError: a file that was asked for cannot be read.
     """
-    from analysis.tables import tables
+    from analysis.tables.study import tables
 
     audit = [part for path in audits for part in _audit(path)] if audits else None
     marks = refuse_to_average(collected, allow=KINDS)
@@ -94,7 +94,7 @@ def _audit(path: Path) -> list[dict[str, Any]]:
 
 
 def claim_entries(document: Any) -> list[dict[str, Any]]:
-    """Entries of a claims.json (see `analysis.claim_report.as_json`) as the page shows them."""
+    """Entries of a claims.json (see `analysis.claims.report.as_json`) as the page shows them."""
     return [
         {
             "id": str(claim["id"]),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from analysis.importers.text import clean, decode
 from sdtps import regular
-from sdtps.runfolder import RunFolder
+from sdtps.run.folder import RunFolder
 
 # In all logs of a report together.
 BUDGET = 4_000_000

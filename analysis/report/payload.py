@@ -15,15 +15,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis import hints, numbers, tablemodel
-from analysis.averaging import KINDS, refuse_to_average
-from analysis.collect import Collected
-from analysis.numbers import counted
-from analysis.palette import Style, palette
+from analysis.figures.palette import Style, palette
 from analysis.report import logs, series
-from analysis.runstate import run_of
-from analysis.tablemodel import Table
-from sdtps.runfolder import RunFolder
+from analysis.results import numbers
+from analysis.results.numbers import counted
+from analysis.runs import hints
+from analysis.runs.averaging import KINDS, refuse_to_average
+from analysis.runs.collect import Collected
+from analysis.runs.state import run_of
+from analysis.tables import model as tablemodel
+from analysis.tables.model import Table
+from sdtps.run.folder import RunFolder
 
 LINE_WIDTH = 2.0  # pixels; dashes are in line widths
 _TEXTS = ("identity", "state", "commit", "code", "reason", "selected_on", "gpu", "host", "notes")

@@ -41,7 +41,7 @@ class Mean:
 
 
 def curves(rows: pd.DataFrame) -> dict[Key, list[Curve]]:
-    """All curves of a long frame (see `analysis.collect.Collected.rows`)."""
+    """All curves of a long frame (see `analysis.runs.collect.Collected.rows`)."""
     found: dict[Key, list[Curve]] = {}
     if rows.empty:
         return found

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from sdtps.config.yaml12 import KeyPath, scalar
 from sdtps.errors import did_you_mean
-from sdtps.yaml12 import KeyPath, scalar
 
 _LONGEST = 80  # characters of a value that are quoted
 _SWITCHES = {"on": True, "yes": True, "y": True, "off": False, "no": False, "n": False}

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from sdtps.encoders import ImageShape
 from sdtps.errors import DataError
+from sdtps.models.encoders import ImageShape
 
 BICUBIC = Image.Resampling.BICUBIC
 # RandomResizedCrop of released SEPS: share of the area, and torchvision's aspect ratios.

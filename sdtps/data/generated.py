@@ -24,7 +24,7 @@ from PIL import Image
 from sdtps.config.reid import GeneratedReidConfig
 from sdtps.data.reid_folders import RGBNT201_FOLDERS
 from sdtps.errors import DataError
-from sdtps.locations import made_below
+from sdtps.run.locations import made_below
 
 GENERATOR_VERSION = 1  # raise when the pictures change
 ROWS, COLUMNS = 8, 4  # cells of the grid

@@ -20,7 +20,7 @@ from PIL import Image, ImageDraw
 
 from sdtps.config.retrieval import GeneratedRetrievalConfig
 from sdtps.errors import DataError
-from sdtps.locations import made_below
+from sdtps.run.locations import made_below
 
 GENERATOR_VERSION = 1  # raise when a byte changes
 GRID = 4

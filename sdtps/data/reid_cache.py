@@ -25,7 +25,7 @@ from sdtps.data.reid_folders import MISTAKES_SHOWN, Sample
 from sdtps.data.reid_images import BICUBIC, BILINEAR, ReidBatch, augment_config, decode, own_rows
 from sdtps.data.sampler import PkSampler
 from sdtps.errors import DataError
-from sdtps.locations import made_below
+from sdtps.run.locations import made_below
 
 RESIDENT_SHARE = 0.25  # of the GPU's free memory that a split may take
 

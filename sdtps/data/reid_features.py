@@ -16,14 +16,14 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from sdtps import backbones
 from sdtps.config import ReidConfig
 from sdtps.data import augment, reid_cache, reid_images
+from sdtps.data.features import feature_key, state_digest
 from sdtps.data.reid_cache import CachedTestBatches, MappedRows, mapped_once, new_map, pixels_key
 from sdtps.data.reid_folders import Sample
 from sdtps.data.reid_images import BICUBIC, BILINEAR, JpegTestBatches, ReidBatch, own_rows
 from sdtps.data.sampler import PkSampler
-from sdtps.features import feature_key, state_digest
+from sdtps.models import backbones
 
 # What turns a file into features; a change in one of them makes the cache anew.
 _CODE = (augment, backbones, reid_cache, reid_images)

@@ -18,11 +18,11 @@ from torch.utils.data import DataLoader, Dataset
 from sdtps.config.retrieval import DenseText, RetrievalDataConfig
 from sdtps.data.caption_images import augmented, plain
 from sdtps.data.captions import CaptionSplit
+from sdtps.data.features import Ragged
 from sdtps.data.reid_images import own_rows
 from sdtps.data.words import Vocabulary, Words, token_ids, with_noise
-from sdtps.encoders import ImageShape
 from sdtps.errors import DataError
-from sdtps.features import Ragged
+from sdtps.models.encoders import ImageShape
 
 
 @dataclass

@@ -7,7 +7,7 @@ from typing import Any
 
 from sdtps.config import RetrievalConfig
 from sdtps.data.captions import CaptionSplit, read_split
-from sdtps.locations import cache_root, data_root
+from sdtps.run.locations import cache_root, data_root
 
 
 def split_names(config: RetrievalConfig) -> list[str]:

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from ablations import slurm
+from ablations.slurm import commands as slurm
 from tests.ablations.fakes import fakes
 
 __all__ = ["fakes"]

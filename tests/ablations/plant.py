@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ablations.manifest import load_study
-from ablations.study import Study
+from ablations.study.manifest import load_study
+from ablations.study.model import Study
 
 
 def study(

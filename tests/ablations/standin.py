@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from sdtps.runfolder import RunFolder
+from sdtps.run.folder import RunFolder
 
 ENTRY = "standin:execute"
 PATH = str(Path(__file__).resolve().parent)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ablations import batch, records
-from ablations.spec import Resources
-from ablations.submissions import Submission
+from ablations.slurm import script as batch
+from ablations.store import attempts as records
+from ablations.store.submissions import Submission
+from ablations.study.schema import Resources
 
 NAME = "sdtps-study-0123456789"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ablations.bench import bench
+from benchmarks.dispatch import bench
 
 
 def test_each_result_has_both_ways_in_one_process() -> None:

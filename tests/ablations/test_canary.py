@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from ablations import canary
-from ablations.manifest import load_study
-from ablations.plan import Action
-from ablations.runstatus import RunStatus
+from ablations.launch import canary
+from ablations.launch.plan import Action
+from ablations.store.runstatus import RunStatus
+from ablations.study.manifest import load_study
 from sdtps.errors import SubmissionError
-from sdtps.runfolder import RunFolder
+from sdtps.run.folder import RunFolder
 
 MANIFEST = """\
 study: small

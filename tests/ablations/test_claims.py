@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ablations import claims
-from ablations.claims import TORN_SECONDS, Claim
-from ablations.processes import Process
-from ablations.submissions import Submission
+from ablations.store import claims
+from ablations.store.claims import TORN_SECONDS, Claim
+from ablations.store.processes import Process
+from ablations.store.submissions import Submission
 
 
 def _submission(folder: Path, name: str) -> Submission:

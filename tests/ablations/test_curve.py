@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ablations.curve import LossCurve, sparkline
+from ablations.view.curve import LossCurve, sparkline
 
 
 def row(loss: float | None, kind: str = "train") -> bytes:

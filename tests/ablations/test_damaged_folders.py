@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-import ablations.__main__ as control
-from ablations import dispatch, repair
-from ablations.plan import make_plan
-from ablations.runstatus import RunStatus
-from ablations.status import run_states
-from ablations.study import Study
-from sdtps.runfolder import RunFolder
+import ablations.cli as control
+from ablations.launch import dispatch
+from ablations.launch.plan import make_plan
+from ablations.store import repair
+from ablations.store.runstatus import RunStatus
+from ablations.store.states import run_states
+from ablations.study.model import Study
+from sdtps.run.folder import RunFolder
 from tests.ablations import plant
 from tests.ablations.fakes import Fakes
 

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from ablations import dispatch, sbatch, slurm
-from ablations.chunks import chunks
-from ablations.status import run_states
-from ablations.study import Study
+from ablations.launch import dispatch
+from ablations.slurm import commands as slurm
+from ablations.slurm import sbatch
+from ablations.slurm.arrays import chunks
+from ablations.store.states import run_states
+from ablations.study.model import Study
 from sdtps.errors import SubmissionError
 from tests.ablations import plant
 from tests.ablations.fakes import Fakes
@@ -141,7 +143,7 @@ def test_without_any_answer_runs_stay_claimed_until_the_scheduler_speaks(
     with pytest.raises(SubmissionError, match="Nobody knows"):
         _submit(study, runs)
     # Another process later, while the controller still is away, then when it is back.
-    monkeypatch.setattr("ablations.processes.Process.alive", lambda _: False)
+    monkeypatch.setattr("ablations.store.processes.Process.alive", lambda _: False)
     fakes.answer("squeue", *[down] * 5)
     assert _submit(study, runs).submitted == []
     assert _states(study, runs) == ["queued", "queued"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ablations import front
+from ablations.launch import submit as front
 
 NO_CONFIGURATION = "scontrol: fatal: Could not establish a configuration source"
 

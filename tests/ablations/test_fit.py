@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from ablations.fit import misfits, nodes_of
-from ablations.spec import Resources
+from ablations.slurm.fit import misfits, nodes_of
+from ablations.study.schema import Resources
 
 SINFO = """\
 *** welcome to the cluster | maintenance | on | monday ***

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-import ablations.__main__ as control
+import ablations.cli as control
 import submit
-from ablations import front
-from ablations.manifest import load_study
-from ablations.study import RunSpec
-from sdtps.runfolder import RunFolder
+from ablations.launch import submit as front
+from ablations.study.manifest import load_study
+from ablations.study.model import RunSpec
+from sdtps.run.folder import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = """\
@@ -37,7 +37,7 @@ variants:
 """
 # What a run does here: learns nothing, and fails where the learning rate is 1.
 STAND_IN = """\
-from sdtps.runfolder import RunFolder
+from sdtps.run.folder import RunFolder
 
 def execute(path):
     folder = RunFolder(path)
@@ -119,9 +119,7 @@ def test_dry_run_of_the_main_study_prints_every_run_in_two_seconds_without_torch
 
 
 def test_help_needs_no_torch_and_names_every_command() -> None:
-    code = (
-        "import sys, ablations.__main__ as m; m.parser().format_help(); print('torch' in sys.modules)"
-    )
+    code = "import sys, ablations.cli as m; m.parser().format_help(); print('torch' in sys.modules)"
     assert script("-c", code).stdout.strip() == "False"
     text = control.parser().format_help()
     for name in ("plan", "submit", "status", "watch", "logs", "retry", "cancel", "clean", "run"):
@@ -430,9 +428,9 @@ def test_every_command_that_is_named_works_on_the_same_runs(
 def test_one_of_a_thing_is_not_told_as_several(
     manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import sdtps.job
+    import sdtps.training.job
 
-    monkeypatch.setattr(sdtps.job, "execute", lambda *_, max_steps: "requeued")
+    monkeypatch.setattr(sdtps.training.job, "execute", lambda *_, max_steps: "requeued")
     words = ("run", manifest, "topk", "--local", "--max-steps", 1, "--runs-dir", tmp_path)
     assert call(*words) == 0
     manifest.write_text(MANIFEST.replace("[0, 1]", "[0]").replace("task: reid", "task: reed"))
@@ -462,7 +460,7 @@ def test_options_that_make_no_sense_are_refused(manifest: Path, words: tuple[str
 def test_a_run_is_tried_here_apart_from_the_store(
     manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import sdtps.job
+    import sdtps.training.job
 
     tried: list[tuple[Path, int | None]] = []
 
@@ -470,7 +468,7 @@ def test_a_run_is_tried_here_apart_from_the_store(
         tried.append((Path(path), max_steps))
         return "requeued"
 
-    monkeypatch.setattr(sdtps.job, "execute", execute)
+    monkeypatch.setattr(sdtps.training.job, "execute", execute)
     assert call("run", manifest, "soft/seed1", "--local", "--max-steps", 3, "--runs-dir", tmp_path) == 0
     [(folder, steps)] = tried
     assert steps == 3

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ablations.manifest import load_study
-from ablations.study import Study
+from ablations.study.manifest import load_study
+from ablations.study.model import Study
 from sdtps.errors import ManifestError
 
 HEAD = """\

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-import ablations.__main__ as control
-from ablations import canary, dispatch, records
-from ablations.plan import make_plan
-from ablations.status import run_states
-from ablations.study import Study
+import ablations.cli as control
+from ablations.launch import canary, dispatch
+from ablations.launch.plan import make_plan
+from ablations.store import attempts as records
+from ablations.store.states import run_states
+from ablations.study.model import Study
 from sdtps.errors import SubmissionError
 from tests.ablations import plant
 from tests.ablations.fakes import Fakes

@@ -12,11 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from ablations import claims, control, dispatch, local, records
-from ablations.runstatus import RunStatus
-from ablations.spec import Resources
-from ablations.status import run_states
-from ablations.study import Study
+from ablations.launch import dispatch, local
+from ablations.store import attempts as records
+from ablations.store import claims
+from ablations.store import stop as control
+from ablations.store.runstatus import RunStatus
+from ablations.store.states import run_states
+from ablations.study.model import Study
+from ablations.study.schema import Resources
 from tests.ablations import plant, standin
 
 pytestmark = pytest.mark.timeout(180)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ablations.logs import follow, read
+from ablations.view.logs import follow, read
 
 
 def test_all_logs_of_a_run_are_read_the_trainers_first(tmp_path: Path) -> None:

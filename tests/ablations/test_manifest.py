@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ablations.manifest import load_study
-from ablations.runnames import select
-from ablations.study import Study
+from ablations.study.manifest import load_study
+from ablations.study.model import Study
+from ablations.study.runnames import select
 from sdtps.config import identity
 from sdtps.errors import ManifestError
 
@@ -365,9 +365,7 @@ def test_a_thousand_runs_load_in_seconds(load: Load) -> None:
 
 
 def test_reading_a_manifest_imports_no_torch() -> None:
-    code = (
-        "import sys, ablations.manifest; sys.exit(any(m in sys.modules for m in ('torch', 'pandas')))"
-    )
+    code = "import sys, ablations.study.manifest; sys.exit(bool({'torch', 'pandas'} & set(sys.modules)))"
     root = Path(__file__).resolve().parents[2]
     assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
 

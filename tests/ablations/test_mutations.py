@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ablations.manifest import load_study
+from ablations.study.manifest import load_study
 from sdtps.config import ReidConfig, RetrievalConfig, identity, load_config, parse_config, resolved
 from sdtps.config.identity import flatten
 from sdtps.errors import ConfigError, ManifestError

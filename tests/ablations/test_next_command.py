@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ablations.hints import Again
-from ablations.plan import make_plan
-from ablations.runstatus import RunStatus
-from ablations.statusview import lines
+from ablations.launch.plan import make_plan
+from ablations.store.runstatus import RunStatus
+from ablations.view.hints import Again
+from ablations.view.status import lines
 from tests.ablations import plant
 
 ENDS = [

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-import ablations.__main__ as control
-from ablations import dispatch, records
-from ablations.plan import make_plan
-from ablations.status import run_states
-from sdtps.runfolder import RunFolder
+import ablations.cli as control
+from ablations.launch import dispatch
+from ablations.launch.plan import make_plan
+from ablations.store import attempts as records
+from ablations.store.states import run_states
+from sdtps.run.folder import RunFolder
 from tests.ablations import plant
 from tests.ablations.fakes import Fakes
 

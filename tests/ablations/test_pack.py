@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from ablations import dispatch, local, records
-from ablations.chunks import chunks
-from ablations.fit import misfits, nodes_of
-from ablations.spec import Resources
-from ablations.submissions import Submission
-from sdtps.runfolder import RunFolder
+from ablations.launch import dispatch, local
+from ablations.slurm.arrays import chunks
+from ablations.slurm.fit import misfits, nodes_of
+from ablations.store import attempts as records
+from ablations.store.submissions import Submission
+from ablations.study.schema import Resources
+from sdtps.run.folder import RunFolder
 from tests.ablations import plant
 
 PACKED = (
@@ -118,7 +119,7 @@ def test_what_runs_need_together_is_held_against_the_partition() -> None:
 def test_the_bench_says_how_many_runs_it_can_pack(
     number: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from ablations.__main__ import main
+    from ablations.cli import main
 
     assert main(["bench", "--packing", number]) == 2
     assert capsys.readouterr().err.strip() == f"--packing {number}: give 2 to 13 runs of quick.yaml"

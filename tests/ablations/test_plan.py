@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ablations.manifest import load_study
-from ablations.plan import Plan, make_plan
-from ablations.study import RunSpec, Study
-from sdtps.runfolder import RunFolder
+from ablations.launch.plan import Plan, make_plan
+from ablations.study.manifest import load_study
+from ablations.study.model import RunSpec, Study
+from sdtps.run.folder import RunFolder
 from tests.ablations import plant
 
 MANIFEST = """\

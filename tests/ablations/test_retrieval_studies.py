@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from ablations.manifest import load_study
-from ablations.study import Study
+from ablations.study.manifest import load_study
+from ablations.study.model import Study
 from sdtps.config import RetrievalConfig, identity
 from sdtps.config.retrieval import GeneratedRetrievalConfig
-from sdtps.job import execute
-from sdtps.runfolder import RunFolder
+from sdtps.run.folder import RunFolder
+from sdtps.training.job import execute
 
 ROOT = Path(__file__).parents[2]
 DATASETS = {"flickr30k": ["flickr30k_1k"], "coco": ["coco_1k", "coco_5k"]}

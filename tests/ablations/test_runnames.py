@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ablations.manifest import load_study
-from ablations.runnames import find_folder, find_run
+from ablations.study.manifest import load_study
+from ablations.study.runnames import find_folder, find_run
 from sdtps.errors import RunError
 
 

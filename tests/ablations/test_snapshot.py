@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ablations import front, snapshot
-from sdtps import provenance
+from ablations.launch import submit as front
+from ablations.store import snapshot
+from sdtps.run import provenance
 
 
 @pytest.fixture

@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 
-from ablations import control, dispatch, records, slurm
-from ablations.queue_cache import Scheduler
-from ablations.runstatus import RunStatus
-from ablations.status import run_states
-from ablations.study import Study
-from sdtps.runfolder import RunFolder
+from ablations.launch import dispatch
+from ablations.slurm import commands as slurm
+from ablations.slurm.queue import Scheduler
+from ablations.store import attempts as records
+from ablations.store import stop as control
+from ablations.store.runstatus import RunStatus
+from ablations.store.states import run_states
+from ablations.study.model import Study
+from sdtps.run.folder import RunFolder
 from tests.ablations import plant
 from tests.ablations.fakes import Fakes
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ablations import front
-from ablations.manifest import load_study
+from ablations.launch import submit as front
+from ablations.study.manifest import load_study
 
 ROOT = Path(__file__).resolve().parents[2]
 STUDIES = sorted((ROOT / "ablations").glob("*.yaml"))

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from ablations import dispatch, snapshot
-from ablations.status import run_states
-from ablations.study import Study
+from ablations.launch import dispatch
+from ablations.store import snapshot
+from ablations.store.states import run_states
+from ablations.study.model import Study
 from tests.ablations import plant
 from tests.ablations.fakes import Fakes
 

@@ -21,14 +21,18 @@ from typing import Any
 
 import pytest
 
-from ablations import claims, dispatch, local, records, snapshot, worker
-from ablations.manifest import load_study
-from ablations.plan import make_plan
-from ablations.queue_item import QueueItem
-from ablations.status import run_states
-from ablations.study import Study
-from sdtps import checkpoint, job, provenance
-from sdtps.runfolder import RunFolder
+from ablations.launch import dispatch, local
+from ablations.launch.plan import make_plan
+from ablations.launch.queue_item import QueueItem
+from ablations.slurm import worker
+from ablations.store import attempts as records
+from ablations.store import claims, snapshot
+from ablations.store.states import run_states
+from ablations.study.manifest import load_study
+from ablations.study.model import Study
+from sdtps.run import provenance
+from sdtps.run.folder import RunFolder
+from sdtps.training import checkpoint, job
 from tests.sdtps.toy_task import ToyTask
 
 MANIFEST = """\

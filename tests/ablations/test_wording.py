@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from ablations.spec import FigureSpec, MetricSpec, Reported, ReportedCsv, Resources, TableSpec
+from ablations.study.schema import FigureSpec, MetricSpec, Reported, ReportedCsv, Resources, TableSpec
 from sdtps.config import ReidConfig, RetrievalConfig
 from sdtps.config.wording import allowed, sentences
 

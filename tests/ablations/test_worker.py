@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from ablations import claims, records, worker
-from ablations.claims import Claim
-from ablations.submissions import Submission
+from ablations.slurm import worker
+from ablations.store import attempts as records
+from ablations.store import claims
+from ablations.store.claims import Claim
+from ablations.store.submissions import Submission
 from sdtps.errors import DataError
-from sdtps.runfolder import RunFolder
+from sdtps.run.folder import RunFolder
 from tests.ablations.fakes import Fakes
 
 SENT: list[int] = []

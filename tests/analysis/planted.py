@@ -1,4 +1,4 @@
-"""Run folders with known contents, written through `sdtps.runfolder`: no trainer needed.
+"""Run folders with known contents, written through `sdtps.run.folder`: no trainer needed.
 
 study = planted_study("demo", ["topk", "gumbel"], seeds=(0, 1, 2))
 plant(runs_dir, study, "topk", 0, scores={"mAP": [0.5, 0.7, 0.6]})
@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ablations.spec import FigureSpec, MetricSpec, Resources, TableSpec
-from ablations.study import Study, Variant
+from ablations.study.model import Study, Variant
+from ablations.study.schema import FigureSpec, MetricSpec, Resources, TableSpec
 from sdtps.config import ReidConfig, parse_config
-from sdtps.runfolder import RunFolder
+from sdtps.run.folder import RunFolder
 
 NOW = 1_800_000_000.0  # seconds since 1970; heartbeats of planted runs lie before it
 CODE = {"commit": "a" * 40, "dirty": False, "digest": "c0de" * 16}

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from analysis.__main__ import main
-from analysis.audit_table import audit_table
-from analysis.render import to_csv, to_latex
+from analysis.cli import main
+from analysis.tables.audit_table import audit_table
+from analysis.tables.render import to_csv, to_latex
 
 
 def document() -> dict[str, Any]:

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from analysis.__main__ import main
-from analysis.bench import bench
+from analysis.cli import main
+from benchmarks.analysis import bench
 
 
 def test_each_figure_has_its_machine_its_reference_and_their_ratio() -> None:
@@ -22,10 +22,10 @@ def test_each_figure_has_its_machine_its_reference_and_their_ratio() -> None:
 
 
 def test_the_command_prints_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    import analysis.bench
+    import benchmarks.analysis
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(analysis.bench, "_draw", lambda steps: {"bench": "curves"})
+        patch.setattr(benchmarks.analysis, "_draw", lambda steps: {"bench": "curves"})
         assert main(["bench", "--runs", "2", "--rows", "10"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["bench"] for line in lines] == ["collect", "curves"]

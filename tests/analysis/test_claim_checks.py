@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from analysis.claims.checks import arrangements
 from torch import Tensor
 
-from analysis.claim_checks import CHECKS, arrangements
-from analysis.claims import CheckTest, load
-from analysis.verdicts import verdict
-from sdtps import aggregation, crossmodal, multimodal, selection
+from analysis.claims.checks import CHECKS
+from analysis.claims.ledger import CheckTest, load
+from analysis.claims.verdicts import verdict
+from sdtps import aggregation, multimodal, selection
+from sdtps import crossnet as crossmodal
 
 LEDGER = {c.id: c for c in load(Path(__file__).parents[2] / "paper" / "claims.yaml")}
 
@@ -93,7 +95,7 @@ def test_a_broken_rule_turns_the_verdict(
 def test_a_symmetric_noise_would_change_what_is_said_of_the_noise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from analysis.claim_checks import noise
+    from analysis.claims.checks import noise
 
     monkeypatch.setattr(noise, "gumbel_noise", logistic)
     assert word(11) == "supported"  # a two-sided noise makes the clamp two-sided
@@ -102,7 +104,7 @@ def test_a_symmetric_noise_would_change_what_is_said_of_the_noise(
 def test_a_cross_net_with_gradients_everywhere_turns_what_is_said_of_the_released_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from analysis.claim_checks import crossnets as checks
+    from analysis.claims.checks import crossnets as checks
 
     assert (word(20), word(21)) == ("refuted", "supported")
     monkeypatch.setitem(checks._RELEASED, "no_grad", "none")

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from analysis.claim_expressions import Call, Expression, ExpressionError
+from analysis.claims.expressions import Call, Expression, ExpressionError
 
 VALUES = {"a": 4.0, "b": 1.5, "lost": math.inf}
 

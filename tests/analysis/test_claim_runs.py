@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from planted import NOW, plant, planted_study
 
-from analysis.claim_expressions import Expression
-from analysis.claim_runs import StudyRuns, statement
-from analysis.collect import collect
-from analysis.verdicts import Statement, verdict
-from sdtps.runfolder import RunFolder
+from analysis.claims.expressions import Expression
+from analysis.claims.runs import StudyRuns, statement
+from analysis.claims.verdicts import Statement, verdict
+from analysis.runs.collect import collect
+from sdtps.run.folder import RunFolder
 
 STUDY = planted_study("gumbel", ["topk", "gumbel_tau1", "log"], seeds=(0, 1, 2))
 EXPLODES = "peak_loss('gumbel_tau1') >= 2 * peak_loss('topk')"

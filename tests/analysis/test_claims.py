@@ -10,8 +10,7 @@ import pytest
 from facts_verdicts import FACTS, ONLY_BY_TEXT, agrees
 from planted import NOW, plant, planted_study
 
-from analysis.claim_report import as_json, as_latex, as_markdown, evidence, powers, summary, write
-from analysis.claims import (
+from analysis.claims.ledger import (
     Answer,
     CheckTest,
     ClaimsError,
@@ -21,8 +20,9 @@ from analysis.claims import (
     load,
     studies_named,
 )
-from analysis.collect import collect
-from analysis.verdicts import WORDS, Verdict
+from analysis.claims.report import as_json, as_latex, as_markdown, evidence, powers, summary, write
+from analysis.claims.verdicts import WORDS, Verdict
+from analysis.runs.collect import collect
 
 LEDGER = Path(__file__).parents[2] / "paper" / "claims.yaml"
 
@@ -224,7 +224,7 @@ def test_the_same_verdicts_give_the_same_bytes(answers: list[Answer]) -> None:
 
 
 def test_a_claim_that_is_not_in_the_ledger_is_refused(capsys):
-    from analysis.__main__ import main
+    from analysis.cli import main
 
     assert main(["claims", "--only", "999"]) == 2
     assert "no claim '999'" in capsys.readouterr().err

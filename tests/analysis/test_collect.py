@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from planted import NOW, OTHER_CODE, plant, plant_all, planted_study
 
-from analysis import metricrows
-from analysis.averaging import refuse_to_average
-from analysis.collect import collect, runs_as_json
-from analysis.resources import compute_table
+from analysis.results.costs import compute_table
+from analysis.runs import metrics as metricrows
+from analysis.runs.averaging import refuse_to_average
+from analysis.runs.collect import collect, runs_as_json
 from sdtps.errors import AggregationError
-from sdtps.runfolder import RunFolder
+from sdtps.run.folder import RunFolder
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ def test_records_are_strict_json(tmp_path, study):
 
 
 def test_importing_it_loads_no_torch():
-    code = "import sys, analysis.collect; sys.exit('torch' in sys.modules)"
+    code = "import sys, analysis.runs.collect; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

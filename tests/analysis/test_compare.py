@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from planted import NOW, PERCENT, plant, planted_study
 
-from analysis.__main__ import main
-from analysis.collect import collect
-from analysis.compare_command import compare
-from analysis.outcomes import outcomes
+from analysis.cli import main
+from analysis.results.compare_command import compare
+from analysis.results.outcomes import outcomes
+from analysis.runs.collect import collect
 
 
 def answers(tmp_path, values, margin=None):

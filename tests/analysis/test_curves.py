@@ -16,16 +16,17 @@ from matplotlib.axes import Axes
 from planted import NOW, WEIRD, falling, hard_study, plant, plant_hard, planted_study
 from pypdf import PdfReader
 
-from ablations.spec import FigureSpec, TableSpec
-from analysis import binning, figurefile
-from analysis.__main__ import main
-from analysis.collect import Collected, collect
-from analysis.curvedata import curve_set
-from analysis.curves import draw as draw_all
-from analysis.palette import Style, palette
-from analysis.tables import table
-from analysis.variantpage import variant_page
-from analysis.venues import VENUES
+from ablations.study.schema import FigureSpec, TableSpec
+from analysis.cli import main
+from analysis.figures import binning
+from analysis.figures import file as figurefile
+from analysis.figures.curvedata import curve_set
+from analysis.figures.curves import draw as draw_all
+from analysis.figures.palette import Style, palette
+from analysis.figures.variantpage import variant_page
+from analysis.figures.venues import VENUES
+from analysis.runs.collect import Collected, collect
+from analysis.tables.study import table
 from sdtps.config import parse_config
 
 

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from planted import NOW, plant, planted_study
 
-from analysis import metricrows
-from analysis.collect import collect
-from analysis.explain import describe
-from analysis.render import to_terminal
-from analysis.runstate import state_of
-from analysis.tables import tables
-from sdtps.runfolder import RunFolder
+from analysis.paper.explain import describe
+from analysis.runs import metrics as metricrows
+from analysis.runs.collect import collect
+from analysis.runs.state import state_of
+from analysis.tables.render import to_terminal
+from analysis.tables.study import tables
+from sdtps.run.folder import RunFolder
 
 ROW = {"kind": "train", "attempt": 1, "epoch": 1, "step": 1, "loss": 2.0}
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from planted import CODE, WEIRD, hard_study, plant, plant_hard, planted_study
 
-from analysis import hints
-from analysis.__main__ import COMMANDS, main
-from analysis.explain import ExplainError, describe, find
-from analysis.paperfiles import Options, build
+from analysis.cli import COMMANDS, main
+from analysis.paper.explain import ExplainError, describe, find
+from analysis.paper.files import Options, build
+from analysis.runs import hints
 from sdtps.config import parse_config
 
 
@@ -141,7 +141,7 @@ def test_every_command_has_help(command, capsys):
 
 def test_help_loads_neither_torch_nor_matplotlib():
     code = (
-        "import sys; from analysis.__main__ import main\n"
+        "import sys; from analysis.cli import main\n"
         "try: main(['--help'])\nexcept SystemExit: pass\n"
         "sys.exit(bool({'torch', 'matplotlib', 'pandas'} & set(sys.modules)))"
     )

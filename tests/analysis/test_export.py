@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from planted import NOW, plant, planted_study
 
-from analysis.collect import Collected, collect
-from analysis.export import ExportError, export
+from analysis.paper.export import ExportError, export
+from analysis.runs.collect import Collected, collect
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.latex import Tex, environment, escape, number
+from analysis.tables.latex import Tex, environment, escape, number
 
 NASTY = "w/o_msa & 5% #1 {x}~^\\"
 

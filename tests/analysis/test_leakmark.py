@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ablations.manifest import load_study
-from analysis.collect import collect
-from analysis.tables import tables
+from ablations.study.manifest import load_study
+from analysis.runs.collect import collect
+from analysis.tables.study import tables
 
 ABLATIONS = Path(__file__).parents[2] / "ablations"
 SAID = "dense text of each query's own target image"

@@ -6,10 +6,11 @@ import re
 
 from planted import NOW, PERCENT, WEIRD, plant_all, planted_study
 
-from analysis import evidence
-from analysis.collect import collect
-from analysis.macros import macros, numbers_file
-from sdtps.audit import audit, write
+from analysis.paper import parts as evidence
+from analysis.paper.macros import macros, numbers_file
+from analysis.runs.collect import collect
+from sdtps.audit import audit
+from sdtps.audit.audit import write
 
 DEFINITION = re.compile(r"\\resdef\{[^{}]*\}\{([A-Za-z0-9_.,+=*-]+)\}\{([!-~ ]+?)\}\{.*\}%")
 

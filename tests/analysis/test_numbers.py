@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ablations.spec import MetricSpec
-from analysis.numbers import decimals, duration, fixed, in_unit, printed, scientific, signed
+from ablations.study.schema import MetricSpec
+from analysis.results.numbers import decimals, duration, fixed, in_unit, printed, scientific, signed
 
 PERCENT = MetricSpec(direction="up", digits=1)
 

@@ -12,15 +12,18 @@ from pathlib import Path
 import pytest
 from planted import NOW, plant, planted_study
 
-from analysis import curves, figurefile, render, tables
-from analysis.averaging import KINDS, refuse_to_average
-from analysis.collect import collect
-from analysis.explain import describe
-from analysis.export import export
+from analysis.figures import curves
+from analysis.figures import file as figurefile
+from analysis.paper.explain import describe
+from analysis.paper.export import export
 from analysis.report.command import write as write_report
-from analysis.runfingerprint import fingerprint
+from analysis.runs.averaging import KINDS, refuse_to_average
+from analysis.runs.collect import collect
+from analysis.runs.fingerprint import fingerprint
+from analysis.tables import render
+from analysis.tables import study as tables
 from sdtps import regular
-from sdtps.runfolder import RunFolder
+from sdtps.run.folder import RunFolder
 
 
 def _fifo(path: Path) -> None:

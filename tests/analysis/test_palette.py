@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from planted import NOW, falling, plant, planted_study
 
-from ablations.spec import FigureSpec
-from analysis.collect import collect
-from analysis.curvedata import curve_set
-from analysis.curveline import places
-from analysis.palette import BASELINE, COLOURS, palette
+from ablations.study.schema import FigureSpec
+from analysis.figures.curvedata import curve_set
+from analysis.figures.curveline import places
+from analysis.figures.palette import BASELINE, COLOURS, palette
+from analysis.runs.collect import collect
 
 # Machado, Oliveira and Fernandes 2009, severity 1: linear sRGB as people with the dichromacy see it.
 VISION = {

@@ -9,9 +9,9 @@ import pytest
 from planted import plant, planted_study
 
 from analysis import commands
-from analysis.__main__ import main
-from analysis.numbers import counted
-from analysis.paperfiles import Options, build
+from analysis.cli import main
+from analysis.paper.files import Options, build
+from analysis.results.numbers import counted
 
 ONE_OF_MANY = re.compile(
     r"(?<![\d.,/–-])1 (?:\w+ )?(?:runs|seeds|variants|times|tables|figures|numbers|steps|epochs|rows"

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from analysis import stats
-from analysis.stats import Interval, Refusal
+from analysis.results import stats
+from analysis.results.stats import Interval, Refusal
 
 VALUES = [0.812, 0.809, 0.123]
 A = {0: 0.71, 1: 0.73, 2: 0.70, 3: 0.75}

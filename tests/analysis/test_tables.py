@@ -13,13 +13,13 @@ import pytest
 from planted import NOW, WEIRD, hard_study, plant, plant_all, plant_hard, planted_study
 from rich.console import Console
 
-from ablations.spec import MetricSpec, Reported, TableSpec
-from analysis import render
-from analysis.__main__ import main
-from analysis.averaging import refuse_to_average
-from analysis.collect import collect
-from analysis.reproduction import verdict
-from analysis.tables import table, tables
+from ablations.study.schema import MetricSpec, Reported, TableSpec
+from analysis.cli import main
+from analysis.results.reproduction import verdict
+from analysis.runs.averaging import refuse_to_average
+from analysis.runs.collect import collect
+from analysis.tables import render
+from analysis.tables.study import table, tables
 
 FORBIDDEN = re.compile(r"\b(nan|inf|none|<na>|null)\b", re.IGNORECASE)
 PERCENT = MetricSpec(direction="up", digits=1)

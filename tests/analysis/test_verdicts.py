@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analysis.verdicts import Statement, missing, verdict
+from analysis.claims.verdicts import Statement, missing, verdict
 
 
 def said(holds: bool | None, why: str = "") -> Statement:

@@ -8,8 +8,8 @@ import pytest
 
 from sdtps.config import SdtpsConfig
 from sdtps.config.retrieval import MatchingConfig
-from sdtps.crossmodal import CrossNet
-from sdtps.published import CROSSNET
+from sdtps.crossnet import CrossNet
+from sdtps.models.published import CROSSNET
 
 if TYPE_CHECKING:
     from tests.golden.conftest import Golden

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from sdtps.losses import batch_hard_triplet, label_smooth_cross_entropy
-from sdtps.metrics import rank
+from sdtps.evaluation.metrics import rank
+from sdtps.models.losses import batch_hard_triplet, label_smooth_cross_entropy
 
 if TYPE_CHECKING:
     from tests.golden.conftest import Golden

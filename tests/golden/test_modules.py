@@ -9,10 +9,10 @@ from torch import nn
 
 from sdtps.aggregation import DualTokenAggregation, TokenAggregation
 from sdtps.config import SdtpsConfig
-from sdtps.fusion import SETS, Fusion
-from sdtps.layout import Layout
+from sdtps.models.fusion import SETS, Fusion
+from sdtps.models.layout import Layout
+from sdtps.models.published import FUSION, MULTIMODAL_SDTPS, TOKEN_AGGREGATION, TOKEN_SPARSE
 from sdtps.multimodal import MODALITIES, MultiModalSdtps
-from sdtps.published import FUSION, MULTIMODAL_SDTPS, TOKEN_AGGREGATION, TOKEN_SPARSE
 from sdtps.selection import TokenSelection
 
 if TYPE_CHECKING:

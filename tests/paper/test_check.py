@@ -8,9 +8,9 @@ import shutil
 import pytest
 from planted import OTHER_CODE, plant, plant_all, planted_study
 
-from analysis import evidence
-from analysis.check import check
-from analysis.paperfiles import build
+from analysis.paper import parts as evidence
+from analysis.paper.check import check
+from analysis.paper.files import build
 from sdtps.errors import AggregationError
 
 

@@ -8,8 +8,8 @@ import shutil
 import pytest
 from planted import WEIRD, plant
 
-from ablations.manifest import load_study
-from analysis.__main__ import main
+from ablations.study.manifest import load_study
+from analysis.cli import main
 
 MANIFEST = r"""
 study: hard

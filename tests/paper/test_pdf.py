@@ -12,8 +12,8 @@ import pytest
 from planted import WEIRD
 from pypdf import PdfReader
 
-from analysis.__main__ import main as analysis
-from analysis.pdf import PaperError, compile_pdf, complaints, outdated
+from analysis.cli import main as analysis
+from analysis.paper.pdf import PaperError, compile_pdf, complaints, outdated
 
 pytestmark = pytest.mark.latex
 STUDY = Path(__file__).resolve().parents[2] / "ablations" / "nograd.yaml"

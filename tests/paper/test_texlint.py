@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analysis.texlint import lint, lint_text
+from analysis.paper.texlint import lint, lint_text
 
 GOOD = r"""
 Text with 5\,\% and $x_i^2$ and \res{a}{b_c}{mAP} \ref{tab:x_y}. % a comment with & _ # {

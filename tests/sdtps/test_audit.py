@@ -11,12 +11,13 @@ import pytest
 import torch
 from rich.console import Console
 
-from sdtps.audit import Audit, audit, write
-from sdtps.audit_table import show
+from sdtps.audit import audit
+from sdtps.audit.audit import Audit, write
+from sdtps.audit.findings import Finding, findings, grouped, number
+from sdtps.audit.table import show
 from sdtps.config import Config, parse_config
 from sdtps.errors import ConfigError
-from sdtps.findings import Finding, findings, grouped, number
-from sdtps.tiny import tiny
+from sdtps.models.tiny import tiny
 
 V2 = {"no_grad": "none", "aggregation": "single", "mask": "subtract_1e10"}
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from sdtps.backbones import ClipVit, TinyVit, build_backbone, interpolate_positions
 from sdtps.config.reid import BackboneConfig
 from sdtps.errors import WeightsError
-from sdtps.weights import find_weights, load_clip_weights, read_tensors
+from sdtps.models.backbones import ClipVit, TinyVit, build_backbone, interpolate_positions
+from sdtps.models.weights import find_weights, load_clip_weights, read_tensors
 
 RANDOM = BackboneConfig(name="tiny_vit", weights="random", patch=8, width=16, heads=2, embed=12)
 
@@ -247,7 +247,7 @@ def test_the_published_size_of_clip_vit_b16() -> None:
 
 
 def test_one_projection_and_a_matrix_product_give_the_gradients_of_transformers_layers() -> None:
-    from sdtps.bench.step import plain_clip
+    from benchmarks.step import plain_clip
 
     ours = ClipVit(small_tower(), RANDOM, 64, 16, cameras=2)
     images, camids = torch.randn(4, 3, 64, 16), torch.tensor([0, 1, 1, 0])

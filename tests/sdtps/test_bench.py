@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from sdtps.__main__ import main
-from sdtps.bench import data, evaluation, frozen, gpu, rows
-from sdtps.bench.machine import compare
-from sdtps.bench.step import PlainStep, SyntheticTask, bench_config
-from sdtps.bench.step import run as bench_step
+from benchmarks import data, evaluation, frozen, gpu, rows
+from benchmarks.machine import compare
+from benchmarks.step import PlainStep, SyntheticTask, bench_config
+from benchmarks.step import run as bench_step
+from sdtps.cli import main
 
 CPU = torch.device("cpu")
 
@@ -72,7 +72,7 @@ def test_logging_figures_count_every_logged_row(capsys: pytest.CaptureFixture[st
 
 def test_the_ratio_is_of_medians(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("sdtps.bench.machine.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("benchmarks.machine.time.perf_counter", lambda: now[0])
     ours, reference = iter([1.0, 1.0, 90.0]), iter([4.0, 40.0, 4.0])
 
     def passes(seconds: Iterator[float]) -> None:

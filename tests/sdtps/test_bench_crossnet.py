@@ -7,8 +7,8 @@ import json
 import pytest
 import torch
 
-from sdtps.__main__ import main
-from sdtps.bench import crossnet
+from benchmarks import crossnet
+from sdtps.cli import main
 
 
 @pytest.mark.parametrize("form", ["released", "paper"])

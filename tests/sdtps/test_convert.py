@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from sdtps.convert import LAYOUTS, convert, convert_file, find_layout
 from sdtps.errors import WeightsError
+from sdtps.models.convert import LAYOUTS, convert, convert_file, find_layout
 
 VECTORS = Path(__file__).parents[1] / "golden" / "vectors"
 # One golden case of each published module that has parameters.
@@ -107,9 +107,9 @@ def reid_state(**parts: Any) -> dict[str, Tensor]:
     """State of our whole model around a small CLIP tower."""
     from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
-    from sdtps.backbones import ClipVit
     from sdtps.config import ReidConfig, parse_config
-    from sdtps.reid_model import ReidModel
+    from sdtps.models.backbones import ClipVit
+    from sdtps.models.reid import ReidModel
 
     config = parse_config({"backbone": {"name": "tiny_vit", "weights": "random"}, **parts})
     assert isinstance(config, ReidConfig)
@@ -150,8 +150,8 @@ def test_whole_models_have_the_published_names(parts: dict[str, Any], names: set
 
 
 def test_a_whole_retrieval_model_has_the_released_names() -> None:
+    from sdtps.audit.subject_retrieval import retrieval_subject
     from sdtps.config import RetrievalConfig, parse_config
-    from sdtps.subject_retrieval import retrieval_subject
 
     config = parse_config(
         {"task": "retrieval", "image_encoder": {"name": "tiny_vit", "size": 56, "patch": 8}}
@@ -200,7 +200,7 @@ def test_vision_checkpoints_of_the_hub_load_as_transformers_loads_them(
 
 def test_our_encoder_reads_a_vision_checkpoint_of_the_hub(tmp_path: Path) -> None:
     from sdtps.config.retrieval import ImageEncoderConfig
-    from sdtps.encoders import build_image_encoder
+    from sdtps.models.encoders import build_image_encoder
 
     config = ImageEncoderConfig(name="tiny_vit", size=16, patch=8, width=8, depth=1, heads=2)
     random = build_image_encoder(config).network.state_dict()
@@ -266,7 +266,7 @@ def test_a_pickle_that_would_run_code_is_not_loaded(tmp_path: Path) -> None:
 
 
 def test_an_unknown_layout_names_the_nearest() -> None:
-    from sdtps.convert import layout_named
+    from sdtps.models.convert import layout_named
 
     with pytest.raises(WeightsError, match="Did you mean 'crossnet'"):
         layout_named("crosnet")
@@ -275,7 +275,7 @@ def test_an_unknown_layout_names_the_nearest() -> None:
 def test_the_command_converts_and_says_what_does_not_fit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from sdtps.__main__ import main
+    from sdtps.cli import main
 
     save_file(published("dual_token_aggregation"), tmp_path / "in.safetensors")
     words = ["convert", str(tmp_path / "in.safetensors"), str(tmp_path / "out.pt")]

@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from sdtps import cosines, crossmodal, visual_tokens
-from sdtps.bench.crossnet_loop import similarity_loop
+from benchmarks.crossnet_loop import similarity_loop
+from sdtps import cosines, visual_tokens
+from sdtps import crossnet as crossmodal
 from sdtps.config import SdtpsConfig
 from sdtps.config.retrieval import MatchingConfig
-from sdtps.crossmodal import CrossNet
+from sdtps.crossnet import CrossNet
 
 IMAGES, CAPTIONS, PATCHES, WIDTH = 3, 5, 12, 8
 LAPS = {"form": "laps", "dense_text": "none", "eval_dense_text": "none"}

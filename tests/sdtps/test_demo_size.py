@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from ablations.manifest import load_study
+from ablations.study.manifest import load_study
 from sdtps.config import ReidConfig, parse_config, resolved
-from sdtps.reid_model import ReidModel
+from sdtps.models.reid import ReidModel
 
 DEMO = Path(__file__).parents[2] / "ablations" / "demo.yaml"
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from sdtps import checkpoint
 from sdtps.data.reid_cache import mapped_once, new_map
 from sdtps.errors import DataError
-from sdtps.runfolder import RunFolder
+from sdtps.run.folder import RunFolder
+from sdtps.training import checkpoint
 
 LIMIT = 64 * 1024  # bytes a file may have before "the disk is full"
 

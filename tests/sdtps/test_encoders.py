@@ -11,14 +11,14 @@ import torch
 from safetensors.torch import save_file
 
 from sdtps.config.retrieval import ImageEncoderConfig, TextEncoderConfig
-from sdtps.encoders import (
+from sdtps.errors import ConfigError, WeightsError
+from sdtps.models.encoders import (
     build_image_encoder,
     build_text_encoder,
     image_shape,
     text_width,
     weight_file,
 )
-from sdtps.errors import ConfigError, WeightsError
 
 TINY = ImageEncoderConfig(name="tiny_vit", size=16, patch=4, width=16, depth=1, heads=2)
 TINY_TEXT = TextEncoderConfig(name="tiny_bert", width=16, depth=1, heads=2)

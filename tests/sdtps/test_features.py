@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from sdtps.data.features import Ragged, cached, feature_key
 from sdtps.errors import DataError
-from sdtps.features import Ragged, cached, feature_key
 
 
 def ask(folder: Path, results: multiprocessing.Queue) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from sdtps.config import RetrievalConfig, identity, parse_config
+from sdtps.config.yaml12 import load_yaml
 from sdtps.data.captions import read_split
-from sdtps.job import execute
-from sdtps.runfolder import RunFolder
-from sdtps.yaml12 import load_yaml
+from sdtps.run.folder import RunFolder
+from sdtps.training.job import execute
 
 pytestmark = [
     pytest.mark.real_data,

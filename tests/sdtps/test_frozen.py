@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from sdtps.audit import audit
-from sdtps.backbones import TinyVit
 from sdtps.config import NOT_IN_IDENTITY, ReidConfig, identity, parse_config
 from sdtps.data import reid_cache
 from sdtps.errors import ConfigError, DataError
-from sdtps.reid import ReidTask
-from sdtps.runfolder import RunFolder
-from sdtps.train import train
+from sdtps.models.backbones import TinyVit
+from sdtps.run.folder import RunFolder
+from sdtps.training.loop import train
+from sdtps.training.reid import ReidTask
 
 CPU = torch.device("cpu")
 BASE: dict[str, Any] = {

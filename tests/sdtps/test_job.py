@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from sdtps import provenance
 from sdtps.config import identity, parse_config
 from sdtps.errors import DataError, RunError, WeightsError
-from sdtps.job import execute
-from sdtps.runfolder import RunFolder
+from sdtps.run import provenance
+from sdtps.run.folder import RunFolder
+from sdtps.training.job import execute
 
 TIMED = {"images_per_s", "memory_mib", "attempt"}
 TREE: dict[str, Any] = {
@@ -233,7 +233,7 @@ def test_the_command_line_prints_errors_without_a_traceback(tmp_path: Path) -> N
 
 def test_help_imports_no_torch() -> None:
     program = (
-        "import sys\nfrom sdtps.__main__ import main\n"
+        "import sys\nfrom sdtps.cli import main\n"
         "try: main(['--help'])\nexcept SystemExit: pass\n"
         "assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
     )

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from sdtps.audit.leak import audit_leak, audit_scoring, leak_findings, worth
 from sdtps.config import RetrievalConfig, parse_config
-from sdtps.leak import audit_leak, audit_scoring, leak_findings, worth
-from sdtps.runfolder import RunFolder
+from sdtps.run.folder import RunFolder
 
 IMAGES, PER_IMAGE = 6, 2
 

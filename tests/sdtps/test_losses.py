@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from sdtps.losses import batch_hard_triplet, euclidean_distances, label_smooth_cross_entropy
+from sdtps.models.losses import batch_hard_triplet, euclidean_distances, label_smooth_cross_entropy
 
 FEATURES = torch.tensor([[0.0], [1.0], [3.0], [7.0]])
 LABELS = torch.tensor([0, 0, 1, 1])

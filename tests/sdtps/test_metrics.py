@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sdtps import metrics
 from sdtps.errors import DataError
-from sdtps.metrics import rank, rank_features
+from sdtps.evaluation import metrics
+from sdtps.evaluation.metrics import rank, rank_features
 
 
 def by_hand(distances: np.ndarray, qp: np.ndarray, gp: np.ndarray, qv: np.ndarray, gv: np.ndarray):

@@ -12,9 +12,9 @@ from torch.nn import functional as F
 from sdtps import distributed
 from sdtps.config import ReidConfig, parse_config
 from sdtps.data.reid_images import ReidBatch
-from sdtps.losses import batch_hard_triplet, label_smooth_cross_entropy
-from sdtps.reid import ReidTask
-from sdtps.reid_model import ReidModel
+from sdtps.models.losses import batch_hard_triplet, label_smooth_cross_entropy
+from sdtps.models.reid import ReidModel
+from sdtps.training.reid import ReidTask
 
 CPU = torch.device("cpu")
 BASE: dict[str, Any] = {

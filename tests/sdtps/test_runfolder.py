@@ -10,7 +10,7 @@ import pytest
 
 from sdtps.config import ReidConfig, identity
 from sdtps.errors import RunError
-from sdtps.runfolder import RunFolder, find_runs
+from sdtps.run.folder import RunFolder, find_runs
 
 
 def row(attempt: int, step: int, kind: str = "train", **values: float) -> dict:

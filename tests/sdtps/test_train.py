@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from sdtps import checkpoint
 from sdtps.config import ReidConfig, identity, parse_config
 from sdtps.errors import RunError
-from sdtps.provenance import source_digest
-from sdtps.runfolder import RunFolder
-from sdtps.train import train
+from sdtps.run.folder import RunFolder
+from sdtps.run.provenance import source_digest
+from sdtps.training import checkpoint
+from sdtps.training.loop import train
 
 _spec = importlib.util.spec_from_file_location("toy_task", Path(__file__).with_name("toy_task.py"))
 assert _spec is not None and _spec.loader is not None
@@ -221,7 +221,7 @@ def test_a_result_names_every_code_that_trained_it(
 ) -> None:
     run = folder(tmp_path / "r", config())
     for attempt, code, steps in ((1, "one", 3), (2, "two", 6), (3, "two", None)):
-        monkeypatch.setattr("sdtps.origin.source_digest", lambda code=code: code)
+        monkeypatch.setattr("sdtps.run.origin.source_digest", lambda code=code: code)
         train(ToyTask(), run, config(), seed=3, attempt=attempt, stop_after=steps)
     assert (run.result() or {})["origin"]["code"] == ["one", "two"]
     assert "on other code: one, two" in run.log_file.read_text()

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from sdtps.config.yaml12 import load_yaml, parse
 from sdtps.errors import YamlError
-from sdtps.yaml12 import load_yaml, parse
 
 
 @pytest.mark.parametrize(

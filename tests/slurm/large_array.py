@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ablations import dispatch
-from ablations.queue_cache import Scheduler
-from ablations.status import run_states
+from ablations.launch import dispatch
+from ablations.slurm.queue import Scheduler
+from ablations.store.states import run_states
 from tests.ablations import plant, standin
 
 pytestmark = [

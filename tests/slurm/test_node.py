@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ablations import dispatch
-from ablations.plan import make_plan
-from ablations.runstatus import RunStatus
+from ablations.launch import dispatch
+from ablations.launch.plan import make_plan
+from ablations.store.runstatus import RunStatus
 from tests.ablations import plant, standin
 from tests.slurm.cluster import NODE, Cluster
 from tests.slurm.test_states import SOON, Look

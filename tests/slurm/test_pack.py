@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ablations import control, dispatch, records
+from ablations.launch import dispatch
+from ablations.store import attempts as records
+from ablations.store import stop as control
 from tests.ablations import plant, standin
 from tests.slurm.cluster import Cluster
 from tests.slurm.test_states import Look

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from ablations import control, dispatch, slurm
-from ablations.plan import make_plan
-from ablations.queue_cache import Scheduler
-from ablations.runstatus import RunStatus
-from ablations.status import run_states
-from ablations.study import Study
+from ablations.launch import dispatch
+from ablations.launch.plan import make_plan
+from ablations.slurm import commands as slurm
+from ablations.slurm.queue import Scheduler
+from ablations.store import stop as control
+from ablations.store.runstatus import RunStatus
+from ablations.store.states import run_states
+from ablations.study.model import Study
 from tests.ablations import plant, standin
 from tests.slurm.cluster import Cluster
 

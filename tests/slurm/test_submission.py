@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from ablations import dispatch, snapshot
-from ablations.queue_cache import Scheduler
-from ablations.runstatus import RunStatus
-from ablations.status import run_states
-from ablations.study import Study
+from ablations.launch import dispatch
+from ablations.slurm.queue import Scheduler
+from ablations.store import snapshot
+from ablations.store.runstatus import RunStatus
+from ablations.store.states import run_states
+from ablations.study.model import Study
 from sdtps.errors import SubmissionError
 from tests.ablations import plant, standin
 from tests.slurm.cluster import Cluster
@@ -75,7 +76,7 @@ def _submit_py(*words: str | Path) -> subprocess.CompletedProcess[str]:
 def test_a_study_trains_as_one_array_and_only_a_deleted_run_is_submitted_again(
     slurm: Cluster, tmp_path: Path
 ) -> None:
-    from ablations.manifest import load_study
+    from ablations.study.manifest import load_study
 
     manifest, runs = tmp_path / "trained.yaml", tmp_path / "runs"
     manifest.write_text(TRAINED.format(base=ROOT / "ablations" / "base" / "quick.yaml"))
@@ -172,7 +173,7 @@ def test_a_submission_from_inside_a_job_makes_a_job_of_its_own(slurm: Cluster, t
     study = plant.study(tmp_path, ["show"], resources="{cpus: 1, mem_gb: 0.2}")
     program = (
         "import sys; from pathlib import Path; from ablations import dispatch;"
-        "from ablations.manifest import load_study; from tests.ablations import standin;"
+        "from ablations.study.manifest import load_study; from tests.ablations import standin;"
         "study = load_study(Path(sys.argv[1]));"
         "dispatch.submit(study, study.runs(), Path(sys.argv[2]), entry=standin.ENTRY)"
     )

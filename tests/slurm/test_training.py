@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ablations import dispatch
-from ablations.manifest import load_study
-from ablations.queue_cache import Scheduler
-from ablations.runstatus import RunStatus
-from ablations.status import run_states
-from ablations.study import Study
-from sdtps.runfolder import RunFolder
+from ablations.launch import dispatch
+from ablations.slurm.queue import Scheduler
+from ablations.store.runstatus import RunStatus
+from ablations.store.states import run_states
+from ablations.study.manifest import load_study
+from ablations.study.model import Study
+from sdtps.run.folder import RunFolder
 from tests.slurm.cluster import Cluster
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]

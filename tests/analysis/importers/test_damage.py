@@ -10,7 +10,7 @@ import pytest
 
 from analysis.importers import autodetect, folder
 from analysis.importers.record import LogError
-from sdtps.runfolder import RunFolder
+from sdtps.run.folder import RunFolder
 from tests.analysis.importers import logs
 
 HEADS = {"ori": "60.1", "moe": "61.5", "[moe,ori]": "63.2"}

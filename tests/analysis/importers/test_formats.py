@@ -9,7 +9,7 @@ import pytest
 
 from analysis.importers import autodetect, command, folder
 from analysis.importers.record import ImportedRun, LogError, fraction, percent
-from sdtps.runfolder import RunFolder
+from sdtps.run.folder import RunFolder
 from tests.analysis.importers import logs
 
 

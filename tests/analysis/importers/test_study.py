@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from planted import NOW, plant, planted_study
 
-from analysis import render
-from analysis.collect import collect
 from analysis.importers import autodetect, folder
 from analysis.importers.record import LogError
 from analysis.importers.study import imported_names, imported_study
 from analysis.report import command
-from analysis.tables import table, tables
+from analysis.runs.collect import collect
+from analysis.tables import render
+from analysis.tables.study import table, tables
 from tests.analysis.importers import logs
 
 

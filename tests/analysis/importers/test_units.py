@@ -9,7 +9,7 @@ import pytest
 
 from analysis.importers import command
 from analysis.importers.record import LogError
-from sdtps.runfolder import RunFolder
+from sdtps.run.folder import RunFolder
 
 GOOD = "epoch,mAP,rank1\n1,40.5,50\n2,60.2,61.0\n"
 COLLAPSED = "epoch,mAP,rank1\n1,0.6,0.9\n2,0.8,0.4\n"

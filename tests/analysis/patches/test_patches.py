@@ -15,7 +15,7 @@ from analysis.patches.maps import Images, PatchMap, RunMaps, run_maps
 from analysis.patches.picture import ORANGE, draw, painted
 from sdtps.config import identity, parse_config
 from sdtps.errors import RunError
-from sdtps.runfolder import RunFolder
+from sdtps.run.folder import RunFolder
 
 BASE: dict[str, Any] = {
     "task": "reid",
@@ -38,9 +38,9 @@ def trained(tmp_path: Path, name: str, **sdtps: Any) -> RunFolder:
     """A run folder with a checkpoint of random weights that differ from the initial ones."""
     import torch
 
-    from sdtps import checkpoint
-    from sdtps.reid import load_data
-    from sdtps.reid_model import ReidModel
+    from sdtps.models.reid import ReidModel
+    from sdtps.training import checkpoint
+    from sdtps.training.reid import load_data
 
     data = {**BASE["data"], "root": str(tmp_path / "data")}
     config = parse_config({**BASE, "data": data, "sdtps": sdtps})
@@ -61,7 +61,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def names(folder: RunFolder, count: int = 2) -> list[str]:
     from analysis.patches.maps import choose, name_of
-    from sdtps.reid import load_data
+    from sdtps.training.reid import load_data
 
     dataset, _ = load_data(folder.config())
     return [name_of(s, dataset) for s in choose(dataset, count)]
@@ -73,8 +73,8 @@ def test_maps_are_what_the_model_computes(place: Path, aggregation: str) -> None
     import torch
 
     from sdtps.data.reid_images import TestImages, collate
-    from sdtps.reid import load_data
-    from sdtps.reid_model import ReidModel
+    from sdtps.models.reid import ReidModel
+    from sdtps.training.reid import load_data
 
     options = {"aggregation": aggregation, "extra_token": "none", "keep_ratio": 0.5}
     folder = trained(place, f"exact_{aggregation}", **options)

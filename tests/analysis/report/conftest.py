@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from planted import NOW, plant, planted_study
 
-from ablations.spec import TableSpec
-from analysis.collect import Collected, collect
+from ablations.study.schema import TableSpec
+from analysis.runs.collect import Collected, collect
 
 HOSTILE = "</script><script>document.title='owned'</script>"
 NAMES = ("topk", "none", "NA", "w/o_msa & 5% #1 {x}~^\\", HOSTILE, "gumbel")

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from planted import NOW, plant, planted_study
 
-from analysis.collect import Collected, collect
 from analysis.report import command
 from analysis.report.page import page
 from analysis.report.payload import payload
+from analysis.runs.collect import Collected, collect
 from tests.analysis.report.conftest import HOSTILE
 
 pytestmark = pytest.mark.browser

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.collect import Collected
 from analysis.report import command, logs, series
 from analysis.report.audit import audit_parts
 from analysis.report.page import embedded, page
 from analysis.report.payload import payload
 from analysis.report.thin import kept
-from sdtps.runfolder import RunFolder
+from analysis.runs.collect import Collected
+from sdtps.run.folder import RunFolder
 from tests.analysis.report.conftest import HOSTILE, SPIKE, SPIKE_STEP
 
 VALUES = st.lists(st.floats(allow_nan=True, allow_infinity=False, width=32), min_size=1, max_size=400)

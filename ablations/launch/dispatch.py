@@ -1,0 +1,334 @@
+"""From planned runs to jobs: runs are claimed, the code frozen, and the scheduler asked once an array.
+
+    1. a submission folder with a fresh name, which is also the jobs' name
+    2. a claim for each run; what another submission holds is left out
+    3. the intent: which runs, in which order, by which code
+    4. sbatch, or this machine's queue
+    5. the receipt: the job id
+
+A submitter may die between any two of these. The next one tells by 3 whether the scheduler may have
+been asked, then by the name whether it took the job, and goes on from what it finds.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ablations.launch.queue_item import QueueItem
+from ablations.slurm import commands as slurm
+from ablations.slurm import sbatch
+from ablations.slurm import script as batch
+from ablations.slurm.arrays import Chunk, chunks, halves
+from ablations.slurm.queue import Scheduler
+from ablations.store import claims, repair, snapshot
+from ablations.store.claimed import Claimed
+from ablations.store.claims import Claim
+from ablations.store.runstatus import RunStatus
+from ablations.store.states import run_states
+from ablations.store.submissions import JOBS, Submission, new_name
+from ablations.study.model import RunSpec, Study
+from ablations.study.schema import Resources
+from ablations.view.counted import counted
+from sdtps import atomic
+from sdtps.errors import SubmissionError
+from sdtps.run.folder import RunFolder
+
+# What a job calls with its run folder; tests put something short in its place.
+ENTRY = "sdtps.training.job:execute"
+ENTRY_VARIABLE = "SDTPS_JOB_ENTRY"
+WRITERS = 16  # run folders written at the same time
+
+
+class TooMany(SubmissionError):
+    """The cluster does not take so many jobs of this user at once."""
+
+
+@dataclass
+class SubmitReport:
+    """What became of the runs.
+
+    Attributes:
+        submitted: run folders whose jobs the scheduler has (local: that were worked through).
+        skipped: run folders that were not, and why.
+        jobs: ids of the arrays.
+        outcomes: on local slots, how each run ended.
+    """
+
+    submitted: list[Path] = field(default_factory=list)
+    skipped: dict[Path, str] = field(default_factory=dict)
+    jobs: list[str] = field(default_factory=list)
+    sbatch_calls: int = 0
+    outcomes: dict[Path, str] = field(default_factory=dict)
+
+
+def submit(
+    study: Study,
+    runs: Sequence[RunSpec],
+    runs_dir: Path,
+    *,
+    executor: str = "slurm",
+    slots: int | None = None,
+    replace: Collection[Path] = frozenset(),
+    over: Collection[Path] = frozenset(),
+    entry: str | None = None,
+) -> SubmitReport:
+    """Submit those of `runs` that nobody has; on local slots, work through them.
+
+    Args:
+        slots: local runs at once.
+        replace: folders of ended runs that may be run again, going on from their checkpoint.
+        over: folders of ended runs that start from nothing; what they hold is put aside.
+        entry: `module:function` in place of the trainer.
+
+    Raises:
+        SubmissionError: refused (nothing of the refused part is recorded), or no clear answer.
+        KeyboardInterrupt: the local queue was stopped; what had not ended is given back.
+    """
+    runs_dir = Path(runs_dir).resolve()
+    order = _Order(study, runs_dir, executor, entry or os.environ.get(ENTRY_VARIABLE, ENTRY))
+    repair.repair(runs, runs_dir)
+    again = {Path(p).resolve() for p in (*replace, *over)}
+    # Read before the states are told: a claim made meanwhile is then not the one that was judged.
+    order.judged = {folder: claims.read(folder) for folder in (run.folder(runs_dir) for run in runs)}
+    wanted = []
+    for run, status in zip(runs, run_states(runs, runs_dir), strict=True):
+        folder = run.folder(runs_dir)
+        if status.state in ("planned", "interrupted") or (folder in again and not status.active):
+            wanted.append(run)
+        else:
+            order.report.skipped[folder] = _why(status)
+    if wanted:
+        order.over = frozenset(Path(p).resolve() for p in over)
+        order.send(wanted, slots)
+    return order.report
+
+
+def render(study: Study, runs: Sequence[RunSpec], runs_dir: Path, executor: str = "slurm") -> list[str]:
+    """What sbatch would be given for `runs`, array by array. Writes nothing and asks nobody."""
+    jobs = Path(runs_dir).resolve() / study.name / JOBS
+    frozen = Path(runs_dir).resolve() / snapshot.CODE / "DIGEST"
+    texts = []
+    for chunk in chunks(runs, slurm.DEFAULT_MAX_ARRAY_SIZE):
+        # Stands for the name that a submission makes up.
+        placeholder = Submission(jobs / f"sdtps-{study.name}-NAME")
+        texts.append(
+            batch.script(placeholder, chunk.resources, len(chunk.runs), chunk.throttle, frozen)
+        )
+    return texts
+
+
+@dataclass
+class _Order:
+    """One call of `submit`."""
+
+    study: Study
+    runs_dir: Path
+    executor: str
+    entry: str
+    report: SubmitReport = field(default_factory=SubmitReport)
+    over: frozenset[Path] = frozenset()
+    judged: dict[Path, Claim | None] = field(default_factory=dict)
+
+    def send(self, runs: list[RunSpec], slots: int | None) -> None:
+        frozen = snapshot.freeze(self.runs_dir)
+        if self.executor == "local":
+            for chunk in chunks(runs, len(runs) + 1):
+                self._work(chunk, frozen, slots)
+            return
+        previous: str | None = None
+        parts = chunks(runs, slurm.max_array_size())
+        waiting = deque(parts)
+        smallest = max(1, len(runs) // 64)  # arrays are not cut below it: each is a question to sbatch
+        while waiting:
+            chunk = waiting.popleft()
+            try:
+                previous = self._array(chunk, frozen, previous) or previous
+            except TooMany as error:
+                if len(chunk.runs) > smallest:
+                    waiting.extendleft(reversed(halves(chunk)))
+                    continue
+                left = [chunk, *waiting]
+                for run in (run for part in left for run in part.runs):
+                    self.report.skipped[run.folder(self.runs_dir)] = "the cluster's limit on jobs"
+                if not self.report.jobs:
+                    raise
+                print(f"{error}\n  Submit again when some jobs have ended.", file=sys.stderr)
+                return
+            except SubmissionError as error:
+                jobs = ", ".join(self.report.jobs)
+                done = f"\n  Accepted before it: job {jobs}." if jobs else ""
+                raise SubmissionError(f"{error}{done}") from None
+
+    # -- one array ------------------------------------------------------------------------------
+
+    def _array(self, chunk: Chunk, frozen: Path, previous: str | None) -> str | None:
+        """Submit one array; returns its job id, or None where others hold all of its runs."""
+        claimed = self._claim(chunk)
+        if not claimed.runs:
+            claimed.submission.discard()
+            return None
+        try:
+            script = batch.script(
+                claimed.submission,
+                chunk.resources,
+                len(claimed.runs),
+                chunk.throttle,
+                frozen,
+                dependency=f"afterany:{previous}" if chunk.after_previous and previous else None,
+            )
+            atomic.write_text(claimed.submission.script_file, script)
+            self._write_runs(claimed, chunk.resources, frozen)
+        except BaseException:
+            claimed.give_back()
+            raise
+        self.report.sbatch_calls += 1
+        job = _ask(claimed, chunk.resources)
+        claimed.submission.write_receipt(job)
+        Scheduler(self.runs_dir).expire()
+        self.report.jobs.append(job)
+        self.report.submitted += claimed.folders
+        return job
+
+    def _work(self, chunk: Chunk, frozen: Path, slots: int | None) -> None:
+        """Work through the chunk on this machine."""
+        from ablations.launch import local
+
+        claimed = self._claim(chunk)
+        if not claimed.runs:
+            claimed.submission.discard()
+            return
+        try:
+            self._write_runs(claimed, chunk.resources, frozen)
+        except BaseException:
+            claimed.give_back()
+            raise
+        items = [
+            QueueItem(index, folder, f"{run.slug} seed {run.seed}")
+            for index, (run, folder) in enumerate(zip(claimed.runs, claimed.folders, strict=True))
+        ]
+        self.report.submitted += claimed.folders
+        self.report.outcomes |= local.run_queue(
+            claimed.submission,
+            items,
+            chunk.resources,
+            frozen,
+            slots=slots,
+            max_requeues=chunk.resources.max_requeues,
+        )
+
+    def _claim(self, chunk: Chunk) -> Claimed:
+        """A new submission, and those runs of the chunk that nobody else holds."""
+        folder = self.runs_dir / self.study.name / JOBS / new_name(self.study.name)
+        claimed = Claimed(Submission(folder))
+        try:
+            claimed.submission.begin(Claim.new(claimed.submission.name, self.executor))
+            self._take(claimed, chunk)
+        except BaseException:
+            claimed.give_back()
+            raise
+        return claimed
+
+    def _take(self, claimed: Claimed, chunk: Chunk) -> None:
+        for run in chunk.runs:
+            run_folder = run.folder(self.runs_dir)
+            fresh = not run_folder.exists()
+            run_folder.mkdir(parents=True, exist_ok=True)
+            earlier = self.judged[run_folder]
+            source = claimed.submission.claim_file
+            if earlier is None:
+                won = claims.take(run_folder, source)
+            else:
+                won = claims.replace(run_folder, earlier, source)
+            if won:
+                claimed.add(run, run_folder, fresh, earlier)
+            else:
+                self.report.skipped[run_folder] = "another submission was first"
+
+    def _write_runs(self, claimed: Claimed, resources: Resources, frozen: Path) -> None:
+        """The run folders' own files, then the intent."""
+        labels = {v.name: v.label for v in self.study.variants.values()}
+
+        def write(run: RunSpec, folder: Path) -> None:
+            repair.sweep(folder, self.runs_dir)
+            if folder in self.over:
+                repair.put_aside(folder, self.runs_dir)
+            record = {
+                "study": run.study,
+                "variant": run.variant,
+                "label": labels.get(run.variant, run.variant),
+                "seed": run.seed,
+                "identity": run.identity,
+            }
+            RunFolder(folder).create(run.config, record)
+
+        # Each file waits for the disk; many at once wait together.
+        with ThreadPoolExecutor(WRITERS) as writers:
+            list(writers.map(write, claimed.runs, claimed.folders))
+        claimed.submission.write_intent(
+            claimed.folders,
+            study=self.study.name,
+            executor=self.executor,
+            entry=self.entry,
+            max_requeues=resources.max_requeues,
+            resources=resources.model_dump(mode="json"),
+            snapshot=str(frozen),
+        )
+
+
+def _ask(claimed: Claimed, resources: Resources) -> str:
+    """The job id that sbatch gave, found by the job's name where its answer was lost.
+
+    Raises:
+        SubmissionError: refused, after everything was given back; or nobody knows.
+    """
+    name = claimed.submission.name
+    interrupted: KeyboardInterrupt | None = None
+    try:
+        answer = sbatch.submit(claimed.submission.script_file, resources, Path.cwd())
+    except KeyboardInterrupt as error:
+        interrupted, answer = error, sbatch.Answer(unclear="interrupted")
+    if answer.job_id is not None:
+        return answer.job_id
+    if answer.refused is not None:
+        claimed.give_back()
+        kind = TooMany if sbatch.is_limit(answer.refused) else SubmissionError
+        raise kind(_refusal(answer.refused))
+    try:
+        job = slurm.find_array(name)
+    except slurm.NoAnswer as error:
+        raise SubmissionError(
+            f"sbatch gave no clear answer: {answer.unclear}\n"
+            f"  {error}\n"
+            f"  Nobody knows whether the array {name} ({counted(len(claimed.runs), 'run')}) is"
+            " queued. What it holds stays claimed; submit again later, and it will be looked up before"
+            " anything is queued twice."
+        ) from None
+    if job is None:
+        claimed.give_back()
+        if interrupted is not None:
+            raise interrupted
+        raise SubmissionError(
+            f"sbatch gave no clear answer, and squeue knows no job {name}: {answer.unclear}\n"
+            "  Nothing was queued. Submit again."
+        )
+    if interrupted is not None:
+        claimed.submission.write_receipt(job)
+        raise interrupted
+    return job
+
+
+def _refusal(words: str) -> str:
+    key = None if sbatch.is_limit(words) else sbatch.key_to_change(words)
+    hint = f"  Change {key} in the manifest." if key else "  Nothing of it was queued."
+    quoted = "\n".join(f"  {line}" for line in words.splitlines())
+    return f"sbatch refused the array:\n{quoted}\n{hint}"
+
+
+def _why(status: RunStatus) -> str:
+    return f"{status.state}: {status.reason}" if status.reason else status.state

@@ -1,0 +1,348 @@
+"""The front door: from a manifest to submitted runs. `submit.py` and `-m ablations submit` are this.
+
+Read `submit` from top to bottom: check the manifest, look at what exists, plan, audit, dispatch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import errno
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ablations.launch import canary, datafolder
+from ablations.launch.plan import RETRY_WORDS, Action, Plan, make_plan
+from ablations.store.states import run_states
+from ablations.study.manifest import load_study
+from ablations.study.model import Study
+from ablations.study.runnames import filtered
+from ablations.view.counted import counted
+from ablations.view.hints import Again
+from ablations.view.plan import plan_json, plan_lines
+from sdtps.errors import SdtpsError, SubmissionError, visible, visible_lines
+
+if TYPE_CHECKING:
+    from ablations.launch.dispatch import SubmitReport
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNS = ROOT / "runs"
+
+
+def guarded(handler: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
+    """The handler's exit code; a mistake of the user's is printed without traceback and is 2."""
+    try:
+        return handler(arguments)
+    except SdtpsError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        _say("Stopped. The same command goes on from here.")
+        return 130
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        sys.stderr.close()
+        return 0
+    except OSError as error:  # a folder that may not be read, a full disk
+        if error.filename is None:
+            raise
+        print(f"{visible(str(error.filename))}: {error.strerror}{_mend(error)}", file=sys.stderr)
+        return 2
+
+
+def _mend(error: OSError) -> str:
+    """What to do about a folder that takes no more."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return ". Make room there, or give another folder with --runs-dir; the same command goes on."
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return ". Give permission, or another folder with --runs-dir."
+    return ""
+
+
+def add_study_arguments(parser: argparse.ArgumentParser) -> None:
+    """What every command about a study takes."""
+    parser.add_argument("study", type=Path, metavar="STUDY.yaml")
+    parser.add_argument("--runs-dir", type=Path, default=RUNS, help="the run store [runs/]")
+    parser.add_argument(
+        "--variant", nargs="+", action="extend", default=[], help="only these; patterns such as 'tau*'"
+    )
+    parser.add_argument("--seed", nargs="+", action="extend", type=int, default=[], help="only these")
+    parser.add_argument("--json", action="store_true", help="for scripts, on standard output")
+
+
+def again(arguments: argparse.Namespace) -> Again:
+    """Commands about the same study and runs as this one."""
+    return Again.of(arguments, RUNS)
+
+
+def positive(text: str) -> int:
+    """A whole number from 1 on, for argparse."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not positive")
+    return number
+
+
+def add_submit_arguments(parser: argparse.ArgumentParser, *, retry: bool = True) -> None:
+    """What submit takes besides."""
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the plan and the sbatch text only"
+    )
+    parser.add_argument("--executor", choices=("auto", "slurm", "local"), default="auto")
+    parser.add_argument("--slots", type=positive, help="local runs at once [what GPUs or CPUs hold]")
+    parser.add_argument(
+        "--data-root", type=Path, help=f"folder that holds the data set [${datafolder.VARIABLE}]"
+    )
+    if retry:
+        parser.add_argument(
+            "--retry", nargs="+", choices=RETRY_WORDS, default=[], help="run these states again too"
+        )
+    parser.add_argument("--canary", action="store_true", help="first one run of each code path")
+    parser.add_argument("--no-audit", action="store_true", help="do not audit gradients first")
+    parser.add_argument("--strict", action="store_true", help="an audit's finding refuses submission")
+
+
+def read_whole(arguments: argparse.Namespace) -> Study:
+    """The study that a command is about."""
+    root = getattr(arguments, "data_root", None) or os.environ.get(datafolder.VARIABLE)
+    return load_study(arguments.study, data_root=root)
+
+
+def read_study(arguments: argparse.Namespace) -> Study:
+    """The study that a command is about, reduced to --variant and --seed."""
+    return filtered(read_whole(arguments), arguments.variant, arguments.seed)
+
+
+def plan_study(
+    study: Study,
+    arguments: argparse.Namespace,
+    retry_runs: tuple[str, ...] = (),
+    executor: str | None = None,
+) -> Plan:
+    """What would be done now, against the run store and the scheduler."""
+    from ablations.slurm import commands as slurm
+    from ablations.slurm import fit
+    from sdtps.run.provenance import source_digest
+
+    runs_dir = arguments.runs_dir.resolve()
+    on_slurm = (executor or choose_executor("auto")) == "slurm"
+    plan = make_plan(
+        study,
+        runs_dir,
+        run_states(study.runs(), runs_dir),
+        retry=getattr(arguments, "retry", ()),
+        retry_runs=retry_runs,
+        code=source_digest(),
+        max_array_size=slurm.max_array_size() if on_slurm else slurm.DEFAULT_MAX_ARRAY_SIZE,
+    )
+    if not on_slurm:
+        return plan
+    return dataclasses.replace(plan, warnings=(*plan.warnings, *fit.check(plan)))
+
+
+def submit(
+    arguments: argparse.Namespace, retry_runs: tuple[str, ...] = (), *, only_again: bool = False
+) -> int:
+    """Submit what is missing; returns the exit code (0: done, 1: local runs that failed).
+
+    Args:
+        retry_runs: names of runs to run again, whatever ended them.
+        only_again: leave out runs that were never submitted.
+
+    Raises:
+        SdtpsError: mistakes in the manifest, a refused submission.
+    """
+    whole = read_whole(arguments)
+    study = filtered(whole, arguments.variant, arguments.seed)
+    executor = choose_executor(arguments.executor)
+    plan = plan_study(study, arguments, retry_runs, executor)
+    if only_again:
+        plan = plan.without_new()
+    if arguments.dry_run:
+        plan = dataclasses.replace(plan, warnings=(*plan.warnings, *check_data(plan, here=False)))
+        print_plan(plan, executor, sbatch=arguments.executor != "local", as_json=arguments.json)
+        return 0
+    if not arguments.json:
+        print("\n".join(plan_lines(plan)))
+    if plan.released:
+        release(plan, arguments)
+    if not plan.submitted:
+        if arguments.json:
+            print_sent(plan, [])
+        return 0
+    for warning in check_data(plan, here=executor == "local"):
+        _say(f"Warning: {warning}.")
+    if not arguments.no_audit and (names := new_variants(plan)):
+        audit(whole, names, strict=arguments.strict)
+    return dispatch(plan, arguments, executor)
+
+
+def choose_executor(word: str) -> str:
+    """`auto` is SLURM where it is set up, else local slots."""
+    from ablations.slurm import commands as slurm
+
+    if word != "auto":
+        return word
+    return "slurm" if slurm.configured() else "local"
+
+
+def print_plan(plan: Plan, executor: str, *, sbatch: bool, as_json: bool) -> None:
+    """The plan, and with `sbatch` what SLURM would be given (also where there is none)."""
+    from ablations.launch.dispatch import render
+
+    runs = [action.run for action in plan.submitted]
+    texts = render(plan.study, runs, plan.runs_dir) if runs and sbatch else []
+    if as_json:
+        print(json.dumps({**plan_json(plan), "executor": executor, "sbatch": texts}, indent=2))
+        return
+    print("\n".join(plan_lines(plan)))
+    for number, text in enumerate(texts, start=1):
+        print(f"\n--- sbatch file {number} of {len(texts)} ---\n{visible_lines(text.rstrip())}")
+
+
+def new_variants(plan: Plan) -> list[str]:
+    """Variants that would be submitted for the first time."""
+    seen = {a.run.variant for a in plan.actions if a.state != "planned" or a.start != "new"}
+    submitted = {a.run.variant for a in plan.submitted}
+    return [name for name in plan.study.variants if name in submitted - seen]
+
+
+def release(plan: Plan, arguments: argparse.Namespace) -> None:
+    """Let held jobs go.
+
+    Raises:
+        SubmissionError: the scheduler does not: its words, and what else can be done.
+    """
+    from ablations.store import stop as control
+
+    runs = [action.run for action in plan.released]
+    try:
+        done = control.release(run_states(runs, plan.runs_dir), plan.runs_dir)
+    except SubmissionError as error:
+        commands = again(arguments)
+        raise SubmissionError(
+            f"{error}\n  Cancel what stays held and submit it again:\n"
+            f"    {commands.control('cancel', '--held', '--yes')}\n    {commands.retry('--cancelled')}"
+        ) from None
+    _say(f"Released {counted(len(done), 'held run')}.")
+
+
+def check_data(plan: Plan, *, here: bool) -> list[str]:
+    """Warnings where the data set is not here or not whole: nodes may see another folder.
+
+    Args:
+        here: the runs are this machine's own, and start now.
+
+    Raises:
+        SubmissionError: `here`, and they would all fail.
+    """
+    unseen, wrong = datafolder.mistakes(action.run for action in plan.submitted)
+    if here and (unseen or wrong):
+        texts = [*(f"{text}." for text in unseen), *wrong]
+        raise SubmissionError("\n".join([*texts, "The runs would all fail; nothing was started."]))
+    found = [f"{text}; the jobs must see it" for text in unseen]
+    for text in wrong:
+        first, *more = text.split("\n")
+        others = f" (and {counted(len(more), 'line')} more)" if more else ""
+        found.append(f"{first}{others}; jobs that see the same folder will fail")
+    return found
+
+
+def audit(study: Study, names: list[str], *, strict: bool) -> None:
+    """The gradient audit of variants on tiny sizes: findings are warnings, or with `strict` a refusal.
+
+    Args:
+        study: with the baseline among its variants.
+
+    Raises:
+        SubmissionError: a finding, and `strict`.
+    """
+    from sdtps.audit.audit import audit as examine
+    from sdtps.audit.findings import grouped
+
+    _say(
+        f"Auditing the gradients of {counted(len(names), 'variant')} at toy size"
+        " (--no-audit leaves it out) ..."
+    )
+    configs = {name: variant.config for name, variant in study.variants.items()}
+    found = examine(configs, study.baseline, study=study.name, only=names).warnings()
+    for whose, finding in grouped(found):
+        _say(f"Audit: {whose}: {finding.text}")
+    if found and strict:
+        raise SubmissionError(
+            f"{study.path}: the gradient audit has {counted(len(found), 'finding')} "
+            "(above) and --strict is given; nothing was queued.\n"
+            "  Change the variants, or submit without --strict."
+        )
+
+
+def dispatch(plan: Plan, arguments: argparse.Namespace, executor: str) -> int:
+    """Hand the plan's runs to the executor; local slots work through them before this returns.
+
+    With --canary one run of each code path goes first.
+    """
+    actions = plan.submitted
+    reports: list[SubmitReport] = []
+    try:
+        if arguments.canary:
+            first = canary.pick(actions)
+            reports.append(_send(plan, first, arguments, executor))
+            runs = [action.run for action in first]
+            canary.wait(first, lambda: run_states(runs, plan.runs_dir), say=_say)
+            actions = [a for a in actions if a not in first]
+        if actions:
+            reports.append(_send(plan, actions, arguments, executor))
+    finally:
+        if arguments.json:
+            print_sent(plan, reports)
+    outcomes = {folder: how for report in reports for folder, how in report.outcomes.items()}
+    failed = [folder for folder, how in outcomes.items() if how not in ("completed", "diverged")]
+    if failed:
+        number = counted(len(failed), "run")
+        _say(f"{number} did not complete: {again(arguments).control('status')}")
+    return 1 if failed else 0
+
+
+def _send(
+    plan: Plan, actions: list[Action], arguments: argparse.Namespace, executor: str
+) -> SubmitReport:
+    """Submit `actions`, and say so."""
+    from ablations.launch.dispatch import submit as send
+
+    report = send(
+        plan.study,
+        [a.run for a in actions],
+        plan.runs_dir,
+        executor=executor,
+        slots=arguments.slots,
+        replace=[a.folder for a in actions if a.start == "resume"],
+        over=[a.folder for a in actions if a.start == "over"],
+    )
+    if not arguments.json:
+        jobs = f" (job {', '.join(report.jobs)})" if report.jobs else ""
+        print(f"Submitted {len(report.submitted)} of {counted(len(actions), 'run')}{jobs}.")
+        for folder, reason in report.skipped.items():
+            print(f"  not submitted: {folder.relative_to(plan.runs_dir)}: {visible(reason)}")
+    return report
+
+
+def print_sent(plan: Plan, reports: Sequence[SubmitReport]) -> None:
+    """What became of the plan, for scripts: one JSON document, also where something failed half-way."""
+    answer = {
+        "jobs": [job for report in reports for job in report.jobs],
+        "submitted": [str(f.relative_to(plan.runs_dir)) for r in reports for f in r.submitted],
+        "skipped": {
+            str(folder.relative_to(plan.runs_dir)): why
+            for report in reports
+            for folder, why in report.skipped.items()
+        },
+        "released": [action.run.name for action in plan.released],
+    }
+    print(json.dumps(answer, indent=2))
+
+
+def _say(text: str) -> None:
+    print(visible_lines(text), file=sys.stderr, flush=True)

@@ -1,0 +1,258 @@
+"""What runs inside a job: finds its run, calls the run's entry point, and arranges what comes after it.
+
+    python -m ablations.slurm.worker runs/STUDY/_jobs/NAME [INDEX]
+
+INDEX is the array index by default. The entry point is `module:function` (sdtps.training.job:execute); it
+gets the run folder's path and says how it ended. Exit codes are in ablations/store/attempts.py; 0 is an end
+of the run's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ablations.store import attempts as records
+from ablations.store import claims
+from ablations.store.submissions import Submission
+from ablations.view.counted import counted
+from sdtps.errors import SdtpsError
+from sdtps.run.folder import RunFolder
+
+PACKED = "SDTPS_PACKED"  # set for the runs that share a job
+REQUEUE_TRIES = 6  # with growing pauses, for a controller that is busy; about a minute in all
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the scheduler, or the local queue, says about this process."""
+
+    id: str  # A_i of an array element; a process id on local slots
+    restart: int
+    rank: int
+    tasks: int
+    local: bool
+    packed: bool = False  # one of several runs of this job: `ablations.slurm.pack` speaks for it
+
+    @classmethod
+    def here(cls) -> Job:
+        env = os.environ
+        if env.get("SUBMITIT_EXECUTOR") == "local":
+            return cls(
+                id=env["SUBMITIT_LOCAL_JOB_ID"],
+                restart=int(env.get("SDTPS_RESTART", "0")),
+                rank=int(env.get("SUBMITIT_LOCAL_GLOBALID", "0")),
+                tasks=int(env.get("SUBMITIT_LOCAL_NTASKS", "1")),
+                local=True,
+            )
+        return cls(
+            id=f"{env['SLURM_ARRAY_JOB_ID']}_{env['SLURM_ARRAY_TASK_ID']}",
+            restart=int(env.get("SLURM_RESTART_COUNT", "0")),
+            rank=int(env.get("SLURM_PROCID", "0")),
+            tasks=int(env.get("SLURM_NTASKS", "1")),
+            local=False,
+            packed=PACKED in env,
+        )
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run one array element. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m ablations.slurm.worker", description=__doc__)
+    parser.add_argument("submission", type=Path)
+    parser.add_argument("index", type=int, nargs="?")
+    arguments = parser.parse_args(words)
+    submission = Submission(arguments.submission)
+    index = arguments.index
+    if index is None:
+        index = int(os.environ["SLURM_ARRAY_TASK_ID"])
+    folder = Path(submission.intent["runs"][index])
+    job = Job.here()
+    claim = claims.read(folder)
+    if claim is None or claim.submission != submission.name or claim.cancelled:
+        gone = (
+            "cancelled" if claim and claim.cancelled else f"not claimed by {submission.name} any more"
+        )
+        print(f"{folder} is {gone}; nothing done", flush=True)
+        return records.NOT_OURS
+    if job.local:
+        return _recorded(folder, submission, job)
+    if job.packed:
+        _begin(folder, submission, job)
+    return _run(folder, submission, job)
+
+
+def _recorded(folder: Path, submission: Submission, job: Job) -> int:
+    """On local slots: what the batch script does on a cluster."""
+    if gpus := os.environ.get("SDTPS_SLOT_GPUS"):
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus
+    if job.rank:
+        _own_log(folder, job)
+        return _run(folder, submission, job)
+    _begin(folder, submission, job)
+    code = 1
+    try:
+        code = _run(folder, submission, job)
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else (0 if error.code is None else 1)
+        raise
+    finally:
+        records.write_end(folder, submission.name, job.id, job.restart, code, terminated=False)
+    return code
+
+
+def _begin(folder: Path, submission: Submission, job: Job) -> None:
+    """A process with one run to itself writes down that it starts, and writes to the run's own log."""
+    _own_log(folder, job)
+    (folder / "status.json").unlink(missing_ok=True)
+    records.write_start(folder, submission.name, job.id, job.restart)
+
+
+def _own_log(folder: Path, job: Job) -> None:
+    """Send this process's output to the run's log, instead of a file for each process id."""
+    log = records.log_file(folder)
+    log.parent.mkdir(exist_ok=True)
+    if log.is_symlink():  # to the output of an earlier job
+        log.unlink()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    os.close(handle)
+    (log.parent / f"{job.id}_{job.rank}_log.out").unlink(missing_ok=True)
+
+
+def _run(folder: Path, submission: Submission, job: Job) -> int:
+    if job.rank == 0:
+        records.write_began(folder, submission.name, job.id, job.restart)
+    cap = int(submission.intent.get("max_requeues", 10))
+    if job.restart > cap:
+        _say(
+            job,
+            f"started again {counted(job.restart, 'time')}, more than resources.max_requeues = {cap};"
+            " giving up",
+        )
+        return records.GAVE_UP
+    if job.tasks > 1:
+        _join_tasks()
+    _check_snapshot()
+    signals = _Signals()
+    try:
+        outcome = _entry(submission.intent["entry"])(folder)
+    except Exception as error:
+        if isinstance(error, SdtpsError):
+            print(error, file=sys.stderr, flush=True)
+        else:
+            traceback.print_exc()
+            sys.stderr.flush()
+        if job.rank == 0:
+            _record_failure(folder, error)
+        return 2 if isinstance(error, SdtpsError) else 1
+    received = signals.received()
+    if outcome != "requeued":
+        _say(job, f"{folder}: {outcome}")
+        return 0
+    return _after_interruption(job, cap, received)
+
+
+def _record_failure(folder: Path, error: Exception) -> None:
+    """Where the trainer did not come so far as to record it, such as an import that fails."""
+    run = RunFolder(folder)
+    if (run.status() or {}).get("state") != "failed":
+        kind = "oom" if isinstance(error, MemoryError) else "error"
+        reason = f"{type(error).__name__}: {error}"[:2000]
+        attempt = len(run.run().get("attempts", [])) or 1
+        run.write_status("failed", attempt=attempt, kind=kind, reason=reason)
+
+
+def _after_interruption(job: Job, cap: int, received: set[int]) -> int:
+    """A checkpoint is written. Who starts the run again?
+
+    SIGTERM means that the scheduler takes the job away (preemption, cancellation, shutdown) and decides
+    itself whether it comes back. SIGUSR2 means that the time is nearly up: then we ask, for this
+    element only.
+    """
+    if signal.SIGUSR2 not in received or job.local:
+        return records.INTERRUPTED
+    if job.restart >= cap:
+        _say(job, f"time limit reached, and resources.max_requeues = {cap} is used up; giving up")
+        return records.GAVE_UP
+    if job.rank == 0 and not job.packed:
+        requeue(job.id)
+    return records.INTERRUPTED
+
+
+def requeue(job_id: str) -> None:
+    """`scontrol requeue A_i`: the whole array's id would requeue every element."""
+    pause = 1.0
+    for _ in range(REQUEUE_TRIES):
+        done = subprocess.run(
+            ["scontrol", "requeue", job_id], capture_output=True, text=True, check=False
+        )
+        if done.returncode == 0:
+            print(f"requeued {job_id}", flush=True)
+            return
+        print(f"scontrol requeue {job_id}: {done.stderr.strip()}", flush=True)
+        time.sleep(pause)
+        pause *= 2
+
+
+class _Signals:
+    """Which signals have come in, whoever handles them: Python also writes their numbers to a pipe."""
+
+    def __init__(self) -> None:
+        self._read, write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(write, False)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+
+    def received(self) -> set[int]:
+        try:
+            return set(os.read(self._read, 4096))
+        except BlockingIOError:
+            return set()
+
+
+def _join_tasks() -> None:
+    """torch's variables (RANK, WORLD_SIZE, MASTER_ADDR ...) from the scheduler's."""
+    from submitit.helpers import TorchDistributedEnvironment
+
+    TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
+    if int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) == 1:
+        # On one node no name needs to be resolved, and SLURM's name for it may not be the network's.
+        os.environ["MASTER_ADDR"] = "127.0.0.1"
+
+
+def _check_snapshot() -> None:
+    """A job must import the code frozen for it, not what lies in the working directory by now."""
+    import sdtps
+
+    wanted = os.environ.get("SDTPS_SNAPSHOT")
+    found = Path(sdtps.__file__).resolve()
+    if wanted and Path(wanted).resolve() not in found.parents:
+        raise RuntimeError(f"imported {found}, which is not below the snapshot {wanted}")
+
+
+def _entry(name: str) -> Callable[[Path], Any]:
+    module, _, function = name.partition(":")
+    entry: Callable[[Path], Any] = getattr(importlib.import_module(module), function)
+    return entry
+
+
+def _say(job: Job, text: str) -> None:
+    if job.rank == 0:
+        print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Run folders as records: claims, attempts, states, and ending runs."""

@@ -1,0 +1,162 @@
+"""submitit/attempts.txt: when a run's jobs began and how they ended, without asking a scheduler.
+
+One line an event, written by the batch script (by the worker itself on local slots), so that the end of
+a process that could not speak for itself is known:
+
+    start SUBMISSION JOB RESTART HOST PID BOOT STARTED TIME
+    began SUBMISSION JOB RESTART TIME                        Python runs, and has found its run
+    end   SUBMISSION JOB RESTART CODE SIGNAL TIME            CODE as the shell has it; SIGNAL TERM or -
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from ablations.store.processes import Process
+from sdtps import regular
+from sdtps.run.folder import RunFolder
+
+# What the worker's exit code means beyond 0 (an end of its own: completed or diverged).
+INTERRUPTED = 75  # checkpoint written; goes on where it is started again
+GAVE_UP = 74  # as 75, and it has been requeued as often as it may
+SETUP_FAILED = 73  # one of resources.setup
+TIMED_OUT = 71  # killed at its time limit, on local slots
+NOT_OURS = 72  # the claim is another submission's by now: nothing was done
+
+ATTEMPTS = "attempts.txt"
+RECORDS = (  # what a job writes to in its run folder
+    *("status.json", "run.json", "config.yaml", "metrics.jsonl", "checkpoint.pt", "train.log"),
+    f"submitit/{ATTEMPTS}",
+)
+LOG = "job.log"  # the job's output; on a cluster a link to the scheduler's file
+
+
+@dataclass(frozen=True)
+class Start:
+    submission: str
+    job: str
+    restart: int
+    process: Process
+    time: float
+
+
+@dataclass(frozen=True)
+class End:
+    submission: str
+    job: str
+    restart: int
+    code: int
+    terminated: bool
+    time: float
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """The events of one submission of a run, oldest first."""
+
+    starts: tuple[Start, ...] = ()
+    ends: tuple[End, ...] = ()
+    began: frozenset[tuple[str, int]] = frozenset()  # (job, restart) of those in which Python ran
+
+    @property
+    def python_ran(self) -> bool:
+        """In the job that started last."""
+        start = self.last_start
+        return start is not None and (start.job, start.restart) in self.began
+
+    @property
+    def last_start(self) -> Start | None:
+        return self.starts[-1] if self.starts else None
+
+    @property
+    def last_end(self) -> End | None:
+        """How the last start ended; None while it runs, or where nobody could say."""
+        start = self.last_start
+        if start is None:
+            return None
+        ends = [e for e in self.ends if (e.job, e.restart) == (start.job, start.restart)]
+        return ends[-1] if ends else None
+
+
+def attempts_file(folder: Path) -> Path:
+    return folder / f"submitit/{ATTEMPTS}"
+
+
+def log_file(folder: Path) -> Path:
+    return folder / f"submitit/{LOG}"
+
+
+def read(folder: Path, submission: str) -> Attempts:
+    """What is recorded of `submission` in `folder`; torn lines are left out."""
+    text = (regular.content(attempts_file(folder)) or b"").decode(errors="replace")
+    starts: list[Start] = []
+    ends: list[End] = []
+    began: set[tuple[str, int]] = set()
+    for line in text.splitlines():
+        words = line.split(" ")
+        try:
+            match words:
+                case ["start", name, job, restart, host, pid, boot, ticks, seconds] if (
+                    name == submission
+                ):
+                    process = Process(host, int(pid), "" if boot == "-" else boot, int(ticks))
+                    starts.append(Start(name, job, int(restart), process, float(seconds)))
+                case ["began", name, job, restart, _] if name == submission:
+                    began.add((job, int(restart)))
+                case ["end", name, job, restart, code, signal, seconds] if name == submission:
+                    ends.append(
+                        End(name, job, int(restart), int(code), signal == "TERM", float(seconds))
+                    )
+        except ValueError:
+            continue
+    return Attempts(tuple(starts), tuple(ends), frozenset(began))
+
+
+def ended_by_itself(folder: Path, submission: str) -> bool:
+    """The run came to an end that no signal asked for, and that nothing goes on from.
+
+    An exit of 0 is one only with a result or a divergence: srun says 0 of a run whose node went down.
+    """
+    run = RunFolder(folder)
+    if run.result() is not None or (run.status() or {}).get("state") == "diverged":
+        return True
+    end = read(folder, submission).last_end
+    return end is not None and end.code not in (0, INTERRUPTED) and not end.terminated
+
+
+def write_start(folder: Path, submission: str, job: str, restart: int) -> None:
+    """This process begins the run."""
+    me = Process.this()
+    process = f"{me.host} {me.pid} {me.boot or '-'} {me.started}"
+    _append(folder, f"start {submission} {job} {restart} {process} {time.time():.0f}")
+
+
+def write_began(folder: Path, submission: str, job: str, restart: int) -> None:
+    """Python runs."""
+    _append(folder, f"began {submission} {job} {restart} {time.time():.0f}")
+
+
+def write_end(
+    folder: Path, submission: str, job: str, restart: int, code: int, *, terminated: bool
+) -> None:
+    """The run's process ended, or was found dead."""
+    signal = "TERM" if terminated else "-"
+    _append(folder, f"end {submission} {job} {restart} {code} {signal} {time.time():.0f}")
+
+
+def _append(folder: Path, line: str) -> None:
+    file = attempts_file(folder)
+    file.parent.mkdir(exist_ok=True)
+    handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        size = os.fstat(handle).st_size
+        torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"  # its writer was killed
+        os.write(handle, f"{chr(10) * torn}{line}\n".encode())
+    except OSError as error:
+        error.filename = str(file)  # writing knows no name
+        raise
+    finally:
+        os.close(handle)

@@ -1,0 +1,103 @@
+"""Ending runs and letting held ones go: those that are named, whatever else the user has queued."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ablations.slurm import commands as slurm
+from ablations.slurm.queue import Scheduler
+from ablations.store import attempts as records
+from ablations.store import claims
+from ablations.store.runstatus import RunStatus
+from ablations.store.submissions import submission
+from sdtps.errors import SubmissionError
+
+
+def cancel(statuses: Sequence[RunStatus], runs_dir: Path) -> list[RunStatus]:
+    """End the queued and running ones among `statuses`; returns those that are ended or were told to.
+
+    Left out are runs whose process only another machine, or the person who started it, can end.
+
+    The claim is marked first, so that the end is known for a cancellation without accounting too, and
+    so that a run which writes its checkpoint meanwhile does not come back. Where a full disk takes no
+    mark, the cluster's jobs are cancelled all the same.
+
+    Raises:
+        SubmissionError: the scheduler did not take some of it; the runs stay marked.
+        OSError: runs on local slots could not be marked, and so were not told to end.
+    """
+    ended = []
+    unmarked: OSError | None = None
+    elements: dict[str, tuple[Path, str]] = {}
+    for status in statuses:
+        if not status.active:
+            continue
+        folder = status.run.folder(Path(runs_dir).resolve())
+        claim = claims.read(folder)
+        if claim is None:
+            continue
+        try:
+            claims.rewrite(folder, claim, replace(claim, cancelled=True))
+        except OSError as error:
+            if claim.executor == "local":  # its queue would start it again
+                unmarked = error
+                continue
+        if claim.executor == "local" and not _end_local(folder, claim.submission):
+            continue
+        ended.append(status)
+        if claim.executor != "local" and status.job_id:
+            elements[status.job_id] = (folder, claim.submission)
+    elements = {job: of for job, of in elements.items() if not _others_need_it(*of)}
+    problems: list[str] = []
+    done = slurm.cancel(list(elements), say=problems.append)
+    if elements:
+        Scheduler(runs_dir).expire()
+    if not done:
+        raise SubmissionError("scancel failed; try again:\n  " + "\n  ".join(problems))
+    if unmarked is not None:
+        raise unmarked
+    return ended
+
+
+def release(statuses: Sequence[RunStatus], runs_dir: Path) -> list[RunStatus]:
+    """Let the held ones among `statuses` start; the others are left alone.
+
+    Raises:
+        SubmissionError: the scheduler did not release some of them; those stay held.
+    """
+    held = [s for s in statuses if s.held and s.job_id]
+    problems = slurm.release(dict.fromkeys(s.job_id for s in held if s.job_id))
+    if held:
+        Scheduler(runs_dir).expire()
+    if problems:
+        raise SubmissionError("scontrol release failed:\n  " + "\n  ".join(problems))
+    return held
+
+
+def _others_need_it(folder: Path, name: str) -> bool:
+    """Runs that nobody cancelled share the job (resources.runs_per_gpu): it ends the others itself."""
+    whole = submission(folder, name)
+    index = whole.index(folder)
+    if index is None or whole.runs_per_job == 1:
+        return False
+    for member in whole.members(index):
+        claim = claims.read(member)
+        mine = claim is not None and claim.submission == name and not claim.cancelled
+        if mine and not records.ended_by_itself(member, name):
+            return True
+    return False
+
+
+def _end_local(folder: Path, submission: str) -> bool:
+    """Ask the run's process to end; False where it is another machine's."""
+    start = records.read(folder, submission).last_start
+    alive = start.process.alive() if start is not None else False
+    if start is not None and alive:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(start.process.pid, signal.SIGTERM)
+    return alive is not None

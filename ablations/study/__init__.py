@@ -1,0 +1,1 @@
+"""From a manifest to a Study: schema, mistakes, variants, grid."""

@@ -1,0 +1,222 @@
+"""A study's YAML becomes a `Study`, or one error that names every mistake with its line.
+
+Nothing is queued, and nothing outside the manifest, its base file and its CSV files is read.
+The schema is described in ablations/README.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from ablations.study.mistakes import Mistakes, Source
+from ablations.study.model import RunSpec, Study, Variant
+from ablations.study.references import check_references, read_reported
+from ablations.study.resolve import Resolver
+from ablations.study.schema import FigureSpec, MetricSpec, Resources, TableSpec
+from ablations.study.slugs import is_safe
+from ablations.study.variants import Text, VariantReader
+from sdtps.config.base import Frozen
+from sdtps.config.load import TASKS
+from sdtps.config.wording import shown
+from sdtps.config.yaml12 import KeyPath
+from sdtps.errors import ManifestError, did_you_mean
+
+__all__ = ["RunSpec", "Study", "Variant", "load_study"]
+
+Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what NumPy's generators take
+
+
+class _Header(Frozen):
+    """The keys of a manifest that are values; the others are sections, read one by one."""
+
+    study: Text
+    baseline: Text
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1)]
+    task: Literal["reid", "retrieval"] | None = None
+    base: Text | None = None
+    varies: tuple[str, ...] = ()
+    title: str | None = None
+    notes: str = ""
+
+
+# Tables that analysis makes for every study, as STUDY-NAME.
+MADE_FOR_EVERY_STUDY = ("variants", "compute", "audit")
+_SECTIONS = ("overrides", "variants", "grid", "resources", "metrics", "tables", "figures", "reported")
+_KEYS = frozenset([*_Header.model_fields, *_SECTIONS])
+
+
+def load_study(path: Path | str, *, data_root: Path | str | None = None) -> Study:
+    """The study that the manifest at `path` describes.
+
+    Args:
+        data_root: written into configurations that name no `data.root` of their own and generate no
+            data; where data lie is not part of a run's identity.
+
+    Raises:
+        ManifestError: every mistake at once, each with file, line and the nearest allowed word.
+    """
+    path = Path(path)
+    if not path.exists() and not path.is_symlink() and (near := _studies_near(path)):
+        # `gumbel` and `gumbel.yml` are meant as `ablations/gumbel.yaml`
+        meant = next((name for name in near if Path(name).stem == path.stem), str(path))
+        raise ManifestError(f"{path}: no such study. {did_you_mean(meant, near)}")
+    source = Source.read(path)
+    tree = source.document.data
+    if not isinstance(tree, dict):
+        keys = ", ".join([*_Header.model_fields, *_SECTIONS])
+        raise ManifestError(f"{path}: a study is a mapping with keys {keys}; found {shown(tree)}")
+    return _Reader(path, source, tree, data_root).study()
+
+
+def _studies_near(path: Path) -> list[str]:
+    """Manifests beside `path`; for a bare name where studies are kept, if there is none here."""
+    here = sorted(map(str, path.parent.glob("*.yaml")))
+    return here or (
+        sorted(map(str, Path("ablations").glob("*.yaml"))) if path.name == str(path) else []
+    )
+
+
+class _Reader:
+    """Reads one manifest from top to bottom, noting mistakes and going on."""
+
+    def __init__(self, path: Path, source: Source, tree: dict[str, Any], data_root: Any) -> None:
+        self.path, self.source, self.tree = path, source, tree
+        self.data_root = None if data_root is None else str(Path(data_root).absolute())
+        self.mistakes = Mistakes()
+        self.mistakes.add_problems(source)
+
+    def study(self) -> Study:
+        self._unknown_keys()
+        header = self._header()
+        resolver = Resolver(
+            self.mistakes, self.path, self.source, header, self.tree, self.data_root, _KEYS
+        )
+        resources = self._section("resources", Resources) or Resources()
+        reader = VariantReader(self.mistakes, self.source, self.tree)
+        drafts = reader.drafts()
+        variants = reader.variants(drafts, resolver, resources)
+        names = [d.name for d in drafts]
+        metrics = self._metrics()
+        tables = self._entries("tables", TableSpec)
+        figures = self._entries("figures", FigureSpec)
+        self._check_files("tables", header.get("study") or "", tables)
+        self._check_files("figures", header.get("study") or "", figures)
+        reported, csv_digest = read_reported(self.mistakes, self.source, self.tree.get("reported"))
+        check_references(
+            self.mistakes, self.source, resolver.task, names, metrics, tables, figures, reported
+        )
+        reader.check_names(header, drafts)
+        reader.check_components(tables, drafts)
+        self.mistakes.raise_if_any(self.path)
+        digest = hashlib.sha256("\0".join([self.source.text, resolver.text, csv_digest]).encode())
+        return Study(
+            name=header["study"],
+            path=self.path,
+            task=resolver.task,
+            seeds=header["seeds"],
+            baseline=header["baseline"],
+            base=resolver.base,
+            varies=header["varies"],
+            variants={v.name: v for v in variants},
+            resources=resources,
+            metrics=metrics,
+            tables=tuple(t for _, t in tables),
+            figures=tuple(f for _, f in figures),
+            reported=tuple(r for _, r in reported),
+            title=header["title"] or header["study"],
+            notes=header["notes"],
+            digest=digest.hexdigest()[:16],
+        )
+
+    # -- parts ----------------------------------------------------------------------------------
+
+    def _unknown_keys(self) -> None:
+        for key in self.tree:
+            if key not in _KEYS:
+                self.mistakes.add(self.source, (key,), f"unknown key. {did_you_mean(key, _KEYS)}")
+
+    def _header(self) -> dict[str, Any]:
+        """Header values; those with mistakes get a harmless default so that reading can go on."""
+        values = {k: v for k, v in self.tree.items() if k in _Header.model_fields}
+        header = self.mistakes.check(self.source, (), _Header, values)
+        if header is None:
+            fallback = {k: f.default for k, f in _Header.model_fields.items() if not f.is_required()}
+            good: dict[str, Any] = {
+                k: v for k, v in values.items() if k in ("study", "baseline") and isinstance(v, str)
+            }
+            if isinstance(values.get("varies"), list):
+                good["varies"] = tuple(v for v in values["varies"] if isinstance(v, str))
+            if isinstance(values.get("base"), str) and values["base"]:
+                good["base"] = values["base"]
+            if values.get("task") in list(TASKS):
+                good["task"] = values["task"]
+            seeds = values.get("seeds")
+            good["seeds"] = tuple(seeds) if isinstance(seeds, list) else ()
+            return {**fallback, **good}
+        if not is_safe(header.study):
+            text = f"'{header.study}' names a folder: letters, digits and _ . - only, 80 at most"
+            self.mistakes.add(self.source, ("study",), text)
+        for i, seed in enumerate(header.seeds):
+            if seed in header.seeds[:i]:
+                text = f"seed {seed} is repeated: each seed is one replicate"
+                self.mistakes.add(self.source, ("seeds", i), text)
+        return dict(header)
+
+    def _section(self, key: str, model: type[Resources]) -> Resources | None:
+        value = self.tree.get(key)
+        return None if value is None else self.mistakes.check(self.source, (key,), model, value)
+
+    def _metrics(self) -> dict[str, MetricSpec]:
+        value = self.tree.get("metrics")
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            text = f"must map each metric to its direction, digits, unit; found {shown(value)}"
+            self.mistakes.add(self.source, ("metrics",), text)
+            return {}
+        found = {
+            k: self.mistakes.check(self.source, ("metrics", k), MetricSpec, v) for k, v in value.items()
+        }
+        # A metric with a mistake still exists: tables that name it are not wrong as well.
+        return {k: v or MetricSpec(direction="up") for k, v in found.items()}
+
+    def _entries(self, key: str, model: type[Any]) -> list[tuple[KeyPath, Any]]:
+        value = self.tree.get(key)
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            self.mistakes.add(self.source, (key,), f"must be a list; found {shown(value)}")
+            return []
+        entries: list[tuple[KeyPath, Any]] = []
+        for i, item in enumerate(value):
+            entry = self.mistakes.check(self.source, (key, i), model, item)
+            if entry is None:
+                continue
+            if not is_safe(entry.name):
+                text = f"'{entry.name}' names a file: letters, digits and _ . - only"
+                self.mistakes.add(self.source, (key, i, "name"), text)
+            entries.append(((key, i), entry))
+        return entries
+
+    def _check_files(self, key: str, study: str, entries: list[tuple[KeyPath, Any]]) -> None:
+        """Tables (or figures) are files of their own: STUDY-NAME, or NAME where it says the study."""
+        made = MADE_FOR_EVERY_STUDY if key == "tables" else ()
+        files: dict[str, str] = {}
+        for path, entry in entries:
+            name = entry.name
+            file = (name if name.startswith(study) else f"{study}-{name}").casefold()
+            text = None
+            if file in [f"{study}-{word}".casefold() for word in made]:
+                text = f"'{name}' is made for every study by itself: give this table another name"
+            elif file in files:
+                same = files[file].casefold() == name.casefold()
+                text = f"'{name}' is used twice"
+                if not same:
+                    text = f"'{name}' would share files with '{files[file]}'"
+            if text is not None:
+                self.mistakes.add(self.source, (*path, "name"), text)
+            files.setdefault(file, name)

@@ -1,0 +1,119 @@
+"""A study that has been read and checked: variants, seeds, and the runs that they make."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ablations.study.schema import FigureSpec, MetricSpec, Reported, Resources, TableSpec
+from sdtps.config import Config, resolved
+from sdtps.config.identity import canonical, flatten, identities
+from sdtps.run.folder import folder_name
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A named difference from the base.
+
+    Attributes:
+        name: free text, as the manifest writes it; `slug` is its folder.
+        overrides: dotted key to value, as declared (grid variants: as expanded).
+        config: the resolved configuration.
+        line: where the manifest declares it.
+    """
+
+    name: str
+    slug: str
+    label: str
+    overrides: dict[str, Any]
+    config: Config
+    resources: Resources
+    label_tex: str | None = None
+    source: str | None = None
+    note: str = ""
+    components: dict[str, bool | str] = field(default_factory=dict)
+    color: str | None = None
+    line: int = 0
+
+    @cached_property
+    def canonical(self) -> str:
+        """Equal for variants that are one configuration."""
+        return canonical(self.config)
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One run: a variant and a seed. Equal identity means equal result."""
+
+    study: str
+    variant: str
+    slug: str
+    seed: int
+    config: Config
+    identity: str
+    resources: Resources
+
+    @cached_property
+    def name(self) -> str:
+        """STUDY/VARIANT-SLUG/seedK-HASH: its place below the runs folder, and its name for people."""
+        return f"{self.study}/{self.slug}/{folder_name(self.seed, self.identity)}"
+
+    def folder(self, runs_dir: Path | str) -> Path:
+        root = runs_dir if isinstance(runs_dir, Path) else Path(runs_dir)
+        return root / self.name
+
+
+@dataclass(frozen=True)
+class Study:
+    """A checked manifest.
+
+    Attributes:
+        base: the configuration that variants differ from (base file and `overrides`).
+        varies: dotted keys (or whole sections) that a variant may change.
+        digest: changes with the manifest, its base file and its reported numbers.
+    """
+
+    name: str
+    path: Path
+    task: str
+    seeds: tuple[int, ...]
+    baseline: str
+    base: Config
+    varies: tuple[str, ...]
+    variants: dict[str, Variant]
+    resources: Resources
+    metrics: dict[str, MetricSpec]
+    tables: tuple[TableSpec, ...]
+    figures: tuple[FigureSpec, ...]
+    reported: tuple[Reported, ...]
+    title: str
+    notes: str
+    digest: str
+
+    @cached_property
+    def _runs(self) -> tuple[RunSpec, ...]:
+        return tuple(
+            RunSpec(self.name, v.name, v.slug, seed, v.config, digits, v.resources)
+            for v in self.variants.values()
+            for seed, digits in zip(self.seeds, identities(v.canonical, self.seeds), strict=True)
+        )
+
+    def runs(self) -> list[RunSpec]:
+        """Every planned run: variants in the manifest's order, seeds within each."""
+        return list(self._runs)
+
+    @cached_property
+    def _flat_base(self) -> dict[str, Any]:
+        return flatten(resolved(self.base))
+
+    def differences(self, variant: str) -> dict[str, tuple[Any, Any]]:
+        """Dotted key to (value in the base, value in the variant), defaults resolved."""
+        flat = flatten(resolved(self.variants[variant].config))
+        keys = [*self._flat_base, *(k for k in flat if k not in self._flat_base)]
+        return {
+            k: (self._flat_base.get(k), flat.get(k))
+            for k in keys
+            if self._flat_base.get(k) != flat.get(k)
+        }

@@ -1,0 +1,275 @@
+"""Parts of a study that are not what is studied: resources, metrics, tables, figures, reported numbers.
+
+They are not in a run's identity. One of them still touches a result: with Gumbel noise each of several
+processes (gpus, nodes) draws its own part of the batch's noise, so that the draws are others.
+
+Everything here is plain data, checked when the manifest is read; analysis renders it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from ablations.view.counted import counted
+from sdtps.config.base import Frozen, NonNegative, PositiveInt
+
+_CLOCK = re.compile(r"(?:(\d+)-)?(\d+):([0-5]?\d):([0-5]?\d)")
+_DAYS_HOURS = re.compile(r"(\d+)-(\d+)(?::([0-5]?\d))?")
+
+# SLURM keeps these in few bits and wraps larger ones in silence: 65,537 CPUs become 1, 2^32 + 1 minutes
+# one minute, and of memory 0 is all that a node has. (Seen with 22.05.)
+_MOST_COUNTED = 65_533
+_MOST_MINUTES = 35_791_394  # 2^31 seconds
+_MOST_AT_ONCE = 4_000_001  # the largest MaxArraySize
+_LEAST_GB, _MOST_GB = 1 / 1024, 2**20  # from 1 MB to 1 PB
+
+_MEMORY = "a number of GB from 0.001 (1 MB) to 1048576"
+_TIME = f"whole minutes from 1 to {_MOST_MINUTES} (90), or HH:MM:SS, or D-HH:MM"
+
+# Options of sbatch that decide which job is which, where its output goes and when it is told to stop.
+_OURS = frozenset(
+    {
+        *("array", "job-name", "output", "error", "open-mode", "requeue", "no-requeue"),
+        *("wrap", "signal", "parsable"),
+    }
+)
+# Options that have a key of their own.
+_SAID_BY = {
+    **{key: key for key in ("partition", "account", "qos", "constraint", "exclude", "nodes")},
+    **{"time": "timeout_min", "mem": "mem_gb", "mem-per-cpu": "mem_gb", "cpus-per-task": "cpus"},
+    **{"gpus-per-node": "gpus", "ntasks-per-node": "cpus"},
+}
+
+Count = Annotated[int, Field(ge=1, le=_MOST_COUNTED)]
+
+
+def minutes(value: Any) -> Any:
+    """A time limit in whole minutes, rounded up, from minutes or from SLURM's D-HH:MM:SS."""
+    if not isinstance(value, str):
+        return value
+    if match := _CLOCK.fullmatch(value):
+        days, hours, mins, seconds = (int(part or 0) for part in match.groups())
+        return (days * 24 + hours) * 60 + mins + (1 if seconds else 0)
+    if match := _DAYS_HOURS.fullmatch(value):
+        days, hours, mins = (int(part or 0) for part in match.groups())
+        return (days * 24 + hours) * 60 + mins
+    raise ValueError(
+        f"'{value}' is no time limit: write whole minutes (90), or HH:MM:SS, or D-HH:MM "
+        "(MM:SS and HH:MM look alike and are refused)"
+    )
+
+
+class Resources(Frozen):
+    """What one run asks of the scheduler. Runs with equal resources share one job array."""
+
+    partition: str | None = None  # null: the cluster's default
+    gpus: int = Field(default=0, ge=0, le=_MOST_COUNTED)  # on each node
+    nodes: Count = 1
+    cpus: Count = 2  # for each task; one task drives one GPU
+    # On each node; null: the default.
+    mem_gb: Annotated[float, Field(ge=_LEAST_GB, le=_MOST_GB, description=_MEMORY)] | None = None
+    # So many runs at once share one GPU and one job, which asks for cpus and mem_gb for each of them.
+    runs_per_gpu: Count = 1
+    timeout_min: Annotated[
+        int, BeforeValidator(minutes), Field(ge=1, le=_MOST_MINUTES, description=_TIME)
+    ] = 60
+    # At most this many runs of the array at once (on local slots: see --slots); null: no limit.
+    max_parallel: Annotated[int, Field(ge=1, le=_MOST_AT_ONCE)] | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    exclude: str | None = None  # nodes, as sbatch --exclude takes them
+    # Requeues after preemption or time-out before a run counts as failed.
+    max_requeues: int = Field(default=10, ge=0)
+    # Shell lines before the run starts, such as `module load cuda`.
+    setup: tuple[str, ...] = ()
+    # Interpreter of the jobs; null: the one that submits.
+    python: str | None = None
+    # Further sbatch options, such as {reservation: course}. Values are passed as they are.
+    sbatch: dict[str, str | int | bool] = Field(default_factory=dict)
+
+    @field_validator("partition", "account", "qos", "constraint", "exclude", "python")
+    @classmethod
+    def _one_line(cls, value: str | None) -> str | None:
+        if value is not None and (not value.strip() or not value.isprintable()):
+            raise ValueError(f"{value!r} is not a single line of text")
+        return value
+
+    @field_validator("sbatch")
+    @classmethod
+    def _one_line_each(cls, value: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
+        for text in (*value, *value.values()):
+            if isinstance(text, str) and not text.isprintable():
+                raise ValueError(f"{text!r} is not a single line of text")
+        return value
+
+    @model_validator(mode="after")
+    def _options_are_free(self) -> Resources:
+        options = {key.lstrip("-").replace("_", "-") for key in self.sbatch}
+        said = [f"sbatch: '{key}' cannot be set: it is this project's" for key in options & _OURS]
+        for key in options & _SAID_BY.keys():
+            own = _SAID_BY[key]
+            if value := getattr(self, own):  # else nothing is asked for by it, and the option is free
+                said.append(f"sbatch: '{key}' contradicts {own} ({value}): set {own} instead")
+        if said:
+            raise ValueError("; ".join(sorted(said)))
+        return self
+
+    @model_validator(mode="after")
+    def _one_gpu_to_share(self) -> Resources:
+        if self.runs_per_gpu > 1 and (self.gpus, self.nodes) != (1, 1):
+            raise ValueError(
+                f"runs_per_gpu {self.runs_per_gpu} needs gpus: 1 and nodes: 1, found gpus: {self.gpus} "
+                f"and nodes: {self.nodes}"
+            )
+        if self.runs_per_gpu * self.cpus > _MOST_COUNTED:
+            raise ValueError(
+                f"runs_per_gpu {self.runs_per_gpu} x cpus {self.cpus} are more CPUs than a job may ask "
+                f"for, {_MOST_COUNTED}: lower one of them"
+            )
+        if self.max_parallel is not None and self.runs_per_gpu > self.max_parallel:
+            raise ValueError(
+                f"runs_per_gpu {self.runs_per_gpu} starts more runs at once than max_parallel "
+                f"{self.max_parallel} allows: raise max_parallel or lower runs_per_gpu"
+            )
+        return self
+
+    def key(self) -> str:
+        """Equal for runs that may share an array; readable enough for a plan."""
+        return self.model_dump_json()
+
+    def summary(self) -> str:
+        """`gpu · 1 GPU · 8 CPUs · 32 GB · 60 min`."""
+        parts = [self.partition or "default partition"]
+        if self.nodes > 1:
+            parts.append(counted(self.nodes, "node"))
+        if self.gpus:
+            shared = f" for {self.runs_per_gpu} runs" if self.runs_per_gpu > 1 else ""
+            parts.append(f"{counted(self.gpus, 'GPU')}{shared}")
+        parts.append(counted(self.cpus, "CPU"))
+        if self.mem_gb:
+            parts.append(f"{self.mem_gb:g} GB")
+        parts.append(f"{self.timeout_min} min")
+        return " · ".join(parts)
+
+
+class MetricSpec(Frozen):
+    """How a metric is read and printed. Values are fractions in [0, 1] where unit is %."""
+
+    direction: Literal["up", "down"]  # which way is better; there is no default on purpose
+    digits: int = Field(default=1, ge=0, le=6)  # printed, after the unit is applied
+    unit: str = "%"  # "%" prints 100 x value; anything else prints value and unit as they are
+    label: str | None = None  # null: the metric's name
+
+
+class TableSpec(Frozen):
+    """One table of the paper. `rows` and `metrics` empty: all, in the manifest's order."""
+
+    name: str
+    # main: a row a variant. components: check marks from each variant's `components`. leave_one_out:
+    # the full method first, differences to it. sweep: a row for each value of `axis`.
+    # reported: the published number, ours, difference and verdict side by side.
+    kind: Literal["main", "components", "leave_one_out", "sweep", "reported"] = "main"
+    metrics: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
+    baseline: str | None = None  # differences are taken to it; null: the study's baseline
+    epoch: Literal["best", "final", "both"] = "best"
+    axis: str | None = None  # sweep: a dotted configuration key
+    group_by: str | None = None  # rows are grouped by the value of this dotted key
+    title: str | None = None
+    caption: str = ""  # what it shows; statistic, n and selection are added from the computation
+    notes: str = ""
+
+    @model_validator(mode="after")
+    def _axis_with_sweep(self) -> TableSpec:
+        if (self.kind == "sweep") != (self.axis is not None):
+            raise ValueError(
+                "'axis' (a dotted configuration key) goes with kind: sweep, and only there"
+            )
+        return self
+
+
+class FigureSpec(Frozen):
+    """One figure of the paper. `variants` empty: all, in the manifest's order."""
+
+    name: str
+    # curves: a logged metric against epochs. sweep: a metric of the result against `axis`.
+    kind: Literal["curves", "sweep"] = "curves"
+    metric: str = "loss"
+    variants: tuple[str, ...] = ()
+    panel_by: str | None = None  # one panel for each value of this dotted key
+    in_every_panel: tuple[str, ...] = ()  # variants repeated in all panels, such as the baseline
+    axis: str | None = None  # sweep: a dotted configuration key
+    log_y: bool = False
+    log_x: bool = False
+    band: Literal["sd", "minmax", "t95", "none"] = "minmax"
+    smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = (
+        0.0  # of the mean; 0: none. Always in the caption
+    )
+    width: Literal["column", "page"] = "column"
+    title: str | None = None
+    caption: str = ""
+
+    @model_validator(mode="after")
+    def _axis_with_sweep(self) -> FigureSpec:
+        if (self.kind == "sweep") != (self.axis is not None):
+            raise ValueError(
+                "'axis' (a dotted configuration key) goes with kind: sweep, and only there"
+            )
+        return self
+
+
+# Text, quoted or not: `79.10` keeps its last digit.
+Printed = Annotated[
+    str,
+    Field(
+        pattern=r"^[-+]?\d+(\.\d+)?$",
+        max_length=20,
+        description="a number as it is printed, such as 79.10, of 20 characters at most",
+    ),
+]
+
+
+class Reported(Frozen):
+    """A number that somebody else reports, as text: its digits say how exact it is meant."""
+
+    # The variant it is compared with, or the name of a method that we have no runs of: one of the two.
+    variant: str | None = None
+    method: str | None = None
+    dataset: str | None = None
+    source: str  # paper, table, row
+    by: Literal["authors", "third party"] = "authors"
+    values: dict[str, Printed]  # metric -> value in the metric's printed unit
+    # Largest difference, in the printed unit, that counts as reproduced whatever the seeds' spread.
+    tolerance: NonNegative | None = None
+    n: PositiveInt | None = None  # seeds behind it, where the source says so
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _one_subject(self) -> Reported:
+        if (self.variant is None) == (self.method is None):
+            raise ValueError(
+                "give either 'variant' (compared with ours) or 'method' (a row without runs)"
+            )
+        if not self.values:
+            raise ValueError("'values' is empty")
+        return self
+
+
+class ReportedCsv(Frozen):
+    """Reported values taken from a CSV file: the one row that `where` selects."""
+
+    csv: str  # beside the manifest, or relative to one of the folders above it
+    where: dict[str, str]  # column -> text
+    columns: dict[str, str]  # metric -> column
+    variant: str | None = None
+    method: str | None = None
+    dataset: str | None = None
+    source: str | None = None  # null: the file's own `source` column
+    by: Literal["authors", "third party"] = "authors"
+    tolerance: NonNegative | None = None
+    n: PositiveInt | None = None
+    note: str = ""

@@ -1,0 +1,1 @@
+"""Plans, states and logs as text."""

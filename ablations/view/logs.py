@@ -1,0 +1,76 @@
+"""The logs of one run, from its beginning and, with -f, as they grow."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from sdtps import regular
+from sdtps.run.folder import RunFolder
+
+_POLL_SECONDS = 1.0
+
+
+def log_files(folder: Path) -> list[Path]:
+    """train.log first, then the scheduler's (it alone speaks before Python starts)."""
+    run = RunFolder(folder)
+    scheduler = sorted(p for p in run.submitit_folder.glob("*") if p.suffix in (".log", ".out", ".err"))
+    return [p for p in (run.log_file, *scheduler) if os.path.lexists(p)]
+
+
+def has_ended(folder: Path) -> bool:
+    """The run says of itself that it came to an end."""
+    run = RunFolder(folder)
+    status = run.status()
+    return run.result_file.exists() or (status or {}).get("state") in (
+        "diverged",
+        "failed",
+        "cancelled",
+    )
+
+
+def read(folder: Path) -> Iterator[str]:
+    """Every log, headed by its name."""
+    files = log_files(folder)
+    if not files:
+        yield f"{folder}: no log yet"
+    for file in files:
+        yield f"==> {file}"
+        try:
+            content = regular.content(file)
+        except OSError as error:
+            yield f"cannot be read: {error.strerror}"
+            continue
+        if content is None:
+            yield f"is {regular.oddity(file) or 'gone'}, no file"
+        else:
+            yield content.decode(errors="replace").rstrip("\n")
+
+
+def follow(folder: Path, *, sleep: Callable[[float], None] = time.sleep) -> Iterator[str]:
+    """Lines of train.log as they come, until the run has ended. Earlier lines first."""
+    file = RunFolder(folder).log_file
+    rest, offset = b"", 0
+    while True:
+        ended = has_ended(folder)  # before reading: what was written until then is still shown
+        try:
+            with regular.opened(file) as stream:
+                if stream is None:
+                    raise FileNotFoundError(file)
+                if stream.seek(0, 2) < offset:
+                    rest, offset = b"", 0
+                stream.seek(offset)
+                added = stream.read()
+        except OSError:
+            added = b""
+        offset += len(added)
+        *lines, rest = (rest + added).split(b"\n")
+        for line in lines:
+            yield line.decode(errors="replace")
+        if ended:
+            if rest:
+                yield rest.decode(errors="replace")
+            return
+        sleep(_POLL_SECONDS)

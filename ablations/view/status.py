@@ -1,0 +1,142 @@
+"""The states of a study's runs as text, as JSON and as an exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ablations.launch.plan import ACTIVE, REPAIRED
+from ablations.store.runstatus import RunStatus
+from ablations.study.model import Study
+from ablations.view.counted import counted as number
+from ablations.view.hints import Again
+from sdtps.errors import ConfigError, visible
+from sdtps.run.folder import RunFolder
+
+ORDER = (
+    *("completed", "running", "requeued", "queued", "planned", "interrupted"),
+    *("diverged", "failed", "cancelled"),
+)
+_LOG_LINES = 3  # of each failed run's log
+_LISTED = 40  # failed runs that are listed one by one
+
+# Exit codes of `status`, so that scripts need not read its text. 2 is a usage error, as everywhere.
+COMPLETE, ENDED_BADLY, ACTIVE_RUNS, NOT_SUBMITTED = 0, 1, 3, 4
+
+
+def exit_code(statuses: Sequence[RunStatus]) -> int:
+    """0 all completed; 1 some failed, diverged, cancelled or held; 3 some active; 4 some to submit.
+
+    Active wins over everything (wait and ask again), then failure, then what was never submitted or
+    was interrupted. A held run is not waited for: it needs somebody.
+    """
+    states = {s.state for s in statuses if not s.held}
+    if states & ACTIVE:
+        return ACTIVE_RUNS
+    if states & {"failed", "diverged", "cancelled"} or any(s.held for s in statuses):
+        return ENDED_BADLY
+    return NOT_SUBMITTED if states & {"planned", "interrupted"} else COMPLETE
+
+
+def word(status: RunStatus) -> str:
+    """`failed (oom)`, `requeued (attempt 2)`, `requeued (held)`, `running 40 %`."""
+    if status.held:
+        return f"{status.state} (held)"
+    if status.state == "requeued" and status.attempt:
+        return f"requeued (attempt {status.attempt})"
+    if status.state == "running" and status.progress is not None:
+        return f"running {status.progress:.0%}".replace("%", " %")
+    return f"{status.state} ({status.kind})" if status.kind else status.state
+
+
+def counted(statuses: Sequence[RunStatus]) -> str:
+    """`12 completed, 2 running, 1 failed`."""
+    numbers = {state: sum(s.state == state for s in statuses) for state in ORDER}
+    return ", ".join(f"{n} {state}" for state, n in numbers.items() if n) or "no runs"
+
+
+def lines(study: Study, statuses: Sequence[RunStatus], runs_dir: Path, again: Again) -> Iterator[str]:
+    """One line a variant, then what went wrong with its last log lines, for a terminal."""
+    return map(visible, _lines(study, statuses, runs_dir, again))
+
+
+def _lines(study: Study, statuses: Sequence[RunStatus], runs_dir: Path, again: Again) -> Iterator[str]:
+    yield f"{study.name}: {number(len(statuses), 'run')}: {counted(statuses)}"
+    by_variant: dict[str, list[RunStatus]] = {}
+    for status in statuses:
+        by_variant.setdefault(status.run.variant, []).append(status)
+    width = max((len(name) for name in by_variant), default=0)
+    for name, group in by_variant.items():
+        if len({s.state for s in group}) == 1:
+            yield f"  {name:<{width}}  {counted(group)}"
+        else:
+            seeds = ", ".join(f"seed {s.run.seed} {word(s)}" for s in group)
+            yield f"  {name:<{width}}  {seeds}"
+    bad = ("failed", "diverged", "cancelled", "interrupted")
+    ended = [s for s in statuses if s.state in bad]
+    held = [s for s in statuses if s.held]
+    stopped = [*ended, *held]
+    for status in stopped[:_LISTED]:
+        yield ""
+        yield f"{status.run.name}: {word(status)}{': ' + status.detail if status.detail else ''}"
+        if status.log_tail:
+            yield from (f"    {text}" for text in status.log_tail.splitlines()[-_LOG_LINES:])
+        if status.log_file:
+            yield f"  Log: {status.log_file}"
+    if len(stopped) > _LISTED:
+        yield ""
+        yield f"and {len(stopped) - _LISTED} more (see --json)"
+    if held:
+        yield ""
+        yield f"Release what is held: {again.retry('--held')}"
+    root = _data_root(ended, runs_dir)
+    goes_on = [s for s in ended if s.state == "interrupted" or s.kind in REPAIRED]
+    retry = sorted({s.state for s in ended if s not in goes_on and s.kind != "unreadable"})
+    if goes_on:
+        killed = any(s.state != "interrupted" for s in goes_on)
+        yield ""
+        what = "what ended through no fault of its own" if killed else "what was interrupted"
+        yield f"Go on with {what}: {again.submit(data_root=root)}"
+    if retry:
+        yield ""
+        yield f"Run them again: {again.submit('--retry', *retry, data_root=root)}"
+
+
+def _data_root(ended: Sequence[RunStatus], runs_dir: Path) -> str | None:
+    """The data root these runs were submitted with, where neither the study nor the shell says it."""
+    for status in ended:
+        if status.run.config.data.root is None and status.run.config.data.generate is None:
+            try:
+                return RunFolder(status.run.folder(runs_dir)).config().data.root
+            except (ConfigError, OSError):
+                continue
+    return None
+
+
+def as_json(study: Study, statuses: Sequence[RunStatus], runs_dir: Path) -> dict[str, Any]:
+    """Counts and one object a run."""
+    return {
+        "study": study.name,
+        "counts": {s: n for s in ORDER if (n := sum(r.state == s for r in statuses))},
+        "runs": [
+            {
+                "run": s.run.name,
+                "variant": s.run.variant,
+                "seed": s.run.seed,
+                "identity": s.run.identity,
+                "folder": str(s.run.folder(runs_dir)),
+                "state": s.state,
+                "kind": s.kind,
+                "detail": s.detail,
+                "attempt": s.attempt,
+                "epoch": s.epoch,
+                "progress": s.progress,
+                "job_id": s.job_id,
+                "node": s.node,
+                "held": s.held,
+                "log_file": None if s.log_file is None else str(s.log_file),
+            }
+            for s in statuses
+        ],
+    }

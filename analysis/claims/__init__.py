@@ -1,0 +1,1 @@
+"""The claims ledger and the checks that decide it."""

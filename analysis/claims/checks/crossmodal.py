@@ -1,0 +1,218 @@
+"""Claims on what the released and the paper-version cross-net hold, train and give away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from analysis.claims.checks.arrangements import norm
+from analysis.claims.checks.crossnets import (
+    DENSE_WORDS,
+    SWIN,
+    VIT,
+    WIDTH,
+    WORDS,
+    Inputs,
+    attentions,
+    backward,
+    crossnet,
+    inputs,
+    match,
+    shown,
+)
+from analysis.claims.checks.registry import check
+from analysis.claims.verdicts import Statement
+from sdtps.config import RetrievalConfig
+from sdtps.crossnet import Matches
+
+
+@check
+def released_self_attention() -> list[Statement]:
+    """The patches' gradient in the released arrangement, and had the self-attention been outside."""
+    net = crossnet("released")
+    own, _ = attentions(net)
+    given, _ = backward(net, VIT)
+    elsewhere, _ = backward(crossnet("released", no_grad="cross"), VIT)
+    reached, other = norm([given.patches.grad]), norm([elsewhere.patches.grad])
+    return [
+        Statement(
+            "the image's patches learn from it",
+            own and bool(reached),
+            f"patches' gradient {shown(reached)}; with gradients through self-attention and selection "
+            f"it would be {shown(other)}",
+            {"patches": reached, "outside": other},
+        )
+    ]
+
+
+@check
+def released_guides() -> list[Statement]:
+    """Gradients through the guides' attentions and the selection in the released arrangement."""
+    net = crossnet("released")
+    _, guides = attentions(net)
+    given, matches = backward(crossnet("released", grid=SWIN), SWIN)
+    assert matches.sparse_decision is not None
+    image, words = norm([given.patches.grad]), norm([given.words.grad])
+    return [
+        Statement(
+            "the captions' attention carries no gradient",
+            not guides,
+            "no gradient through it" if not guides else "it carries gradients",
+        ),
+        Statement(
+            "neither does the selection: an image without a class token gets none at all",
+            not image,
+            f"image without class token {shown(image)}, words {shown(words)} by the alignment alone",
+            {"image": image, "words": words},
+        ),
+    ]
+
+
+@check
+def released_parts() -> list[Statement]:
+    """Parts of the released arrangement at full width."""
+    net = crossnet("released", width=512)
+    names = [name for name, _ in net.named_parameters()]
+    count = sum(p.numel() for p in net.parameters())
+    networks = {name.partition(".weight")[0] for name in names if ".weight" in name}
+    small, given = crossnet("released"), inputs(VIT)
+    with torch.no_grad():
+        first, second = (match(small, given, noise_seed=seed) for seed in (2, 3))
+        given.dense.add_(torch.randn_like(given.dense))
+        other = match(small, given)
+    assert first.sparse_decision is not None and other.sparse_decision is not None
+    same = torch.equal(first.similarity, second.similarity)
+    alone = torch.equal(first.sparse_decision, other.sparse_decision)
+    return [
+        Statement(
+            "no score MLP",
+            not any("score_mlp" in name for name in names),
+            f"{count:,} parameters, all in the aggregation",
+            {"parameters": count},
+        ),
+        Statement(
+            "no noise", same, f"two random states give {'one result' if same else 'two results'}"
+        ),
+        Statement(
+            "the sparse branch does not see the dense text",
+            alone,
+            f"another dense text {'keeps' if alone else 'changes'} the sparse branch's decision",
+        ),
+        Statement(
+            "one aggregation for both branches",
+            networks == {"aggregation"},
+            f"weight networks: {', '.join(sorted(networks))}",
+        ),
+    ]
+
+
+@check
+def paper_version_parts() -> list[Statement]:
+    """Parts and options of the paper-version arrangement."""
+    own, guides = attentions(crossnet("paper"))
+    net = crossnet("paper")
+    given, matches = backward(net, VIT)
+    noisy = match(crossnet("paper", decision="gumbel_ste", noise_in_eval=True), given)
+    single = crossnet("paper", aggregation="single", width=512)
+    dual = crossnet("paper", width=512)
+    counts = [sum(p.numel() for p in n.parameters()) for n in (dual, single)]
+    assert matches.sparse_decision is not None and noisy.sparse_decision is not None
+    dense = norm([given.dense.grad])
+    return [
+        Statement(
+            "no attention carries a gradient, so dense text, which only guides, gets none",
+            not own and not guides and not dense,
+            f"dense text's gradient {shown(dense)}",
+            {"dense": dense},
+        ),
+        Statement(
+            "Gumbel can be on or off",
+            noisy.sparse_decision.requires_grad and not _through_decision(matches),
+            "the decision carries a gradient with Gumbel and none without",
+        ),
+        Statement(
+            "aggregation can be dual or single",
+            counts[0] > counts[1],
+            f"{counts[0]:,} parameters dual, {counts[1]:,} single",
+            {"dual": counts[0], "single": counts[1]},
+        ),
+    ]
+
+
+def _through_decision(matches: Matches) -> bool:
+    assert matches.sparse_decision is not None
+    return matches.sparse_decision.requires_grad
+
+
+@check
+def paper_version_mask() -> list[Statement]:
+    """Gradients with Gumbel in the paper-version arrangement, and had the decision been the mask."""
+    settings: dict[str, dict[str, Any]] = {
+        "off": {},
+        "on": {"decision": "gumbel_ste"},
+        "masked": {"decision": "gumbel_ste", "mask": "subtract_1e10"},
+    }
+    norms = {}
+    for name, changes in settings.items():
+        net = crossnet("paper", **changes)
+        backward(net, VIT)
+        norms[name] = norm(p.grad for p in net.parameters())
+    return [
+        Statement(
+            "Gumbel changes the gradients, as a mask would",
+            norms["on"] != norms["off"],
+            f"gradient {shown(norms['on'])} with Gumbel, {shown(norms['off'])} without; as a mask it "
+            f"would be {shown(norms['masked'])}",
+            norms,
+        )
+    ]
+
+
+@check
+def released_encoder_trains() -> list[Statement]:
+    """Gradients that reach the image encoder in the released arrangement, by encoder."""
+    vit, _ = backward(crossnet("released"), VIT)
+    swin, _ = backward(crossnet("released", grid=SWIN), SWIN)
+    assert vit.classes is not None
+    through_class, without = norm([vit.classes.grad]), norm([swin.patches.grad])
+    recipe = RetrievalConfig()
+    return [
+        Statement(
+            "the encoder gets no gradient, or is switched off",
+            not through_class or recipe.image_encoder.frozen,
+            f"with a class token {shown(through_class)}, through that token alone; without one "
+            f"{shown(without)}; it learns at {recipe.optim.backbone_lr_factor:g} of the others' rate",
+            {"vit": through_class, "swin": without},
+        )
+    ]
+
+
+@check
+def dense_text_leak() -> list[Statement]:
+    """Text-to-image R@1 when captions say nothing and dense texts describe an image.
+
+    The released arrangement, untrained. All captions are equal; a dense text's words are noisy copies
+    of the patches of the image that it belongs to.
+    """
+    count = 32
+    net = crossnet("released", grid=SWIN)
+    torch.manual_seed(3)
+    patches = torch.randn(count, SWIN[0], WIDTH)
+    words = torch.randn(1, WORDS, WIDTH).expand(count, -1, -1)
+    own = patches[:, :DENSE_WORDS] + 0.5 * torch.randn(count, DENSE_WORDS, WIDTH)
+    recall = {}
+    with torch.no_grad():
+        for name, dense in {"own": own, "shuffled": own.roll(1, dims=0)}.items():
+            scores = match(net, Inputs(None, patches, words, dense)).similarity
+            recall[name] = float((scores.argmax(dim=0) == torch.arange(count)).double().mean())
+    chance = 1 / count
+    return [
+        Statement(
+            "with empty captions retrieval stays near chance",
+            recall["own"] <= 3 * chance,
+            f"R@1 {recall['own']:.0%} with the target's own dense text, {recall['shuffled']:.0%} with "
+            f"another image's, chance {chance:.0%}",
+            {**recall, "chance": chance},
+        )
+    ]

@@ -1,0 +1,252 @@
+"""Claims on shapes, counts and values of a forward pass."""
+
+from __future__ import annotations
+
+import torch
+
+from analysis.claims.checks.arrangements import PATCHES, WIDTH, arrangement
+from analysis.claims.checks.registry import check
+from analysis.claims.verdicts import Statement
+from sdtps.aggregation import TokenAggregation, aggregated_count
+from sdtps.multimodal import MODALITIES, MultiModalSdtps
+from sdtps.selection import TokenSelection, kept_count, straight_through
+
+
+def _count(says: str, claimed: int, measured: int) -> Statement:
+    return Statement(
+        f"{says}: {claimed}",
+        measured == claimed,
+        f"{measured} {says}",
+        {"claimed": claimed, "measured": measured},
+    )
+
+
+@check
+def token_counts(
+    patches: int,
+    keep_ratio: float,
+    aggregation_ratio: float,
+    kept: int | None = None,
+    aggregated: int | None = None,
+    output: int | None = None,
+    with_class_token: int | None = None,
+    without_aggregation: int | None = None,
+) -> list[Statement]:
+    """Token counts of real forward passes, against those that are claimed."""
+    width = 8
+    ratios = {"keep_ratio": keep_ratio, "aggregation_ratio": aggregation_ratio}
+    inputs = {m: torch.randn(1, patches, width) for m in MODALITIES}
+    globals_ = {m: torch.randn(1, width) for m in MODALITIES}
+
+    def tokens(name: str) -> tuple[int, int]:
+        module = MultiModalSdtps(arrangement(name, **ratios), width, patches)
+        out = module(inputs, globals_)
+        return out["tokens"]["rgb"].shape[1], int(out["masks"]["rgb"].sum())
+
+    with torch.no_grad():
+        out, ones = tokens("v1")
+        plain, _ = tokens("v0")
+    found = [
+        ("kept patches", kept, ones),
+        ("aggregated tokens", aggregated, out - 1),
+        ("output tokens with the extra token", output, out),
+        ("output tokens with extra and class token", with_class_token, out + 1),
+        ("output tokens without aggregation", without_aggregation, plain),
+    ]
+    return [_count(says, claimed, got) for says, claimed, got in found if claimed is not None]
+
+
+@check
+def parameter_share(millions: float, share: float, model_millions: float) -> list[Statement]:
+    """SDTPS's parameters at full size; the whole model's count is the logged one."""
+    module = MultiModalSdtps(arrangement("v1"), WIDTH, PATCHES)
+    count = sum(p.numel() for p in module.parameters())
+    part = count / (model_millions * 1e6)
+    return [
+        Statement(
+            f"{millions} million parameters",
+            round(count / 1e6, 2) == millions,
+            f"{count:,} parameters",
+            {"parameters": count},
+        ),
+        Statement(
+            f"a share of {share:.2%} in {model_millions} million",
+            round(part, 4) == share,
+            f"a share of {part:.4%}",
+            {"share": part},
+        ),
+    ]
+
+
+@check
+def aggregation_size(
+    dim: int, ratio: float, hidden: int, aggregated: int, parameters: int
+) -> list[Statement]:
+    """Hidden width and size of the weight network."""
+    config = arrangement("v1", aggregation_hidden=ratio)
+    module = TokenAggregation(config, dim, aggregated)
+    linear = [m for m in module.modules() if isinstance(m, torch.nn.Linear)]
+    count = sum(p.numel() for p in module.parameters())
+    return [
+        _count("hidden units", hidden, linear[0].out_features),
+        _count(f"parameters at {aggregated} outputs", parameters, count),
+    ]
+
+
+@check
+def aggregation_rows() -> list[Statement]:
+    """Row sums of the weights without a mask and with each form of it, half of the kept dropped."""
+    torch.manual_seed(0)
+    tokens = torch.randn(4, 64, 32)
+    decision = (torch.rand(4, 64) < 0.5).float()
+    decision[:, 0] = 1.0  # a row with nothing kept has no softmax
+    score = torch.rand(4, 64)
+    statements = []
+    for mask in ("none", "subtract_1e10", "subtract_100", "log", "importance"):
+        module = TokenAggregation(arrangement("v1", mask=mask), 32, 25)
+        with torch.no_grad():
+            rows = module.weights(module.weight, tokens, decision, score).sum(dim=-1)
+        error = float((rows - 1).abs().max())
+        statements.append(
+            Statement(
+                f"rows sum to 1 with mask {mask}",
+                error < 1e-5,
+                f"off by {error:.1e} at most with mask {mask}",
+                {"error": error},
+            )
+        )
+    return statements
+
+
+@check
+def decision_is_ones() -> list[Statement]:
+    """The decision at the kept patches, and what the other order of the same sum would give."""
+    torch.manual_seed(0)
+    statements = []
+    for temperature in (1.0, 5.0, 10.0):
+        config = arrangement("v2", decision="gumbel_ste", temperature=temperature)
+        module = TokenSelection(config, 32)
+        tokens = torch.randn(16, PATCHES, 32)
+        attention = torch.rand(3, 16, PATCHES)
+        with torch.no_grad():
+            selection = module(tokens, attention[0], list(attention[1:]))
+        error = float((selection.kept_decision - 1).abs().max())
+        statements.append(
+            Statement(
+                f"exactly one at temperature {temperature:g}",
+                error == 0.0,
+                f"largest deviation {error:g} at temperature {temperature:g}",
+                {"deviation": error},
+            )
+        )
+    soft = torch.rand(10_000)
+    other = float((((torch.ones_like(soft) + soft) - soft) - 1).abs().max())
+    exact = float((straight_through(torch.ones_like(soft), soft) - 1).abs().max())
+    note = f"{exact:g} as written; summed the other way {other:.1e}, times 1e10 {other * 1e10:.0f}"
+    statements.append(
+        Statement(
+            "the straight-through sum is exact",
+            exact == 0.0,
+            note,
+            {"deviation": exact, "other_order": other},
+        )
+    )
+    return statements
+
+
+@check
+def aggregated_below_kept() -> list[Statement]:
+    """Counts of every published grid and pair of ratios."""
+    grids = (
+        (196, 0.5, 0.4),
+        (576, 0.5, 0.4),
+        (49, 0.8, 0.6),
+        (144, 0.8, 0.6),
+        (128, 0.5, 0.4),
+        (128, 0.6, 0.4),
+        (128, 0.7, 0.5),
+    )
+    statements = []
+    for patches, rho, ratio in grids:
+        kept, out = kept_count(patches, rho), aggregated_count(patches, ratio, rho)
+        statements.append(
+            Statement(
+                f"fewer for {patches} patches at {rho}, {ratio}",
+                out < kept,
+                f"{out} of {kept} ({patches} patches)",
+                {"kept": kept, "aggregated": out},
+            )
+        )
+    return statements
+
+
+@check
+def score_range(low: float, high: float) -> list[Statement]:
+    """Scores of equation 3 at initialisation and with a score MLP driven to its ends."""
+    torch.manual_seed(0)
+    module = TokenSelection(arrangement("v2"), WIDTH)
+    tokens = torch.randn(32, PATCHES, WIDTH)
+    guides = torch.randn(3, 32, WIDTH)
+    extremes = []
+    with torch.no_grad():
+        for sharpness in (1.0, 100.0, 1e4):  # of the MLP before its sigmoid, as late in training
+            linear = [m for m in module.modules() if isinstance(m, torch.nn.Linear)][-1]
+            linear.weight.mul_(sharpness)
+            own, others = module.attentions(tokens, guides[0], list(guides[1:]))
+            score = module.score(tokens, own, others)
+            extremes += [float(score.min()), float(score.max())]
+        same = module.attentions(tokens, tokens.mean(dim=1), [tokens.mean(dim=1)] * 2)
+        score = module.score(tokens, same[0], same[1])  # all three attentions agree
+        extremes += [float(score.min()), float(score.max())]
+    least, most = min(extremes), max(extremes)
+    bound = 1 + 2 * module.config.beta
+    return [
+        Statement(
+            f"scores below {low} or above {high} occur",
+            least <= low or most >= high,
+            f"scores from {least:.3f} to {most:.3f}; the formula's bounds are 0 and {bound:g}",
+            {"minimum": least, "maximum": most, "bound": bound},
+        )
+    ]
+
+
+@check
+def decision_shape() -> list[Statement]:
+    """The decision [B, N] as the mask of K < N kept patches."""
+    config = arrangement("v1")
+    selection = TokenSelection(config, 32)
+    aggregation = TokenAggregation(config, 32, 25)
+    tokens, attention = torch.randn(2, PATCHES, 32), torch.rand(3, 2, PATCHES)
+    with torch.no_grad():
+        chosen = selection(tokens, attention[0], list(attention[1:]))
+        shapes = f"decision {list(chosen.decision.shape)}, kept patches {list(chosen.tokens.shape)}"
+        try:
+            aggregation(chosen.tokens, chosen.decision)
+            error = ""
+        except RuntimeError as problem:
+            error = str(problem).splitlines()[0]
+        aggregation(chosen.tokens, chosen.kept_decision)  # gathered, it fits
+    return [
+        Statement(
+            "the aggregation takes it",
+            not error,
+            f"{shapes}: {error or 'accepted'}; gathered at the kept patches it fits",
+        )
+    ]
+
+
+@check
+def soft_sum_shape() -> list[Statement]:
+    """Remedy A of design note 002: softmax weights over all patches, one weighted sum."""
+    tokens, score = torch.randn(2, PATCHES, 32), torch.rand(2, PATCHES)
+    summed = torch.bmm(score.softmax(dim=1).unsqueeze(1), tokens)
+    config = arrangement("v2", decision="soft", aggregation="none", mask="none")
+    rows = TokenSelection(config, 32).train().select(tokens, score).tokens
+    return [
+        Statement(
+            "one token",
+            summed.shape[1] == 1,
+            f"output {list(summed.shape)}; one weight row for each kept rank gives {list(rows.shape)}",
+            {"tokens": summed.shape[1], "with_rows": rows.shape[1]},
+        )
+    ]

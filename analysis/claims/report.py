@@ -1,0 +1,187 @@
+"""The ledger's verdicts as JSON, LaTeX and Markdown."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analysis.claims.ledger import Answer, counts
+from analysis.claims.verdicts import DECIDED
+from analysis.results.numbers import counted
+from analysis.tables.latex import escape
+from sdtps import atomic
+
+if TYPE_CHECKING:
+    pass
+
+SHOWN = 2  # measurements in a table's cell; the JSON holds all
+KIND_TITLES = {
+    "structure": "Structure and numbers",
+    "gradient": "Gradients",
+    "source": "Released code and documentation",
+    "training": "Training",
+    "reported": "Other people's logs",
+}
+
+
+# -- words --------------------------------------------------------------------------------------
+
+
+def evidence(answer: Answer, shown: int = SHOWN) -> str:
+    """What a table says beside the verdict: the reason, or the most telling measurements.
+
+    Where statements failed they come first: they are why a claim is refuted or only partly right.
+    """
+    if answer.verdict.word == "not tested":
+        return f"needs {answer.verdict.why}"
+    ordered = sorted(answer.statements, key=lambda s: bool(s.holds))
+    measured = list(dict.fromkeys(s.measured for s in ordered if s.measured))
+    text = "; ".join(measured[:shown])
+    if len(measured) > shown:
+        text += f"; {len(measured) - shown} more"
+    if named := sorted({s.study for s in answer.statements if s.study}):
+        text += f" ({'study' if len(named) == 1 else 'studies'} {', '.join(named)})"
+    if answer.verdict.why:
+        text = f"{answer.verdict.why} ({text})" if text else answer.verdict.why
+    return text
+
+
+def as_json(answers: Sequence[Answer]) -> dict[str, Any]:
+    """Everything about every claim, ready for strict JSON."""
+    return {
+        "counts": counts(answers),
+        "decided": sum(a.verdict.decided for a in answers),
+        "claims": [
+            {
+                "id": a.claim.id,
+                "claim": a.claim.claim,
+                "source": a.claim.source,
+                "kind": a.claim.kind,
+                "verdict": a.verdict.word,
+                "why": a.verdict.why,
+                "evidence": evidence(a),
+                "limits": a.claim.limits,
+                "statements": [
+                    {
+                        "says": s.says,
+                        "holds": s.holds,
+                        "measured": s.measured,
+                        "numbers": {k: _strict(v) for k, v in s.numbers.items()},
+                        "runs": list(s.runs),
+                    }
+                    for s in a.statements
+                ],
+                "runs": list(a.runs),
+            }
+            for a in answers
+        ],
+    }
+
+
+def _strict(value: float | int | str | None) -> float | int | str | None:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def summary(answers: Sequence[Answer]) -> str:
+    """One line: how many of how many are decided, and how."""
+    found = counts(answers)
+    decided = sum(found[w] for w in DECIDED)
+    parts = ", ".join(f"{n} {word}" for word, n in found.items() if n)
+    return f"{decided} of {counted(len(answers), 'claim')} decided: {parts}"
+
+
+def caption(answers: Sequence[Answer]) -> list[str]:
+    """What the ledger's table shows, and what its abbreviations mean."""
+    texts = [evidence(a) for a in answers]
+    sentences = [f"The ledger of claims: {summary(answers)}."]
+    if any(" / " in text for text in texts):
+        sentences.append("Numbers between slashes belong to the seeds of a study, in order.")
+    if any(re.search(r"; \d+ more", text) for text in texts):
+        sentences.append("Where n more are counted, claims.json holds them.")
+    return sentences
+
+
+# -- files --------------------------------------------------------------------------------------
+
+
+def as_latex(answers: Sequence[Answer]) -> str:
+    """A whole longtable (booktabs, longtable, array): number, claim with source, verdict, evidence."""
+    head = r"\# & Claim (source) & Verdict & Evidence \\"
+    rows = []
+    for kind, group in _by_kind(answers):
+        rows.append(rf"\multicolumn{{4}}{{@{{}}l}}{{\emph{{{escape(KIND_TITLES[kind])}}}}} \\*")
+        rows += [
+            f"{a.claim.id} & {prose(a.claim.claim)} ({escape(a.claim.source)}) & "
+            rf"{escape(a.verdict.word)} & {prose(evidence(a))} \\"
+            for a in group
+        ]
+        rows.append(r"\addlinespace")
+    column = r">{\raggedright\arraybackslash}p"
+    return "\n".join(
+        [
+            f"% {summary(answers)}",
+            "% Written by analysis/claims/report.py from paper/claims.yaml; every verdict is computed.",
+            rf"\begin{{longtable}}{{@{{}}r{column}{{0.37\linewidth}}{column}{{0.11\linewidth}}"
+            rf"{column}{{0.40\linewidth}}@{{}}}}",
+            rf"\caption{{{escape(' '.join(caption(answers)))}}}\label{{tab:claims}}\\",
+            r"\toprule",
+            head,
+            r"\midrule",
+            r"\endfirsthead",
+            r"\toprule",
+            head,
+            r"\midrule",
+            r"\endhead",
+            r"\bottomrule",
+            r"\endlastfoot",
+            *rows[:-1],
+            r"\end{longtable}%",
+            "",
+        ]
+    )
+
+
+def prose(text: str) -> str:
+    """Text as LaTeX, with powers of ten and real minus signs."""
+    return re.sub(r"(?<![\w.){-])-(?=\d)", r"$-$", powers(escape(text)))
+
+
+def powers(tex: str) -> str:
+    """1.2e+08 as a power of ten; a commit such as 6e09693 or a name with 1e10 in it stays as it is."""
+    number = r"(?<![\w.])(\d+(?:\.\d+)?)e([+-]?\d{1,3})\b"
+    return re.sub(number, lambda m: rf"{m[1]}$\times10^{{{int(m[2])}}}$", tex)
+
+
+def as_markdown(answers: Sequence[Answer]) -> str:
+    """The same table in Markdown, with the limits of each test."""
+    lines = ["# Claims", "", summary(answers) + ".", ""]
+    for kind, group in _by_kind(answers):
+        lines += [f"## {KIND_TITLES[kind]}", "", "| # | claim | source | verdict | evidence |"]
+        lines.append("|---|---|---|---|---|")
+        for a in group:
+            limits = f" *{a.claim.limits}*" if a.claim.limits else ""
+            cells = [str(a.claim.id), a.claim.claim, a.claim.source, a.verdict.word, evidence(a)]
+            safe = [c.replace("|", r"\|") for c in cells]
+            safe[-1] += limits.replace("|", r"\|")
+            lines.append(f"| {' | '.join(safe)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _by_kind(answers: Sequence[Answer]) -> Iterable[tuple[str, list[Answer]]]:
+    for kind in KIND_TITLES:
+        group = [a for a in answers if a.claim.kind == kind]
+        if group:
+            yield kind, group
+
+
+def write(answers: Sequence[Answer], folder: Path) -> list[Path]:
+    """claims.json, claims.tex and claims.md in `folder`; the same verdicts give the same bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic.write_json(folder / "claims.json", as_json(answers))
+    atomic.write_text(folder / "claims.tex", as_latex(answers))
+    atomic.write_text(folder / "claims.md", as_markdown(answers))
+    return [folder / f"claims.{ending}" for ending in ("json", "tex", "md")]

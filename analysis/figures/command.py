@@ -1,0 +1,71 @@
+"""python -m analysis curves: a study's figures, or a page of all that each variant logged."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from analysis import commands
+from analysis.figures.venues import VENUES
+from sdtps.errors import SdtpsError, did_you_mean
+
+if TYPE_CHECKING:
+    from ablations.study.model import Study
+    from analysis.runs.collect import Collected
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    commands.add_study_arguments(parser)
+    parser.add_argument("--out", type=Path, default=Path("paper/generated/figures"), metavar="FOLDER")
+    parser.add_argument("--venue", choices=sorted(VENUES), default="iclr")
+    parser.add_argument(
+        "--metric", action="append", default=[], help="draw this metric instead of declared figures"
+    )
+    parser.add_argument("--variants", action="store_true", help="a page for each variant as well")
+
+
+def command(arguments: argparse.Namespace) -> int:
+    from ablations.study.schema import FigureSpec
+    from analysis.figures import file as figurefile
+    from analysis.figures.curves import draw
+    from analysis.figures.variantpage import variant_page
+    from analysis.runs.averaging import KINDS, refuse_to_average
+    from analysis.runs.collect import collect
+
+    studies, _ = commands.load(arguments)
+    collected = collect(studies, arguments.runs_dir)
+    for study in studies:
+        _refuse_unlogged(collected, study, arguments.metric)
+    marks = refuse_to_average(collected, allow=KINDS)
+    console = commands.console()
+    for study in studies:
+        specs = [
+            FigureSpec(name=metric.replace("/", "-"), metric=metric) for metric in arguments.metric
+        ]
+        drawn = [
+            draw(collected, study, spec, marks, arguments.venue) for spec in specs or study.figures
+        ]
+        if arguments.variants:
+            drawn += [variant_page(collected, study, v, arguments.venue) for v in study.variants]
+        for figure in drawn:
+            for path in figurefile.write(figure, arguments.out):
+                console.print(str(path))
+    return 0
+
+
+def _refuse_unlogged(collected: Collected, study: Study, asked: Sequence[str]) -> None:
+    """Raises SdtpsError for a curve of a metric that no run of a study with runs has logged."""
+    from analysis.figures.caption import NAMES
+
+    known = {*collected.metrics_of(study.name, "train"), *collected.metrics_of(study.name, "eval")}
+    if not known:
+        return
+    if not asked:  # what runs log in other settings may be drawn empty: the manifest is no typing error
+        known |= {*NAMES, *study.metrics}
+    declared = [spec.metric for spec in study.figures if spec.kind == "curves"]
+    wrong = [name for name in dict.fromkeys(asked or declared) if name not in known]
+    if wrong:
+        told = "; ".join(f"no run logged '{name}'. {did_you_mean(name, known)}" for name in wrong)
+        raise SdtpsError(f"{study.name}: {told}")

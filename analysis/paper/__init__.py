@@ -1,0 +1,1 @@
+"""What the paper inputs, its PDF, and whether it is current."""

@@ -1,0 +1,264 @@
+"""python -m analysis explain: from a cell, a number of the text or a figure to the runs behind it.
+
+explain gumbel_main                               what the table has
+explain gumbel_main:topk:best/mAP                 a cell: TABLE:ROW:COLUMN
+explain 'quick/topk/mAP'  or  '\\res{quick}{topk}{mAP}'      a number of the text
+explain gumbel_loss:topk                          a figure, or one variant of it
+explain runs/quick/topk/seed0-1234567890          a run
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from analysis import commands
+from analysis.runs import hints
+from analysis.runs.state import run_of, state_of
+from sdtps.errors import SdtpsError, did_you_mean
+from sdtps.run.folder import RunFolder
+
+
+class ExplainError(SdtpsError):
+    """What was asked about does not exist; the text names the nearest thing that does."""
+
+
+@dataclass(frozen=True)
+class Behind:
+    """What a number is, and the runs behind it."""
+
+    what: str
+    text: str
+    runs: tuple[str, ...]
+    seeds: dict[str, float]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description = __doc__
+    parser.add_argument("what", help="TABLE:ROW:COLUMN, STUDY/VARIANT/KEY, FIGURE[:VARIANT], a run")
+    parser.add_argument("--generated", type=Path, default=Path("paper/generated"), metavar="FOLDER")
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="FOLDER")
+    parser.add_argument("--json", action="store_true")
+
+
+def command(arguments: argparse.Namespace) -> int:
+    found = find(arguments.what, arguments.generated)
+    runs = [describe(where, arguments.runs_dir) for where in found.runs]
+    again = hints.again(runs, arguments.runs_dir, _manifests(arguments.generated))
+    if arguments.json:
+        answer = {**vars(found), "runs": runs, "rerun": again}
+        print(json.dumps(answer, indent=1, ensure_ascii=False))
+        return 0
+    _show(found, runs, again)
+    return 0
+
+
+# -- what was asked about -----------------------------------------------------------------------
+
+
+def find(what: str, generated: Path) -> Behind:
+    """Raises ExplainError with the nearest right name."""
+    macro = re.fullmatch(r"\\?res\{([^{}]*)\}\{([^{}]*)\}\{([^{}]*)\}", what.strip())
+    if macro is not None:
+        return _number("/".join(macro.groups()), generated)
+    if (Path(what) / "run.json").exists() or (Path(what) / "config.yaml").exists():
+        return Behind("run", what, (str(Path(what).resolve()),), {})
+    name, _, rest = what.partition(":")
+    if (generated / "tables" / f"{name}.json").exists():
+        return _cell(name, rest, generated)
+    if (generated / "figures" / f"{name}.json").exists():
+        return _figure(name, rest, generated)
+    if what.count("/") >= 2:
+        return _number(what, generated)
+    known = [p.stem for part in ("tables", "figures") for p in (generated / part).glob("*.json")]
+    if not known:
+        raise ExplainError(f"{generated}: nothing was built yet. Build it: python -m analysis paper")
+    raise ExplainError(f"no table, figure or number '{what}'. {did_you_mean(name, known)}")
+
+
+def _cell(name: str, rest: str, generated: Path) -> Behind:
+    table = _read(generated / "tables" / f"{name}.json")
+    rows = {row["key"]: row["cells"] for row in table["rows"] if row["cells"]}
+    if not rest:
+        runs = dict.fromkeys(r for cells in rows.values() for c in cells.values() for r in c["runs"])
+        columns = [column["key"] for column in table["columns"]]
+        text = f"rows: {', '.join(rows)}; columns: {', '.join(columns)}"
+        return Behind(f"table {name}", text, tuple(runs), {})
+    key, _, column = rest.rpartition(":")
+    if key not in rows:  # only a row was named
+        key, column = rest, ""
+    if key not in rows:
+        key = rest.rpartition(":")[0] or rest
+        raise ExplainError(f"table {name} has no row '{key}'. {did_you_mean(key, rows)}")
+    cells = rows[key]
+    if not column:
+        runs = dict.fromkeys(r for cell in cells.values() for r in cell["runs"])
+        text = "; ".join(f"{c}: {cell['text']}" for c, cell in cells.items() if cell["text"])
+        return Behind(f"row {key} of {name}", text, tuple(runs), {})
+    if column not in cells:  # `mAP` is meant as `best/mAP`
+        near = [c for c in cells if c.rpartition("/")[2] == column]
+        if not near:
+            raise ExplainError(f"table {name} has no column '{column}'. {did_you_mean(column, cells)}")
+        column = near[0]
+    cell = cells[column]
+    what = f"{column} of {key} in table {name}"
+    return Behind(what, cell["text"], tuple(cell["runs"]), cell["seeds"])
+
+
+def _figure(name: str, variant: str, generated: Path) -> Behind:
+    figure = _read(generated / "figures" / f"{name}.json")
+    if variant and variant not in figure["runs"]:
+        raise ExplainError(f"figure {name} has no variant. {did_you_mean(variant, figure['runs'])}")
+    chosen = [variant] if variant else list(figure["runs"])
+    runs = tuple(run for v in chosen for run in figure["runs"][v])
+    return Behind(f"figure {name}" + (f", {variant}" if variant else ""), figure["caption"], runs, {})
+
+
+def _number(name: str, generated: Path) -> Behind:
+    from analysis.paper.macros import name_part
+
+    path = generated / "numbers.json"
+    if not path.exists():
+        raise ExplainError(f"{path}: nothing was built yet. Build it: python -m analysis paper")
+    study, _, rest = name.partition("/")
+    slugs = {entry["name"]: entry.get("slugs", {}) for entry in _studies(generated)}.get(study, {})
+    variant, _, key = rest.rpartition("/")
+    audit = generated / "tables" / f"{study}-audit.json"
+    if key.startswith("audit.") and audit.exists():
+        row = next((own for own, slug in slugs.items() if slug == variant), variant)
+        found = _cell(audit.stem, f"{row}:{key.removeprefix('audit.')}", generated)
+        manifest = _manifests(generated).get(study, Path(f"ablations/{study}.yaml"))
+        how = shlex.join(["python", "-m", "sdtps", "audit", str(manifest)])
+        return Behind(f"{found.what}: {how}", found.text, (), {})
+    numbers = _read(path)
+    for own, slug in slugs.items():  # as people call the variant
+        if rest.startswith(f"{own}/") and name not in numbers:
+            name = f"{study}/{slug}/{name_part(rest.removeprefix(f'{own}/'))}"
+    if name not in numbers:
+        raise ExplainError(f"no number '{name}'. {_nearest(name, numbers)}")
+    entry = numbers[name]
+    return Behind(f"number {name}", entry["text"], tuple(entry["runs"]), entry["seeds"])
+
+
+def _nearest(name: str, known: Sequence[str] | dict[str, Any]) -> str:
+    """Names that share its beginning: there are too many to list all."""
+    start = name.rpartition("/")[0]
+    near = [n for n in known if n.startswith(f"{start}/")] or list(known)
+    return did_you_mean(name, near[:40])
+
+
+def _manifests(generated: Path) -> dict[str, Path]:
+    """Where the manifests of the last build's studies are."""
+    return {entry["name"]: Path(entry["path"]) for entry in _studies(generated)}
+
+
+def _studies(generated: Path) -> list[dict[str, Any]]:
+    """What the last build's index says of its studies."""
+    index = generated / "index.json"
+    return _read(index)["studies"] if index.is_file() else []
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+# -- the runs -----------------------------------------------------------------------------------
+
+
+def describe(where: str, runs_dir: Path) -> dict[str, Any]:
+    """Everything that leads back to how a run was made; absent facts are null."""
+    import time
+
+    folder = RunFolder(runs_dir / where)
+    state, status = state_of(folder, time.time())
+    run, unread = run_of(folder)
+    code, environment = run.get("code") or {}, run.get("environment") or {}
+    attempts = run.get("attempts") or []
+    result = (folder.result() if state == "completed" else None) or {}
+    logs = [folder.log_file, *sorted(folder.submitit_folder.glob("**/*.log"))]
+    return {
+        "folder": str(folder.path),
+        "study": run.get("study"),
+        "variant": run.get("variant"),
+        "seed": run.get("seed"),
+        "identity": run.get("identity"),
+        "state": state,
+        "reason": status.get("reason"),
+        "notes": unread,
+        "commit": code.get("commit"),
+        "dirty": code.get("dirty"),
+        "code": code.get("digest"),
+        "diff": _diff(folder, run),
+        "host": environment.get("host") or (attempts[-1].get("host") if attempts else None),
+        "gpu": _word(environment.get("gpu")),
+        "jobs": [a["job_id"] for a in attempts if a.get("job_id")],
+        "attempts": len(attempts),
+        "best": result.get("best"),
+        "final": result.get("final"),
+        "data": run.get("data"),
+        "origin": result.get("origin"),
+        "imported": run.get("imported"),
+        "config": str(folder.config_file),
+        "logs": [str(path) for path in logs if path.is_file()],
+    }
+
+
+def _diff(folder: RunFolder, run: dict[str, Any]) -> str | None:
+    """Where the uncommitted difference of a run's sources is; None for a run of committed code."""
+    if not (run.get("code") or {}).get("dirty"):
+        return None
+    return f"{folder.run_file} (key diff)" if run.get("diff") else "none in sdtps/"
+
+
+def _word(gpu: Any) -> str | None:
+    if isinstance(gpu, list):
+        return ", ".join(filter(None, map(_word, gpu))) or None
+    if isinstance(gpu, dict):
+        return str(gpu.get("name") or gpu)
+    return str(gpu) if gpu else None
+
+
+def _show(found: Behind, runs: Sequence[dict[str, Any]], again: Sequence[str]) -> None:
+    """Paths and commands on lines of their own, so that they can be copied."""
+    console = commands.console()
+
+    def say(text: str, style: str | None = None) -> None:
+        console.print(text, style=style, markup=False)
+
+    say(found.what, "bold")
+    say(f"  {found.text}")
+    for seed, value in found.seeds.items():
+        say(f"  seed {seed}: {value:g}")
+    for run in runs:
+        say(f"\n{run['folder']}", "bold")
+        say(f"  {_story(run)}")
+        for path in run["logs"]:
+            say(f"  {path}")
+        for note in filter(None, (run["notes"], _difference(run))):
+            say(f"  {note}")
+    if again:
+        say("\nRun exactly these again:")
+        for line in again:
+            say(f"  {line}")
+
+
+def _story(run: dict[str, Any]) -> str:
+    """A run's state and where it was made, in one line."""
+    commit = str(run["commit"] or "unknown")[:10] + (" with changes" if run["dirty"] else "")
+    parts = [run["state"] + (f": {run['reason']}" if run["reason"] else "")]
+    if run["state"] != "missing":
+        parts += [f"commit {commit}", f"host {run['host'] or 'unknown'}", f"GPU {run['gpu'] or 'none'}"]
+    if run["jobs"]:
+        parts.append(f"{'job' if len(run['jobs']) == 1 else 'jobs'} {', '.join(map(str, run['jobs']))}")
+    return "; ".join(parts)
+
+
+def _difference(run: dict[str, Any]) -> str | None:
+    return f"uncommitted difference: {run['diff']}" if run["diff"] else None

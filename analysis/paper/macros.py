@@ -1,0 +1,171 @@
+r"""Every number of a study as a macro, so that prose cannot drift: \res{study}{variant}{key}.
+
+Keys of a variant (its slug is the second argument; `name_part` of a metric's name stands for METRIC):
+    METRIC, METRIC.final              mean and spread over finished seeds, best and last epoch
+    METRIC.mean, METRIC.final.mean    the mean alone
+    METRIC.difference (.final)        to the baseline, paired by seed, with its interval's half width
+    loss.first, loss.peak, loss.last  mean training loss of the first, worst and last epoch
+    runs, state                       2/3; completed, or what became of the others
+The study itself is variant `*`: variants, seeds, runs, completed, diverged, failed, time, machines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from analysis.claims.runs import StudyRuns
+from analysis.results import numbers, stats
+from analysis.results.cells import difference_cell, score_cell
+from analysis.results.costs import machines, seconds
+from analysis.results.outcomes import Epoch, Outcome, outcomes
+from analysis.runs.collect import Collected
+from analysis.tables.latex import Tex, escape
+from analysis.tables.latextable import latex_cell
+from analysis.tables.model import Cell
+
+if TYPE_CHECKING:
+    from ablations.study.model import Study
+
+
+_NOT_IN_A_NAME = re.compile(r"[^ -~]|[\\\\{}%#~^$&]")
+
+
+def name_part(text: str) -> str:
+    r"""`text` as one argument of \res: what TeX would read otherwise is given by its code point."""
+    return _NOT_IN_A_NAME.sub(lambda found: f"U+{ord(found[0]):04X}", text)
+
+
+@dataclass(frozen=True)
+class Macro:
+    """One number: its name, what LaTeX prints, the same as plain text, and the runs behind it."""
+
+    study: str
+    variant: str
+    key: str
+    tex: Tex
+    text: str
+    runs: tuple[str, ...] = ()
+    seeds: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.study}/{self.variant}/{self.key}"
+
+
+def macros(collected: Collected, study: Study) -> list[Macro]:
+    """All macros of a study, in the manifest's order."""
+    found = outcomes(collected, study)
+    runs = StudyRuns(collected, study.name)
+    made = list(_study(collected, study))
+    for outcome in found.values():
+        if outcome.imported:
+            continue
+        slug = study.variants[outcome.variant].slug
+        cells = {
+            **_scores(study, outcome, found[study.baseline], list(found.values())),
+            **_losses(runs, outcome),
+            "runs": Cell("text", f"{len(outcome.completed)}/{outcome.planned}"),
+            "state": Cell("text", outcome.explanation() or "completed"),
+        }
+        for name, cell in cells.items():
+            key = name_part(name)
+            made.append(
+                Macro(study.name, slug, key, latex_cell(cell), cell.plain, cell.runs, cell.seeds)
+            )
+    return made
+
+
+def _scores(
+    study: Study, outcome: Outcome, baseline: Outcome, rows: Sequence[Outcome]
+) -> dict[str, Cell]:
+    cells: dict[str, Cell] = {}
+    family = [row for row in rows if row.variant != baseline.variant and not row.imported]
+    epochs: tuple[tuple[Epoch, str], ...] = (("best", ""), ("final", ".final"))
+    for name, metric in study.metrics.items():
+        for epoch, suffix in epochs:
+            cell = score_cell(outcome, name, metric, epoch)
+            cells[f"{name}{suffix}"] = cell
+            cells[f"{name}{suffix}.mean"] = Cell(cell.kind, cell.text, runs=cell.runs, seeds=cell.seeds)
+            if outcome.variant != baseline.variant:
+                difference = difference_cell(outcome, baseline, name, metric, epoch, family)
+                if difference.kind == "number":
+                    cells[f"{name}{suffix}.difference"] = difference
+    return cells
+
+
+def _losses(runs: StudyRuns, outcome: Outcome) -> dict[str, Cell]:
+    """Mean over seeds of what an epoch's mean loss was at first, at worst and at last."""
+    curves = {
+        run.seed: runs.epoch_losses(outcome.variant, run.seed)
+        for run in outcome.runs
+        if run.state in ("completed", "diverged")
+    }
+    curves = {seed: losses for seed, losses in curves.items() if len(losses)}
+    if not curves:
+        return {}
+    where = tuple(run.where for run in outcome.runs if run.seed in curves)
+    cells = {}
+    for key, pick in (
+        ("first", lambda losses: losses[0]),
+        ("peak", np.max),
+        ("last", lambda losses: losses[-1]),
+    ):
+        values = {seed: float(pick(losses)) for seed, losses in curves.items()}
+        finite = {seed: value for seed, value in values.items() if np.isfinite(value)}
+        if not finite:
+            cells[f"loss.{key}"] = Cell("state", "not finite", runs=where)
+            continue
+        note = None if len(finite) == outcome.planned else f"{len(finite)}/{outcome.planned}"
+        mean = stats.summary(list(finite.values())).mean
+        tex, plain = magnitude(mean)
+        cells[f"loss.{key}"] = Cell(
+            "text", plain, tex=tex, note=note, value=mean, runs=where, seeds=tuple(finite.items())
+        )
+    return cells
+
+
+def magnitude(value: float) -> tuple[Tex, str]:
+    """A positive number of unknown size: two decimals below a thousand, a power of ten above."""
+    if value < 1000:
+        text = numbers.fixed(value, 2)
+        return Tex(text), text
+    mantissa, exponent = numbers.scientific(value)
+    return Tex(rf"${mantissa}\times 10^{{{exponent}}}$"), f"{mantissa}e{exponent}"
+
+
+def _study(collected: Collected, study: Study) -> Iterable[Macro]:
+    runs = collected.runs_of(study.name)
+    planned = runs[runs["planned"]]
+    where = tuple(planned["where"])
+    spent = seconds(planned).dropna()
+    values = {
+        "title": study.title,
+        "variants": str(len(study.variants)),
+        "seeds": str(len(study.seeds)),
+        "runs": str(len(planned)),
+        **{
+            state: str(int((planned["state"] == state).sum()))
+            for state in ("completed", "diverged", "failed")
+        },
+        "time": numbers.duration(float(spent.sum())) if len(spent) else "no time",
+        "machines": machines(planned),
+    }
+    for key, value in values.items():
+        yield Macro(study.name, "*", key, escape(value), value, where)
+
+
+def numbers_file(made: Sequence[Macro], origin: Sequence[str]) -> str:
+    r"""numbers.tex: one \resdef a line."""
+    lines = [f"% {line}" for line in origin]
+    lines += [definition(m.study, m.variant, m.key, m.tex) for m in made]
+    return "\n".join(lines) + "\n"
+
+
+def definition(study: str, slug: str, key: str, tex: str) -> str:
+    r"""The line that gives \res{study}{slug}{key} its text."""
+    return rf"\resdef{{{study}}}{{{slug}}}{{{key}}}{{{tex}}}%"

@@ -1,0 +1,118 @@
+"""One tidy table from run folders: planned against got, nothing dropped, nothing averaged yet.
+
+`runs` has one row for each planned run (and each imported one), whatever became of it; `rows` has one
+row for each value that was logged. Fractions stay in [0, 1]. Reading never fails because of what a run
+did: a diverged, failed, torn or missing run is a row with its state.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from analysis.runs import metrics as metricrows
+from analysis.runs.metrics import MetricRows
+from analysis.runs.record import record_of, run_frame
+from analysis.runs.rowframe import row_frame
+from analysis.runs.source import Source, sources
+
+if TYPE_CHECKING:
+    from ablations.study.model import Study
+
+
+@dataclass
+class Collected:
+    """Everything that analysis knows about some studies.
+
+    Attributes:
+        runs: one row for each planned or imported run; `RUN_COLUMNS` (`where` is the folder below
+            runs_dir, which is what generated files name), then `best/METRIC` and
+            `final/METRIC` for completed runs (NaN elsewhere: a run that diverged has no result).
+        rows: one row for each logged value; `ROW_COLUMNS`. Each (kind, step) of a run once, from the
+            newest attempt that reached it. A non-finite value is NaN or infinite, never left out.
+        events: rows of kind `event` as dictionaries with study, variant and seed.
+        unplanned: run folders of these studies that no manifest plans any more.
+        spans: for each (study, variant) where its runs lie in `rows`, first to one past the last.
+    """
+
+    studies: list[Study]
+    runs_dir: Path
+    runs: pd.DataFrame
+    rows: pd.DataFrame
+    events: list[dict[str, Any]] = field(default_factory=list)
+    unplanned: list[Path] = field(default_factory=list)
+    spans: dict[tuple[str, str], list[tuple[int, int]]] = field(default_factory=dict)
+
+    def study(self, name: str) -> Study:
+        return next(s for s in self.studies if s.name == name)
+
+    def runs_of(self, study: str, variant: str | None = None) -> pd.DataFrame:
+        """The rows of `runs` of a study, or of one variant, in planned order."""
+        mask = self.runs["study"] == study
+        if variant is not None:
+            mask &= self.runs["variant"] == variant
+        return self.runs[mask]
+
+    def rows_of(self, study: str, variant: str, kind: str, metric: str) -> pd.DataFrame:
+        """Logged values of one metric of a variant, by seed and step."""
+        spans = [self.rows.iloc[a:b] for a, b in self.spans.get((study, variant), [])]
+        part = pd.concat(spans) if spans else self.rows.iloc[:0]
+        part = part[(part["kind"] == kind) & (part["metric"] == metric)]
+        return part.sort_values(["seed", "step"], kind="stable")
+
+    def metrics_of(self, study: str, kind: str) -> list[str]:
+        """Names of the metrics that a study logged under `kind`, in order of first appearance."""
+        part = self.rows[(self.rows["study"] == study) & (self.rows["kind"] == kind)]
+        return [str(name) for name in part["metric"].unique()]
+
+
+def collect(
+    studies: Sequence[Study], runs_dir: Path | str, *, now: float | None = None, curves: bool = True
+) -> Collected:
+    """Read the runs of `studies` below `runs_dir`.
+
+    Args:
+        now: seconds since 1970 against which heartbeats are judged; default: the clock.
+        curves: False leaves `rows` empty (a table needs no curves).
+    """
+    runs_dir = Path(runs_dir)
+    now = time.time() if now is None else now
+    found: list[Source] = []
+    unplanned: list[Path] = []
+    for study in studies:
+        runs, strays = sources(study, runs_dir)
+        found += runs
+        unplanned += strays
+    records: list[dict[str, Any]] = []
+    logged: list[tuple[Source, MetricRows]] = []
+    files = [source.folder.metrics_file for source in found] if curves else []
+    read = metricrows.read_all(files) or [MetricRows((), (), 0)] * len(found)
+    for source, rows in zip(found, read, strict=True):
+        records.append(record_of(source, rows, now, runs_dir))
+        if rows.blocks or rows.events:
+            logged.append((source, rows))
+    frame, spans = row_frame(logged)
+    return Collected(
+        studies=list(studies),
+        runs_dir=runs_dir,
+        runs=run_frame(records),
+        rows=frame,
+        spans=spans,
+        events=[
+            {"study": s.study, "variant": s.variant, "seed": s.seed, **event}
+            for s, rows in logged
+            for event in rows.events
+        ],
+        unplanned=unplanned,
+    )
+
+
+def runs_as_json(collected: Collected) -> list[dict[str, Any]]:
+    """`runs` as plain records for JSON: no NaN, absent values are null."""
+    return json.loads(collected.runs.to_json(orient="records"))

@@ -1,0 +1,76 @@
+"""Commands that analysis tells people to run, with the folders that they themselves have named."""
+
+from __future__ import annotations
+
+import glob
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from analysis.runs.untrusted import mapping
+from sdtps import regular
+from sdtps.run.folder import RunFolder
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+RUNS, MAIN = Path("runs"), Path("paper/main.tex")  # what commands use unless told otherwise
+
+
+def command(*words: str | Path, runs_dir: Path) -> str:
+    """A command line that can be copied, with `--runs-dir` where runs are not in the usual place."""
+    place = [] if Path(runs_dir) == RUNS else ["--runs-dir", str(runs_dir)]
+    return shlex.join([*map(str, words), *place])
+
+
+def submit(manifest: Path, runs_dir: Path, *words: str) -> str:
+    """The command that runs what is missing of a study."""
+    return command("python", "submit.py", manifest, *words, runs_dir=runs_dir)
+
+
+def build(runs_dir: Path, main: Path = MAIN) -> str:
+    """The command that builds the paper."""
+    other = [] if main == MAIN else ["--main", str(main)]
+    return command("python", "-m", "analysis", "paper", *other, runs_dir=runs_dir)
+
+
+def again(
+    runs: Sequence[Mapping[str, Any]], runs_dir: Path, manifests: Mapping[str, Path] | None = None
+) -> list[str]:
+    """Commands that run exactly these again, from the sources that they were started from.
+
+    They run into a folder beside `runs_dir`: a submission skips what is there.
+
+    Args:
+        runs: rows with study, variant, seed, commit, imported and folder.
+        manifests: where a study's manifest is; default: ablations/STUDY.yaml.
+    """
+    fresh = Path(runs_dir).with_name(f"{Path(runs_dir).resolve().name}-again")
+    lines: list[str] = []
+    seeds: dict[tuple[str | None, str, str | None], dict[str, list[str]]] = {}
+    for run in runs:
+        if run["study"] and not run["imported"]:
+            key = (run["commit"], run["study"], data_root(RunFolder(run["folder"])))
+            seeds.setdefault(key, {}).setdefault(run["variant"], []).append(str(run["seed"]))
+    there = None
+    for (commit, study, root), variants in sorted(seeds.items(), key=lambda item: item[0][0] or ""):
+        if commit and commit != there:
+            lines.append(f"git checkout {commit}")
+            there = commit
+        manifest = (manifests or {}).get(study, Path(f"ablations/{study}.yaml"))
+        for chosen in dict.fromkeys(tuple(of) for of in variants.values()):
+            names = [glob.escape(name) for name, of in variants.items() if tuple(of) == chosen]
+            words = ["--variant", *names, "--seed", *chosen, *(["--data-root", root] if root else [])]
+            lines.append(submit(manifest, fresh, *words))
+    return lines
+
+
+def data_root(folder: RunFolder) -> str | None:
+    """The folder that a run's data were read from; None where it generated them, or does not say."""
+    try:
+        config = yaml.load(regular.content(folder.config_file) or b"", Loader=_LOADER)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        return None
+    data = mapping(mapping(config).get("data"))
+    return data["root"] if isinstance(data.get("root"), str) and data.get("generate") is None else None

@@ -1,0 +1,185 @@
+"""One run folder as one row of the table of runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.results.numbers import counted
+from analysis.runs import metrics as metricrows
+from analysis.runs.metrics import MetricRows
+from analysis.runs.source import Source
+from analysis.runs.state import odd_files, run_of, state_of
+from analysis.runs.untrusted import amount, count, mapping, seconds
+
+RUN_COLUMNS = (
+    "study",
+    "variant",
+    "seed",
+    "identity",
+    "folder",
+    "where",
+    "state",
+    "planned",
+    "imported",
+    "code",
+    "codes",
+    "data",
+    "weights",
+    "commit",
+    "dirty",
+    "attempt",
+    "attempts",
+    "epoch",
+    "step",
+    "reason",
+    "best_epoch",
+    "final_epoch",
+    "selected_on",
+    "train_seconds",
+    "wall_seconds",
+    "peak_memory_mib",
+    "images_per_s",
+    "parameters",
+    "gpu",
+    "host",
+    "generated_data",
+    "torn_lines",
+    "notes",
+)
+_NOT_A_SCORE = frozenset({*metricrows.NOT_A_METRIC, "time"})
+
+
+def record_of(source: Source, rows: MetricRows, now: float, runs_dir: Path) -> dict[str, Any]:
+    """`RUN_COLUMNS` of one run, and `best/METRIC` and `final/METRIC` where it is completed."""
+    folder = source.folder
+    state, status = state_of(folder, now)
+    run, unread = run_of(folder)
+    code, environment, data = (mapping(run.get(k)) for k in ("code", "environment", "data"))
+    notes: list[str] = [] if unread is None else [unread]
+    result = (folder.result() if state == "completed" else None) or {}
+    best, final = result.get("best") or {}, result.get("final") or {}
+    origin = mapping(result.get("origin"))
+    codes = [c for c in _listed(origin.get("code")) or [code.get("digest")] if isinstance(c, str) and c]
+    attempts = [a for a in run.get("attempts") or () if isinstance(a, dict)]
+    if rows.torn:
+        notes.append(f"{counted(rows.torn, 'unreadable line')} in metrics.jsonl")
+    odd = odd_files(folder)
+    notes += [f"{name} is no file" for name in odd]
+    if rows.unread is not None:
+        notes.append(f"metrics.jsonl cannot be read: {rows.unread}")
+    elif state == "completed" and not rows.torn and not rows.blocks and "metrics.jsonl" not in odd:
+        notes.append("metrics.jsonl is missing or empty: no curves")
+    if rows.blocks and state != "missing" and not run and unread is None and "run.json" not in odd:
+        notes.append("run.json is missing or cannot be read")
+    record = {
+        "study": source.study,
+        "variant": source.variant,
+        "seed": source.seed,
+        "identity": source.identity,
+        "folder": str(folder.path),
+        "where": str(folder.path).removeprefix(str(runs_dir)).lstrip("/"),
+        "state": state,
+        "planned": source.planned,
+        "imported": bool(run.get("imported")),
+        "code": codes[-1] if codes else None,
+        "codes": codes,
+        "data": _word(origin["data"] if "data" in origin else data.get("fingerprint")),
+        "weights": _weights(origin["weights"] if "weights" in origin else run.get("weights")),
+        "commit": code.get("commit"),
+        "dirty": bool(code.get("dirty")),
+        "attempt": count(result.get("attempt", status.get("attempt"))),
+        "attempts": len(attempts) or None,
+        "epoch": count(status.get("epoch")),
+        "step": count(status.get("step")),
+        "reason": status.get("reason"),
+        "best_epoch": count(best.get("epoch")),
+        "final_epoch": count(final.get("epoch")),
+        "selected_on": result.get("selected_on"),
+        "train_seconds": amount(result.get("train_seconds")),
+        "wall_seconds": _wall_seconds(attempts, status),
+        "peak_memory_mib": _peak_memory(result, attempts),
+        "images_per_s": amount(result.get("images_per_s")),
+        "parameters": count(run.get("parameters")),
+        "gpu": _gpu(environment),
+        "host": environment.get("host") or (attempts[-1].get("host") if attempts else None),
+        "generated_data": bool(data.get("generated")),
+        "torn_lines": rows.torn,
+        "notes": "; ".join(notes),
+    }
+    for prefix, row in (("best", best), ("final", final)):
+        for name, value in row.items():
+            if name in _NOT_A_SCORE or not isinstance(value, (int, float)):
+                continue
+            if (score := amount(value)) is None:
+                notes.append(f"result.json: {prefix} {name} is no finite number")
+            else:
+                record[f"{prefix}/{name}"] = score
+    record["notes"] = "; ".join(notes)
+    if state == "completed" and not any("/" in key for key in record):
+        record["notes"] = "; ".join([*notes, "result.json holds no metric"])
+    return record
+
+
+def run_frame(records: list[dict[str, Any]]) -> pd.DataFrame:
+    """The records as rows: `RUN_COLUMNS`, then the scores of any of them."""
+    scores: dict[str, None] = {}
+    for record in records:
+        scores.update(dict.fromkeys(key for key in record if "/" in key))
+    columns = [*RUN_COLUMNS, *scores]
+    frame = pd.DataFrame({c: [r.get(c) for r in records] for c in columns}, columns=columns)
+    texts = ("study", "variant", "identity", "folder", "where", "state", "notes")
+    for name in (*texts, "code", "commit", "data", "reason", "selected_on", "gpu", "host"):
+        frame[name] = frame[name].astype(object).where(frame[name].notna(), None)
+    counts = ("attempt", "attempts", "epoch", "step", "best_epoch", "final_epoch", "parameters")
+    for name in counts:
+        frame[name] = frame[name].astype("Int64")
+    for name in ("train_seconds", "wall_seconds", "peak_memory_mib", "images_per_s", *scores):
+        frame[name] = frame[name].astype("float64")
+    return frame
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _word(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _weights(found: Any) -> dict[str, str]:
+    """sha256 of each part's file of weights, from `origin` of result.json or from run.json."""
+    parts = mapping(found)
+    if "sha256" in parts:  # run.json of a run with one file
+        parts = {"backbone": parts}
+    digests = {part: _word(mapping(file).get("sha256") or file) for part, file in parts.items()}
+    return {part: digest for part, digest in digests.items() if digest}
+
+
+def _peak_memory(result: dict[str, Any], attempts: list[dict[str, Any]]) -> float | None:
+    """MiB: the most of any attempt, also where there is no result."""
+    found = [amount(row.get("peak_memory_mib")) for row in (result, *attempts)]
+    return max((most for most in found if most is not None), default=None)
+
+
+def _gpu(environment: dict[str, Any]) -> str | None:
+    gpu = environment.get("gpu")
+    if isinstance(gpu, list):
+        gpu = gpu[0] if gpu else None
+    if isinstance(gpu, dict):
+        gpu = gpu.get("name")
+    return str(gpu) if gpu else None
+
+
+def _wall_seconds(attempts: list[dict[str, Any]], status: dict[str, Any]) -> float | None:
+    """Time that all attempts held a machine; one without an end counts to the last heartbeat."""
+    total = 0.0
+    for attempt in attempts:
+        start, end = seconds(attempt.get("started")), seconds(attempt.get("ended"))
+        if end is None and attempt is attempts[-1]:
+            end = amount(status.get("heartbeat"))
+        if start is not None and end is not None:
+            total += max(0.0, float(end) - start)
+    return total if attempts else None

@@ -1,0 +1,1 @@
+"""Tables of a study in every form. Nothing is computed here."""

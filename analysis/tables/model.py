@@ -1,0 +1,216 @@
+"""A table before it has a form: cells with text, rank and the runs behind them.
+
+`tables.study` makes it, `tables.render` turns it into LaTeX, CSV, Markdown, HTML or a terminal's
+table, `as_json` is what lies beside each and what `explain` reads. Nothing is rounded after this point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any, Literal
+
+CellKind = Literal["text", "number", "state", "check", "empty"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell.
+
+    Attributes:
+        text: plain text: a name, a rounded number (ASCII minus), a state's glyph.
+        tex: LaTeX to print instead of `text`.
+        spread: rounded spread, printed after a plus-minus sign; None for one seed.
+        note: small text behind it, such as 2/3.
+        rank: 1 best, 2 second best, 0 neither.
+        value: what `text` was rounded from, in the metric's own scale.
+        runs: folders below runs/ that the number was computed from, or that explain the state.
+        seeds: seed to value, for numbers over seeds.
+    """
+
+    kind: CellKind
+    text: str = ""
+    tex: str | None = None
+    spread: str | None = None
+    note: str | None = None
+    rank: int = 0
+    value: float | None = None
+    metric: str | None = None
+    runs: tuple[str, ...] = ()
+    seeds: tuple[tuple[int, float], ...] = ()
+    eligible: bool = False
+    signed: bool = False  # a difference
+
+    @property
+    def plain(self) -> str:
+        """The cell as one line of plain text."""
+        if self.kind == "check":
+            return self.text or ""
+        spread = f" ± {self.spread}" if self.spread is not None else ""
+        note = f" ({self.note})" if self.note else ""
+        return f"{self.text}{spread}{note}"
+
+
+EMPTY = Cell("empty")
+
+
+def text(value: str, *, tex: str | None = None) -> Cell:
+    return Cell("text", value, tex=tex)
+
+
+def check(value: bool | str | None) -> Cell:
+    """A component's cell: check mark, nothing, or the word that the manifest gives."""
+    if isinstance(value, str):
+        return text(value)
+    return Cell("check", "✓") if value else EMPTY
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column; `direction` up or down puts an arrow behind the label.
+
+    `width` (a fraction of the line) makes it a column of wrapped text.
+    """
+
+    key: str
+    label: str
+    tex: str | None = None
+    unit: str = ""
+    direction: Literal["up", "down"] | None = None
+    group: str = ""
+    align: Literal["l", "c", "r"] = "c"
+    width: float | None = None
+
+    @property
+    def head(self) -> str:
+        unit = f" ({self.unit})" if self.unit else ""
+        arrow = {"up": " ↑", "down": " ↓"}.get(self.direction or "", "")
+        return f"{self.label}{unit}{arrow}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of cells, or (no cells) a heading over the rows below it."""
+
+    key: str
+    cells: tuple[Cell, ...]
+    heading: str = ""
+    rule_before: bool = False
+    shaded: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of one study.
+
+    Attributes:
+        name: file name without ending, `STUDY-TABLE`.
+        caption: sentences; all but the first come from what was computed.
+        notes: sentences in small print below.
+        shading: what a shaded row is; printed by the forms that shade.
+        origin: what the table was made from, for its files' headers; no date, no path of a machine.
+    """
+
+    name: str
+    study: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    caption: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    origin: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
+    shading: str = ""
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            assert not row.cells or len(row.cells) == len(self.columns), (self.name, row.key)
+
+    @property
+    def shown_notes(self) -> tuple[str, ...]:
+        """The notes of a form that shades rows."""
+        shaded = any(row.shaded for row in self.rows)
+        return (self.shading, *self.notes) if shaded and self.shading else self.notes
+
+    def cell(self, row: str, column: str) -> Cell:
+        """Raises KeyError with what there is."""
+        rows = [r for r in self.rows if r.cells and r.key == row]
+        keys = [c.key for c in self.columns]
+        if not rows or column not in keys:
+            known = sorted({r.key for r in self.rows if r.cells})
+            raise KeyError(f"{self.name} has rows {known} and columns {keys}")
+        return rows[0].cells[keys.index(column)]
+
+
+def ranked(rows: Sequence[Row], columns: Sequence[Column]) -> tuple[Row, ...]:
+    """Mark the best and the second best of each column that has a direction.
+
+    Decided on what is printed, so equal texts are equally good (all best ones are marked, and the
+    second best is the next different text), among eligible cells only. A column in which all eligible
+    cells are equal, or in which there is one, has no best.
+    """
+    marks: dict[tuple[int, int], int] = {}
+    for index, column in enumerate(columns):
+        if column.direction is None:
+            continue
+        cells = {
+            number: Decimal(row.cells[index].text)
+            for number, row in enumerate(rows)
+            if row.cells and row.cells[index].kind == "number" and row.cells[index].eligible
+        }
+        order = sorted(set(cells.values()), reverse=column.direction == "up")
+        if len(order) < 2:
+            continue
+        for number, value in cells.items():
+            if value in order[:2]:
+                marks[number, index] = order.index(value) + 1
+    return tuple(
+        replace(
+            row,
+            cells=tuple(
+                replace(cell, rank=marks.get((number, index), 0))
+                for index, cell in enumerate(row.cells)
+            ),
+        )
+        for number, row in enumerate(rows)
+    )
+
+
+def as_json(table: Table) -> dict[str, Any]:
+    """The table with the runs behind each cell, as plain data."""
+    return {
+        "table": table.name,
+        "study": table.study,
+        "title": table.title,
+        "caption": list(table.caption),
+        "notes": list(table.shown_notes),
+        "marks": list(table.marks),
+        "origin": list(table.origin),
+        "columns": [
+            {"key": c.key, "head": c.head, "group": c.group, "direction": c.direction}
+            for c in table.columns
+        ],
+        "rows": [
+            {
+                "key": row.key,
+                "heading": row.heading,
+                "shaded": row.shaded,
+                "cells": {
+                    column.key: {
+                        "kind": cell.kind,
+                        "text": cell.plain,
+                        "value": cell.value,
+                        "rank": cell.rank,
+                        "metric": cell.metric,
+                        "seeds": {str(seed): value for seed, value in cell.seeds},
+                        "runs": list(cell.runs),
+                    }
+                    for column, cell in zip(table.columns, row.cells, strict=True)
+                }
+                if row.cells
+                else {},
+            }
+            for row in table.rows
+        ],
+    }

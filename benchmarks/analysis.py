@@ -1,0 +1,191 @@
+"""python -m analysis bench: measured speeds of this package on this machine, as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from analysis.figures.binning import binned, grid
+from analysis.figures.curvedata import CurveSet, SeedCurve, VariantCurve
+from analysis.figures.curveline import draw_curve
+from analysis.figures.palette import COLOURS, Style
+from analysis.figures.style import saved, styled
+from analysis.results.outcomes import Outcome, Run
+from analysis.runs import metrics as metricrows
+from analysis.runs.collect import collect
+from sdtps.commandline import at_least
+from sdtps.run.folder import RunFolder
+
+REPEATS = 3  # of what takes seconds
+READ_RUNS = 100  # run folders that both readers read
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--runs", type=at_least(1), default=10_000, help="run folders to collect")
+    parser.add_argument("--rows", type=at_least(1), default=500, help="rows in each metrics.jsonl")
+
+
+def command(arguments: argparse.Namespace) -> int:
+    for result in bench(arguments.runs, arguments.rows):
+        print(json.dumps(result), flush=True)
+    return 0
+
+
+def bench(runs: int, rows: int, steps: int = 50_000) -> Iterator[dict[str, Any]]:
+    """Collecting a grid beside reading row by row; drawing curves beside drawing every step."""
+    yield _collect(runs, rows)
+    yield _draw(steps)
+
+
+class _Planned:
+    """What collect asks of a planned run, without a configuration."""
+
+    def __init__(self, number: int) -> None:
+        self.study, self.variant, self.seed = "bench", f"v{number // 10}", number % 10
+        self.identity = "0123456789"
+
+    def folder(self, runs_dir: Path) -> Path:
+        return Path(runs_dir) / self.study / self.variant / f"seed{self.seed}-{self.identity}"
+
+
+def _collect(runs: int, rows: int) -> dict[str, Any]:
+    planned = [_Planned(number) for number in range(runs)]
+    study: Any = SimpleNamespace(name="bench", path=Path("bench"), runs=lambda: planned)
+    lines = "".join(
+        json.dumps(
+            {
+                **{"attempt": 1, "kind": "train", "epoch": step // 10 + 1, "step": step + 1},
+                **{"loss": 1.2345678 / (step + 1), "loss/id": 0.512 / (step + 1)},
+                **{"lr": 1e-3, "grad_norm": 1.0 + step * 0.123},
+            }
+        )
+        + "\n"
+        for step in range(rows)
+    )
+    result = json.dumps({"attempt": 1, "best": {"epoch": 3, "mAP": 0.5}, "final": {"mAP": 0.4}})
+    with tempfile.TemporaryDirectory() as temporary:
+        for run in planned:
+            folder = run.folder(Path(temporary))
+            folder.mkdir(parents=True)
+            (folder / "metrics.jsonl").write_text(lines)
+            (folder / "run.json").write_text('{"study": "bench", "code": {"digest": "x"}}')
+            (folder / "result.json").write_text(result)
+        seconds = []
+        for _ in range(REPEATS):
+            start = time.perf_counter()
+            values = len(collect([study], temporary).rows)
+            seconds.append(time.perf_counter() - start)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        # Only now: it loads torch, whose memory is none of collect's.
+        from benchmarks.machine import compare, machine, pick_device
+
+        cpu = pick_device("cpu")
+        folders = [RunFolder(run.folder(Path(temporary))) for run in planned[:READ_RUNS]]
+        timed = compare(
+            lambda: [metricrows.read(folder.metrics_file) for folder in folders],
+            lambda: [pd.DataFrame(folder.resolved_metrics()) for folder in folders],
+            cpu,
+            repeats=REPEATS,
+            warmup=1,
+        )
+    return {
+        "bench": "collect",
+        **machine(cpu),
+        "versions": {"pandas": pd.__version__, "numpy": np.__version__},
+        "read_runs": len(folders),
+        **timed,
+        "collect_runs": runs,
+        "collect_rows_each": rows,
+        "collect_values": values,
+        "collect_seconds": round(statistics.median(seconds), 2),
+        "collect_peak_gib": round(peak / 2**20, 2),
+    }
+
+
+def _draw(steps: int) -> dict[str, Any]:
+    from analysis.figures.venues import VENUES
+    from benchmarks.machine import compare, machine, pick_device
+
+    variants, seeds = 8, 5
+    rng = np.random.default_rng(0)
+    step = np.arange(1, steps + 1)
+    values = [
+        2 * np.exp(-step / 9000) + 0.1 * rng.random((seeds, steps)) + 0.2 * number
+        for number in range(variants)
+    ]
+    files: dict[str, dict[str, bytes]] = {}
+
+    def ours() -> None:
+        files["ours"] = saved(_figure(_curves(step, values)))
+
+    def reference() -> None:
+        files["reference"] = saved(_every_step(step, values))
+
+    with styled(VENUES["iclr"]):
+        timed = compare(ours, reference, pick_device("cpu"), repeats=REPEATS, warmup=0)
+    return {
+        "bench": "curves",
+        **machine(pick_device("cpu")),
+        "versions": {"matplotlib": matplotlib.__version__, "numpy": np.__version__},
+        "curves": f"{variants} variants x {seeds} seeds x {steps} steps",
+        **timed,
+        "pdf_kb": {name: round(len(made["pdf"]) / 1000, 1) for name, made in files.items()},
+    }
+
+
+def _curves(step: np.ndarray, values: list[np.ndarray]) -> CurveSet:
+    on = grid(step, 400)
+    made = []
+    for number, mine in enumerate(values):
+        lines = [SeedCurve(s, "completed", binned(step, v, on), None) for s, v in enumerate(mine)]
+        table = np.stack([line.line.mean for line in lines])
+        runs = tuple(Run(s, "completed", "", None, None, "", {}) for s in range(len(mine)))
+        outcome = Outcome("bench", f"v{number}", f"v{number}", None, runs)
+        low, high = table.min(axis=0), table.max(axis=0)
+        whole = np.ones(on.bins, bool)
+        x = lines[0].line.x
+        made.append(
+            VariantCurve(f"v{number}", outcome, tuple(lines), x, table.mean(axis=0), low, high, whole)
+        )
+    return CurveSet("loss", "train", 1.0, None, on, tuple(made))
+
+
+def _picture() -> Figure:
+    picture = Figure(figsize=(5.5, 3.0), layout="constrained")
+    FigureCanvasAgg(picture)
+    return picture
+
+
+def _figure(curves: CurveSet) -> Figure:
+    picture = _picture()
+    axes = picture.subplots()
+    for number, curve in enumerate(curves.curves):
+        draw_curve(axes, curve, Style(COLOURS[number % len(COLOURS)]), curves, log=False)
+    return picture
+
+
+def _every_step(step: np.ndarray, values: list[np.ndarray]) -> Figure:
+    """The plain way: a mean, its band and each seed, with a point for every step."""
+    picture = _picture()
+    axes = picture.subplots()
+    for number, mine in enumerate(values):
+        colour = COLOURS[number % len(COLOURS)]
+        axes.fill_between(step, mine.min(axis=0), mine.max(axis=0), color=colour, alpha=0.2)
+        for line in mine:
+            axes.plot(step, line, color=colour, alpha=0.3, linewidth=0.5)
+        axes.plot(step, mine.mean(axis=0), color=colour)
+    return picture

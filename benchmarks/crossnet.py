@@ -1,0 +1,216 @@
+"""Seconds and peak memory of the batched cross-net beside the loop it equals, on the same inputs.
+
+The two are timed in turns, so that other work on the machine hits both, and the fastest repeat counts.
+Peak memory is what each adds on top of its inputs and parameters, measured in a process of its own.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from benchmarks.crossnet_loop import similarity_loop
+from benchmarks.machine import compare, machine
+from sdtps.config import SdtpsConfig
+from sdtps.config.retrieval import MatchingConfig
+from sdtps.crossnet import CrossNet
+
+WIDTH = 512
+SPARSE_WORDS = 32
+DENSE_WORDS = 96
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """What an image encoder hands on, and the released ratios for it."""
+
+    patches: int
+    class_token: bool
+    keep_ratio: float
+    aggregation_ratio: float
+
+
+VIT = Encoder(196, True, 0.5, 0.4)  # ViT-B/16 at 224
+SWIN = Encoder(49, False, 0.8, 0.6)  # Swin-B at 224
+
+Form = Literal["laps", "released", "paper"]
+Way = Literal["batched", "loop"]
+Work = Literal["train", "evaluate"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One measurement."""
+
+    name: Work
+    form: Form
+    images: int
+    captions: int
+    encoder: Encoder
+    device: str
+    chunk: int | None = None
+
+    def network(self) -> CrossNet:
+        """In the arrangement of the form, seeded."""
+        torch.manual_seed(0)
+        paper = self.form == "paper"
+        dense: Literal["own", "none"] = "none" if self.form == "laps" else "own"
+        net = CrossNet(
+            SdtpsConfig(
+                score="eq3" if paper else "attention_sum",
+                normalise="minmax" if paper else "none",
+                no_grad="selection" if self.form == "released" else "attention",
+                aggregation="dual" if paper else "single",
+                keep_ratio=self.encoder.keep_ratio,
+                aggregation_ratio=self.encoder.aggregation_ratio,
+            ),
+            MatchingConfig(
+                form=self.form,
+                alignment="mean_topk" if paper else "mean",
+                dense_text=dense,
+                eval_dense_text=dense,
+                chunk=self.chunk,
+            ),
+            width=WIDTH,
+            patches=self.encoder.patches,
+            class_token=self.encoder.class_token,
+        )
+        return net.to(self.device).train(self.name == "train")
+
+    def inputs(self) -> list[Tensor]:
+        """Random tokens and words; captions have a quarter to all of the words, the first has all."""
+        generator = torch.Generator().manual_seed(1)
+        shapes = [(self.images, self.encoder.patches + self.encoder.class_token, WIDTH)]
+        widths = [SPARSE_WORDS] if self.form == "laps" else [SPARSE_WORDS, DENSE_WORDS]
+        shapes += [(self.captions, words, WIDTH) for words in widths]
+        tensors = [torch.randn(shape, generator=generator).to(self.device) for shape in shapes]
+        if self.name == "train":
+            tensors = [tensor.requires_grad_() for tensor in tensors]
+        inputs = tensors[:1]
+        for tensor, words in zip(tensors[1:], widths, strict=True):
+            lengths = torch.randint(words // 4, words + 1, (self.captions,), generator=generator)
+            lengths[0] = words
+            inputs += [tensor, lengths.to(self.device)]
+        return inputs
+
+
+def compute(case: Case, way: Way) -> Callable[[], list[Tensor]]:
+    """A function that does the work once and returns the similarity and, in training, the gradients."""
+    net, inputs = case.network(), case.inputs()
+    leaves = [x for x in [*inputs, *net.parameters()] if x.requires_grad]
+
+    def once() -> list[Tensor]:
+        with torch.set_grad_enabled(case.name == "train"):
+            batched = way == "batched"
+            similarity = net(*inputs).similarity if batched else similarity_loop(net, *inputs)
+            results = [similarity]
+            if case.name == "train":
+                grads = torch.autograd.grad(similarity.square().sum(), leaves, allow_unused=True)
+                results += [
+                    torch.zeros_like(x) if g is None else g for x, g in zip(leaves, grads, strict=True)
+                ]
+        if case.device == "cuda":
+            torch.cuda.synchronize()
+        return results
+
+    return once
+
+
+def peak_mib(case: Case, way: Way) -> float:
+    """Memory in MiB that the work adds at its peak; on a CPU this must be a fresh process."""
+    once = compute(case, way)
+    if case.device == "cuda":
+        once()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        once()
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+    torch.set_num_threads(1)
+    resident = _peak_resident_mib()
+    once()
+    return _peak_resident_mib() - resident
+
+
+def peak_by_itself(case: Case, way: Way) -> float:
+    """`peak_mib`; on a CPU in a process that did nothing before, on a GPU its allocator knows."""
+    if case.device == "cuda":
+        return peak_mib(case, way)
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(peak_mib, case, way).result()
+
+
+def _peak_resident_mib() -> float:
+    """High-water mark of this process on Linux (getrusage's would survive exec: our own)."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError("/proc/self/status has no VmHWM")
+
+
+def relative_difference(ours: list[Tensor], loop: list[Tensor]) -> float | None:
+    """Largest difference, as a share of the largest value of any tensor; None without tensors."""
+    if not ours:
+        return None
+    largest = max(b.detach().abs().max() for b in loop)
+    difference = max((a - b).detach().abs().max() for a, b in zip(ours, loop, strict=True))
+    return float(difference / largest)
+
+
+def measure(case: Case, repeats: int) -> dict[str, Any]:
+    """The two ways timed in turns, their results compared, and their peak memory."""
+    ways: tuple[Way, Way] = ("batched", "loop")
+    work = {way: compute(case, way) for way in ways}
+    ours, loop = work["batched"](), work["loop"]()  # also warms up
+    difference = relative_difference(ours[:1], loop[:1])
+    gradient_difference = relative_difference(ours[1:], loop[1:])
+    del ours, loop
+    device = torch.device(case.device)
+    timed = compare(work["batched"], work["loop"], device, repeats=repeats, warmup=0)
+    del work
+    memory = {way: round(peak_by_itself(case, way), 1) for way in ways}
+    return {
+        **asdict(case),
+        **timed,
+        "peak_mib": {"ours": memory["batched"], "reference": memory["loop"]},
+        "relative_difference": {"similarity": difference, "gradients": gradient_difference},
+    }
+
+
+def run(
+    device: str,
+    *,
+    form: Form = "released",
+    pairs: tuple[int, int] | None = None,
+    block: tuple[int, int] | None = None,
+    repeats: int = 5,
+    chunk: int | None = None,
+) -> dict[str, Any]:
+    """Training at 196 and at 49 patches and an evaluation block at both, as one JSON-ready dictionary.
+
+    Args:
+        pairs: images and captions in training; 8 x 8 on a CPU, 64 x 64 on a GPU by default.
+        block: images and captions in evaluation; 32 x 16 and 500 x 500 by default.
+    """
+    on_gpu = device == "cuda"
+    pairs = pairs or ((64, 64) if on_gpu else (8, 8))
+    block = block or ((500, 500) if on_gpu else (32, 16))
+    sizes: dict[Work, tuple[int, int]] = {"train": pairs, "evaluate": block}
+    cases = [
+        Case(name, form, *size, encoder, device, chunk)
+        for name, size in sizes.items()
+        for encoder in (VIT, SWIN)
+    ]
+    return {
+        "bench": "crossnet",
+        **machine(torch.device(device)),
+        "width": WIDTH,
+        "words": [SPARSE_WORDS, DENSE_WORDS],
+        "cases": [measure(case, repeats) for case in cases],
+    }

@@ -1,0 +1,142 @@
+"""What logging costs: the seconds of a logged row beside those of the steps between two rows."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.machine import machine
+from benchmarks.step import SyntheticTask
+from sdtps.config import ReidConfig, parse_config
+from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder
+from sdtps.training.loop import Loop
+from sdtps.training.memory import keep_freed_memory
+
+ROWS_A_STEP = 3  # written for each step that is timed
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and how often its runs log."""
+
+    name: str
+    backbone: str
+    size: tuple[int, int]
+    patch: int
+    batch: int
+    amp: str
+    log_every: tuple[int, ...]
+
+
+QUICK = Case("quick study", "tiny_vit", (64, 32), 8, 32, "off", (3, 10))
+PERSONS = Case("RGBNT201's images", "tiny_vit", (256, 128), 16, 64, "off", (10,))
+CLIP = Case("RGBNT201's recipe", "clip_vit_b16", (256, 128), 16, 64, "bf16", (10,))
+
+
+def run(
+    device: torch.device, *, cases: Sequence[Case] | None = None, repeats: int = 15
+) -> dict[str, Any]:
+    """Seconds of a step, of a logged row and of a status, and their share of a run.
+
+    A row is gradient norms of all groups, reading everything from the device, and appending to
+    metrics.jsonl; a line of train.log comes with every tenth. status.json is written once every
+    `HEARTBEAT_SECONDS`.
+    """
+    keep_freed_memory()
+    cases = cases or ((CLIP,) if device.type == "cuda" else (QUICK, PERSONS))
+    return {
+        "bench": "logging",
+        **machine(device),
+        "cases": [measure(device, case, repeats) for case in cases],
+    }
+
+
+def measure(device: torch.device, case: Case, repeats: int) -> dict[str, Any]:
+    """One case; rows and steps are timed in turns."""
+    parsed = parse_config(
+        {
+            "task": "reid",
+            "data": {
+                "height": case.size[0],
+                "width": case.size[1],
+                "batch_size": case.batch,
+                "instances": case.batch // 8,
+            },
+            "backbone": {"name": case.backbone, "weights": "random", "patch": case.patch},
+            "sdtps": {"aggregation": "single"},
+            "train": {"amp": case.amp},
+        }
+    )
+    assert isinstance(parsed, ReidConfig)
+    task = SyntheticTask(parsed, device)
+    with tempfile.TemporaryDirectory() as name:
+        loop = Loop(task, RunFolder(Path(name)), parsed, seed=0)
+        training = loop.training_step
+        rates = loop.schedule.apply(training.optimizer, 1, 1)
+
+        def step() -> Any:
+            done = training.forward_backward(task.batch, epoch=1)
+            training.update(measure=False)
+            loop.counters.step += 1
+            return done
+
+        def row() -> None:
+            loss, parts = last
+            norms = {"grad_norm": training.norm(task.model.parameters()), **training.group_norms()}
+            written = loop.read_row(loss, parts, norms, rates, 1, None)
+            written["images_per_s"] = 1.0
+            loop.record(written)
+
+        def noted() -> None:
+            loop.reporter.stepped(1, loop.counters.step)
+
+        def status() -> None:
+            loop.reporter.folder.write_status("running", attempt=1, epoch=1, step=1, progress=0.5)
+
+        seconds: dict[str, list[float]] = {"step": [], "row": [], "noted": [], "status": []}
+        for turn in range(3 + repeats):
+            begun = _now(device)
+            last = step()
+            took = {"step": [_now(device) - begun]}
+            took["row"] = [_timed(row, device) for _ in range(ROWS_A_STEP)]
+            took["noted"], took["status"] = [_timed(noted, device)], [_timed(status, device)]
+            if turn >= 3:
+                for key, values in took.items():
+                    seconds[key] += values
+    median = {key: statistics.median(values) for key, values in seconds.items()}
+    return {
+        "case": case.name,
+        "backbone": case.backbone,
+        "size": list(case.size),
+        "batch": case.batch,
+        "amp": case.amp,
+        "seconds": median,
+        "fastest": {key: min(values) for key, values in seconds.items()},
+        "repeats": repeats,
+        "share": {f"log_every {every}": _share(median, every) for every in case.log_every},
+    }
+
+
+def _share(seconds: dict[str, float], every: int) -> float:
+    """Of a run's time; the status is written by another thread, and counted all the same."""
+    logged = seconds["row"] / every + seconds["noted"]
+    return round(logged / (seconds["step"] + logged) + seconds["status"] / HEARTBEAT_SECONDS, 5)
+
+
+def _timed(do: Callable[[], None], device: torch.device) -> float:
+    begun = _now(device)
+    do()
+    return _now(device) - begun
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

@@ -1,0 +1,144 @@
+"""The gradient audit: for each variant of a study, which parts learn, which do not, and which explode.
+
+Every variant is built at the size of a toy (`models.tiny`) with the baseline's weights wherever the two
+have the same tensor, and looked at on the same batch with the same random draws: at initialisation and
+after some training steps in its own precision. What is looked at is computed in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sdtps import atomic
+from sdtps.audit.examination import Examination, built, examine
+from sdtps.audit.findings import Finding, findings
+from sdtps.audit.gradients import Gradient, cosine
+from sdtps.config import Config
+from sdtps.errors import ConfigError, did_you_mean
+
+STEPS = 10
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Audit:
+    """All variants of a study and what is to be said about them, worst first."""
+
+    study: str
+    baseline: str
+    steps: int
+    examinations: dict[str, Examination]
+    findings: list[Finding]
+    labels: Mapping[str, str]
+
+    def warnings(self) -> list[Finding]:
+        """Findings that are no mere notes, worst first."""
+        return [finding for finding in self.findings if finding.severity != "note"]
+
+    def as_json(self) -> dict[str, Any]:
+        """The whole audit as flat records, as `audit.json` holds it."""
+        base = self.examinations[self.baseline]
+        variants, gradients = [], []
+        for name, examined in self.examinations.items():
+            scaler = examined.scaler
+            variants.append(
+                {
+                    "variant": name,
+                    "label": self.labels.get(name, name),
+                    "loss": _finite(examined.initial.loss),
+                    "loss_after": _finite(examined.after.loss),
+                    "without_gradient": examined.initial.without_gradient,
+                    "patch_cosine": cosine(
+                        examined.initial.patch_gradient, base.initial.patch_gradient
+                    ),
+                    "scaler_skipped": None if scaler is None else scaler.skipped,
+                    "scaler_scale": None if scaler is None else scaler.scale,
+                }
+            )
+            for when, look, reference in (
+                ("initial", examined.initial, base.initial),
+                ("after", examined.after, base.after),
+            ):
+                gradients += [
+                    {
+                        "variant": name,
+                        "when": when,
+                        "part": part,
+                        "state": gradient.state,
+                        "norm": gradient.norm,
+                        "ratio": ratio(gradient, reference.parts.get(part)),
+                    }
+                    for part, gradient in look.parts.items()
+                    if gradient.state != "absent"
+                ]
+        return {
+            "study": self.study,
+            "baseline": self.baseline,
+            "steps": self.steps,
+            "findings": [asdict(finding) for finding in self.findings],
+            "variants": variants,
+            "gradients": gradients,
+        }
+
+
+def audit(
+    configs: Mapping[str, Config],
+    baseline: str,
+    *,
+    study: str = "",
+    labels: Mapping[str, str] | None = None,
+    only: list[str] | None = None,
+    steps: int = STEPS,
+    seed: int = SEED,
+) -> Audit:
+    """Examine variants by name.
+
+    Args:
+        configs: variant name to configuration, the baseline's among them.
+        labels: variant name to its name for readers.
+        only: these variants and the baseline; None = all.
+        steps: training steps between the two looks.
+
+    Raises:
+        ConfigError: a name in `only` that is no variant.
+    """
+    for name in only or []:
+        if name not in configs:
+            raise ConfigError(f"unknown variant '{name}'. {did_you_mean(name, configs)}")
+    names = [baseline] + [n for n in configs if n != baseline and (only is None or n in only)]
+    with _undisturbed():
+        weights = built(configs[baseline], seed, None).model.state_dict()
+        weights = {name: value.clone() for name, value in weights.items()}
+        found = {name: examine(configs[name], weights, steps, seed) for name in names}
+    ordered = {name: found[name] for name in configs if name in found}
+    said = findings(ordered, baseline, steps)
+    return Audit(study, baseline, steps, ordered, said, labels or {})
+
+
+def ratio(gradient: Gradient, reference: Gradient | None) -> float | None:
+    """Norm over the reference's norm; None where either has none."""
+    if reference is None or not gradient.norm or not reference.norm:
+        return None
+    return gradient.norm / reference.norm
+
+
+def write(audited: Audit, path: Path) -> None:
+    """`audit.json`, whole or not at all."""
+    atomic.write_json(path, audited.as_json())
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """The caller's random state stays as it was."""
+    with torch.random.fork_rng(devices=[]):
+        yield
+
+
+def _finite(value: float) -> float | None:
+    return value if abs(value) < float("inf") else None

@@ -1,1 +1,0 @@
-"""Measurements of what was made fast, each beside the plain form it must equal."""

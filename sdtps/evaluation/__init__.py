@@ -1,0 +1,1 @@
+"""Rankings and recalls from features and similarities."""

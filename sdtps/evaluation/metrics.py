@@ -1,0 +1,102 @@
+"""Ranking metrics of re-identification: CMC and mean average precision.
+
+Protocol of DeMo: a query's own view is taken out of its gallery, queries without any match left are
+skipped, AP = mean precision at the hits. The own view is the same identity in the same camera
+(RGBNT201, RGBNT100) or in the same scene (MSVR310, camera ignored). Ranking is a stable sort: equal
+distances keep gallery order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sdtps.errors import DataError
+from sdtps.models.losses import euclidean_distances
+
+MAX_RANK = 50
+QUERY_CHUNK = 512  # rows sorted at once; bounds memory, cannot change a result
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Result of one evaluation, fractions in [0, 1]."""
+
+    cmc: Tensor  # [max_rank] share of queries with a hit within the first k + 1
+    mean_average_precision: float
+    queries: int  # with at least one match left
+    skipped: int
+
+    def metrics(self) -> dict[str, float]:
+        """mAP, rank1, rank5 and rank10 as a metric row names them."""
+        last = len(self.cmc)
+        ranks = {f"rank{k}": self.cmc[min(k, last) - 1].item() for k in (1, 5, 10)}
+        return {"mAP": self.mean_average_precision, **ranks}
+
+
+def rank(
+    distances: Tensor,
+    query_pids: Tensor,
+    gallery_pids: Tensor,
+    query_views: Tensor,
+    gallery_views: Tensor,
+    max_rank: int = MAX_RANK,
+) -> Ranking:
+    """Rank the gallery for each query.
+
+    Args:
+        distances: [Q, G].
+        query_pids, query_views: [Q]; gallery_pids, gallery_views: [G]. Views are camera ids
+            (camera rule) or scene ids (MSVR310's scene rule).
+        max_rank: length of the CMC curve, cut to G.
+
+    Raises:
+        DataError: no query has a match left in the gallery.
+        FloatingPointError: a distance is not finite (the model diverged).
+    """
+    device = distances.device
+    query_pids, query_views = query_pids.to(device), query_views.to(device)
+    gallery_pids, gallery_views = gallery_pids.to(device), gallery_views.to(device)
+    if not torch.isfinite(distances).all():
+        raise FloatingPointError("ranking: a distance is not finite, the features have diverged")
+    first_hits, precisions = [], []
+    for start in range(0, len(distances), QUERY_CHUNK):
+        rows = slice(start, start + QUERY_CHUNK)
+        order = torch.sort(distances[rows], dim=1, stable=True).indices
+        same_pid = gallery_pids[order] == query_pids[rows, None]
+        kept = ~(same_pid & (gallery_views[order] == query_views[rows, None]))
+        hits = same_pid & kept
+        position = kept.cumsum(1)  # 1-based rank among what is kept
+        found = hits.cumsum(1)
+        valid = hits.any(1)
+        precision = (found.double() / position.clamp_min(1) * hits).sum(1) / hits.sum(1).clamp_min(1)
+        first = torch.where(hits, position, position.shape[1] + 1).amin(1)
+        precisions.append(precision[valid])
+        first_hits.append(first[valid])
+    average_precision, first_hit = torch.cat(precisions), torch.cat(first_hits)
+    if len(first_hit) == 0:
+        raise DataError(
+            f"no query can be evaluated: none of {len(distances)} queries has its identity in the "
+            "gallery outside its own camera or scene. Check the split and the identity labels."
+        )
+    ranks = torch.arange(1, min(max_rank, distances.shape[1]) + 1, device=device)
+    cmc = (first_hit[:, None] <= ranks).double().mean(0)
+    return Ranking(
+        cmc.cpu(), average_precision.mean().item(), len(first_hit), len(distances) - len(first_hit)
+    )
+
+
+def rank_features(
+    query: Tensor,
+    gallery: Tensor,
+    query_pids: Tensor,
+    gallery_pids: Tensor,
+    query_views: Tensor,
+    gallery_views: Tensor,
+) -> Ranking:
+    """`rank` on Euclidean distances of L2-normalised features [Q, D] and [G, D]; raises as it does."""
+    distances = euclidean_distances(F.normalize(query.float()), F.normalize(gallery.float()))
+    return rank(distances, query_pids, gallery_pids, query_views, gallery_views)

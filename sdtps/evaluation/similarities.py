@@ -1,0 +1,115 @@
+"""Similarities of images and captions of a split, in blocks.
+
+Visual tokens stay on the device; captions are encoded a block at a time. What is kept of a block is its
+numbers, float32 on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sdtps import distributed
+from sdtps.config import RetrievalConfig
+from sdtps.config.retrieval import DenseText
+from sdtps.data.retrieval_batches import Source, dense_owner
+from sdtps.models.retrieval import RetrievalModel
+
+
+class Scorer:
+    """Scores any images of a split with any of its captions.
+
+    The dense text of a query caption is chosen by the query's target image: `own` takes the target's
+    (the leak of the published evaluation), `shuffled` another image's, `none` none.
+    """
+
+    @torch.no_grad()
+    def __init__(
+        self, model: RetrievalModel, source: Source, config: RetrievalConfig, device: torch.device
+    ) -> None:
+        model.eval()
+        self.model = model
+        self.source = source
+        self.config = config
+        self.device = device
+        self.tokens = torch.cat(
+            [
+                model.tokens(source.images(block.tolist()).to(device))
+                for block in self._blocks(np.arange(len(source.split.images)))
+            ]
+        )
+
+    @torch.no_grad()
+    def score(
+        self,
+        images: np.ndarray,
+        captions: np.ndarray,
+        modes: Sequence[DenseText],
+        targets: np.ndarray | None = None,
+    ) -> dict[DenseText, Tensor]:
+        """Similarity (images, captions) for each mode; equal matrices where no dense text is taken.
+
+        Args:
+            images, captions: indices into the split, in any number and order.
+            targets: the image that each caption is asked for; default the one it belongs to.
+        """
+        source, config = self.source, self.config
+        if targets is None:
+            targets = captions // source.split.per_image
+        effective = {mode: mode if takes_dense(config) else "none" for mode in modes}
+        results = {mode: torch.empty(len(images), len(captions)) for mode in set(effective.values())}
+        for part in self._blocks(np.arange(len(captions))):
+            texts = source.texts(source.captions, captions[part].tolist(), config.data.max_words)
+            texts = texts.to(self.device)
+            words = self.model.words(texts)
+            for mode, result in results.items():
+                dense = self._dense(mode, targets[part])
+                for block in self._blocks(np.arange(len(images))):
+                    tokens = self.tokens[torch.from_numpy(images[block])]
+                    matches = self.model.crossnet(tokens, words, texts.lengths, *dense)
+                    result[block[0] : block[-1] + 1, part[0] : part[-1] + 1] = matches.similarity
+        return {mode: results[effective[mode]] for mode in modes}
+
+    def _dense(self, mode: DenseText, targets: np.ndarray) -> tuple[Tensor, ...]:
+        """Words and lengths of the dense text of each query; nothing for `none`."""
+        source = self.source
+        if mode == "none" or source.dense is None:
+            return ()
+        owner = dense_owner(len(source.split.images), mode)[targets]
+        unique, place = np.unique(owner, return_inverse=True)  # captions of an image share theirs
+        texts = source.texts(source.dense, unique.tolist(), self.config.data.max_dense_words)
+        texts = texts.to(self.device)
+        rows = torch.from_numpy(place).to(self.device)
+        return self.model.words(texts)[rows], texts.lengths[rows]
+
+    def _blocks(self, indices: np.ndarray) -> list[np.ndarray]:
+        size = self.config.data.test_batch_size
+        return [indices[start : start + size] for start in range(0, len(indices), size)]
+
+
+def similarities(
+    model: RetrievalModel,
+    source: Source,
+    config: RetrievalConfig,
+    modes: Sequence[DenseText],
+    device: torch.device,
+) -> dict[DenseText, Tensor]:
+    """The matrix (I, I x per_image) of a whole split for each mode, in every process.
+
+    Each process scores its share of the captions against all images.
+    """
+    scorer = Scorer(model, source, config, device)
+    images = np.arange(len(source.split.images))
+    shares = np.array_split(np.arange(len(source.split.captions)), distributed.world_size())
+    own = scorer.score(images, shares[distributed.rank()], modes)
+    return {
+        mode: torch.cat(distributed.gather_parts(part, device), dim=1) for mode, part in own.items()
+    }
+
+
+def takes_dense(config: RetrievalConfig) -> bool:
+    """Whether the model looks at dense text at all."""
+    return config.matching.form != "laps" and config.sdtps.enabled

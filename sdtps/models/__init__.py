@@ -1,0 +1,1 @@
+"""Encoders, the two tasks' models, their losses, and published weights."""

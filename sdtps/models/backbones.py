@@ -1,0 +1,195 @@
+"""Image encoders: one encoder for the three modalities, called once on all of them.
+
+tiny_vit        a small pre-norm ViT for CPUs
+clip_vit_b16    CLIP's vision tower (transformers' modules) with the projection on every token
+
+Both return the class token [n, C] and the patches [n, N, C] of n images. What DeMo's CLIP does and
+transformers' CLIPVisionModelWithProjection does not: `ln_post` and the projection act on all tokens,
+the position embedding is interpolated from 14 x 14 to the image's grid, and a camera embedding is added
+to the class token before the first layer (SIE; modeling/clip/model.py:446-484).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sdtps.config.reid import BackboneConfig
+from sdtps.models.weights import load_clip_weights, load_weights
+
+
+class TinyVit(nn.Module):
+    """Pre-norm ViT: patch embedding, class token, learned positions, `depth` blocks, projection.
+
+    Args:
+        config: patch, width, depth, heads, embed and the camera settings.
+        height, width: of the images, in pixels.
+        cameras: rows of the camera table; 0 = no camera embedding.
+    """
+
+    def __init__(self, config: BackboneConfig, height: int, width: int, cameras: int) -> None:
+        super().__init__()
+        self.patch = config.patch
+        self.patches = (height // config.patch) * (width // config.patch)
+        self.embed = config.embed
+        # A linear map of flattened patches: a convolution of stride `patch` without its CPU overhead.
+        self.patch_embedding = nn.Linear(3 * config.patch**2, config.width)
+        self.class_token = nn.Parameter(torch.zeros(config.width))
+        self.positions = nn.Parameter(torch.zeros(1 + self.patches, config.width))
+        self.camera = _camera_table(config, cameras, config.width)
+        self.coefficient = config.camera_coefficient
+        self.blocks = nn.ModuleList(Block(config.width, config.heads) for _ in range(config.depth))
+        self.norm = nn.LayerNorm(config.width)
+        self.projection = nn.Linear(config.width, config.embed, bias=False)
+        nn.init.trunc_normal_(self.positions, std=0.02)
+        nn.init.trunc_normal_(self.class_token, std=0.02)
+
+    def forward(self, images: Tensor, camids: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Images [n, 3, H, W] and camera numbers [n] -> class tokens [n, C], patches [n, N, C]."""
+        x = self.patch_embedding(_unfold(images, self.patch))
+        first = self.class_token.expand(len(x), 1, -1)
+        x = torch.cat([first, x], dim=1) + self.positions
+        x = _add_camera(x, self.camera, camids, self.coefficient)
+        for block in self.blocks:
+            x = block(x)
+        x = self.projection(self.norm(x))
+        return x[:, 0], x[:, 1:]
+
+    def compile(self, **options: Any) -> None:
+        """Compile one block for all."""
+        for block in self.blocks:
+            block.compile(**options)
+
+
+class Block(nn.Module):
+    """x + attention(LN(x)), then x + MLP(LN(x)); scaled-dot-product attention in one kernel."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm_attention = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.norm_mlp = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, tokens, width = x.shape
+        qkv = self.qkv(self.norm_attention(x)).view(n, tokens, 3, self.heads, width // self.heads)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(query, key, value)
+        x = x + self.out(mixed.transpose(1, 2).reshape(n, tokens, width))
+        return x + self.mlp(self.norm_mlp(x))
+
+
+class ClipVit(nn.Module):
+    """CLIP's vision tower with all tokens projected.
+
+    Args:
+        tower: a transformers CLIPVisionModelWithProjection.
+        config: camera settings.
+        height, width: of the images, in pixels.
+        cameras: rows of the camera table.
+    """
+
+    def __init__(
+        self, tower: Any, config: BackboneConfig, height: int, width: int, cameras: int
+    ) -> None:
+        super().__init__()
+        vision = tower.config
+        self.grid = (height // vision.patch_size, width // vision.patch_size)
+        self.patches = self.grid[0] * self.grid[1]
+        self.embed = vision.projection_dim
+        self.tower = tower
+        self.coefficient = config.camera_coefficient
+        self.camera = _camera_table(config, cameras, vision.hidden_size)
+        self.fit_positions()
+
+    def fit_positions(self) -> None:
+        """Interpolate the position embedding, as loaded, to this image size's grid, once."""
+        embeddings = self.tower.vision_model.embeddings
+        table = interpolate_positions(embeddings.position_embedding.weight.data, self.grid)
+        embeddings.position_embedding = nn.Embedding.from_pretrained(table, freeze=False)
+        # transformers keeps the row numbers of the original grid in a buffer; we add the table itself.
+        embeddings.position_ids = torch.arange(len(table)).unsqueeze(0)
+
+    def forward(self, images: Tensor, camids: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Images [n, 3, H, W] and camera numbers [n] -> class tokens [n, C], patches [n, N, C]."""
+        vision = self.tower.vision_model
+        embeddings = vision.embeddings
+        kernel = embeddings.patch_embedding.weight.flatten(1)
+        x = F.linear(_unfold(images, embeddings.patch_size), kernel)
+        first = embeddings.class_embedding.to(x.dtype).expand(len(x), 1, -1)
+        x = torch.cat([first, x], dim=1) + embeddings.position_embedding.weight.to(x.dtype)
+        x = _add_camera(x, self.camera, camids, self.coefficient)
+        x = vision.pre_layrnorm(x)
+        for layer in vision.encoder.layers:
+            x = layer(x, None)  # no attention mask
+        x = self.tower.visual_projection(vision.post_layernorm(x))
+        return x[:, 0], x[:, 1:]
+
+    def compile(self, **options: Any) -> None:
+        """Compile one layer for all: every layer has the same code and the same shapes."""
+        for layer in self.tower.vision_model.encoder.layers:
+            layer.compile(**options)
+
+
+def interpolate_positions(table: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Position table [1 + g^2, C] -> [1 + h w, C], bilinear, the class token's row kept (DeMo)."""
+    side = round((len(table) - 1) ** 0.5)
+    if (side, side) == grid:
+        return table.clone()
+    square = table[1:].T.reshape(1, -1, side, side)
+    fitted = F.interpolate(square.float(), size=grid, mode="bilinear", align_corners=False)
+    return torch.cat([table[:1], fitted.flatten(2)[0].T.to(table.dtype)])
+
+
+def build_backbone(config: BackboneConfig, height: int, width: int, cameras: int) -> TinyVit | ClipVit:
+    """The encoder of a configuration with its weights loaded.
+
+    Raises:
+        WeightsError: the file is missing or does not fit (tensors named). Random weights must be asked
+            for: `backbone.weights: random`.
+    """
+    cameras = cameras if config.camera_embedding else 0
+    if config.name == "tiny_vit":
+        tiny = TinyVit(config, height, width, cameras)
+        if config.weights != "random":
+            load_weights(tiny, config.weights)
+        return tiny
+    from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
+
+    # The published ViT-B/16: 12 layers of 768, 12 heads, patches of 16 at 224 pixels, 512 outputs.
+    vision = CLIPVisionConfig(patch_size=16, image_size=224, projection_dim=512)
+    vision._attn_implementation = "sdpa"
+    tower = CLIPVisionModelWithProjection(vision)
+    if config.weights != "random":
+        load_clip_weights(tower, config.weights)
+    return ClipVit(tower, config, height, width, cameras)
+
+
+def _unfold(images: Tensor, patch: int) -> Tensor:
+    """[n, 3, H, W] -> [n, N, 3 patch^2], patches in reading order."""
+    n, channels, height, width = images.shape
+    rows, columns = height // patch, width // patch
+    cut = images.view(n, channels, rows, patch, columns, patch)
+    return cut.permute(0, 2, 4, 1, 3, 5).reshape(n, rows * columns, channels * patch**2)
+
+
+def _camera_table(config: BackboneConfig, cameras: int, width: int) -> nn.Parameter | None:
+    if not cameras:
+        return None
+    table = nn.Parameter(torch.zeros(cameras, width))
+    nn.init.trunc_normal_(table, std=config.camera_std)
+    return table
+
+
+def _add_camera(x: Tensor, table: Tensor | None, camids: Tensor | None, coefficient: float) -> Tensor:
+    """Camera embedding on the class token only, as DeMo adds it."""
+    if table is None or camids is None:
+        return x
+    embedded = coefficient * table[camids].to(x.dtype)
+    return torch.cat([x[:, :1] + embedded.unsqueeze(1), x[:, 1:]], dim=1)

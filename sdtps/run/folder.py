@@ -1,0 +1,282 @@
+"""A run on disk: the only place that knows file names inside runs/STUDY/VARIANT/seedK-HASH/.
+
+Everything is readable without Python. One writer per file; readers tolerate a torn last line, and take
+what is no regular file (a directory, a FIFO, a link round in a circle) as nothing.
+
+    config.yaml     resolved configuration, written at submission     run.json     provenance
+    metrics.jsonl   one object a line, append-only                    status.json  state and heartbeat
+    checkpoint.pt   model, optimiser, counters, random states         result.json  written once, last
+    train.log       what the trainer said                             submitit/    the scheduler's logs
+    claim.json      who submitted it, written before the scheduler is asked
+
+Only the existence of result.json means completed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from sdtps import atomic, regular
+from sdtps.config import Config, load_config, resolved
+from sdtps.errors import RunError
+
+# States that the run itself records in status.json. Others (queued, lost, node, cancelled by the
+# scheduler ...) are told by ablations/store/states.py from the scheduler and the heartbeat's age.
+RunState = Literal["running", "requeued", "completed", "diverged", "failed", "cancelled"]
+HEARTBEAT_SECONDS = 15.0
+_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml's is ten times as fast
+
+
+def now() -> str:
+    """The time in UTC, ISO 8601 to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def folder_name(seed: int, identity: str) -> str:
+    """seedK-HASH: the seed to read, the identity to be sure."""
+    return f"seed{seed}-{identity}"
+
+
+def finite(row: Mapping[str, Any]) -> dict[str, Any]:
+    """`row` as strict JSON can hold it: non-finite numbers become null, named under `nonfinite`."""
+    clean: dict[str, Any] = {}
+    bad: dict[str, str] = {}
+    for key, value in row.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            clean[key] = None
+            bad[key] = "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+        else:
+            clean[key] = value
+    if bad:
+        clean["nonfinite"] = bad
+    return clean
+
+
+class RunFolder:
+    """One run's files. Creating the object touches nothing on disk."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = path if isinstance(path, Path) else Path(path)
+
+    # Made when asked for: ten thousand runs are looked at in a second or two.
+    @property
+    def config_file(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def run_file(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def status_file(self) -> Path:
+        return self.path / "status.json"
+
+    @property
+    def checkpoint_file(self) -> Path:
+        return self.path / "checkpoint.pt"
+
+    @property
+    def result_file(self) -> Path:
+        return self.path / "result.json"
+
+    @property
+    def log_file(self) -> Path:
+        return self.path / "train.log"
+
+    @property
+    def claim_file(self) -> Path:
+        return self.path / "claim.json"
+
+    @property
+    def submitit_folder(self) -> Path:
+        return self.path / "submitit"
+
+    # -- written at submission ------------------------------------------------------------------
+
+    def create(self, config: Config, run: Mapping[str, Any]) -> None:
+        """Make the folder with its configuration and provenance.
+
+        A folder that exists gets the configuration as it is now: where data lie, workers and so on are
+        not part of the identity in its name. `run` holds at least study, variant, seed, identity; see
+        `sdtps.run.provenance` for the rest.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        text = yaml.dump(resolved(config), Dumper=_DUMPER, sort_keys=False, allow_unicode=True)
+        if regular.content(self.config_file) != text.encode():
+            atomic.write_text(self.config_file, text)
+        if "seed" not in self.run():  # new, or torn: without its seed nothing can run it
+            atomic.write_json(self.run_file, dict(run))
+
+    # -- written by the run ---------------------------------------------------------------------
+
+    def update_run(self, **fields: Any) -> None:
+        """Merge `fields` into run.json."""
+        atomic.write_json(self.run_file, {**self.run(), **fields})
+
+    def append_metrics(self, row: Mapping[str, Any]) -> None:
+        """Add one line to metrics.jsonl.
+
+        Every row has `attempt` (1, 2, ...), `kind` (train, eval, event), `epoch` (from 1; 0 = before
+        training), `step` (optimiser steps done, from 1). Values are flat: `loss`, `loss/sdtps_id`,
+        `lr`, `lr/backbone`, `grad_norm`, `grad_norm/score_mlp`, `amp_scale`, `images_per_s`,
+        `memory_mib`, `mAP`, `rank1` (fractions in [0, 1]). A torn last line of a killed attempt is
+        closed first.
+        """
+        line = json.dumps(finite(row), allow_nan=False, ensure_ascii=False) + "\n"
+        with self.metrics_file.open("ab+") as stream:
+            if stream.tell() > 0:
+                stream.seek(-1, os.SEEK_END)
+                if stream.read(1) != b"\n":
+                    line = "\n" + line
+            stream.write(line.encode())
+            stream.flush()
+
+    def write_status(self, state: RunState, *, attempt: int, **fields: Any) -> None:
+        """Replace status.json; `fields` may hold epoch, step, reason, progress (0 to 1), eta_s."""
+        row = {"state": state, "attempt": attempt, "time": now(), "heartbeat": time.time(), **fields}
+        atomic.write_json(self.status_file, finite(row))
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """Write result.json, once and last.
+
+        `result`: attempt, best (the evaluation row selected), final (the last evaluation row),
+        selected_on (split), train_seconds, peak_memory_mib, steps, images_per_s.
+
+        Raises:
+            RunError: the run has a result already. One that cannot be read is none, and is replaced.
+        """
+        if self.result() is not None:
+            raise RunError(f"{self.result_file}: exists already; a run completes once")
+        atomic.write_json(self.result_file, dict(result))
+
+    # -- read -----------------------------------------------------------------------------------
+
+    def config(self) -> Config:
+        """The resolved configuration. Raises ConfigError."""
+        return load_config(self.config_file)
+
+    def run(self) -> dict[str, Any]:
+        """run.json, or an empty dictionary where it is missing or torn."""
+        row = _typed(_read_json(self.run_file) or {}, _IN_RUN)
+        if "attempts" in row:
+            row["attempts"] = [a for a in row["attempts"] or () if isinstance(a, dict)]
+        return row
+
+    def status(self) -> dict[str, Any] | None:
+        """status.json, or None where it is missing or torn."""
+        row = _read_json(self.status_file)
+        return None if row is None else _typed(row, _IN_STATUS)
+
+    def result(self) -> dict[str, Any] | None:
+        """result.json, or None: not completed, or not what a run writes (see `damaged`)."""
+        row = _read_json(self.result_file)
+        if not row or not all(isinstance(row.get(key) or {}, dict) for key in ("best", "final")):
+            return None
+        return _typed(row, _IN_RESULT)
+
+    def damaged(self) -> bool:
+        """There is something called result.json that is no result: torn, emptied or edited."""
+        return os.path.lexists(self.result_file) and self.result() is None
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All rows of metrics.jsonl in file order; unreadable lines are left out (see `torn_lines`)."""
+        return [row for _, row in self._lines() if row is not None]
+
+    def torn_lines(self) -> list[int]:
+        """Line numbers of metrics.jsonl that are not JSON objects."""
+        return [number for number, row in self._lines() if row is None]
+
+    def resolved_metrics(self) -> list[dict[str, Any]]:
+        """Rows in order of step, each (kind, step) once, as if nothing had interrupted the run.
+
+        Where a later attempt resumed, what earlier attempts logged from there on is left out: the later
+        attempt is the run's history, also while it has not yet come as far.
+        """
+        return resolve_attempts(self.metrics())
+
+    def _lines(self) -> list[tuple[int, dict[str, Any] | None]]:
+        text = (regular.content(self.metrics_file) or b"").decode(errors="replace")
+        rows: list[tuple[int, dict[str, Any] | None]] = []
+        for number, line in enumerate(text.split("\n"), start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                row = None
+            rows.append((number, row if isinstance(row, dict) else None))
+        return rows
+
+
+def resolve_attempts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """`RunFolder.resolved_metrics` of rows in file order.
+
+    Events do not say where an attempt began: one may be noted at the checkpoint's own step.
+    """
+    first: dict[int, tuple[int, bool]] = {}  # each attempt's earliest place
+    for row in rows:
+        if row.get("kind") != "event":
+            attempt = row.get("attempt", 1)
+            first[attempt] = min(_place(row), first.get(attempt, _place(row)))
+    kept: dict[tuple[str, int], dict[str, Any]] = {}
+    for row in rows:
+        attempt = row.get("attempt", 1)
+        if all(_place(row) < begun for later, begun in first.items() if later > attempt):
+            kept[row.get("kind", ""), row.get("step", 0)] = row
+    return sorted(kept.values(), key=_place)
+
+
+def _place(row: dict[str, Any]) -> tuple[int, bool]:
+    """An evaluation follows the step it evaluates, and may be all that a later attempt had to redo."""
+    return row.get("step", 0), row.get("kind", "") != "train"
+
+
+# What readers count on. A file that somebody edited may hold anything: a value of another type is left
+# out, as if it had not been written.
+_NUMBER = (int, float)
+_IN_STATUS: dict[str, Any] = {
+    **dict.fromkeys(("epoch", "step", "attempt"), int),
+    **dict.fromkeys(("progress", "eta_s", "heartbeat", "stepped"), _NUMBER),
+    "state": str,
+}
+_IN_RESULT: dict[str, Any] = {"attempt": int, "select_metric": str, "train_seconds": _NUMBER}
+_IN_RUN: dict[str, Any] = {
+    "attempts": list,
+    **dict.fromkeys(("code", "environment", "slurm", "data"), dict),
+}
+
+
+def _typed(row: dict[str, Any], types: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: value
+        for key, value in row.items()
+        if key not in types
+        or value is None
+        or (isinstance(value, types[key]) and not isinstance(value, bool))
+    }
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        value = json.loads(regular.content(path) or b"")
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def find_runs(root: Path) -> list[RunFolder]:
+    """Every run folder below `root` (runs/ or runs/STUDY/), in sorted order."""
+    return [RunFolder(p.parent) for p in sorted(Path(root).glob("**/seed*/config.yaml"))]

@@ -1,0 +1,117 @@
+"""Which code and which machine made a run. No torch is imported here."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGES = ("torch", "transformers", "numpy", "pillow", "safetensors", "pydantic", "submitit")
+SLURM_VARIABLES = {
+    "job_id": "SLURM_JOB_ID",
+    "array_job_id": "SLURM_ARRAY_JOB_ID",
+    "array_task_id": "SLURM_ARRAY_TASK_ID",
+    "restart_count": "SLURM_RESTART_COUNT",
+    "partition": "SLURM_JOB_PARTITION",
+    "nodes": "SLURM_JOB_NODELIST",
+}
+SNAPSHOT_RECORD = "code.json"  # beside frozen code: `code_version` of the checkout it came from
+DIFF_LIMIT = 200_000  # characters; a longer diff is cut, its size is told
+
+
+def source_digest(package: Path = PACKAGE) -> str:
+    """Twelve hexadecimal digits of the contents of every Python file below `package`.
+
+    It tells whether two runs were made by the same sources where a commit cannot: with uncommitted
+    work, or after a commit that touched only documents.
+    """
+    digest = hashlib.sha256()
+    for file in sorted(package.rglob("*.py")):
+        digest.update(file.relative_to(package).as_posix().encode() + b"\0")
+        digest.update(file.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def code_version(root: Path | None = None) -> dict[str, Any]:
+    """commit, dirty, digest and diff of the checkout at `root` (default: where this package lies).
+
+    Of frozen code (runs/_code) the first, second and last are those of the checkout it was taken from.
+    Elsewhere outside a git checkout the commit is null and only the digest speaks.
+    """
+    root = PACKAGE.parent if root is None else Path(root)
+    package = root / "sdtps"
+    try:
+        frozen = json.loads((root / SNAPSHOT_RECORD).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        pass
+    else:
+        return {**frozen, "digest": source_digest(package)}
+    commit = _git(root, "rev-parse", "HEAD")
+    diff = _git(root, "diff", "HEAD", "--", "sdtps") or ""
+    changed = _git(root, "status", "--porcelain", "--", "sdtps") or ""
+    if len(diff) > DIFF_LIMIT:
+        diff = f"{diff[:DIFF_LIMIT]}\n... cut: {len(diff)} characters in all\n"
+    return {
+        "commit": commit.strip() if commit else None,
+        "dirty": bool(changed.strip()),
+        "digest": source_digest(package if package.is_dir() else PACKAGE),
+        "diff": diff,
+    }
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def environment() -> dict[str, Any]:
+    """Python, packages, host, processor count and GPU (named only where torch is loaded already)."""
+    versions: dict[str, str] = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": versions,
+        "host": platform.node(),
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "gpu": gpu_name(),
+    }
+
+
+def gpu_name() -> str | None:
+    """The first visible GPU, or None."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return None
+    return str(torch.cuda.get_device_name(0))
+
+
+def slurm() -> dict[str, str]:
+    """The scheduler's ids of this process; empty outside SLURM."""
+    return {key: os.environ[name] for key, name in SLURM_VARIABLES.items() if name in os.environ}
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's content, read in pieces."""
+    with Path(path).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,197 @@
+"""One attempt at one run, from its folder to one of its ends. What jobs on a cluster call."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sdtps.config import Config, ReidConfig
+from sdtps.errors import RunError
+from sdtps.run import provenance
+from sdtps.run.folder import RunFolder, now
+
+# SLURM sends SIGTERM before it kills, and SIGUSR2 where a job asks to be told ahead of its time limit.
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
+
+
+def execute(path: Path | str, *, max_steps: int | None = None) -> str:
+    """Run, or go on with, the run in folder `path`.
+
+    Args:
+        max_steps: stop with a checkpoint after this many steps in all, as if interrupted.
+
+    Returns:
+        "completed", "diverged" or "requeued" (interrupted, checkpoint written: call again to go on).
+
+    Raises:
+        RunError: no seed in run.json. SdtpsError: bad configuration, data or weights.
+        Anything a run can raise; status.json says `failed` first, with kind (oom, error) and reason.
+    """
+    folder = RunFolder(path)
+    if not folder.config_file.is_file():
+        raise RunError(f"{path}: no run folder (it has no config.yaml); submit.py makes them")
+    if folder.result() is not None:
+        return "completed"
+    config = folder.config()
+    run = folder.run()
+    if not isinstance(run.get("seed"), int):
+        raise RunError(f"{folder.run_file}: holds no seed; submit the study again to write it")
+
+    from sdtps import distributed
+
+    writes = int(os.environ.get("RANK", "0")) == 0
+    attempt = len(run.get("attempts", [])) + 1
+    if writes:
+        _begin_attempt(folder, attempt)
+    outcome = "failed"
+    try:
+        with _stop_requested() as stop:
+            outcome = _attempt(folder, config, run["seed"], attempt, stop, max_steps)
+    except BaseException as error:
+        if writes:
+            _record_failure(folder, attempt, error)
+        raise
+    finally:
+        distributed.stop()
+        if writes:
+            _end_attempt(folder, outcome)
+    return outcome
+
+
+def _attempt(
+    folder: RunFolder,
+    config: Config,
+    seed: int,
+    attempt: int,
+    stop: threading.Event,
+    max_steps: int | None,
+) -> str:
+    from sdtps import distributed
+    from sdtps.training import checkpoint
+    from sdtps.training.loop import train
+
+    device = prepare_torch(config)
+    distributed.start(device)
+    checkpoint.seed_everything(seed)  # the same initial weights in every process
+    task = build_task(config, seed, device)
+    checkpoint.seed_everything(seed, distributed.rank())
+    if distributed.rank() == 0:
+        environment = provenance.environment()  # again: now torch can name the GPU
+        parameters = sum(p.numel() for p in task.model.parameters())
+        folder.update_run(environment=environment, parameters=parameters)
+    return train(
+        task,
+        folder,
+        config,
+        seed=seed,
+        attempt=attempt,
+        stop=stop.is_set,
+        stop_after=max_steps,
+    )
+
+
+def build_task(config: Config, seed: int, device: Any) -> Any:
+    """The `task.Task` of a configuration: its data is read (or generated) and its model made."""
+    if isinstance(config, ReidConfig):
+        from sdtps.training.reid import ReidTask
+
+        return ReidTask(config, seed, device)
+    from sdtps.training.retrieval import RetrievalTask
+
+    return RetrievalTask(config, seed, device)
+
+
+def prepare_torch(config: Config) -> Any:
+    """Device, threads and determinism of this process; returns the device.
+
+    On a CPU every operation is deterministic. On a GPU that would cost speed and is not promised.
+    """
+    import torch
+
+    from sdtps.run.locations import cache_root
+    from sdtps.training.memory import keep_freed_memory
+
+    settings = config.train
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    if settings.compile:  # what one run has compiled, the next of this machine loads
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_root() / "compiled"))
+    wants_gpu = settings.device == "cuda" or (settings.device == "auto" and torch.cuda.is_available())
+    torch.use_deterministic_algorithms(not wants_gpu)
+    # Deterministic mode also fills new memory, against reads of what nobody wrote; we have none.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    if not wants_gpu:
+        keep_freed_memory()
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise RunError("train.device is cuda, but torch sees no GPU; set train.device to auto or cpu")
+    torch.backends.cuda.matmul.allow_tf32 = settings.tf32
+    torch.backends.cudnn.allow_tf32 = settings.tf32
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    return device
+
+
+@contextmanager
+def _stop_requested() -> Iterator[threading.Event]:
+    """An event that the stop signals set; their earlier handlers come back afterwards."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # Python delivers signals to the main thread only
+        return
+    earlier = {s: signal.signal(s, lambda *_: stop.set()) for s in STOP_SIGNALS}
+    try:
+        yield stop
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+
+
+def _begin_attempt(folder: RunFolder, attempt: int) -> None:
+    code = provenance.code_version()
+    diff = code.pop("diff")
+    slurm = provenance.slurm()
+    environment = provenance.environment()
+    entry = {
+        "attempt": attempt,
+        "started": now(),
+        "ended": None,
+        "host": environment["host"],
+        "job_id": slurm.get("job_id"),
+        "pid": os.getpid(),
+        "ended_as": None,
+    }
+    attempts = [*folder.run().get("attempts", []), entry]
+    folder.update_run(code=code, environment=environment, slurm=slurm, attempts=attempts)
+    if diff:
+        folder.update_run(diff=diff)
+    folder.write_status("running", attempt=attempt, epoch=0, step=0, progress=0.0)
+
+
+def _end_attempt(folder: RunFolder, outcome: str) -> None:
+    """How it ended, and the memory it took: a run that gives no result has needed some too."""
+    from sdtps.training.memory import process_peak_mib
+
+    attempts = folder.run().get("attempts", [])
+    if attempts:
+        peak = process_peak_mib()
+        attempts[-1] |= {"ended": now(), "ended_as": outcome, "peak_memory_mib": peak}
+        folder.update_run(attempts=attempts)
+
+
+def _record_failure(folder: RunFolder, attempt: int, error: BaseException) -> None:
+    """status.json and the traceback in train.log, before the exception goes on its way."""
+    import torch
+
+    oom = isinstance(error, (torch.OutOfMemoryError, MemoryError))
+    reason = f"{type(error).__name__}: {error}".strip()[:2000]
+    with folder.log_file.open("a", encoding="utf-8") as stream:
+        stream.write(f"{now()} failed\n{''.join(traceback.format_exception(error))}\n")
+    folder.write_status("failed", attempt=attempt, kind="oom" if oom else "error", reason=reason)

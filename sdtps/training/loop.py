@@ -1,0 +1,380 @@
+"""The one training loop, for both tasks. It knows no images and no texts, only a `Task`.
+
+A run leaves through one of four doors: it completes (result.json), it diverges (the loss is no number
+any more), it is interrupted (a checkpoint at a step boundary, then it is requeued), or it fails with an
+exception. Resumed runs continue bit for bit on a CPU, from inside an epoch too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from sdtps import distributed
+from sdtps.config import Config
+from sdtps.errors import RunError
+from sdtps.run.folder import RunFolder
+from sdtps.run.origin import Origin
+from sdtps.training import checkpoint
+from sdtps.training.counters import Counters
+from sdtps.training.memory import peak_memory_mib
+from sdtps.training.optim import Schedule
+from sdtps.training.progress import Reporter
+from sdtps.training.step import TrainingStep
+from sdtps.training.task import Task
+
+Outcome = Literal["completed", "diverged", "requeued"]
+
+# Under fp16 single overflows are the scaler's daily business; this is when it has lost.
+SCALE_COLLAPSED = 1e-4
+SKIPPED_IN_A_ROW = 50
+
+
+def train(
+    task: Task,
+    folder: RunFolder,
+    config: Config,
+    *,
+    seed: int,
+    attempt: int = 1,
+    stop: Callable[[], bool] = lambda: False,
+    stop_after: int | None = None,
+) -> Outcome:
+    """Train, evaluate and record one run in `folder`; resumes from its checkpoint if there is one.
+
+    Args:
+        stop: asked after every step (after every logged step with several processes); True ends the
+            attempt with a checkpoint.
+        stop_after: end the attempt with a checkpoint after this many steps in all.
+
+    Raises:
+        RunError: the checkpoint cannot be read, or belongs to another seed, data set or weights.
+    """
+    loop = Loop(task, folder, config, seed=seed, attempt=attempt, stop=stop, stop_after=stop_after)
+    return loop.run()
+
+
+class Loop:
+    """One attempt: `run` reads top to bottom."""
+
+    def __init__(
+        self,
+        task: Task,
+        folder: RunFolder,
+        config: Config,
+        *,
+        seed: int,
+        attempt: int = 1,
+        stop: Callable[[], bool] = lambda: False,
+        stop_after: int | None = None,
+    ) -> None:
+        self.task = task
+        self.folder = folder
+        self.settings = config.train
+        self.seed = seed
+        self.attempt = attempt
+        self.stop = stop
+        self.stop_after = stop_after
+        self.device = task.device
+        self.writes = distributed.rank() == 0
+        self.training_step = TrainingStep(task, config)
+
+        self.total_steps = self.settings.epochs * task.steps_per_epoch
+        if self.settings.max_steps is not None:
+            self.total_steps = min(self.total_steps, self.settings.max_steps)
+        self.origin = Origin.of(task.record)
+        self.schedule = Schedule(config.optim, self.settings.epochs, task.steps_per_epoch)
+        self._first_bad_step = 0  # as last read from the device
+        self._skipped_in_a_row = 0
+        self._saved = time.monotonic()  # when the last checkpoint was written, or the attempt began
+        self.reporter = Reporter(folder, attempt, total=self.total_steps, writes=self.writes)
+
+    @property
+    def counters(self) -> Counters:
+        return self.training_step.counters
+
+    # -- the run ----------------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        self.resume()
+        if self.writes:
+            self.folder.update_run(**self.task.record)
+        with self.reporter:
+            self.task.model.train()
+            # The attempt before may have ended before its evaluation.
+            if not self.evaluate_if_due():
+                return self.end_diverged(self.counters.epoch, "features are not finite")
+            while self.counters.step < self.total_steps:
+                outcome = self.train_epoch()
+                if outcome is not None:
+                    return outcome
+                if self.must_stop(boundary=True):
+                    return self.interrupt()
+                if not self.evaluate_if_due():
+                    return self.end_diverged(self.counters.epoch, "features are not finite")
+                if self.checkpoint_due():
+                    self.save_checkpoint()
+            return self.complete()
+
+    def train_epoch(self) -> Outcome | None:
+        """The rest of the current epoch; None when it went through."""
+        task, step, counters = self.task, self.training_step, self.counters
+        epoch = counters.epoch + 1
+        first = counters.step - counters.epoch * task.steps_per_epoch
+        if first == 0:
+            counters.epoch_sum.zero_()
+        window = _Window()
+        for in_epoch, batch in enumerate(task.train_batches(epoch, first), start=first + 1):
+            rates = self.schedule.apply(step.optimizer, epoch, in_epoch)
+            ends_epoch = in_epoch == task.steps_per_epoch or counters.step + 1 == self.total_steps
+            logs = ends_epoch or (counters.step + 1) % self.settings.log_every == 0
+
+            loss, parts = step.forward_backward(batch, epoch)
+            norms = step.update(measure=logs)
+            counters.step += 1
+            window.count(task.batch_size(batch) * distributed.world_size())
+
+            if logs:
+                row = self.read_row(loss, parts, norms, rates, epoch, in_epoch if ends_epoch else None)
+                counters.seconds += window.seconds()
+                counters.samples += window.samples
+                row["images_per_s"] = round(window.samples / max(window.seconds(), 1e-9), 2)
+                window = _Window()
+                self.record(row)
+                reason = self.diverged(row)
+                if reason is not None:
+                    return self.end_diverged(epoch, reason)
+            self.reporter.stepped(epoch, counters.step)
+            if ends_epoch:
+                break
+            if self.must_stop(boundary=logs):
+                counters.seconds += window.seconds()
+                counters.samples += window.samples
+                return self.interrupt()
+            every = self.settings.checkpoint_every_steps
+            if every is not None and counters.step % every == 0:
+                self.save_checkpoint()
+        else:
+            raise RunError(
+                f"{self.folder.path}: epoch {epoch} ended early: the data gave fewer than "
+                f"{task.steps_per_epoch} batches"
+            )
+        counters.epoch = epoch
+        return None
+
+    # -- what is recorded -------------------------------------------------------------------------
+
+    def read_row(
+        self,
+        loss: Tensor,
+        parts: dict[str, Tensor],
+        norms: dict[str, Tensor],
+        rates: dict[str, float],
+        epoch: int,
+        steps_of_epoch: int | None,
+    ) -> dict[str, Any]:
+        """A row of metrics.jsonl; the only place of a step where the host waits for the device.
+
+        `steps_of_epoch` is set on an epoch's last row, which also holds the epoch's mean loss.
+        """
+        counters = self.counters
+        on_device = {"loss": loss, **{f"loss/{k}": v.detach() for k, v in parts.items()}, **norms}
+        on_device["epoch_sum"] = counters.epoch_sum
+        on_device["first_bad_step"] = counters.first_bad_step
+        on_device["amp_skipped"] = counters.skipped
+        on_device["skipped_in_a_row"] = counters.skipped_in_a_row
+        stacked = torch.stack([v.to(torch.float64).reshape(()) for v in on_device.values()])
+        read = dict(zip(on_device, stacked.tolist(), strict=True))
+        epoch_sum = read.pop("epoch_sum")
+        self._first_bad_step = int(read.pop("first_bad_step"))
+        self._skipped_in_a_row = int(read.pop("skipped_in_a_row"))
+        skipped = int(read.pop("amp_skipped"))
+        row: dict[str, Any] = {
+            "kind": "train",
+            "attempt": self.attempt,
+            "epoch": epoch,
+            "step": counters.step,
+            **read,
+            "lr": rates.get("head", max(rates.values())),
+            **{f"lr/{name}": rate for name, rate in rates.items() if name != "head"},
+            "memory_mib": peak_memory_mib(self.device),
+        }
+        if self.training_step.scaler.is_enabled():
+            row["amp_scale"] = self.training_step.scaler.get_scale()
+            row["amp_skipped"] = skipped
+        if steps_of_epoch is not None:
+            row["epoch_loss"] = epoch_sum / steps_of_epoch
+        return row
+
+    def diverged(self, row: dict[str, Any]) -> str | None:
+        """Why the run has diverged, or None. A loss that is large but finite trains on."""
+        if not self.training_step.scaler.is_enabled():
+            return "loss is not finite" if self._first_bad_step else None
+        if row["amp_scale"] < SCALE_COLLAPSED:
+            return f"AMP scale collapsed to {row['amp_scale']:.3g}"
+        if self._skipped_in_a_row >= SKIPPED_IN_A_ROW:
+            return f"{self._skipped_in_a_row} steps in a row skipped by the AMP scaler"
+        return None
+
+    def record(self, row: dict[str, Any]) -> None:
+        if not self.writes:
+            return
+        self.folder.append_metrics(row)
+        if row["kind"] == "eval":
+            shown = " ".join(f"{k} {v:.4f}" for k, v in row.items() if isinstance(v, float))
+            self.reporter.line(f"epoch {row['epoch']} evaluated: {shown}")
+        elif "epoch_loss" in row or row["step"] % (10 * self.settings.log_every) == 0:
+            mean = f" (epoch mean {row['epoch_loss']:.4f})" if "epoch_loss" in row else ""
+            self.reporter.line(
+                f"epoch {row['epoch']}/{self.settings.epochs} step {row['step']}/{self.total_steps} "
+                f"loss {row['loss']:.4f}{mean} lr {row['lr']:.3g} grad norm {row['grad_norm']:.3g} "
+                f"{row['images_per_s']:.0f} images/s"
+            )
+
+    def evaluate_if_due(self) -> bool:
+        """Evaluate the finished epoch when its turn has come (always the last) and once only.
+
+        False when the model computes no numbers any more, which the loss may not have shown yet.
+        """
+        counters = self.counters
+        last = counters.step >= self.total_steps
+        if counters.evaluated == counters.epoch or (
+            not last and counters.epoch % self.settings.eval_every
+        ):
+            return True
+        self.task.model.eval()
+        # Noise drawn in evaluation neither depends on training's nor changes it.
+        states = checkpoint.random_states()
+        checkpoint.seed_everything(self.seed + 7919 * counters.step)
+        # Not compiled: other batch sizes and modes would each cost a compilation.
+        try:
+            with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+                metrics = self.task.evaluate()
+        except FloatingPointError:
+            return False
+        checkpoint.set_random_states(states)
+        self.task.model.train()
+        row = {"kind": "eval", "attempt": self.attempt, "epoch": counters.epoch, "step": counters.step}
+        row |= metrics
+        self.record(row)
+        counters.evaluated = counters.epoch
+        counters.final = row
+        metric = self.task.select_metric
+        if counters.best is None or row[metric] > counters.best[metric]:
+            counters.best = row
+        return True
+
+    # -- how it ends ------------------------------------------------------------------------------
+
+    def must_stop(self, *, boundary: bool) -> bool:
+        """Whether this attempt ends here. Several processes agree, at logged steps only."""
+        wanted = self.stop() or (self.stop_after is not None and self.counters.step >= self.stop_after)
+        if distributed.world_size() == 1:
+            return wanted
+        return boundary and distributed.any_process(wanted, self.device)
+
+    def interrupt(self) -> Outcome:
+        self.save_checkpoint()
+        self.reporter.line(f"interrupted after step {self.counters.step}; checkpoint written")
+        self.reporter.finish("requeued", step=self.counters.step)
+        return "requeued"
+
+    def end_diverged(self, epoch: int, reason: str) -> Outcome:
+        step = self.counters.step if self.training_step.scaler.is_enabled() else self._first_bad_step
+        step = step or self.counters.step
+        event = {"kind": "event", "event": "diverged", "reason": reason, "attempt": self.attempt}
+        if self.writes:
+            self.folder.append_metrics({**event, "epoch": epoch, "step": step})
+        self.reporter.line(f"diverged in epoch {epoch} at step {step}: {reason}")
+        self.reporter.finish("diverged", epoch=epoch, step=step, reason=reason)
+        return "diverged"
+
+    def complete(self) -> Outcome:
+        counters = self.counters
+        if self.writes:
+            self.folder.write_result(
+                {
+                    "attempt": self.attempt,
+                    "best": counters.best,
+                    "final": counters.final,
+                    "select_metric": self.task.select_metric,
+                    "selected_on": self.task.selected_on,
+                    "steps": counters.step,
+                    "train_seconds": round(counters.seconds, 3),
+                    "images_per_s": round(counters.samples / max(counters.seconds, 1e-9), 2),
+                    "peak_memory_mib": peak_memory_mib(self.device),
+                    "origin": self.origin.as_dict(),
+                }
+            )
+            # What is left to use is the model; the optimiser's state is two thirds of the file.
+            checkpoint.save(self.folder.checkpoint_file, self._state(model_only=True))
+        self.reporter.line(
+            f"completed after {counters.step} steps, {counters.seconds:.1f} s of training"
+        )
+        self.reporter.finish("completed", progress=1.0)
+        distributed.barrier()
+        return "completed"
+
+    # -- checkpoints ------------------------------------------------------------------------------
+
+    def _state(self, *, model_only: bool = False) -> dict[str, Any]:
+        about = {"seed": self.seed, "step": self.counters.step, "origin": self.origin.as_dict()}
+        if model_only:
+            return {**about, "model": self.task.model.state_dict()}
+        return {**about, **self.training_step.state()}
+
+    def checkpoint_due(self) -> bool:
+        """At an epoch's end. Processes have clocks of their own and must agree."""
+        due = time.monotonic() - self._saved >= self.settings.checkpoint_every_s
+        return distributed.any_process(due, self.device)
+
+    def save_checkpoint(self) -> None:
+        random_states = distributed.gather_objects(checkpoint.random_states())
+        if self.writes:
+            checkpoint.save(
+                self.folder.checkpoint_file, {**self._state(), "random_states": random_states}
+            )
+        self._saved = time.monotonic()
+        distributed.barrier()
+
+    def resume(self) -> None:
+        saved = checkpoint.load(self.folder.checkpoint_file, self.device)
+        if saved is None:
+            return
+        if saved["seed"] != self.seed or not {"counters", "origin"} <= saved.keys():
+            raise RunError(
+                f"{self.folder.checkpoint_file}: written by a finished run, by code that recorded no "
+                f"origin, or for another seed ({saved['seed']}, this run has {self.seed}). "
+                "Delete it to start anew."
+            )
+        self.origin = self.origin.going_on_from(saved["origin"], self.folder.checkpoint_file)
+        self.training_step.load(saved)
+        states = saved["random_states"]
+        checkpoint.set_random_states(states[distributed.rank() % len(states)])
+        if self.writes:
+            event = {"kind": "event", "event": "resumed", "attempt": self.attempt}
+            place = {"epoch": self.counters.epoch, "step": self.counters.step}
+            self.folder.append_metrics({**event, **place})
+            codes = self.origin.code
+            line = f"attempt {self.attempt} resumes after step {self.counters.step}"
+            self.reporter.line(
+                line if len(codes) == 1 else f"{line}, on other code: {', '.join(codes)}"
+            )
+
+
+class _Window:
+    """Samples and seconds since the last logged step."""
+
+    def __init__(self) -> None:
+        self.begun = time.perf_counter()
+        self.samples = 0
+
+    def count(self, samples: int) -> None:
+        self.samples += samples
+
+    def seconds(self) -> float:
+        return time.perf_counter() - self.begun

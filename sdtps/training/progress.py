@@ -1,0 +1,114 @@
+"""What a run tells while it trains: lines in train.log, a bar on a terminal, a heartbeat."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder, RunState, now
+
+
+class Reporter:
+    """train.log, the terminal and status.json of one attempt. Silent when `writes` is false (rank > 0).
+
+    A thread renews the heartbeat, so that an evaluation of several minutes does not look like a lost
+    run; `stepped` in status.json says when the last step ended, so that a hang does.
+    """
+
+    def __init__(self, folder: RunFolder, attempt: int, *, total: int, writes: bool = True) -> None:
+        self.folder = folder
+        self.attempt = attempt
+        self.total = total
+        self.writes = writes
+        self._begun = time.monotonic()
+        self._first_step: int | None = None
+        self._fields: dict[str, Any] = {"epoch": 0, "step": 0, "progress": 0.0}
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> Self:
+        if not self.writes:
+            return self
+        self._write("running")
+        self._thread.start()
+        if sys.stdout.isatty():
+            self._progress = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[loss]}"),
+                console=Console(),
+            )
+            self._bar = self._progress.add_task(self.folder.path.name, total=self.total, loss="")
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self.writes:
+            return
+        self._ended.set()
+        self._thread.join()
+        if self._progress is not None:
+            self._progress.stop()
+
+    def line(self, text: str) -> None:
+        """One timed line in train.log and on standard output."""
+        if not self.writes:
+            return
+        stamped = f"{now()} {text}"
+        with self.folder.log_file.open("a", encoding="utf-8") as stream:
+            stream.write(stamped + "\n")
+        if self._progress is not None:
+            self._progress.console.print(stamped, markup=False, highlight=False)
+        else:
+            print(stamped, flush=True)
+
+    def stepped(self, epoch: int, step: int, loss: float | None = None) -> None:
+        """Record that `step` is done; cheap, the heartbeat writes it."""
+        if not self.writes:
+            return
+        if self._first_step is None:
+            self._first_step = step - 1
+        elapsed = time.monotonic() - self._begun
+        done = step - self._first_step
+        with self._lock:
+            self._fields = {
+                "epoch": epoch,
+                "step": step,
+                "progress": step / self.total,
+                "eta_s": round(elapsed / done * (self.total - step), 1),
+                "stepped": time.time(),
+            }
+        if self._progress is not None:
+            self._progress.update(self._bar, completed=step)
+            if loss is not None:
+                self._progress.update(self._bar, loss=f"loss {loss:.3f}")
+
+    def finish(self, state: RunState, **fields: Any) -> None:
+        """The attempt's last status; the heartbeat stops first, so nothing overwrites it."""
+        if not self.writes:
+            return
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._write(state, **fields)
+
+    def _beat(self) -> None:
+        while not self._ended.wait(HEARTBEAT_SECONDS):
+            self._write("running")
+
+    def _write(self, state: RunState, **fields: Any) -> None:
+        with self._lock:
+            merged = {**self._fields, **fields}
+        self.folder.write_status(state, attempt=self.attempt, **merged)

@@ -1,0 +1,158 @@
+"""Re-identification as a task of the training loop: data, model, evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sdtps import distributed
+from sdtps.config import ReidConfig
+from sdtps.data.generated import generate_rgbnt201, generated_name, image_count
+from sdtps.data.reid_cache import CachedBatches, CachedTestBatches
+from sdtps.data.reid_features import TokenBatches, TokenTestBatches, without
+from sdtps.data.reid_folders import ReidDataset, Sample, read_dataset
+from sdtps.data.reid_images import JpegBatches, JpegTestBatches, ReidBatch
+from sdtps.evaluation.metrics import rank_features
+from sdtps.models.reid import ReidModel, module_groups, reid_loss, trunk
+from sdtps.models.weights import find_weights
+from sdtps.run.locations import cache_root, data_root
+from sdtps.run.provenance import file_digest
+
+
+class ReidTask:
+    """`task.Task` of one re-identification run: its data read or generated, its model built.
+
+    Raises:
+        DataError, WeightsError: as the readers say.
+    """
+
+    select_metric = "mAP"
+    selected_on = "test"  # as DeMo does: RGBNT201, RGBNT100 and MSVR310 have no validation split
+
+    def __init__(self, config: ReidConfig, seed: int, device: torch.device) -> None:
+        self.config = config
+        self.device = device
+        self.dataset, generated = load_data(config)
+        self.model = ReidModel(config, self.dataset.train_pids, self.dataset.cameras).to(device)
+        self.record: dict[str, Any] = {
+            "data": {
+                "name": self.dataset.name,
+                "root": str(self.dataset.root),
+                "fingerprint": self.dataset.fingerprint(),
+                "generated": generated,
+            },
+            "weights": None,
+        }
+        self.batches: JpegBatches | CachedBatches | TokenBatches
+        self.test_batches: JpegTestBatches | CachedTestBatches | TokenTestBatches
+        # Query and gallery of RGBNT201 are the same images: each is encoded once.
+        samples = list(dict.fromkeys((*self.dataset.query, *self.dataset.gallery)))
+        parts = [samples[k :: distributed.world_size()] for k in range(distributed.world_size())]
+        # The row of a sample when the processes' rows stand one below the other.
+        self.place = {sample: i for i, sample in enumerate(s for part in parts for s in part)}
+        samples = parts[distributed.rank()]
+        train, data = self.dataset.train, config.data
+        if config.backbone.frozen:
+            encoder = self.model.take_backbone()
+            self.record["frozen_parameters"] = sum(p.numel() for p in encoder.parameters())
+            self.batches = TokenBatches(train, config, encoder, seed, device, cache_root())
+            self.test_batches = TokenTestBatches(samples, config, encoder, device, cache_root())
+        elif data.pipeline == "cached":
+            self.batches = CachedBatches(train, data, seed, device, cache_root())
+            self.test_batches = CachedTestBatches(samples, data, device, cache_root())
+        else:
+            self.batches = JpegBatches(train, data, seed, device)
+            self.test_batches = JpegTestBatches(samples, data, device)
+        self.steps_per_epoch = self.batches.steps_per_epoch
+        if config.backbone.weights != "random":
+            file = find_weights(config.backbone.weights)
+            self.record["weights"] = {"file": str(file), "sha256": file_digest(file)}
+
+    def train_batches(self, epoch: int, first: int) -> Iterator[ReidBatch]:
+        return self.batches.epoch(epoch, first)
+
+    def batch_size(self, batch: ReidBatch) -> int:
+        """Samples are triples."""
+        return len(batch.labels)
+
+    def loss(self, batch: ReidBatch, epoch: int, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """`reid_loss` of the batch."""
+        return reid_loss(self.model, self.config, batch)
+
+    def evaluate(self) -> dict[str, float]:
+        """CMC and mAP on the test split, by the data set's rule.
+
+        Raises:
+            FloatingPointError: the features are not finite.
+        """
+        own = torch.cat([self.test_features(batch) for batch in self.test_batches])
+        features = torch.cat(distributed.gather_parts(own, self.device))
+        query, gallery = self.dataset.query, self.dataset.gallery
+        pids, views = _tensors(query, self.dataset), _tensors(gallery, self.dataset)
+        ranking = rank_features(
+            features[[self.place[s] for s in query]],
+            features[[self.place[s] for s in gallery]],
+            pids[0],
+            views[0],
+            pids[1],
+            views[1],
+        )
+        return ranking.metrics()
+
+    def test_features(self, batch: ReidBatch) -> Tensor:
+        """[B, D] L2-normalised features that are ranked, before any BNNeck.
+
+        A model without second branch is ranked by its global feature, one trained without global
+        branch by its second, whatever `eval.feature` says.
+        """
+        images = batch.images
+        if self.model.backbone is not None:  # else they were black when the tokens were computed
+            images = without(images, self.config.eval.missing)
+        amp = self.config.train.amp
+        dtype = torch.float16 if amp == "fp16" else torch.bfloat16
+        with torch.autocast(self.device.type, dtype=dtype, enabled=amp != "off"):
+            features = self.model(images, batch.camids)
+        second = features.get("sdtps", features.get("fusion"))
+        wanted = self.config.eval.feature
+        if second is None:
+            chosen = features["global"]
+        elif wanted == "sdtps" or (wanted == "concat" and not self.config.loss.global_branch):
+            chosen = second
+        elif wanted == "global":
+            chosen = features["global"]
+        else:
+            chosen = torch.cat([features["global"], second], dim=-1)
+        return F.normalize(chosen.float())
+
+    def trunk(self) -> list[nn.Parameter]:
+        """See `trunk`."""
+        return trunk(self.model)
+
+    def module_groups(self) -> dict[str, list[nn.Parameter]]:
+        """See `module_groups`."""
+        return module_groups(self.model)
+
+
+def _tensors(samples: tuple[Sample, ...], dataset: ReidDataset) -> tuple[Tensor, Tensor]:
+    """Identities and views of samples, int64."""
+    scene = dataset.view_rule == "scene"
+    views = [s.sceneid if scene else s.camid for s in samples]
+    return torch.tensor([s.pid for s in samples]), torch.tensor(views)
+
+
+def load_data(config: ReidConfig) -> tuple[ReidDataset, dict[str, Any] | None]:
+    """The data set of a run, and how it was generated (None: read from a benchmark's folder)."""
+    data = config.data
+    if data.generate is None:
+        return read_dataset(data.dataset, data_root(data.root)), None
+    parent = cache_root() if data.root is None else Path(data.root)
+    root = parent / generated_name(data.generate, data.height, data.width)
+    # A process costs a second to start: only where each has about a thousand images to write.
+    processes = min(data.workers, image_count(data.generate) // 1000) or 1
+    generate_rgbnt201(data.generate, data.height, data.width, root, processes=processes)
+    return read_dataset(data.dataset, root), data.generate.model_dump()

@@ -1,0 +1,135 @@
+"""Image-text retrieval as a task of the training loop: data, frozen features, model, evaluation."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sdtps.config import RetrievalConfig
+from sdtps.config.retrieval import DenseText
+from sdtps.data.captions import CaptionSplit
+from sdtps.data.retrieval_batches import RetrievalBatch, Source, TrainPairs
+from sdtps.data.retrieval_splits import load_splits, split_names
+from sdtps.errors import DataError
+from sdtps.evaluation import recall
+from sdtps.evaluation.recall import recalls, recalls_in_folds
+from sdtps.evaluation.similarities import similarities
+from sdtps.models.encoders import weights_record
+from sdtps.models.retrieval import module_groups, retrieval_loss, trunk
+from sdtps.training.retrieval_encoders import Encoders
+
+
+class RetrievalTask:
+    """`task.Task` of one retrieval run.
+
+    Raises:
+        DataError, WeightsError, ConfigError: as the readers and encoders say.
+    """
+
+    def __init__(self, config: RetrievalConfig, seed: int, device: torch.device) -> None:
+        self.config = config
+        self.device = device
+        selects_on_dev = config.eval.select_on == "dev"
+        self.selected_on = "dev" if selects_on_dev else "test"
+        self.select_metric = "dev_rsum" if selects_on_dev else "rsum"
+        splits, root, generated = load_splits(config, split_names(config))
+        self._check_folds(len(splits[config.eval.test_split].images))
+        encoders = Encoders(config, splits["train"], device)
+        sources = {name: encoders.source(split) for name, split in splits.items()}
+        self.test = sources[config.eval.test_split]
+        self.dev = sources.get("dev")
+        self.model = encoders.model().to(device)
+        self.batches = TrainPairs(
+            sources["train"], config.data, config.matching.dense_text, seed, device
+        )
+        self.steps_per_epoch = self.batches.steps_per_epoch
+        self.record: dict[str, Any] = {
+            "data": {
+                "name": config.data.dataset,
+                "root": str(root),
+                "fingerprint": _joint_fingerprint(splits),
+                "generated": generated,
+            },
+            "weights": {
+                "image_encoder": weights_record(
+                    config.image_encoder.name, config.image_encoder.weights
+                ),
+                "text_encoder": weights_record(config.text_encoder.name, config.text_encoder.weights),
+            },
+        }
+
+    def _check_folds(self, images: int) -> None:
+        settings, fold = self.config.eval, recall.FOLD_IMAGES
+        if settings.protocol != "full" and images < fold:
+            raise DataError(
+                f"eval.protocol {settings.protocol} needs folds of {fold} images, but "
+                f"{settings.test_split} has {images}; set eval.protocol to full"
+            )
+
+    def train_batches(self, epoch: int, first: int) -> Iterator[RetrievalBatch]:
+        return self.batches.epoch(epoch, first)
+
+    def batch_size(self, batch: RetrievalBatch) -> int:
+        """Samples are image-caption pairs."""
+        return len(batch.image_ids)
+
+    def loss(self, batch: RetrievalBatch, epoch: int, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """`retrieval_loss` of the batch."""
+        return retrieval_loss(
+            self.model,
+            self.config,
+            batch,
+            epoch=epoch,
+            step=step,
+            steps_per_epoch=self.steps_per_epoch,
+        )
+
+    def evaluate(self) -> dict[str, float]:
+        """Recalls on the test split under their plain names, those on dev as dev_NAME.
+
+        With `eval.also_dense_text` also NAME@MODE for each mode, with protocol `both` NAME@1k. See
+        `sdtps.evaluation.recall` for the names.
+
+        Raises:
+            FloatingPointError: similarities that are not finite.
+        """
+        main = self.config.matching.eval_dense_text
+        also = self.config.eval.also_dense_text
+        scored = self._scored(self.test, (main, *also))
+        per_image = self.test.split.per_image
+        protocol = self.config.eval.protocol
+        measure = recalls_in_folds if protocol == "1k_folds" else recalls
+        metrics = measure(scored[main], per_image)
+        if protocol == "both":
+            folds = recalls_in_folds(scored[main], per_image)
+            metrics |= {f"{name}@1k": value for name, value in folds.items()}
+        for mode in also:
+            extra = measure(scored[mode], per_image)
+            metrics |= {f"{name}@{mode}": value for name, value in extra.items()}
+        if self.dev is not None:
+            found = recalls(self._scored(self.dev, (main,))[main], self.dev.split.per_image)
+            metrics |= {f"dev_{name}": value for name, value in found.items()}
+        return metrics
+
+    def _scored(self, source: Source, modes: tuple[DenseText, ...]) -> dict[DenseText, Tensor]:
+        amp = self.config.train.amp
+        dtype = torch.float16 if amp == "fp16" else torch.bfloat16
+        with torch.autocast(self.device.type, dtype=dtype, enabled=amp != "off"):
+            return similarities(self.model, source, self.config, modes, self.device)
+
+    def trunk(self) -> list[nn.Parameter]:
+        """See `retrieval_model.trunk`."""
+        return trunk(self.model)
+
+    def module_groups(self) -> dict[str, list[nn.Parameter]]:
+        """See `retrieval_model.module_groups`."""
+        return module_groups(self.model)
+
+
+def _joint_fingerprint(splits: dict[str, CaptionSplit]) -> str:
+    prints = [f"{name} {split.fingerprint()}" for name, split in sorted(splits.items())]
+    return hashlib.sha256("\n".join(prints).encode()).hexdigest()[:16]
