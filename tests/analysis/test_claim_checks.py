@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from analysis.claims.checks import arrangements
 from torch import Tensor
 
-from analysis.claims.checks import CHECKS
+from analysis.claims.checks import CHECKS, arrangements
 from analysis.claims.ledger import CheckTest, load
 from analysis.claims.verdicts import verdict
 from sdtps import aggregation, multimodal, selection

@@ -1,6 +1,5 @@
 """Checks that decide claims by computation, seconds each, no training. Importing registers them all."""
 
-from analysis.claims.checks.registry import CHECKS, argument_mistake
 from analysis.claims.checks import (
     crossmodal,
     gradients,
@@ -11,6 +10,7 @@ from analysis.claims.checks import (
     reported,
     structure,
 )
+from analysis.claims.checks.registry import CHECKS, argument_mistake
 
 __all__ = [
     "CHECKS",
