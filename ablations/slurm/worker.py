@@ -2,9 +2,9 @@
 
     python -m ablations.slurm.worker runs/STUDY/_jobs/NAME [INDEX]
 
-INDEX is the array index by default. The entry point is `module:function` (sdtps.training.job:execute). It
-gets the run folder's path and says how it ended. Exit codes are in ablations/store/attempts.py; 0 is an
-end of the run's own.
+INDEX is the array index by default. The entry point is `module:function` (sdtps.training.job:execute).
+It gets the run folder's path and says how it ended. Exit codes are in ablations/store/attempts.py; 0 is
+an end of the run's own.
 """
 
 from __future__ import annotations
