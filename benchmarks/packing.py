@@ -17,7 +17,7 @@ from ablations.study.model import RunSpec, Study
 from sdtps.errors import SubmissionError
 from sdtps.run.folder import RunFolder
 
-QUICK = Path(__file__).with_name("quick.yaml")
+QUICK = Path(__file__).resolve().parents[1] / "ablations" / "quick.yaml"
 
 
 def packing(together: int) -> dict[str, Any]:

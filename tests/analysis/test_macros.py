@@ -9,8 +9,7 @@ from planted import NOW, PERCENT, WEIRD, plant_all, planted_study
 from analysis.paper import parts as evidence
 from analysis.paper.macros import macros, numbers_file
 from analysis.runs.collect import collect
-from sdtps.audit import audit
-from sdtps.audit.audit import write
+from sdtps.audit.audit import audit, write
 
 DEFINITION = re.compile(r"\\resdef\{[^{}]*\}\{([A-Za-z0-9_.,+=*-]+)\}\{([!-~ ]+?)\}\{.*\}%")
 

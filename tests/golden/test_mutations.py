@@ -102,8 +102,12 @@ MUTANTS = {
         "globals_[first], globals_[second]",
         "globals_[modality], globals_[second]",
     ),
-    "mean_positive": ("losses", ".amax(dim=1)", ".nan_to_num(0, 0, 0).mean(dim=1)"),
-    "own_view_stays": ("metrics", "kept = ~(same_pid & (", "kept = ~(same_pid & ~same_pid & ("),
+    "mean_positive": ("models/losses", ".amax(dim=1)", ".nan_to_num(0, 0, 0).mean(dim=1)"),
+    "own_view_stays": (
+        "evaluation/metrics",
+        "kept = ~(same_pid & (",
+        "kept = ~(same_pid & ~same_pid & (",
+    ),
     "released_patches_learn": (
         "visual_tokens",
         "self.patches.detach() if inside else self.patches",
@@ -111,7 +115,7 @@ MUTANTS = {
     ),
     "aligned_without_leak": ("alignment", "LEAK = 0.1", "LEAK = 0.0"),
     "experts_head_by_head": (
-        "fusion",
+        "models/fusion",
         "            for v in range(len(SETS))\n            for h in range(self.heads)\n",
         "            for h in range(self.heads)\n            for v in range(len(SETS))\n",
     ),
@@ -147,7 +151,7 @@ def failures(change: tuple[str, str, str] | None, patch: pytest.MonkeyPatch) -> 
         path = ROOT / "sdtps" / f"{module}.py"
         source = path.read_text(encoding="utf-8")
         assert source.count(old) == 1, f"{path.name} must hold {old!r} exactly once"
-        run(f"sdtps.{module}", path, source.replace(old, new), patch)
+        run(f"sdtps.{module.replace('/', '.')}", path, source.replace(old, new), patch)
     for suite in SUITES:
         tests = run(f"mutated_{suite.stem}", suite, suite.read_text(encoding="utf-8"), patch)
         for name, test in vars(tests).items():

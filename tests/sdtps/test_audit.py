@@ -11,8 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from sdtps.audit import audit
-from sdtps.audit.audit import Audit, write
+from sdtps.audit.audit import Audit, audit, write
 from sdtps.audit.findings import Finding, findings, grouped, number
 from sdtps.audit.table import show
 from sdtps.config import Config, parse_config

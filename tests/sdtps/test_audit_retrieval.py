@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from sdtps.audit import audit
-from sdtps.audit.audit import Audit
+from sdtps.audit.audit import Audit, audit
 from sdtps.config import Config, parse_config
 
 RELEASED: dict[str, Any] = {

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from sdtps.audit import audit
+from sdtps.audit.audit import audit
 from sdtps.config import NOT_IN_IDENTITY, ReidConfig, identity, parse_config
 from sdtps.data import reid_cache
 from sdtps.errors import ConfigError, DataError
