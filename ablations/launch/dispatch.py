@@ -35,8 +35,8 @@ from ablations.store.submissions import JOBS, Submission, new_name
 from ablations.study.model import RunSpec, Study
 from ablations.study.schema import Resources
 from ablations.view.counted import counted
-from sdtps import atomic
 from sdtps.errors import SubmissionError
+from sdtps.files import write_text
 from sdtps.run.folder import RunFolder
 
 # What a job calls with its run folder; tests put something short in its place.
@@ -182,7 +182,7 @@ class _Order:
                 frozen,
                 dependency=f"afterany:{previous}" if chunk.after_previous and previous else None,
             )
-            atomic.write_text(claimed.submission.script_file, script)
+            write_text(claimed.submission.script_file, script)
             self._write_runs(claimed, chunk.resources, frozen)
         except BaseException:
             claimed.give_back()

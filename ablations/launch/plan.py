@@ -27,10 +27,10 @@ from typing import Any, Literal, Protocol
 
 from ablations.slurm.arrays import Chunk, chunks
 from ablations.study.model import RunSpec, Study
-from sdtps import regular
 from sdtps.config import resolved
 from sdtps.config.identity import NOT_IN_IDENTITY, flatten
 from sdtps.errors import ConfigError
+from sdtps.files import read_bytes
 from sdtps.run.folder import RunFolder
 
 RETRY_WORDS = ("failed", "diverged", "cancelled", "stale", "held")
@@ -223,7 +223,7 @@ def _code(folder: Path) -> str | None:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(regular.content(path) or b"")
+        value = json.loads(read_bytes(path) or b"")
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -17,7 +17,7 @@ from typing import Any
 
 from ablations.slurm import commands as slurm
 from ablations.slurm.commands import JobInfo, NoAnswer
-from sdtps import atomic, regular
+from sdtps.files import read_bytes, write_json
 
 REFRESH_SECONDS = 15.0
 SACCT_REFRESH_SECONDS = 60.0
@@ -126,7 +126,7 @@ class Scheduler:
 
     def _read(self) -> Snapshot:
         try:
-            value: Any = json.loads(regular.content(self._file) or b"")
+            value: Any = json.loads(read_bytes(self._file) or b"")
             if value["cluster"] != _cluster():
                 return Snapshot()
             jobs = {row["id"]: JobInfo(**row) for row in value["jobs"]}
@@ -143,7 +143,7 @@ class Scheduler:
             "jobs": [asdict(job) for job in snapshot.jobs.values()],
         }
         with contextlib.suppress(OSError):
-            atomic.write_json(self._file, value, indent=None)
+            write_json(self._file, value, indent=None)
 
     @contextlib.contextmanager
     def _lock(self) -> Any:

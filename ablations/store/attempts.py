@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ablations.store.processes import Process
-from sdtps import regular
+from sdtps.files import read_bytes
 from sdtps.run.folder import RunFolder
 
 # What the worker's exit code means beyond 0 (an end of its own: completed or diverged).
@@ -91,7 +91,7 @@ def log_file(folder: Path) -> Path:
 
 def read(folder: Path, submission: str) -> Attempts:
     """What is recorded of `submission` in `folder`; torn lines are left out."""
-    text = (regular.content(attempts_file(folder)) or b"").decode(errors="replace")
+    text = (read_bytes(attempts_file(folder)) or b"").decode(errors="replace")
     starts: list[Start] = []
     ends: list[End] = []
     began: set[tuple[str, int]] = set()

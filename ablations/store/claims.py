@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations.store.processes import Process
-from sdtps import atomic, regular
+from sdtps.files import oddity, read_bytes, write_json
 from sdtps.run.folder import RunFolder
 
 # A claim that cannot be read may be in the middle of an exclusive create; older than this, it is dead.
@@ -83,10 +83,10 @@ def read(folder: Path) -> Claim | None:
         OSError: what is there cannot be read, such as a directory or a FIFO of that name.
     """
     file = RunFolder(folder).claim_file
-    content = regular.content(file)
+    content = read_bytes(file)
     if content is None:
-        if odd := regular.oddity(file):
-            raise OSError(errno.EINVAL, f"is {odd}, no file", str(file))
+        if odd := oddity(file):
+            raise OSError(errno.EINVAL, f"is {odd}", str(file))
         return None
     claim = parse(content)
     if claim is None:
@@ -130,7 +130,7 @@ def rewrite(folder: Path, held: Claim, new: Claim) -> bool:
     with _locked(folder, held) as file:
         if file is None:
             return False
-        atomic.write_json(file, new.json())
+        write_json(file, new.json())
         return True
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from ablations.slurm.commands import JobInfo
 from ablations.store import attempts as records
 from ablations.store.attempts import End
-from sdtps import regular
+from sdtps.files import read_bytes
 
 TAIL_BYTES = 16_384
 
@@ -44,7 +44,7 @@ def tail(file: Path | None, lines: int = 20) -> str:
     if file is None:
         return ""
     try:
-        text = (regular.content(file, last=TAIL_BYTES) or b"").decode(errors="replace")
+        text = (read_bytes(file, last=TAIL_BYTES) or b"").decode(errors="replace")
     except OSError:
         return ""
     kept = [line.rpartition("\r")[2].rstrip() for line in text.replace("\r\n", "\n").splitlines()]

@@ -19,7 +19,7 @@ from ablations.store.attempts import RECORDS
 from ablations.store.claims import Claim
 from ablations.store.submissions import JOBS, Submission, submission
 from ablations.study.model import RunSpec
-from sdtps import regular
+from sdtps.files import oddity
 from sdtps.run.folder import RunFolder
 
 ASIDE = "_aside"
@@ -94,7 +94,7 @@ def sweep(folder: Path, runs_dir: Path) -> None:
         if path.is_dir():
             if path.relative_to(folder).as_posix() in RECORDS:
                 path.rename(_aside(folder, runs_dir) / path.name)
-        elif regular.oddity(path):
+        elif oddity(path):
             path.unlink(missing_ok=True)
 
 

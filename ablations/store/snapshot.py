@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from sdtps import atomic
+from sdtps.files import sync_directory, write_json
 from sdtps.run import provenance
 
 PACKAGES = ("sdtps", "ablations")  # what a job imports
@@ -47,9 +47,9 @@ def freeze(runs_dir: Path, root: Path | None = None) -> Path:
             file = temporary / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)
-        atomic.write_json(temporary / provenance.SNAPSHOT_RECORD, provenance.code_version(root))
+        write_json(temporary / provenance.SNAPSHOT_RECORD, provenance.code_version(root))
         temporary.chmod(0o755)
-        atomic.sync_directory(temporary)
+        sync_directory(temporary)
         os.rename(temporary, target)  # noqa: PTH104  Path.rename would do the same
     except OSError as error:
         if not target.is_dir():

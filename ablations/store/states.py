@@ -37,7 +37,7 @@ from ablations.store.attempts import Attempts
 from ablations.store.runstatus import STALE_SECONDS, OpenRun, RunStatus, age, at, where
 from ablations.store.submissions import Cache
 from ablations.study.model import RunSpec
-from sdtps import regular
+from sdtps.files import oddity
 from sdtps.run.folder import RunFolder
 
 # States in which a file called result.json says that something is wrong with it.
@@ -92,8 +92,8 @@ class _Reader:
             with os.scandir(folder) as entries:
                 names = {entry.name for entry in entries}
         except FileNotFoundError:
-            if odd := regular.oddity(folder):
-                raise OSError(errno.ENOTDIR, f"is {odd}, no folder", str(folder)) from None
+            if odd := oddity(folder):
+                raise OSError(errno.ENOTDIR, f"is {odd}", str(folder)) from None
             return RunStatus(run, "planned")
         files = RunFolder(folder)
         if "result.json" in names and (result := files.result()) is not None:
@@ -123,8 +123,8 @@ class _Reader:
 
 def _odd_files(folder: Path) -> str:
     """What is no file under the name of a record that was then left out; empty: nothing."""
-    found = ((name, regular.oddity(folder / name)) for name in records.RECORDS)
-    return "; ".join(f"{name} is {odd}, no file" for name, odd in found if odd)
+    found = ((name, oddity(folder / name)) for name in records.RECORDS)
+    return "; ".join(f"{name} is {odd}" for name, odd in found if odd)
 
 
 def _completed(run: RunSpec, folder: Path, result: dict[str, Any]) -> RunStatus:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations.store.claims import Claim
-from sdtps import atomic, regular
+from sdtps.files import read_bytes, write_json, write_text
 
 JOBS = "_jobs"
 
@@ -114,20 +114,18 @@ class Submission:  # what is read is kept: make a new one to read again
     def begin(self, claim: Claim) -> None:
         """The folder, with the file that claims link to."""
         self.folder.mkdir(parents=True)
-        atomic.write_json(self.claim_file, claim.json())
+        write_json(self.claim_file, claim.json())
 
     def write_intent(self, runs: list[Path], **fields: Any) -> None:
         """What is about to be asked of the scheduler. Written before it is asked."""
         paths = [str(run) for run in runs]
-        atomic.write_text(self.runs_file, "".join(f"{path}\n" for path in paths))
+        write_text(self.runs_file, "".join(f"{path}\n" for path in paths))
         intent = {"name": self.name, "time": time.time(), **fields, "runs": paths}
-        atomic.write_json(self.folder / "submission.json", intent)
+        write_json(self.folder / "submission.json", intent)
 
     def write_receipt(self, job_id: str, **fields: Any) -> None:
         """The scheduler's answer."""
-        atomic.write_json(
-            self.folder / "receipt.json", {"job_id": job_id, "time": time.time(), **fields}
-        )
+        write_json(self.folder / "receipt.json", {"job_id": job_id, "time": time.time(), **fields})
         for known in ("job_id", "time"):
             self.__dict__.pop(known, None)
 
@@ -156,7 +154,7 @@ class Cache:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(regular.content(path) or b"")
+        value = json.loads(read_bytes(path) or b"")
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -14,7 +14,6 @@ from sdtps.config.wording import place as placed
 from sdtps.config.wording import sentences, shown
 from sdtps.config.yaml12 import Document, KeyPath, parse, read_text
 from sdtps.errors import ManifestError, YamlError, visible
-from sdtps.regular import CIRCLE, NOTHING, oddity
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -41,8 +40,10 @@ class Source:
     @classmethod
     def read(cls, file: Path) -> Source:
         """Raises ManifestError where the file is missing or no YAML."""
-        if (odd := oddity(file)) in (CIRCLE, NOTHING):
-            raise ManifestError(f"{file}: is {odd} (to {file.readlink()}); name the file itself")
+        if file.is_symlink() and not file.exists():
+            raise ManifestError(
+                f"{file}: is a broken link (to {file.readlink()}); name the file itself"
+            )
         try:
             text = read_text(file)
         except YamlError as error:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sdtps import regular
+from sdtps.files import open_regular
 
 BARS = "▁▂▃▄▅▆▇█"
 _KEPT = 512  # points at least; where there are twice as many, every second one goes
@@ -38,7 +38,7 @@ class LossCurve:
     def update(self) -> None:
         """Take in new whole lines; a file that became shorter is read again."""
         try:
-            with regular.opened(self.file) as stream:
+            with open_regular(self.file) as stream:
                 if stream is None:
                     return
                 size = stream.seek(0, 2)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from sdtps import regular
+from sdtps.files import oddity, open_regular, read_bytes
 from sdtps.run.folder import RunFolder
 
 _POLL_SECONDS = 1.0
@@ -39,12 +39,12 @@ def read(folder: Path) -> Iterator[str]:
     for file in files:
         yield f"==> {file}"
         try:
-            content = regular.content(file)
+            content = read_bytes(file)
         except OSError as error:
             yield f"cannot be read: {error.strerror}"
             continue
         if content is None:
-            yield f"is {regular.oddity(file) or 'gone'}, no file"
+            yield f"is {oddity(file) or 'gone'}"
         else:
             yield content.decode(errors="replace").rstrip("\n")
 
@@ -56,7 +56,7 @@ def follow(folder: Path, *, sleep: Callable[[float], None] = time.sleep) -> Iter
     while True:
         ended = has_ended(folder)  # before reading: what was written until then is still shown
         try:
-            with regular.opened(file) as stream:
+            with open_regular(file) as stream:
                 if stream is None:
                     raise FileNotFoundError(file)
                 if stream.seek(0, 2) < offset:

@@ -12,7 +12,7 @@ from analysis.claims.ledger import Answer, counts
 from analysis.claims.verdicts import DECIDED
 from analysis.results.numbers import counted
 from analysis.tables.latex import escape
-from sdtps import atomic
+from sdtps.files import write_json, write_text
 
 if TYPE_CHECKING:
     pass
@@ -181,7 +181,7 @@ def _by_kind(answers: Sequence[Answer]) -> Iterable[tuple[str, list[Answer]]]:
 def write(answers: Sequence[Answer], folder: Path) -> list[Path]:
     """claims.json, claims.tex and claims.md in `folder`; the same verdicts give the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
-    atomic.write_json(folder / "claims.json", as_json(answers))
-    atomic.write_text(folder / "claims.tex", as_latex(answers))
-    atomic.write_text(folder / "claims.md", as_markdown(answers))
+    write_json(folder / "claims.json", as_json(answers))
+    write_text(folder / "claims.tex", as_latex(answers))
+    write_text(folder / "claims.md", as_markdown(answers))
     return [folder / f"claims.{ending}" for ending in ("json", "tex", "md")]

@@ -17,7 +17,7 @@ from typing import Any
 
 from analysis.importers.naming import slug
 from analysis.importers.record import ImportedRun, LogError
-from sdtps import atomic
+from sdtps.files import write_json, write_text
 from sdtps.run.folder import RunFolder, finite, folder_name
 
 IMPORTED = "_imported"
@@ -130,7 +130,7 @@ def write(run: ImportedRun, study: str, runs_dir: Path) -> RunFolder:
         shutil.rmtree(place)
     place.mkdir(parents=True)
     lines = [json.dumps(finite(row), allow_nan=False, ensure_ascii=False) for row in run.rows]
-    atomic.write_text(folder.metrics_file, "".join(f"{line}\n" for line in lines))
+    write_text(folder.metrics_file, "".join(f"{line}\n" for line in lines))
     last = run.rows[-1] if run.rows else {}
     # A log that just ends is what collect calls `interrupted`: it said it was running, and fell silent.
     state = "running" if run.state == "incomplete" else run.state
@@ -138,10 +138,10 @@ def write(run: ImportedRun, study: str, runs_dir: Path) -> RunFolder:
     status |= {"epoch": last.get("epoch"), "step": last.get("step"), "reason": run.reason or None}
     if run.failure:
         status["kind"] = run.failure
-    atomic.write_json(folder.status_file, status)
-    atomic.write_json(folder.run_file, finite_tree(_provenance(run, study, seed, name)))
+    write_json(folder.status_file, status)
+    write_json(folder.run_file, finite_tree(_provenance(run, study, seed, name)))
     if run.state == "completed":  # last, as in a run of ours: its existence means completed
-        atomic.write_json(folder.result_file, finite_tree(_result(run)))
+        write_json(folder.result_file, finite_tree(_result(run)))
     return folder
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.runs.collect import Collected
-from sdtps import atomic
 from sdtps.errors import SdtpsError
+from sdtps.files import write_bytes, write_text
 
 # One file a run, named so that TensorBoard finds it; no time and host in it, so that it is repeatable.
 EVENT_FILE = "events.out.tfevents.0000000001.sdtps"
@@ -56,7 +56,7 @@ def write_csv(collected: Collected, output: Path) -> list[Path]:
     for name, frame, nan in (("runs.csv", collected.runs, ""), ("values.csv", collected.rows, "nan")):
         text = io.StringIO()
         frame.to_csv(text, index=False, lineterminator="\n", na_rep=nan)
-        atomic.write_text(output / name, text.getvalue())
+        write_text(output / name, text.getvalue())
         files.append(output / name)
     return files
 
@@ -76,7 +76,7 @@ def write_tensorboard(collected: Collected, output: Path) -> list[Path]:
         study, variant, seed = key
         place = output / str(study) / folders[study, variant, seed].parent.name / f"seed{seed}"
         place.mkdir(parents=True, exist_ok=True)
-        atomic.write_bytes(place / EVENT_FILE, _events(rows))
+        write_bytes(place / EVENT_FILE, _events(rows))
         files.append(place / EVENT_FILE)
     return files
 

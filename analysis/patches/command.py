@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from sdtps import atomic
 from sdtps.commandline import at_least
 from sdtps.errors import RunError
+from sdtps.files import write_bytes, write_text
 from sdtps.run.folder import RunFolder
 
 
@@ -53,11 +53,11 @@ def write(paths: Sequence[Path], output: Path, *, count: int = 4, initial: bool 
     runs = [run_maps(paths[0], names, initial=True)] if initial else []
     runs += [run_maps(path, names) for path in paths]
     output.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write_bytes(output, draw(images, runs))
+    write_bytes(output, draw(images, runs))
     shown = "; ".join(r.label for r in runs)
     text = (
         f"Patches of {len(names)} test images of {dataset.name} in their three modalities. {shown}. "
         "Dark: dropped; plain: kept; orange: share in the aggregated tokens, faint where it is that of "
         "every kept patch, strongest from three times that."
     )
-    atomic.write_text(output.with_suffix(".txt"), text + "\n")
+    write_text(output.with_suffix(".txt"), text + "\n")

@@ -14,8 +14,8 @@ from analysis.report.page import page
 from analysis.report.payload import payload
 from analysis.runs.averaging import KINDS, refuse_to_average
 from analysis.runs.collect import Collected
-from sdtps import atomic
 from sdtps.errors import SdtpsError
+from sdtps.files import write_text
 
 CLAIMS = Path("paper/generated/claims.json")
 
@@ -66,7 +66,7 @@ def write(
         claims=None if claims is None else claim_entries(_json(claims)),
         pictures=[picture(path) for path in patches],
     )
-    atomic.write_text(output, page(title, data))
+    write_text(output, page(title, data))
 
 
 def run(arguments: argparse.Namespace, collected: Collected) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from analysis.importers.text import clean, decode
-from sdtps import regular
+from sdtps.files import read_bytes
 from sdtps.run.folder import RunFolder
 
 # In all logs of a report together.
@@ -25,7 +25,7 @@ def tail(folder: RunFolder, most: int) -> str:
 
 def _tail_of(path: Path, most: int) -> str:
     try:
-        content = regular.content(path, last=most + 1)
+        content = read_bytes(path, last=most + 1)
     except OSError:
         content = None
     if content is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from sdtps import regular
+from sdtps.files import read_bytes
 
 
 def fingerprint(study_folder: Path) -> str:
@@ -23,6 +23,6 @@ def fingerprint(study_folder: Path) -> str:
 
 def _content(path: Path) -> bytes | None:
     try:
-        return regular.content(path)
+        return read_bytes(path)
     except OSError as error:  # not to be read is a state, too, and may end
         return str(error.errno).encode()

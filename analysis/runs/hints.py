@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from analysis.runs.untrusted import mapping
-from sdtps import regular
+from sdtps.files import read_bytes
 from sdtps.run.folder import RunFolder
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -69,7 +69,7 @@ def again(
 def data_root(folder: RunFolder) -> str | None:
     """The folder that a run's data were read from; None where it generated them, or does not say."""
     try:
-        config = yaml.load(regular.content(folder.config_file) or b"", Loader=_LOADER)
+        config = yaml.load(read_bytes(folder.config_file) or b"", Loader=_LOADER)
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return None
     data = mapping(mapping(config).get("data"))

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from sdtps import regular
+from sdtps.files import read_bytes
 from sdtps.run.folder import resolve_attempts
 
 POSITION = ("attempt", "epoch", "step")
@@ -54,7 +54,7 @@ class MetricRows:
 def read(path: Path) -> MetricRows:
     """The rows of a metrics.jsonl; a run without one has logged nothing."""
     try:
-        content = regular.content(path)
+        content = read_bytes(path)
     except OSError as error:
         return MetricRows((), (), 0, unread=error.strerror)
     rows, torn = _parse(content or b"")

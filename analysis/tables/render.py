@@ -15,7 +15,7 @@ from rich.table import Table as RichTable
 
 from analysis.tables.latextable import to_latex
 from analysis.tables.model import Cell, Column, Table, as_json
-from sdtps import atomic
+from sdtps.files import write_bytes
 
 # -- text forms ---------------------------------------------------------------------------------
 
@@ -184,4 +184,4 @@ def write(table: Table, folder: Path) -> list[Path]:
 
 def write_if_changed(path: Path, content: bytes) -> None:
     if not path.exists() or path.read_bytes() != content:
-        atomic.write_bytes(path, content)
+        write_bytes(path, content)

@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from sdtps import atomic
 from sdtps.audit.examination import Examination, built, examine
 from sdtps.audit.findings import Finding, findings
 from sdtps.audit.gradients import Gradient, cosine
 from sdtps.config import Config
 from sdtps.errors import ConfigError, did_you_mean
+from sdtps.files import write_json
 
 STEPS = 10
 SEED = 0
@@ -130,7 +130,7 @@ def ratio(gradient: Gradient, reference: Gradient | None) -> float | None:
 
 def write(audited: Audit, path: Path) -> None:
     """`audit.json`, whole or not at all."""
-    atomic.write_json(path, audited.as_json())
+    write_json(path, audited.as_json())
 
 
 @contextmanager

@@ -9,12 +9,12 @@ from typing import Any, Union, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from sdtps import regular
 from sdtps.config.identity import resolved
 from sdtps.config.reid import ReidConfig
 from sdtps.config.retrieval import RetrievalConfig
 from sdtps.config.wording import sentences
 from sdtps.errors import ConfigError, did_you_mean
+from sdtps.files import read_bytes
 
 Config = ReidConfig | RetrievalConfig
 TASKS: dict[str, type[ReidConfig] | type[RetrievalConfig]] = {
@@ -109,7 +109,7 @@ def parse_config(tree: dict[str, Any], *, where: str = "configuration") -> Confi
 def load_config(path: Path) -> Config:
     """The configuration that a run folder's config.yaml holds (written by us, fully resolved)."""
     try:
-        content = regular.content(path)
+        content = read_bytes(path)
         tree = None if content is None else yaml.safe_load(content)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None

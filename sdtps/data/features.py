@@ -19,8 +19,8 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from sdtps import atomic
 from sdtps.errors import DataError
+from sdtps.files import write_bytes
 from sdtps.run.locations import made_below
 
 FEATURES_VERSION = 1  # raise when the same inputs give other features
@@ -54,7 +54,7 @@ def cached(folder: Path, key: str, compute: Callable[[], dict[str, Tensor]]) -> 
             with (folder / f".{target.name}.lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)  # others of this node wait and then find the file
                 if not target.exists():
-                    atomic.write_bytes(target, save(compute()))
+                    write_bytes(target, save(compute()))
     try:
         return load_file(target)
     except Exception as error:  # safetensors raises its own type, and whatever the disk does

@@ -19,8 +19,8 @@ import torch
 from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
-from sdtps import atomic
 from sdtps.errors import WeightsError, did_you_mean
+from sdtps.files import write_bytes
 from sdtps.models.layout import Layout
 from sdtps.models.published import LAYOUTS
 from sdtps.models.weights import read_tensors
@@ -118,4 +118,4 @@ def write_tensors(path: Path, state: dict[str, Tensor], metadata: dict[str, str]
         stream = io.BytesIO()
         torch.save(state, stream)
         content = stream.getvalue()
-    atomic.write_bytes(path, content)
+    write_bytes(path, content)

@@ -25,9 +25,9 @@ from typing import Any, Literal
 
 import yaml
 
-from sdtps import atomic, regular
 from sdtps.config import Config, load_config, resolved
 from sdtps.errors import RunError
+from sdtps.files import read_bytes, write_json, write_text
 
 # States that the run itself records in status.json. Others (queued, lost, node, cancelled by the
 # scheduler ...) are told by ablations/store/states.py from the scheduler and the heartbeat's age.
@@ -115,16 +115,16 @@ class RunFolder:
         """
         self.path.mkdir(parents=True, exist_ok=True)
         text = yaml.dump(resolved(config), Dumper=_DUMPER, sort_keys=False, allow_unicode=True)
-        if regular.content(self.config_file) != text.encode():
-            atomic.write_text(self.config_file, text)
+        if read_bytes(self.config_file) != text.encode():
+            write_text(self.config_file, text)
         if "seed" not in self.run():  # new, or torn: without its seed nothing can run it
-            atomic.write_json(self.run_file, dict(run))
+            write_json(self.run_file, dict(run))
 
     # -- written by the run ---------------------------------------------------------------------
 
     def update_run(self, **fields: Any) -> None:
         """Merge `fields` into run.json."""
-        atomic.write_json(self.run_file, {**self.run(), **fields})
+        write_json(self.run_file, {**self.run(), **fields})
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Add one line to metrics.jsonl.
@@ -147,7 +147,7 @@ class RunFolder:
     def write_status(self, state: RunState, *, attempt: int, **fields: Any) -> None:
         """Replace status.json; `fields` may hold epoch, step, reason, progress (0 to 1), eta_s."""
         row = {"state": state, "attempt": attempt, "time": now(), "heartbeat": time.time(), **fields}
-        atomic.write_json(self.status_file, finite(row))
+        write_json(self.status_file, finite(row))
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write result.json, once and last.
@@ -160,7 +160,7 @@ class RunFolder:
         """
         if self.result() is not None:
             raise RunError(f"{self.result_file}: exists already; a run completes once")
-        atomic.write_json(self.result_file, dict(result))
+        write_json(self.result_file, dict(result))
 
     # -- read -----------------------------------------------------------------------------------
 
@@ -208,7 +208,7 @@ class RunFolder:
         return resolve_attempts(self.metrics())
 
     def _lines(self) -> list[tuple[int, dict[str, Any] | None]]:
-        text = (regular.content(self.metrics_file) or b"").decode(errors="replace")
+        text = (read_bytes(self.metrics_file) or b"").decode(errors="replace")
         rows: list[tuple[int, dict[str, Any] | None]] = []
         for number, line in enumerate(text.split("\n"), start=1):
             if not line.strip():
@@ -271,7 +271,7 @@ def _typed(row: dict[str, Any], types: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
-        value = json.loads(regular.content(path) or b"")
+        value = json.loads(read_bytes(path) or b"")
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from sdtps import atomic
 from sdtps.errors import RunError
+from sdtps.files import replacing
 
 FORMAT = 1
 
@@ -56,7 +56,7 @@ def save(path: Path, content: dict[str, Any]) -> None:
     Raises:
         OSError: disk full, permission; the checkpoint before it is untouched.
     """
-    with atomic.replacing(path) as stream:
+    with replacing(path) as stream:
         try:
             torch.save({"format": FORMAT, **content}, stream)
         except RuntimeError as error:

@@ -56,6 +56,6 @@ def test_both_commands_are_named_where_there_are_both(tmp_path: Path) -> None:
 
 def test_what_no_command_mends_has_none(tmp_path: Path) -> None:
     study = plant.study(tmp_path, ["ok"])
-    status = RunStatus(study.runs()[0], "failed", "unreadable", "claim.json: is a FIFO, no file")
+    status = RunStatus(study.runs()[0], "failed", "unreadable", "claim.json: is not a regular file")
     text = "\n".join(lines(study, [status], tmp_path / "runs", Again(str(study.path), {})))
     assert "submit.py" not in text
