@@ -1,0 +1,499 @@
+"""The `curves` frame: each variant's mean over seeds at each step, computed once for all readers.
+
+The PDF's figures, the report and the CSV files read it and compute no mean of their own. Values are as
+they were logged (fractions stay fractions). For one metric of one variant:
+
+1. The grid is the union of the steps that the variant's own seeds logged. A seed that has no value at
+   such a step, but one before and one after it, is interpolated linearly between them.
+2. A seed takes part from its first to its last finite value. Where a seed that takes part has no finite
+   value, there is no mean: the line has a gap.
+3. Where a seed leaves (it diverged, stopped or is shorter), a new stretch of the mean begins. Stretches
+   are never joined, so no line jumps because a seed is gone; `n` says how many seeds are left.
+4. Above `POINTS` steps, each stretch is averaged over windows of equal width. Means are taken in linear
+   space, whatever axis shows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats as scipy_stats
+
+from analysis.results import stats
+from analysis.results.outcomes import Outcome, outcomes
+from analysis.runs.collect import Collected
+
+if TYPE_CHECKING:
+    from ablations.study.model import Study
+
+POINTS = 400  # of a mean; about the printable dots across a figure
+SEED_POINTS = 1200  # of a single seed's line, at most about
+GOING_ON = ("running", "queued", "requeued")
+TIME = "time"  # rows may carry seconds since 1970 under this key
+
+
+@dataclass(frozen=True)
+class Clock:
+    """What a step is in another unit (epochs, seconds): linear between known points and beyond them."""
+
+    steps: np.ndarray
+    values: np.ndarray
+
+    def at(self, steps: np.ndarray) -> np.ndarray:
+        steps = np.asarray(steps, dtype=np.float64)
+        found = np.interp(steps, self.steps, self.values)
+        if len(self.steps) > 1:
+            (s0, s1), (v0, v1) = self.steps[-2:], self.values[-2:]
+            beyond = steps > s1
+            found[beyond] = v1 + (steps[beyond] - s1) * (v1 - v0) / (s1 - s0)
+        return found
+
+
+@dataclass(frozen=True)
+class SeedCurve:
+    """What one seed logged.
+
+    Attributes:
+        step, value: in order of step, thinned by `kept`; NaN where a value was not finite.
+        broken: steps with a value that was not finite and that finite ones follow.
+        last: (step, value) of the last finite value; None where there is none.
+        end: why its line ends before the others': `diverged`; `stopped` (failed, cancelled, lost);
+            `shorter` (it completed with fewer steps); None where it does not, or still runs.
+    """
+
+    seed: int
+    state: str
+    step: np.ndarray
+    value: np.ndarray
+    broken: np.ndarray
+    last: tuple[float, float] | None
+    end: str | None
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One metric of one variant: its seeds, and their mean at each point of the variant's own grid.
+
+    Attributes:
+        kind: `train` or `eval` rows.
+        step: where a point lies; the mean step of a window where steps were merged.
+        mean: NaN where there is none. low, high: least and greatest single value of any seed.
+        sd: sample standard deviation over seeds (ddof 1). n: seeds in the mean.
+        stretch: points of one stretch are means over the same seeds.
+        interpolated: whether seeds logged at different steps. merged: steps in a window, or None.
+        epochs: steps in epochs; None where no row says.
+    """
+
+    study: str
+    outcome: Outcome
+    kind: str
+    metric: str
+    seeds: tuple[SeedCurve, ...]
+    step: np.ndarray
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    sd: np.ndarray
+    n: np.ndarray
+    stretch: np.ndarray
+    interpolated: bool = False
+    merged: float | None = None
+    epochs: Clock | None = None
+
+    @property
+    def variant(self) -> str:
+        return self.outcome.variant
+
+    @property
+    def planned(self) -> int:
+        return self.outcome.planned
+
+    @property
+    def logged(self) -> bool:
+        """Whether any seed has a finite value."""
+        return any(seed.last is not None for seed in self.seeds)
+
+    @property
+    def label(self) -> str:
+        """The variant's label, with k/N where not every seed completed."""
+        done = len(self.outcome.completed)
+        return self.outcome.label + ("" if done == self.planned else f" ({done}/{self.planned})")
+
+    def band(self, kind: str) -> tuple[np.ndarray, np.ndarray]:
+        """Low and high of a band over seeds: minmax, sd, t95 or none (NaN)."""
+        if kind == "minmax":
+            return self.low, self.high
+        half = np.full_like(self.mean, np.nan) if kind == "none" else self.sd
+        if kind == "t95":
+            quantile = scipy_stats.t.ppf((1 + stats.CONFIDENCE) / 2, np.maximum(self.n - 1, 1))
+            half = half * quantile / np.sqrt(np.maximum(self.n, 1))
+        return self.mean - half, self.mean + half
+
+    def lines(self, weight: float = 0.0) -> list[tuple[slice, np.ndarray]]:
+        """The mean as unbroken pieces: indices and values, smoothed by `weight` within each piece."""
+        finite = np.isfinite(self.mean)
+        cuts = np.flatnonzero((np.diff(self.stretch) != 0) | (np.diff(finite.astype(int)) != 0)) + 1
+        ends = [0, *cuts.tolist(), len(self.mean)]
+        return [
+            (slice(a, b), smoothed(self.mean[a:b], weight))
+            for a, b in pairwise(ends)
+            if b > a and finite[a]
+        ]
+
+
+def curves(
+    collected: Collected,
+    study: Study,
+    metric: str,
+    kind: str | None = None,
+    variants: Sequence[str] | None = None,
+    *,
+    points: int = POINTS,
+    seed_points: int = SEED_POINTS,
+) -> list[Curve]:
+    """A metric's curves, one for each variant, in the manifest's order.
+
+    Args:
+        kind: `train` or `eval`; None: training rows where any variant has them, else evaluations.
+        variants: names; None: all, imported ones last.
+    """
+    found = outcomes(collected, study)
+    names = list(found if variants is None else variants)
+    logged: dict[str, pd.DataFrame] = {}
+    for kind_ in ("train", "eval") if kind is None else (kind,):
+        logged = {n: collected.rows_of(study.name, found[n].variant, kind_, metric) for n in names}
+        kind = kind_
+        if not all(rows.empty for rows in logged.values()):
+            break
+    clocks = epoch_clocks(collected, study)
+    made = []
+    for name in names:
+        rows = logged[name]
+        seeds, step = rows["seed"].to_numpy(), rows["step"].to_numpy()
+        value = rows["value"].to_numpy(dtype=np.float64)
+        series = {
+            run.seed: (step[seeds == run.seed], value[seeds == run.seed]) for run in found[name].runs
+        }
+        clock = clocks.get(found[name].variant)
+        made.append(_curve(found[name], str(kind), metric, series, clock, points, seed_points))
+    return made
+
+
+def frame(found: Sequence[Curve]) -> pd.DataFrame:
+    """Means as a table: one row a point of a variant's grid; a gap is a row with mean NaN."""
+    parts = [
+        pd.DataFrame(
+            {
+                "study": curve.study,
+                "variant": curve.variant,
+                "kind": curve.kind,
+                "metric": curve.metric,
+                "step": curve.step,
+                "epoch": _epochs(curve, curve.step),
+                "mean": curve.mean,
+                "low": curve.low,
+                "high": curve.high,
+                "sd": curve.sd,
+                "n": curve.n,
+                "planned": curve.planned,
+                "stretch": curve.stretch,
+            }
+        )
+        for curve in found
+        if len(curve.step)
+    ]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(FRAME))
+
+
+def seed_frame(found: Sequence[Curve]) -> pd.DataFrame:
+    """Single seeds as a table: one row a value that is drawn."""
+    parts = [
+        pd.DataFrame(
+            {
+                "study": curve.study,
+                "variant": curve.variant,
+                "kind": curve.kind,
+                "metric": curve.metric,
+                "seed": seed.seed,
+                "state": seed.state,
+                "step": seed.step,
+                "epoch": _epochs(curve, seed.step),
+                "value": seed.value,
+            }
+        )
+        for curve in found
+        for seed in curve.seeds
+        if len(seed.step)
+    ]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(SEED_FRAME))
+
+
+FRAME = (
+    *("study", "variant", "kind", "metric", "step", "epoch"),
+    *("mean", "low", "high", "sd", "n", "planned", "stretch"),
+)
+SEED_FRAME = ("study", "variant", "kind", "metric", "seed", "state", "step", "epoch", "value")
+
+
+def _epochs(curve: Curve, steps: np.ndarray) -> np.ndarray:
+    return np.full(len(steps), np.nan) if curve.epochs is None else curve.epochs.at(steps)
+
+
+# -- the mean -----------------------------------------------------------------------------------
+
+
+def _curve(
+    outcome: Outcome,
+    kind: str,
+    metric: str,
+    series: Mapping[int, tuple[np.ndarray, np.ndarray]],
+    clock: Clock | None,
+    points: int,
+    seed_points: int,
+) -> Curve:
+    latest = max((int(step[-1]) for step, _ in series.values() if len(step)), default=0)
+    seeds = tuple(
+        _seed(run.seed, run.state, *series[run.seed], latest, seed_points) for run in outcome.runs
+    )
+    mean = _mean([series[run.seed] for run in outcome.runs], seeds, points)
+    return Curve(outcome.study, outcome, kind, metric, seeds, epochs=clock, **mean)
+
+
+def _seed(
+    seed: int, state: str, step: np.ndarray, value: np.ndarray, latest: int, most: int
+) -> SeedCurve:
+    finite = np.flatnonzero(np.isfinite(value))
+    last = (float(step[finite[-1]]), float(value[finite[-1]])) if len(finite) else None
+    end = None
+    if state == "diverged":
+        end = "diverged"
+    elif state != "completed" and state not in GOING_ON and len(step):
+        end = "stopped"
+    elif state == "completed" and len(step) and step[-1] + _interval(step) < latest:
+        end = "shorter"
+    until = finite[-1] if len(finite) else 0
+    broken = step[:until][~np.isfinite(value[:until])].astype(np.float64)
+    index = kept(value, most)
+    shown = np.where(np.isfinite(value[index]), value[index], np.nan)
+    return SeedCurve(seed, state, step[index].astype(np.float64), shown, broken, last, end)
+
+
+def _interval(step: np.ndarray) -> float:
+    """Steps between two logged rows, as a rule."""
+    return float(np.median(np.diff(step))) if len(step) > 1 else 0.0
+
+
+def _mean(
+    series: Sequence[tuple[np.ndarray, np.ndarray]], seeds: Sequence[SeedCurve], points: int
+) -> dict[str, Any]:
+    """The fields of `Curve` that are computed over seeds."""
+    present = [
+        (s, v, seed) for (s, v), seed in zip(series, seeds, strict=True) if seed.last is not None
+    ]
+    if not present:
+        empty, none = np.empty(0), np.empty(0, np.int64)
+        return {
+            **dict.fromkeys(("step", "mean", "low", "high", "sd"), empty),
+            **{"n": none, "stretch": none},
+        }
+    grid = np.unique(np.concatenate([step for step, _, _ in present]))
+    table = np.full((len(present), len(grid)), np.nan)
+    alive = np.zeros(table.shape, dtype=bool)
+    interpolated = False
+    for row, (step, value, seed) in enumerate(present):
+        value = np.where(np.isfinite(value), value, np.nan)
+        table[row] = np.interp(grid, step, value, left=np.nan, right=np.nan)
+        at = np.searchsorted(grid, step)
+        table[row, at] = value
+        first, last = grid[at[0]], int(seed.last[0]) if seed.last else 0
+        interval = _interval(step)
+        if first - interval <= grid[0]:  # it began as the others did, within its own interval
+            first = grid[0]
+        if seed.end is None and step[-1] == last and last + interval >= grid[-1]:
+            last = int(grid[-1])
+        alive[row] = (grid >= first) & (grid <= last)
+        inside = np.isfinite(table[row]) & alive[row]
+        interpolated |= int(inside.sum()) > int(np.isfinite(value[step <= last]).sum())
+    table = np.where(alive, table, np.nan)
+    sound = alive.any(axis=0) & ~(alive & np.isnan(table)).any(axis=0)
+    changes = (alive[:, 1:] != alive[:, :-1]).any(axis=0)
+    stretch = np.concatenate([[0], np.cumsum(changes)])
+    merged = None
+    window = np.arange(len(grid))
+    if len(grid) > points:
+        merged = (float(grid[-1]) - float(grid[0]) + 1) / points
+        window = ((grid - grid[0]) / merged).astype(np.int64)
+    starts = np.flatnonzero(np.concatenate([[True], (np.diff(window) != 0) | (np.diff(stretch) != 0)]))
+    averaged = _windows(grid, table, alive, sound, starts)
+    return {
+        **averaged,
+        **{"stretch": stretch[starts], "interpolated": interpolated, "merged": merged},
+    }
+
+
+def _windows(
+    grid: np.ndarray,
+    table: np.ndarray,
+    alive: np.ndarray,
+    sound: np.ndarray,
+    starts: np.ndarray,
+) -> dict[str, np.ndarray]:
+    """Averages over windows [starts[i], starts[i + 1]) of the columns where every seed has a value."""
+
+    def total(values: np.ndarray) -> np.ndarray:
+        return np.add.reduceat(np.asarray(values, dtype=np.float64), starts, axis=-1)
+
+    used = total(sound)
+    counted = np.where(used > 0, used, np.nan)
+    step = np.where(used > 0, total(np.where(sound, grid, 0)) / counted, grid[starts])
+    by_seed = total(np.where(sound & ~np.isnan(table), table, 0.0)) / counted
+    there = alive[:, starts]  # the same seeds in every column of a window
+    n = there.sum(axis=0)
+    seeds = np.maximum(n, 1)
+    mean = np.where(there, by_seed, 0.0).sum(axis=0) / seeds
+    square = (np.where(there, by_seed - mean, 0.0) ** 2).sum(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        sd = np.where(n > 1, np.sqrt(square / np.where(n > 1, n - 1, 1)), np.nan)
+    low = np.minimum.reduceat(np.where(np.isnan(table), np.inf, table).min(axis=0), starts)
+    high = np.maximum.reduceat(np.where(np.isnan(table), -np.inf, table).max(axis=0), starts)
+    gap = used == 0
+    for values in (mean, low, high, sd):
+        values[gap] = np.nan
+    return {"step": step, "mean": mean, "low": low, "high": high, "sd": sd, "n": n}
+
+
+def smoothed(values: np.ndarray, weight: float) -> np.ndarray:
+    """Exponential moving average, corrected for its start, begun anew after a gap (NaN)."""
+    if weight == 0.0:
+        return values
+    out = np.full_like(values, np.nan)
+    total, norm = 0.0, 0.0
+    for index, value in enumerate(values):
+        if np.isnan(value):
+            total, norm = 0.0, 0.0
+            continue
+        total = weight * total + (1 - weight) * value
+        norm = weight * norm + (1 - weight)
+        out[index] = total / norm
+    return out
+
+
+def kept(y: np.ndarray, most: int) -> np.ndarray:
+    """Indices of at most about `most` points of `y` that show its envelope, in order.
+
+    Each of most / 4 windows keeps its first, least, greatest and last value, so a spike of one step
+    survives; a gap (not finite) survives as a gap.
+    """
+    count = len(y)
+    if count <= most:
+        return np.arange(count)
+    edges = np.linspace(0, count, max(1, most // 4) + 1).astype(np.int64)
+    chosen: set[int] = set()
+    for start, end in pairwise(edges.tolist()):
+        part = y[start:end]
+        chosen |= {start, end - 1}
+        finite = np.isfinite(part)
+        if finite.any():
+            chosen.add(start + int(np.argmin(np.where(finite, part, np.inf))))
+            chosen.add(start + int(np.argmax(np.where(finite, part, -np.inf))))
+        if not finite.all():
+            bad = np.flatnonzero(~finite)
+            chosen |= {start + int(bad[0]), start + int(bad[-1])}
+    return np.array(sorted(chosen))
+
+
+# -- steps in epochs and seconds ----------------------------------------------------------------
+
+
+def epoch_clocks(collected: Collected, study: Study) -> dict[str, Clock]:
+    """For each variant what its steps are in epochs.
+
+    Evaluations stand at the end of an epoch, so they decide. A variant without any takes the rate that
+    all others of the study share, or else the last training row of each of its epochs, the last epoch
+    (it may have broken off) taken to be as long as the one before.
+    """
+    clocks: dict[str, Clock] = {}
+    trained: dict[str, dict[int, int]] = {}
+    names = {v for s, v in collected.spans if s == study.name}
+    for name in names:
+        ends: dict[str, dict[int, int]] = {"eval": {}, "train": {}}
+        for start, stop in collected.spans[study.name, name]:
+            part = collected.rows.iloc[start:stop]
+            kinds, epochs, steps = (part[c].to_numpy() for c in ("kind", "epoch", "step"))
+            for kind, into in ends.items():
+                mine = (kinds == kind) & (epochs > 0)
+                different, inverse = np.unique(epochs[mine], return_inverse=True)
+                latest = np.zeros(len(different), dtype=np.int64)
+                np.maximum.at(latest, inverse, steps[mine])
+                for epoch, step in zip(different.tolist(), latest.tolist(), strict=True):
+                    into[epoch] = max(into.get(epoch, 0), step)
+        if clock := _clock(ends["eval"]):
+            clocks[name] = clock
+        elif ends["train"]:
+            trained[name] = ends["train"]
+    rates = {round(float(c.values[-1] / c.steps[-1]), 9) for c in clocks.values()}
+    for name, last in trained.items():
+        if len(rates) == 1:
+            clocks[name] = Clock(np.array([0.0, 1.0]), np.array([0.0, next(iter(rates))]))
+            continue
+        order = sorted(last)
+        if len(order) > 1:
+            before = last[order[-3]] if len(order) > 2 else 0
+            last[order[-1]] = max(last[order[-1]], 2 * last[order[-2]] - before)
+        if clock := _clock(last):
+            clocks[name] = clock
+    return clocks
+
+
+def _clock(ends: Mapping[int, int]) -> Clock | None:
+    """A clock from (epoch, last step); None where steps do not grow with epochs."""
+    epochs = [0, *sorted(ends)]
+    steps = [0, *(ends[e] for e in epochs[1:])]
+    if len(epochs) < 2 or any(b <= a for a, b in pairwise(steps)):
+        return None
+    return Clock(np.array(steps, dtype=np.float64), np.array(epochs, dtype=np.float64))
+
+
+def second_clocks(collected: Collected, study: Study) -> dict[tuple[str, int], tuple[Clock, bool]]:
+    """For each (variant, seed) its steps in seconds on a machine, and whether its rows carry times.
+
+    Time between two attempts, in which nothing ran, does not count. A run whose rows carry none has its
+    training time spread evenly over its steps.
+    """
+    clocks: dict[tuple[str, int], tuple[Clock, bool]] = {}
+    for record in collected.runs_of(study.name).to_dict("records"):
+        key = str(record["variant"]), int(record["seed"])
+        spent = next(
+            (float(record[c]) for c in ("train_seconds", "wall_seconds") if pd.notna(record[c])), None
+        )
+        if pd.notna(record["step"]) and int(record["step"]) > 0 and spent:
+            clocks[key] = Clock(np.array([0.0, float(record["step"])]), np.array([0.0, spent])), False
+    for variant in {v for s, v in collected.spans if s == study.name}:
+        rows = pd.concat(
+            [collected.rows_of(study.name, variant, kind, TIME) for kind in ("train", "eval")]
+        )
+        for seed, mine in rows.sort_values("step", kind="stable").groupby("seed"):
+            if clock := _measured(mine):
+                clocks[variant, int(str(seed))] = clock, True
+    return clocks
+
+
+def _measured(rows: pd.DataFrame) -> Clock | None:
+    """Seconds at each step from the rows' own times; an attempt's first row costs what others do."""
+    steps, first = np.unique(rows["step"].to_numpy(), return_index=True)
+    times, attempts = (rows[c].to_numpy()[first] for c in ("value", "attempt"))
+    if len(steps) < 2 or not np.isfinite(times).all():
+        return None
+    deltas = np.diff(times) / np.diff(steps)
+    same = (np.diff(attempts) == 0) & (deltas >= 0)
+    usual = float(np.median(deltas[same])) if same.any() else 0.0
+    spent = np.where(same, np.diff(times), usual * np.diff(steps))
+    seconds = np.concatenate([[usual * steps[0]], usual * steps[0] + np.cumsum(spent)])
+    if steps[0] > 0:
+        steps, seconds = np.concatenate([[0], steps]), np.concatenate([[0.0], seconds])
+    return Clock(steps.astype(np.float64), seconds)
