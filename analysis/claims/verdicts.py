@@ -1,15 +1,16 @@
 """What a test says about a claim: statements that hold or not, and the verdict that follows.
 
-The rule is here and nowhere else. A claim is broken into statements, each a consequence that would be
-seen if the claim were right. All hold: supported. None holds: refuted. Some hold: partly. A statement
-that could not be decided makes the claim inconclusive; one whose data do not exist, not tested.
+A claim is broken into statements, each a consequence that would be seen if the claim were right. All
+hold: supported. None holds: refuted. Some hold: partly. A statement that could not be decided makes the
+claim inconclusive; one whose data do not exist, not tested. No other module decides a verdict.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 Word = Literal["supported", "refuted", "partly", "inconclusive", "not tested"]
 DECIDED: tuple[Word, ...] = ("supported", "refuted", "partly")
@@ -68,3 +69,31 @@ def verdict(statements: Sequence[Statement]) -> Verdict:
     if holding == len(statements):
         return Verdict("supported")
     return Verdict("partly" if holding else "refuted")
+
+
+# -- checks: functions of plain arguments that return statements, named by the ledger ---------------
+
+Check = Callable[..., list[Statement]]
+CHECKS: dict[str, Check] = {}
+
+
+def check(function: Check) -> Check:
+    """Register a check under its own name.
+
+    Raises:
+        ValueError: the name is taken.
+    """
+    name = function.__name__
+    if name in CHECKS:
+        raise ValueError(f"two checks are named {name}")
+    CHECKS[name] = function
+    return function
+
+
+def argument_mistake(name: str, arguments: Mapping[str, Any]) -> str | None:
+    """What is wrong with a call of check `name`, or None."""
+    try:
+        inspect.signature(CHECKS[name]).bind(**arguments)
+    except TypeError as error:
+        return f"check {name}{inspect.signature(CHECKS[name])}: {error}"
+    return None

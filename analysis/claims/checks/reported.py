@@ -9,8 +9,7 @@ import csv
 from functools import lru_cache
 from pathlib import Path
 
-from analysis.claims.checks.registry import check
-from analysis.claims.verdicts import Statement, missing
+from analysis.claims.verdicts import Statement, check, missing
 
 LOGS = Path(__file__).parents[3] / "paper" / "reported" / "demo2_logs.csv"
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from analysis.claims.checks.arrangements import PATCHES, WIDTH, arrangement
-from analysis.claims.checks.registry import check
-from analysis.claims.verdicts import Statement
+from analysis.claims.checks.published import PATCHES, WIDTH, arrangement
+from analysis.claims.verdicts import Statement, check
 from sdtps.aggregation import TokenAggregation, aggregated_count
 from sdtps.multimodal import MODALITIES, MultiModalSdtps
 from sdtps.selection import TokenSelection, kept_count, straight_through
