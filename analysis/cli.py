@@ -30,7 +30,7 @@ COMMANDS = {
     "audit": ("analysis.tables.audit_table", "the gradient audit of a study as a table"),
     "report": ("analysis.report_command", "one self-contained report.html"),
     "import": ("analysis.import_command", "other people's logs into run folders"),
-    "export": ("analysis.paper.export_command", "runs to TensorBoard or CSV"),
+    "export": ("analysis.paper.export", "runs to TensorBoard or CSV"),
     "patches": ("analysis.patches_command", "pictures of the patches that a run kept and dropped"),
     "bench": ("benchmarks.analysis", "measured speeds of this package on this machine"),
 }

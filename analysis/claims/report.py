@@ -1,21 +1,19 @@
-"""The ledger's verdicts as JSON, LaTeX and Markdown."""
+"""The ledger's verdicts as JSON, LaTeX and Markdown, and as macros for the paper's sentences."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from analysis.claims.ledger import Answer, counts
 from analysis.claims.verdicts import DECIDED
 from analysis.results.numbers import counted
 from analysis.tables.latex import escape
-from sdtps.files import write_json, write_text
-
-if TYPE_CHECKING:
-    pass
+from analysis.tables.render import write_if_changed
 
 SHOWN = 2  # measurements in a table's cell; the JSON holds all
 KIND_TITLES = {
@@ -63,6 +61,7 @@ def as_json(answers: Sequence[Answer]) -> dict[str, Any]:
                 "verdict": a.verdict.word,
                 "why": a.verdict.why,
                 "evidence": evidence(a),
+                "sentence": a.sentence,
                 "limits": a.claim.limits,
                 "statements": [
                     {
@@ -178,10 +177,27 @@ def _by_kind(answers: Sequence[Answer]) -> Iterable[tuple[str, list[Answer]]]:
             yield kind, group
 
 
+def as_macros(answers: Sequence[Answer]) -> str:
+    r"""For each claim \\claimdef{id}{text}{verdict}{evidence}{sentence}, and counts of verdicts."""
+    lines = ["% from paper/claims.yaml; made by python -m analysis paper; do not edit"]
+    for a in answers:
+        text = prose(a.claim.claim.rstrip("."))
+        verdict, found, says = escape(a.verdict.word), prose(evidence(a)), prose(a.sentence)
+        lines.append(rf"\claimdef{{{a.claim.id}}}{{{text}}}{{{verdict}}}{{{found}}}{{{says}}}%")
+    tally = {"all": len(answers), **counts(answers)}
+    lines += [rf"\claimcountdef{{{word}}}{{{number}}}%" for word, number in tally.items()]
+    return "\n".join(lines) + "\n"
+
+
 def write(answers: Sequence[Answer], folder: Path) -> list[Path]:
-    """claims.json, claims.tex and claims.md in `folder`; the same verdicts give the same bytes."""
+    """claims.json, .tex and .md and claims-numbers.tex; the same verdicts give the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "claims.json", as_json(answers))
-    write_text(folder / "claims.tex", as_latex(answers))
-    write_text(folder / "claims.md", as_markdown(answers))
-    return [folder / f"claims.{ending}" for ending in ("json", "tex", "md")]
+    contents = {
+        "claims.json": json.dumps(as_json(answers), indent=2, ensure_ascii=False) + "\n",
+        "claims.tex": as_latex(answers),
+        "claims.md": as_markdown(answers),
+        "claims-numbers.tex": as_macros(answers),
+    }
+    for name, content in contents.items():
+        write_if_changed(folder / name, content.encode())
+    return [folder / name for name in contents]

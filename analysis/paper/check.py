@@ -2,8 +2,8 @@
 
 Builds the paper's files again, elsewhere, from the same studies with the same options, and compares
 byte by byte. Fails (exit code 1) when a file is stale, missing or edited by hand, when a planned run is
-missing, when code, data or weights are mixed, when something non-finite is printed, when LaTeX's
-sources have faults, or when main.pdf is older than what it shows. Each finding says how to repair it.
+missing, when code, data or weights are mixed, when something non-finite is printed, or when main.pdf is
+older than what it shows. Each finding says how to repair it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Finding:
 
     Attributes:
         kind: stale, edited, missing file, missing run, mixed code, mixed data, mixed weights,
-            not finite, lint, pdf.
+            not finite, pdf.
         where: a file or a run. repair: a command, or what to do.
     """
 
@@ -100,9 +100,8 @@ def check(
     """
     from ablations.study.manifest import load_study
     from analysis.paper import parts as evidence
-    from analysis.paper.files import INDEX
+    from analysis.paper.build import INDEX
     from analysis.paper.pdf import outdated
-    from analysis.paper.texlint import lint
 
     folder = main.parent / "generated"
     record = folder / INDEX
@@ -126,7 +125,6 @@ def check(
             Finding(k, where, text, rebuild) for k, where, text in evidence.faults(folder, wanted)
         ]
     findings += _not_finite(folder, rebuild)
-    findings += [Finding("lint", f.where, f.text, "repair that line") for f in lint(main)]
     if pdf and (why := outdated(main)) is not None:
         findings.append(Finding("pdf", str(main.with_suffix(".pdf")), why, rebuild))
     return findings
@@ -178,7 +176,7 @@ def _files(
     rebuild: str,
 ) -> list[Finding]:
     """Each generated file against what the last build wrote, and against what a build writes now."""
-    from analysis.paper.files import INDEX, Options, build, sha256
+    from analysis.paper.build import INDEX, Options, build, sha256
     from analysis.runs.averaging import KINDS
 
     findings = []

@@ -39,9 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Build. What must not be averaged stops it before anything is written, unless allowed."""
     from analysis.paper import parts as evidence
-    from analysis.paper.files import Options, build
+    from analysis.paper.build import Options, build
     from analysis.paper.pdf import compile_pdf, complaints
-    from analysis.paper.texlint import lint
     from analysis.results.numbers import counted
     from analysis.runs.collect import collect
 
@@ -61,9 +60,6 @@ def command(arguments: argparse.Namespace) -> int:
     if not arguments.no_report:
         say("report.html")
         _report(collected, folder)
-    faults = [] if elsewhere else lint(arguments.main)
-    for fault in faults:
-        console.print(f"[red]{fault}[/]", markup=True)
     pdf = None
     if elsewhere and not arguments.no_pdf:
         say(f"no PDF: {arguments.main} reads {read_by_latex}, not {folder}; it is made without --out")
@@ -81,7 +77,6 @@ def command(arguments: argparse.Namespace) -> int:
                     "figures": built.figures,
                     "numbers": len(built.macros),
                     "marks": [mark.text for mark in built.marks],
-                    "faults": [str(f) for f in faults],
                     "pdf": str(pdf) if pdf else None,
                     "seconds": round(time.perf_counter() - started, 1),
                 },
@@ -96,7 +91,7 @@ def command(arguments: argparse.Namespace) -> int:
             + f" of {counted(len(studies), 'study', 'studies')}"
             + f"; {pdf or folder}"
         )
-    return 1 if faults else 0
+    return 0
 
 
 def _report(collected: Collected, folder: Path) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import argparse
 import io
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 
+from analysis import commands
 from analysis.runs.collect import Collected
 from sdtps.errors import SdtpsError
 from sdtps.files import write_bytes, write_text
@@ -23,14 +23,27 @@ from sdtps.files import write_bytes, write_text
 EVENT_FILE = "events.out.tfevents.0000000001.sdtps"
 
 
+FORMATS = ("csv", "tensorboard")
+
+
 class ExportError(SdtpsError):
     """There is nothing to export, or no place for it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `export` beside the choice of studies."""
-    parser.add_argument("--format", choices=sorted(FORMATS), required=True)
+    commands.add_study_arguments(parser)
+    parser.add_argument("--format", choices=FORMATS, required=True)
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder to write into")
+
+
+def command(arguments: argparse.Namespace) -> int:
+    from analysis.runs.collect import collect
+
+    studies, _ = commands.load(arguments)
+    collected = collect(studies, arguments.runs_dir)
+    for path in export(collected, arguments.format, arguments.output):
+        print(path)
+    return 0
 
 
 def export(collected: Collected, format_name: str, output: Path) -> list[Path]:
@@ -45,7 +58,8 @@ def export(collected: Collected, format_name: str, output: Path) -> list[Path]:
             f"nothing to export: no run of these studies has logged a value below "
             f"{collected.runs_dir} (studies: {names})"
         )
-    return FORMATS[format_name](collected, Path(output))
+    write = {"csv": write_csv, "tensorboard": write_tensorboard}[format_name]
+    return write(collected, Path(output))
 
 
 def write_csv(collected: Collected, output: Path) -> list[Path]:
@@ -100,9 +114,3 @@ def _events(rows: pd.DataFrame) -> bytes:
         event = Event(wall_time=float(at), step=at, summary=Summary(value=[*values, epoch]))
         writer.write(event.SerializeToString())
     return stream.getvalue()
-
-
-FORMATS: dict[str, Callable[[Collected, Path], list[Path]]] = {
-    "csv": write_csv,
-    "tensorboard": write_tensorboard,
-}

@@ -129,13 +129,11 @@ def _current(folder: Path, entry: dict[str, Any] | None, key: str) -> bool:
 def _claims(folder: Path, ledger: Path, studies_dir: Path, runs_dir: Path) -> list[Path]:
     from analysis.claims.command import runs_behind
     from analysis.claims.ledger import evaluate, load
-    from analysis.claims.paperclaims import write_numbers
     from analysis.claims.report import write as write_claims
 
     claims = load(ledger)
     collected = runs_behind(claims, [], studies_dir=studies_dir, runs_dir=runs_dir)
-    answers = evaluate(claims, collected)
-    return [*write_claims(answers, folder), write_numbers(answers, folder)]
+    return write_claims(evaluate(claims, collected), folder)
 
 
 def _audit(study: Study, folder: Path) -> list[Path]:

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from analysis.claims.checks import CHECKS, arrangements
+from analysis.claims.checks import published
 from analysis.claims.ledger import CheckTest, load
-from analysis.claims.verdicts import verdict
+from analysis.claims.verdicts import CHECKS, verdict
 from sdtps import aggregation, multimodal, selection
 from sdtps import crossnet as crossmodal
 
@@ -23,15 +23,15 @@ LEDGER = {c.id: c for c in load(Path(__file__).parents[2] / "paper" / "claims.ya
 @pytest.fixture(autouse=True)
 def fresh_passes() -> Iterator[None]:
     """Passes are cached by configuration; a broken rule must not see or leave any."""
-    arrangements.run.cache_clear()
+    published.run.cache_clear()
     yield
-    arrangements.run.cache_clear()
+    published.run.cache_clear()
 
 
 def word(claim: int) -> str:
     test = LEDGER[claim].test
     assert isinstance(test, CheckTest)
-    return verdict(CHECKS[test.name](**test.arguments)).word
+    return verdict(CHECKS[test.check](**test.arguments)).word
 
 
 def rounded(patches: int, aggregation_ratio: float, keep_ratio: float) -> int:
@@ -86,7 +86,7 @@ def test_a_broken_rule_turns_the_verdict(
     after: str,
 ) -> None:
     assert word(claim) == before
-    arrangements.run.cache_clear()
+    published.run.cache_clear()
     monkeypatch.setattr(module, name, broken)
     assert word(claim) == after
 
@@ -103,10 +103,8 @@ def test_a_symmetric_noise_would_change_what_is_said_of_the_noise(
 def test_a_cross_net_with_gradients_everywhere_turns_what_is_said_of_the_released_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from analysis.claims.checks import crossnets as checks
-
     assert (word(20), word(21)) == ("refuted", "supported")
-    monkeypatch.setitem(checks._RELEASED, "no_grad", "none")
+    monkeypatch.setitem(published._RELEASED, "no_grad", "none")
     assert (word(20), word(21)) == ("supported", "refuted")
 
 
@@ -124,5 +122,5 @@ def test_a_dense_text_that_is_ignored_leaks_nothing(monkeypatch: pytest.MonkeyPa
 
 
 def test_every_check_that_the_ledger_names_exists_and_none_is_left_over() -> None:
-    named = {c.test.name for c in LEDGER.values() if isinstance(c.test, CheckTest)}
+    named = {c.test.check for c in LEDGER.values() if isinstance(c.test, CheckTest)}
     assert named == set(CHECKS)

@@ -14,7 +14,6 @@ from analysis.claims.ledger import (
     Answer,
     CheckTest,
     ClaimsError,
-    FirstTest,
     NeedsTest,
     evaluate,
     load,
@@ -82,11 +81,11 @@ def test_every_decided_verdict_cites_numbers_or_what_was_seen(answers: list[Answ
 
 MISTAKEN = """
 claims:
-  - {id: 1, claim: a, source: s, kind: structure, test: {check: token_count, patches: 196}}
+  - {id: 9, claim: a, source: s, kind: structure, test: {chek: token_count, patches: 196}}
   - {id: 1, claim: a, source: s, kind: structural, test: {needs: x}}
   - {id: 2, claim: a, source: s, kind: training, verdikt: refuted, test: {needs: x}}
   - {id: 3, claim: a, source: s, kind: training, test: {study: g, statements: [{says: x, holds: 1 <}]}}
-  - {id: 4, claim: a, source: s, kind: structure, test: {check: noise_clamp, limt: 5.0}}
+  - {id: 4, claim: a, source: s, kind: structure, test: {needs: [x]}}
   - {id: 5, claim: a, kind: structure}
   - {id: 7, claim: a, source: s, kind: source, test: {needs: x}}
   - {id: 7, claim: a, source: s, kind: source, test: {needs: x}}
@@ -100,15 +99,42 @@ def test_all_mistakes_of_a_ledger_are_told_at_once_with_their_lines(tmp_path: Pa
         load(path)
     text = str(caught.value)
     for line, says in {
-        3: "Did you mean 'token_counts'?",
+        3: "a test has 'check'",
         4: "Did you mean 'structure'?",
         5: "unknown key 'verdikt'",
         6: "invalid syntax",
-        7: "noise_clamp",
+        7: "test.needs",
         8: "'test' is missing",
         10: "claim 7 stands twice",
     }.items():
         assert re.search(rf":{line}: .*{re.escape(says)}", text), (line, text)
+
+
+def test_checks_that_do_not_exist_are_told_with_their_lines(tmp_path: Path) -> None:
+    path = tmp_path / "claims.yaml"
+    path.write_text("""claims:
+  - {id: 1, claim: a, source: s, kind: structure, test: {check: token_count, patches: 196}}
+  - {id: 4, claim: a, source: s, kind: structure, test: {check: noise_clamp, limt: 5.0}}
+""")
+    with pytest.raises(ClaimsError) as caught:
+        evaluate(load(path), None)
+    first, second = str(caught.value).splitlines()
+    assert ":2: claim 1" in first and "Did you mean 'token_counts'?" in first
+    assert ":3: claim 4" in second and "noise_clamp(limit" in second
+
+
+def test_checks_of_unchanged_code_are_not_computed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from analysis.claims import ledger, verdicts
+
+    claims = [c for c in load(LEDGER) if c.id == 7]
+    computed = evaluate(claims, None, kept=tmp_path / "checks.json")
+    monkeypatch.setitem(verdicts.CHECKS, "aggregation_size", lambda **_: pytest.fail("computed again"))
+    assert evaluate(claims, None, kept=tmp_path / "checks.json") == computed
+    monkeypatch.setattr(ledger, "_code_digest", lambda: "other code")
+    with pytest.raises(pytest.fail.Exception):
+        evaluate(claims, None, kept=tmp_path / "checks.json")
 
 
 def test_a_ledger_without_a_list_is_refused(tmp_path: Path) -> None:
@@ -164,8 +190,7 @@ def test_the_first_study_that_has_runs_decides(tmp_path: Path) -> None:
     names = {"gumbel": "gumbel_tau5_clamp", "quick": "gumbel_tau5"}
     studies = [planted_study(s, ["topk", name], seeds=(0, 1)) for s, name in names.items()]
     claim = next(c for c in load(LEDGER) if c.id == 46)
-    assert isinstance(claim.test, FirstTest)
-    assert [t.study for t in claim.test.tests] == list(names)
+    assert [t.study for t in claim.run_tests] == list(names)
 
     def answer() -> Answer:
         return evaluate([claim], collect(studies, tmp_path, now=NOW))[0]
@@ -189,7 +214,7 @@ def test_the_first_study_that_has_runs_decides(tmp_path: Path) -> None:
 def test_the_three_files_hold_all_claims_and_compile_safely(
     answers: list[Answer], tmp_path: Path
 ) -> None:
-    json_file, tex_file, markdown_file = write(answers, tmp_path / "generated")
+    json_file, tex_file, markdown_file, _ = write(answers, tmp_path / "generated")
     table = json.loads(json_file.read_text())
     assert len(table["claims"]) == 60
     assert sum(table["counts"].values()) == 60

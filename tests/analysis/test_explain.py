@@ -11,8 +11,8 @@ import pytest
 from planted import CODE, WEIRD, hard_study, plant, plant_hard, planted_study
 
 from analysis.cli import COMMANDS, main
+from analysis.paper.build import Options, build
 from analysis.paper.explain import ExplainError, describe, find
-from analysis.paper.files import Options, build
 from analysis.runs import hints
 from sdtps.config import parse_config
 

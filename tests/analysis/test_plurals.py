@@ -10,7 +10,7 @@ from planted import plant, planted_study
 
 from analysis import commands
 from analysis.cli import main
-from analysis.paper.files import Options, build
+from analysis.paper.build import Options, build
 from analysis.results.numbers import counted
 
 ONE_OF_MANY = re.compile(

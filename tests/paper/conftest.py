@@ -32,7 +32,7 @@ def hard_paper(tmp_path_factory):
     """(main.tex, study, runs folder) of the study with hard names, built but not compiled."""
     from planted import hard_study, plant_hard
 
-    from analysis.paper.files import Options, build
+    from analysis.paper.build import Options, build
 
     root = tmp_path_factory.mktemp("paper")
     study = hard_study()

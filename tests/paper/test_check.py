@@ -9,8 +9,8 @@ import pytest
 from planted import OTHER_CODE, plant, plant_all, planted_study
 
 from analysis.paper import parts as evidence
+from analysis.paper.build import build
 from analysis.paper.check import check
-from analysis.paper.files import build
 from sdtps.errors import AggregationError
 
 
@@ -75,7 +75,7 @@ def test_an_edited_number_is_noticed_and_called_edited(paper):
 
 def test_a_deleted_file_is_noticed(paper):
     (paper[0].parent / "generated" / "figures" / "s-loss.pdf").unlink()
-    assert {f.kind for f in findings(paper)} == {"missing file", "lint"}
+    assert {f.kind for f in findings(paper)} == {"missing file"}
 
 
 def test_mixed_code_is_noticed(paper):

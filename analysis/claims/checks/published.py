@@ -127,8 +127,13 @@ def cosine(a: Tensor, b: Tensor) -> float:
     return float((a @ b) / (a.norm() * b.norm()).clamp_min(1e-300))
 
 
+def shown(value: float | None) -> str:
+    """A gradient norm as evidence prints it."""
+    return "none" if value is None else f"{value:.3g}"
+
+
 def listed(values: Sequence[float | None]) -> str:
-    return ", ".join("none" if v is None else f"{v:.3g}" for v in values)
+    return ", ".join(map(shown, values))
 
 
 Form = Literal["released", "paper"]
@@ -193,11 +198,6 @@ def backward(net: CrossNet, grid: tuple[int, bool]) -> tuple[Inputs, Matches]:
     matches = match(net, given)
     contrastive_loss(matches.similarity).backward()
     return given, matches
-
-
-def shown(value: float | None) -> str:
-    """A gradient norm as evidence prints it."""
-    return "none" if value is None else f"{value:.3g}"
 
 
 def attentions(net: CrossNet) -> tuple[bool, bool]:
