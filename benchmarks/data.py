@@ -16,7 +16,7 @@ from sdtps.data.generated import generate_rgbnt201
 from sdtps.data.reid_cache import CachedBatches
 from sdtps.data.reid_folders import read_dataset
 from sdtps.data.reid_images import JpegBatches
-from sdtps.training.memory import keep_freed_memory
+from sdtps.training.device import keep_freed_memory
 
 BATCHES = 3  # of each way in one turn
 

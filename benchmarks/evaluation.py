@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.machine import compare, machine
-from sdtps.evaluation.metrics import MAX_RANK, rank_features
+from sdtps.evaluation.reid import MAX_RANK, rank_features
 from sdtps.models.losses import euclidean_distances
 
 

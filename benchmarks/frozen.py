@@ -18,8 +18,7 @@ import torch
 from benchmarks.machine import cache_in, compare, machine
 from sdtps.config import ReidConfig, parse_config
 from sdtps.data.reid_images import ReidBatch
-from sdtps.training import checkpoint
-from sdtps.training.memory import keep_freed_memory
+from sdtps.training.device import keep_freed_memory, seed_everything
 from sdtps.training.reid import ReidTask
 from sdtps.training.step import TrainingStep
 
@@ -96,7 +95,7 @@ def _config(device: torch.device, size: tuple[int, int], batch: int, *, frozen: 
 
 
 def _task(config: ReidConfig, device: torch.device) -> ReidTask:
-    checkpoint.seed_everything(0)
+    seed_everything(0)
     return ReidTask(config, 0, device)
 
 

@@ -16,8 +16,8 @@ from benchmarks.machine import machine
 from benchmarks.step import SyntheticTask
 from sdtps.config import ReidConfig, parse_config
 from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder
+from sdtps.training.device import keep_freed_memory
 from sdtps.training.loop import Loop
-from sdtps.training.memory import keep_freed_memory
 
 ROWS_A_STEP = 3  # written for each step that is timed
 

@@ -105,6 +105,7 @@ def run_maps(path: Path | str, names: Sequence[str], *, initial: bool = False) -
     from sdtps.data.reid_images import TestImages, collate
     from sdtps.models.reid import ReidModel
     from sdtps.training import checkpoint
+    from sdtps.training.device import seed_everything
     from sdtps.training.reid import load_data
 
     folder = RunFolder(path)
@@ -116,7 +117,7 @@ def run_maps(path: Path | str, names: Sequence[str], *, initial: bool = False) -
     samples = [by_name[name] for name in names]
     seed = int(folder.run().get("seed", 0))
     if initial:
-        checkpoint.seed_everything(seed)
+        seed_everything(seed)
         model = ReidModel(config, dataset.train_pids, dataset.cameras)
         when = "before training"
     else:

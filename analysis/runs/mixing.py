@@ -1,7 +1,7 @@
 """Runs that do not rest on the same sources, data or weights, although their settings say so.
 
 A run's identity names data and weights as its configuration does: by data set and file name, not by
-what lay in them. What lay in them is in `origin` of result.json (`sdtps.run.origin`).
+what lay in them. What lay in them is in `origin` of result.json (`sdtps.run.provenance`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which code and which machine made a run. No torch is imported here."""
+"""What a run's numbers rest on: code, machine, data and weights. No torch is imported here."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from sdtps.errors import RunError
 
 PACKAGE = Path(__file__).resolve().parents[1]
 PACKAGES = ("torch", "transformers", "numpy", "pillow", "safetensors", "pydantic", "submitit")
@@ -115,3 +119,53 @@ def file_digest(path: Path) -> str:
     """SHA-256 of a file's content, read in pieces."""
     with Path(path).open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Digests of sources, data and weights, kept in checkpoints and in result.json.
+
+    A run's identity names data and weights as the configuration does; the files behind these names can
+    change. A run resumes only with the data and the weights it began with. It may resume with changed
+    sources; its result then names both.
+    """
+
+    code: list[str]  # `source_digest` of every attempt that trained it, in order
+    data: str | None  # fingerprint of the data set
+    weights: dict[str, str]  # sha256 of each file of weights, by the part that it was loaded into
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Origin:
+        """Of a run that begins here, from `Task.record`."""
+        data, weights = record.get("data") or {}, record.get("weights") or {}
+        files = {"backbone": weights} if "sha256" in weights else weights
+        digests = {part: file["sha256"] for part, file in files.items() if file is not None}
+        return cls([source_digest()], data.get("fingerprint"), digests)
+
+    def resumed_from(self, saved: Mapping[str, Any], checkpoint: Path) -> Origin:
+        """Of a run that resumes here from `checkpoint`, which holds `saved`.
+
+        Raises:
+            RunError: the checkpoint was trained on other data, or from other weights.
+        """
+        mistakes = []
+        if saved["data"] != self.data:
+            mistakes.append(
+                f"trained on data with the fingerprint {saved['data']}, here is {self.data}"
+            )
+        for part in sorted({*saved["weights"], *self.weights}):
+            theirs, ours = (of.get(part, "none") for of in (saved["weights"], self.weights))
+            if theirs != ours:
+                mistakes.append(
+                    f"trained from weights of {part} with sha256 {theirs[:12]}, here are {ours[:12]}"
+                )
+        if mistakes:
+            raise RunError(
+                f"{checkpoint}: {'; '.join(mistakes)}. Resume with the data and weights that the run "
+                "began with (run.json), or delete the checkpoint to start anew."
+            )
+        earlier = [code for code in saved["code"] if code not in self.code]
+        return Origin([*earlier, *self.code], self.data, self.weights)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)

@@ -73,14 +73,14 @@ def _attempt(
     max_steps: int | None,
 ) -> str:
     from sdtps import distributed
-    from sdtps.training import checkpoint
+    from sdtps.training.device import prepare_torch, seed_everything
     from sdtps.training.loop import train
 
     device = prepare_torch(config)
     distributed.start(device)
-    checkpoint.seed_everything(seed)  # the same initial weights in every process
+    seed_everything(seed)  # the same initial weights in every process
     task = build_task(config, seed, device)
-    checkpoint.seed_everything(seed, distributed.rank())
+    seed_everything(seed, distributed.rank())
     if distributed.rank() == 0:
         environment = provenance.environment()  # again: now torch can name the GPU
         parameters = sum(p.numel() for p in task.model.parameters())
@@ -105,38 +105,6 @@ def build_task(config: Config, seed: int, device: Any) -> Any:
     from sdtps.training.retrieval import RetrievalTask
 
     return RetrievalTask(config, seed, device)
-
-
-def prepare_torch(config: Config) -> Any:
-    """Device, threads and determinism of this process; returns the device.
-
-    On a CPU every operation is deterministic. On a GPU that would cost speed and is not promised.
-    """
-    import torch
-
-    from sdtps.run.locations import cache_root
-    from sdtps.training.memory import keep_freed_memory
-
-    settings = config.train
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
-    if settings.compile:  # what one run has compiled, the next of this machine loads
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_root() / "compiled"))
-    wants_gpu = settings.device == "cuda" or (settings.device == "auto" and torch.cuda.is_available())
-    torch.use_deterministic_algorithms(not wants_gpu)
-    # Deterministic mode also fills new memory, against reads of what nobody wrote; we have none.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    if not wants_gpu:
-        keep_freed_memory()
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise RunError("train.device is cuda, but torch sees no GPU; set train.device to auto or cpu")
-    torch.backends.cuda.matmul.allow_tf32 = settings.tf32
-    torch.backends.cudnn.allow_tf32 = settings.tf32
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-    torch.cuda.set_device(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    return device
 
 
 @contextmanager
@@ -177,7 +145,7 @@ def _begin_attempt(folder: RunFolder, attempt: int) -> None:
 
 def _end_attempt(folder: RunFolder, outcome: str) -> None:
     """How it ended, and the memory it took: a run that gives no result has needed some too."""
-    from sdtps.training.memory import process_peak_mib
+    from sdtps.training.device import process_peak_mib
 
     attempts = folder.run().get("attempts", [])
     if attempts:

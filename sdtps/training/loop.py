@@ -18,14 +18,17 @@ from sdtps import distributed
 from sdtps.config import Config
 from sdtps.errors import RunError
 from sdtps.run.folder import RunFolder
-from sdtps.run.origin import Origin
+from sdtps.run.provenance import Origin
 from sdtps.training import checkpoint
-from sdtps.training.counters import Counters
-from sdtps.training.memory import peak_memory_mib
+from sdtps.training.device import (
+    peak_memory_mib,
+    random_states,
+    seed_everything,
+    set_random_states,
+)
 from sdtps.training.optim import Schedule
 from sdtps.training.progress import Reporter
-from sdtps.training.step import TrainingStep
-from sdtps.training.task import Task
+from sdtps.training.step import Counters, Task, TrainingStep
 
 Outcome = Literal["completed", "diverged", "requeued"]
 
@@ -248,15 +251,15 @@ class Loop:
             return True
         self.task.model.eval()
         # Noise drawn in evaluation neither depends on training's nor changes it.
-        states = checkpoint.random_states()
-        checkpoint.seed_everything(self.seed + 7919 * counters.step)
+        states = random_states()
+        seed_everything(self.seed + 7919 * counters.step)
         # Not compiled: other batch sizes and modes would each cost a compilation.
         try:
             with torch.no_grad(), torch.compiler.set_stance("force_eager"):
                 metrics = self.task.evaluate()
         except FloatingPointError:
             return False
-        checkpoint.set_random_states(states)
+        set_random_states(states)
         self.task.model.train()
         row = {"kind": "eval", "attempt": self.attempt, "epoch": counters.epoch, "step": counters.step}
         row |= metrics
@@ -333,11 +336,9 @@ class Loop:
         return distributed.any_process(due, self.device)
 
     def save_checkpoint(self) -> None:
-        random_states = distributed.gather_objects(checkpoint.random_states())
+        states = distributed.gather_objects(random_states())
         if self.writes:
-            checkpoint.save(
-                self.folder.checkpoint_file, {**self._state(), "random_states": random_states}
-            )
+            checkpoint.save(self.folder.checkpoint_file, {**self._state(), "random_states": states})
         self._saved = time.monotonic()
         distributed.barrier()
 
@@ -351,10 +352,10 @@ class Loop:
                 f"origin, or for another seed ({saved['seed']}, this run has {self.seed}). "
                 "Delete it to start anew."
             )
-        self.origin = self.origin.going_on_from(saved["origin"], self.folder.checkpoint_file)
+        self.origin = self.origin.resumed_from(saved["origin"], self.folder.checkpoint_file)
         self.training_step.load(saved)
         states = saved["random_states"]
-        checkpoint.set_random_states(states[distributed.rank() % len(states)])
+        set_random_states(states[distributed.rank() % len(states)])
         if self.writes:
             event = {"kind": "event", "event": "resumed", "attempt": self.attempt}
             place = {"epoch": self.counters.epoch, "step": self.counters.step}

@@ -17,7 +17,7 @@ from sdtps.data.reid_cache import CachedBatches, CachedTestBatches
 from sdtps.data.reid_features import TokenBatches, TokenTestBatches, without
 from sdtps.data.reid_folders import ReidDataset, Sample, read_dataset
 from sdtps.data.reid_images import JpegBatches, JpegTestBatches, ReidBatch
-from sdtps.evaluation.metrics import rank_features
+from sdtps.evaluation.reid import rank_features
 from sdtps.models.reid import ReidModel, module_groups, reid_loss, trunk
 from sdtps.models.weights import find_weights
 from sdtps.run.locations import cache_root, data_root

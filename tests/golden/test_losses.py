@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from sdtps.evaluation.metrics import rank
+from sdtps.evaluation.reid import rank
 from sdtps.models.losses import batch_hard_triplet, label_smooth_cross_entropy
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from sdtps.config import RetrievalConfig, identity, parse_config
 from sdtps.data.retrieval_batches import dense_owner
 from sdtps.data.retrieval_splits import load_splits
 from sdtps.errors import ConfigError, DataError
-from sdtps.evaluation.similarities import similarities
+from sdtps.evaluation.retrieval import similarities
 from sdtps.run.folder import RunFolder
 from sdtps.training.job import execute
 from sdtps.training.retrieval import RetrievalTask
@@ -272,7 +272,7 @@ def test_both_protocols_come_from_one_run(monkeypatch: pytest.MonkeyPatch) -> No
     chosen = config(eval={"protocol": "both", "test_split": "testall", "also_dense_text": []})
     with pytest.raises(DataError, match=r"needs folds of 1000 images, but testall has 6"):
         RetrievalTask(chosen, 0, CPU)
-    monkeypatch.setattr("sdtps.evaluation.recall.FOLD_IMAGES", 3)
+    monkeypatch.setattr("sdtps.evaluation.retrieval.FOLD_IMAGES", 3)
     metrics = RetrievalTask(chosen, 0, CPU).evaluate()
     assert metrics["i2t_r5@1k"] >= metrics["i2t_r5"]  # ranks among 3 images, not among 6
     assert metrics["rsum@1k"] > metrics["rsum"]

@@ -15,6 +15,7 @@ from sdtps.errors import RunError
 from sdtps.run.folder import RunFolder
 from sdtps.run.provenance import source_digest
 from sdtps.training import checkpoint
+from sdtps.training.device import seed_everything
 from sdtps.training.loop import train
 
 _spec = importlib.util.spec_from_file_location("toy_task", Path(__file__).with_name("toy_task.py"))
@@ -44,7 +45,7 @@ def folder(path: Path, run_config: ReidConfig) -> RunFolder:
 
 
 def start(task: Any, run: RunFolder, run_config: ReidConfig, **options: Any) -> str:
-    checkpoint.seed_everything(3)
+    seed_everything(3)
     return train(task, run, run_config, seed=3, **options)
 
 
@@ -221,7 +222,7 @@ def test_a_result_names_every_code_that_trained_it(
 ) -> None:
     run = folder(tmp_path / "r", config())
     for attempt, code, steps in ((1, "one", 3), (2, "two", 6), (3, "two", None)):
-        monkeypatch.setattr("sdtps.run.origin.source_digest", lambda code=code: code)
+        monkeypatch.setattr("sdtps.run.provenance.source_digest", lambda code=code: code)
         train(ToyTask(), run, config(), seed=3, attempt=attempt, stop_after=steps)
     assert (run.result() or {})["origin"]["code"] == ["one", "two"]
     assert "on other code: one, two" in run.log_file.read_text()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sdtps.evaluation.recall import ranks, recalls, recalls_in_folds
+from sdtps.evaluation.retrieval import ranks, recalls, recalls_in_folds
 
 
 def slow(similarity: torch.Tensor, per_image: int) -> dict[str, float]:

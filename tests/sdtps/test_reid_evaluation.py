@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sdtps.errors import DataError
-from sdtps.evaluation import metrics
-from sdtps.evaluation.metrics import rank, rank_features
+from sdtps.evaluation import reid as evaluation
+from sdtps.evaluation.reid import rank, rank_features
 
 
 def by_hand(distances: np.ndarray, qp: np.ndarray, gp: np.ndarray, qv: np.ndarray, gv: np.ndarray):
@@ -54,7 +54,7 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = (torch.rand(10, 30), torch.arange(10) % 3, torch.arange(30) % 3)
     views = (torch.zeros(10), torch.arange(30) % 2)
     whole = rank(*arguments, *views)
-    monkeypatch.setattr(metrics, "QUERY_CHUNK", 3)
+    monkeypatch.setattr(evaluation, "QUERY_CHUNK", 3)
     parts = rank(*arguments, *views)
     assert torch.equal(whole.cmc, parts.cmc)
     assert whole.metrics() == parts.metrics()

@@ -1,0 +1,112 @@
+"""The process that trains: device, threads, determinism, random states, memory."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import resource
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sdtps.config import Config
+from sdtps.errors import RunError
+from sdtps.run.locations import cache_root
+
+# glibc's mallopt: larger blocks than M_MMAP_THRESHOLD go back to the system at once, and so does the
+# top of the heap beyond M_TRIM_THRESHOLD. Every tensor of tens of megabytes then costs its page faults
+# anew: six times the time of filling it, for a batch of images.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_KEEP_BLOCKS_UP_TO = 1 << 30
+_KEEP_IN_ALL = (1 << 31) - 1
+
+
+def prepare_torch(config: Config) -> torch.device:
+    """Device, threads and determinism of this process; returns the device.
+
+    On a CPU every operation is deterministic. On a GPU that would cost speed and is not promised.
+    """
+    settings = config.train
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    if settings.compile:  # what one run has compiled, the next of this machine loads
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_root() / "compiled"))
+    wants_gpu = settings.device == "cuda" or (settings.device == "auto" and torch.cuda.is_available())
+    torch.use_deterministic_algorithms(not wants_gpu)
+    # Deterministic mode also fills new memory, against reads of what nobody wrote; we have none.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    if not wants_gpu:
+        keep_freed_memory()
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise RunError("train.device is cuda, but torch sees no GPU; set train.device to auto or cpu")
+    torch.backends.cuda.matmul.allow_tf32 = settings.tf32
+    torch.backends.cudnn.allow_tf32 = settings.tf32
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    return device
+
+
+def random_states() -> dict[str, Any]:
+    """States of Python's, NumPy's and torch's generators (and CUDA's where there is one)."""
+    kind, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)  # a tuple
+    states: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": [kind, torch.from_numpy(np.asarray(keys, dtype=np.int64)), position, has_gauss, gauss],
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def set_random_states(states: dict[str, Any]) -> None:
+    """Inverse of `random_states`."""
+    version, keys, gauss = states["python"]
+    random.setstate((version, tuple(keys), gauss))
+    kind, words, position, has_gauss, cached = states["numpy"]
+    np.random.set_state((kind, words.cpu().numpy().astype(np.uint32), position, has_gauss, cached))
+    torch.set_rng_state(states["torch"].cpu())
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"].cpu())
+
+
+def seed_everything(seed: int, rank: int = 0) -> None:
+    """Seed every generator; processes that train together draw differently from each other."""
+    seed = seed + 1_000_003 * rank
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)  # CUDA's too
+
+
+def keep_freed_memory() -> bool:
+    """Let this process reuse freed memory instead of giving it back; False where libc cannot."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):  # not glibc
+        return False
+    return bool(mallopt(_M_MMAP_THRESHOLD, _KEEP_BLOCKS_UP_TO)) and bool(
+        mallopt(_M_TRIM_THRESHOLD, _KEEP_IN_ALL)
+    )
+
+
+def process_peak_mib() -> float:
+    """`peak_memory_mib` of the GPU if this process has used one, else of its own memory."""
+    on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
+    return peak_memory_mib(torch.device("cuda" if on_gpu else "cpu"))
+
+
+def peak_memory_mib(device: torch.device) -> float:
+    """Highest memory so far: of the GPU's allocator, or of this process on a CPU."""
+    if device.type == "cuda":
+        return round(torch.cuda.max_memory_allocated(device) / 2**20, 1)
+    try:  # getrusage's number survives exec: it may be that of the process that started us
+        lines = Path("/proc/self/status").read_text().splitlines()
+        kib = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(kib / 2**10, 1)
