@@ -53,8 +53,7 @@ def audit(arguments: argparse.Namespace) -> int:
 
     from ablations.study.manifest import load_study
     from sdtps.audit.audit import audit as examine
-    from sdtps.audit.audit import write
-    from sdtps.audit.table import show
+    from sdtps.audit.audit import show, write
     from sdtps.config import RetrievalConfig
     from sdtps.run.folder import find_runs
 

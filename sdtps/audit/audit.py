@@ -11,16 +11,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from sdtps.audit.examination import Examination, built, examine
-from sdtps.audit.findings import Finding, findings
-from sdtps.audit.gradients import Gradient, cosine
+from sdtps.audit.examination import Examination, Gradient, cosine, examine
+from sdtps.audit.findings import Finding, findings, grouped
+from sdtps.audit.table import gradient_table, terminal_table
+from sdtps.audit.toys import build_toy
 from sdtps.config import Config
 from sdtps.errors import ConfigError, did_you_mean
 from sdtps.files import write_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 STEPS = 10
 SEED = 0
@@ -113,7 +117,7 @@ def audit(
             raise ConfigError(f"unknown variant '{name}'. {did_you_mean(name, configs)}")
     names = [baseline] + [n for n in configs if n != baseline and (only is None or n in only)]
     with _undisturbed():
-        weights = built(configs[baseline], seed, None).model.state_dict()
+        weights = build_toy(configs[baseline], seed, None).model.state_dict()
         weights = {name: value.clone() for name, value in weights.items()}
         found = {name: examine(configs[name], weights, steps, seed) for name in names}
     ordered = {name: found[name] for name in configs if name in found}
@@ -131,6 +135,28 @@ def ratio(gradient: Gradient, reference: Gradient | None) -> float | None:
 def write(audited: Audit, path: Path) -> None:
     """`audit.json`, whole or not at all."""
     write_json(path, audited.as_json())
+
+
+def show(audited: Audit, console: Console) -> None:
+    """Print the table and the findings to a terminal."""
+    from rich.markup import escape
+    from rich.measure import Measurement
+
+    found = gradient_table(audited.as_json())
+    table = terminal_table(found, f"Gradients at initialisation, as multiples of {audited.baseline}'s")
+    # A number cut short is worse than a line that a narrow terminal wraps.
+    needed = Measurement.get(console, console.options.update(width=1000), table).maximum
+    width, console.width = console.width, max(needed, console.width)
+    console.print(table, crop=False)
+    console.width = width
+    for note in found.notes[1:]:
+        console.print(escape(note))
+    styles = {"error": "bold red", "warning": "yellow", "note": "dim"}
+    for whose, finding in grouped(audited.findings):
+        label = f"[{styles[finding.severity]}]{finding.severity}[/]"
+        console.print(f"{label} [bold]{escape(whose)}[/]: {escape(finding.text)}")
+    if not audited.findings:
+        console.print("Nothing to report.")
 
 
 @contextmanager

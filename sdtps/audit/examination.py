@@ -1,22 +1,24 @@
-"""One variant under examination: its gradients before and after training, and what proves a cause."""
+"""One variant under examination: where the loss's gradient arrives, before and after some training.
+
+Parts that are no parameters (patches, class token, guides, extra token) are watched: a watched tensor
+is replaced by a view of itself that keeps its gradient.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from sdtps.audit.gradients import Gradient, gradient_of, share_without, watched
-from sdtps.audit.subject import Subject
-from sdtps.audit.subject_reid import reid_subject
-from sdtps.audit.subject_retrieval import retrieval_subject
-from sdtps.config import Config, ReidConfig, RetrievalConfig
-from sdtps.training.optim import build_optimizer, parameter_groups
-
-INITIAL_SCALE = 65536.0  # torch.amp.GradScaler's
+from sdtps.audit.toys import Toy, build_toy
+from sdtps.config import Config, RetrievalConfig
+from sdtps.selection import Selection, TokenSelection
+from sdtps.training.step import TrainingStep
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,13 @@ class Examination:
 
 def examine(config: Config, weights: Mapping[str, Tensor], steps: int, seed: int) -> Examination:
     """Look at one variant, train it, look again, and look at what would prove a cause."""
-    examined = built(config, seed, weights)
-    initial = look(examined, seed)
-    changed = {name: look(built(other, seed, weights), seed) for name, other in changes(config).items()}
-    scaler = train(examined, steps, seed)
-    return Examination(config, initial, look(examined, seed), scaler, changed)
+    toy = build_toy(config, seed, weights)
+    initial = look(toy, seed)
+    changed = {
+        name: look(build_toy(other, seed, weights), seed) for name, other in changes(config).items()
+    }
+    scaler = train(toy, steps, seed)
+    return Examination(config, initial, look(toy, seed), scaler, changed)
 
 
 def changes(config: Config) -> dict[str, Config]:
@@ -84,60 +88,207 @@ def changes(config: Config) -> dict[str, Config]:
     return changed
 
 
-def look(examined: Subject, seed: int) -> Look:
+def look(toy: Toy, seed: int) -> Look:
     """Gradients of the loss of the audit's batch, in float32 and training mode."""
-    examined.model.train()
-    examined.model.zero_grad(set_to_none=True)
+    plain = toy.config.model_copy(update={"train": toy.config.train.model_copy(update={"amp": "off"})})
+    step = TrainingStep(toy, plain)
+    toy.model.train()
+    toy.model.zero_grad(set_to_none=True)
     torch.manual_seed(seed)  # the same noise for every variant
-    with watched(examined.model) as watch:
-        loss = examined.loss(examined.batch(0))
+    with watched(toy.model) as watch:
+        loss, _ = step.forward(toy.batch(0), toy.epoch)
         if loss.requires_grad:
-            loss.backward()
+            step.backward(loss)
     parts = {part: watch.gradient(part) for part in watch.parts}
-    parts |= {part: gradient_of(params) for part, params in examined.groups.items()}
-    return Look(loss.item(), parts, share_without(examined.model), _detached(watch.flat("patches")))
+    parts |= {part: gradient_of(params) for part, params in toy.module_groups().items()}
+    patches = watch.flat("patches")
+    return Look(
+        loss.item(),
+        parts,
+        share_without(toy.model),
+        None if patches is None else patches.detach().clone(),
+    )
 
 
-def train(examined: Subject, steps: int, seed: int) -> Scaler | None:
+def train(toy: Toy, steps: int, seed: int) -> Scaler | None:
     """Training steps with the variant's optimiser, clipping and precision, at its full rate."""
-    config, model = examined.config, examined.model
-    groups = parameter_groups(model, examined.trunk, config.optim)
-    optimizer = build_optimizer(groups, config.optim)
-    amp = config.train.amp
-    dtype = torch.float16 if amp == "fp16" else torch.bfloat16
-    scaler = torch.amp.GradScaler("cpu", init_scale=INITIAL_SCALE, enabled=amp == "fp16")
-    skipped = 0
+    step = TrainingStep(toy, toy.config)
     torch.manual_seed(seed + 1)
-    for step in range(1, steps + 1):
-        optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", dtype=dtype, enabled=amp != "off"):
-            loss = examined.loss(examined.batch(step))
-        if not loss.requires_grad:
+    for number in range(1, steps + 1):
+        loss, _ = step.forward(toy.batch(number), toy.epoch)
+        if not loss.requires_grad:  # nothing in this variant can learn
             break
-        scaler.scale(loss).backward()
-        if config.train.clip_grad_norm is not None:
-            scaler.unscale_(optimizer)
-            nn.utils.clip_grad_norm_(model.parameters(), config.train.clip_grad_norm)
-        before = scaler.get_scale()
-        scaler.step(optimizer)
-        scaler.update()
-        skipped += scaler.get_scale() < before
-    return Scaler(skipped, steps, scaler.get_scale()) if amp == "fp16" else None
+        step.backward(loss)
+        step.update(measure=False)
+        step.counters.step += 1
+    if not step.scaler.is_enabled():
+        return None
+    return Scaler(int(step.counters.skipped), steps, step.scaler.get_scale())
 
 
-def built(config: Config, seed: int, weights: Mapping[str, Tensor] | None) -> Subject:
-    """A toy of the configuration, with those of `weights` that it has in the same shape."""
-    torch.manual_seed(seed)
-    if isinstance(config, ReidConfig):
-        examined = reid_subject(config, seed)
-    else:
-        examined = retrieval_subject(config, seed)
-    if weights is not None:
-        own = examined.model.state_dict()
-        shared = {n: v for n, v in weights.items() if n in own and own[n].shape == v.shape}
-        examined.model.load_state_dict(shared, strict=False)
-    return examined
+# `absent`: the model has no such part. `none`: no path for a gradient (None). `zero`: exactly zero.
+State = Literal["absent", "none", "zero", "finite", "nonfinite"]
 
 
-def _detached(tensor: Tensor | None) -> Tensor | None:
-    return None if tensor is None else tensor.detach().clone()
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient of one part."""
+
+    state: State
+    norm: float | None  # None unless finite or zero
+
+    @property
+    def learns(self) -> bool:
+        return self.state in ("finite", "nonfinite")
+
+
+ABSENT = Gradient("absent", None)
+
+
+def gradient_of(tensors: Iterable[Tensor]) -> Gradient:
+    """Norm and state of the gradients that `tensors` hold; frozen ones are left out."""
+    gradients = [t.grad for t in tensors if t.requires_grad]
+    found = [g.detach().double() for g in gradients if g is not None]
+    if not found:
+        return Gradient("none", None)
+    norm = math.sqrt(sum(g.square().sum().item() for g in found))
+    if not math.isfinite(norm):
+        return Gradient("nonfinite", None)
+    return Gradient("finite" if norm > 0 else "zero", norm)
+
+
+def share_without(model: nn.Module) -> float:
+    """Share of a model's trainable parameters whose gradient is None or exactly zero, in [0, 1]."""
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    silent = sum(p.numel() for p in trainable if p.grad is None or not p.grad.any())
+    return silent / max(1, sum(p.numel() for p in trainable))
+
+
+def cosine(first: Tensor | None, second: Tensor | None) -> float | None:
+    """Cosine of two gradients of equal shape; None where one has none or is zero or not finite."""
+    if first is None or second is None or first.shape != second.shape:
+        return None
+    a, b = first.double().flatten(), second.double().flatten()
+    if not (torch.isfinite(a).all() and torch.isfinite(b).all()):
+        return None
+    length = (a.norm() * b.norm()).item()
+    return None if length == 0 else (a @ b).item() / length
+
+
+class Watch:
+    """Tensors on the way, by part."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, list[Tensor]] = {}
+
+    def __call__(self, part: str, tensor: Tensor) -> Tensor:
+        """A view of `tensor` that keeps its gradient, to be used in its place."""
+        kept = self.parts.setdefault(part, [])
+        if not tensor.requires_grad:
+            return tensor
+        view = tensor.view_as(tensor)
+        view.retain_grad()
+        kept.append(view)
+        return view
+
+    def gradient(self, part: str) -> Gradient:
+        if part not in self.parts:
+            return ABSENT
+        return gradient_of(self.parts[part])
+
+    def flat(self, part: str) -> Tensor | None:
+        """The gradients of a part one after the other, None where a tensor has none."""
+        gradients = [t.grad for t in self.parts.get(part, [])]
+        if not gradients or any(g is None for g in gradients):
+            return None
+        return torch.cat([g.flatten() for g in gradients if g is not None])
+
+
+@contextmanager
+def watched(model: nn.Module) -> Iterator[Watch]:
+    """Watch the parts of a re-identification or retrieval model during the forward passes inside.
+
+    Parts: `patches`, `class_token` (the encoder's outputs, all paths), `selected_patches` (the patches
+    on their way through SDTPS), `guides` (global features on their way into the scores),
+    `extra_token`; retrieval also `words` and `dense_words`.
+    """
+    watch = Watch()
+    handles = []
+    restore: list[tuple[Any, str]] = []
+    for name, module in model.named_modules():
+        if name == "backbone":
+            handles.append(module.register_forward_hook(_encoder_hook(watch)))
+        elif name == "sdtps":
+            handles.append(module.register_forward_pre_hook(_modalities_hook(watch)))
+        elif name == "crossnet":
+            handles.append(module.register_forward_pre_hook(_crossnet_hook(watch, module)))
+        elif isinstance(module, TokenSelection):
+            module.attentions = _watched_attentions(module.attentions, watch)  # type: ignore[method-assign]
+            restore.append((module, "attentions"))
+            if name.startswith("crossnet"):  # forms no token: watch what it takes of each patch
+                module.extra_weights = _watched_extra(module.extra_weights, watch)  # type: ignore[method-assign]
+                restore.append((module, "extra_weights"))
+            else:
+                handles.append(module.register_forward_hook(_extra_hook(watch)))
+    try:
+        yield watch
+    finally:
+        for handle in handles:
+            handle.remove()
+        for module, attribute in restore:
+            delattr(module, attribute)
+
+
+def _encoder_hook(watch: Watch) -> Callable[..., tuple[Tensor, Tensor]]:
+    def hook(_module: nn.Module, _inputs: Any, output: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return watch("class_token", output[0]), watch("patches", output[1])
+
+    return hook
+
+
+def _modalities_hook(watch: Watch) -> Callable[..., tuple[Any, ...]]:
+    def hook(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        patches: Mapping[str, Tensor] = inputs[0]
+        return {m: watch("selected_patches", p) for m, p in patches.items()}, *inputs[1:]
+
+    return hook
+
+
+def _crossnet_hook(watch: Watch, crossnet: Any) -> Callable[..., tuple[Any, ...]]:
+    def hook(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        images, words, lengths, *dense = inputs
+        patches = images[:, 1:] if crossnet.class_token else images
+        patches = watch("patches", watch("selected_patches", patches))
+        if crossnet.class_token:
+            patches = torch.cat([watch("class_token", images[:, :1]), patches], dim=1)
+        if dense:
+            dense = [watch("dense_words", dense[0]), *dense[1:]]
+        return patches, watch("words", words), lengths, *dense
+
+    return hook
+
+
+def _extra_hook(watch: Watch) -> Callable[..., Selection]:
+    def hook(_module: nn.Module, _inputs: Any, output: Selection) -> Selection:
+        if output.extra is None:
+            return output
+        return output._replace(extra=watch("extra_token", output.extra))
+
+    return hook
+
+
+def _watched_attentions(attentions: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
+    def wrapped(tokens: Tensor, self_guide: Tensor, guides: Iterable[Tensor]) -> Any:
+        return attentions(
+            tokens, watch("guides", self_guide), [watch("guides", guide) for guide in guides]
+        )
+
+    return wrapped
+
+
+def _watched_extra(extra_weights: Callable[..., Tensor | None], watch: Watch) -> Callable[..., Any]:
+    def wrapped(*arguments: Tensor) -> Tensor | None:
+        weights = extra_weights(*arguments)
+        return None if weights is None else watch("extra_token", weights)
+
+    return wrapped

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from sdtps.audit.examination import Examination, Look, Scaler
-from sdtps.audit.gradients import cosine
+from sdtps.audit.examination import Examination, Look, Scaler, cosine
 
 # A gradient this many times the baseline's trains something else than the baseline's loss.
 EXPLODED = 100.0

@@ -19,8 +19,24 @@ from sdtps.config import Config
 from sdtps.training.optim import build_optimizer, parameter_groups
 
 
-class Task(Protocol):
-    """What a task gives to the loop.
+class StepTask(Protocol):
+    """What one training step asks of a task."""
+
+    model: nn.Module
+    device: torch.device
+
+    def loss(self, batch: Any, epoch: int, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """The scalar to minimise and its parts (detached scalars); `epoch` and `step` from 1."""
+
+    def trunk(self) -> list[nn.Parameter]:
+        """Parameters of the pretrained part, which may have a learning rate of its own."""
+
+    def module_groups(self) -> dict[str, list[nn.Parameter]]:
+        """Named parts of the model whose gradient norms are logged (`grad_norm/NAME`)."""
+
+
+class Task(StepTask, Protocol):
+    """What a task gives to the training loop.
 
     `model` is on `device`. Batches come ready for `loss`, in an order that depends on the seed and the
     epoch alone; `first` is the index in the epoch of the first batch wanted (resume). With several
@@ -28,8 +44,6 @@ class Task(Protocol):
     (`distributed.gather_batch`). `loss` runs under autocast when AMP is on.
     """
 
-    model: nn.Module
-    device: torch.device
     steps_per_epoch: int
     select_metric: str  # of evaluate(): the epoch where it is highest is the best (ties: the earliest)
     selected_on: str  # the split behind it: dev, or test as the publications do
@@ -41,21 +55,12 @@ class Task(Protocol):
     def batch_size(self, batch: Any) -> int:
         """Samples in this process's batch, for images per second."""
 
-    def loss(self, batch: Any, epoch: int, step: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """The scalar to minimise and its parts (detached scalars); `epoch` and `step` from 1."""
-
     def evaluate(self) -> dict[str, float]:
         """Flat metrics, fractions in [0, 1]; called in eval mode, no gradients, in every process.
 
         Raises:
             FloatingPointError: the model's outputs are not finite: the run has diverged.
         """
-
-    def trunk(self) -> list[nn.Parameter]:
-        """Parameters of the pretrained part, which may have a learning rate of its own."""
-
-    def module_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Named parts of the model whose gradient norms are logged (`grad_norm/NAME`)."""
 
 
 @dataclass
@@ -84,7 +89,7 @@ class Counters:
 class TrainingStep:
     """A task's model, its optimiser and AMP scaler. Compiles the model where the run asks for it."""
 
-    def __init__(self, task: Task, config: Config) -> None:
+    def __init__(self, task: StepTask, config: Config) -> None:
         self.settings = config.train
         self.device = task.device
         self.model = task.model
@@ -98,14 +103,23 @@ class TrainingStep:
             task.model.compile()  # in place: names in checkpoints stay as they are
         self.compute_loss = whole_batch_loss(task)
 
-    def forward_backward(self, batch: Any, epoch: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of `batch` and its parts, on the device; gradients are left in the parameters."""
-        amp, counters = self.settings.amp, self.counters
+    def forward(self, batch: Any, epoch: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of `batch` and its parts, on the device, in the run's precision."""
+        amp = self.settings.amp
         dtype = torch.float16 if amp == "fp16" else torch.bfloat16
         with torch.autocast(self.device.type, dtype=dtype, enabled=amp != "off"):
-            loss, parts = self.compute_loss(batch, epoch, counters.step + 1)
+            return self.compute_loss(batch, epoch, self.counters.step + 1)
+
+    def backward(self, loss: Tensor) -> None:
+        """Leave the loss's gradients, scaled for fp16, in the parameters."""
         self.optimizer.zero_grad(set_to_none=True)
         self.scaler.scale(loss).backward()
+
+    def forward_backward(self, batch: Any, epoch: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """`forward` and `backward`, and what the counters keep of the loss."""
+        counters = self.counters
+        loss, parts = self.forward(batch, epoch)
+        self.backward(loss)
         loss = loss.detach()
         counters.epoch_sum += loss
         bad = ~torch.isfinite(loss) & (counters.first_bad_step == 0)
@@ -159,7 +173,7 @@ class TrainingStep:
         self.counters = Counters(**saved["counters"]).to(self.device)
 
 
-def whole_batch_loss(task: Task) -> Callable[[Any, int, int], tuple[Tensor, dict[str, Tensor]]]:
+def whole_batch_loss(task: StepTask) -> Callable[[Any, int, int], tuple[Tensor, dict[str, Tensor]]]:
     """The task's loss, its gradients averaged over the processes where there are several."""
     if distributed.world_size() == 1:
         return task.loss
@@ -170,7 +184,7 @@ def whole_batch_loss(task: Task) -> Callable[[Any, int, int], tuple[Tensor, dict
 class _LossModule(nn.Module):
     """A task's loss as a module's forward pass, the shape that DistributedDataParallel understands."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: StepTask) -> None:
         super().__init__()
         self.model = task.model
         self._loss = task.loss

@@ -11,9 +11,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from sdtps.audit.audit import Audit, audit, write
+from sdtps.audit.audit import Audit, audit, show, write
 from sdtps.audit.findings import Finding, findings, grouped, number
-from sdtps.audit.table import show
 from sdtps.config import Config, parse_config
 from sdtps.errors import ConfigError
 from sdtps.models.tiny import tiny

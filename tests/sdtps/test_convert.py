@@ -150,14 +150,14 @@ def test_whole_models_have_the_published_names(parts: dict[str, Any], names: set
 
 
 def test_a_whole_retrieval_model_has_the_released_names() -> None:
-    from sdtps.audit.subject_retrieval import retrieval_subject
+    from sdtps.audit.toys import build_toy
     from sdtps.config import RetrievalConfig, parse_config
 
     config = parse_config(
         {"task": "retrieval", "image_encoder": {"name": "tiny_vit", "size": 56, "patch": 8}}
     )
     assert isinstance(config, RetrievalConfig)
-    ours = retrieval_subject(config, 0).model.state_dict()
+    ours = build_toy(config, 0, None).model.state_dict()
     state = convert(ours, LAYOUTS["seps"], "published")
     assert {
         "img_enc.visual_encoder.embeddings.cls_token",

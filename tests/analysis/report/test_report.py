@@ -144,10 +144,21 @@ def test_an_audit_becomes_words(tmp_path: Path) -> None:
             ("c", "none", None, None),
         )
     ]
-    document = {"study": "s", "baseline": "a", "findings": [], "gradients": rows}
+    variants = [
+        {
+            **{"variant": name, "label": name, "patch_cosine": None, "without_gradient": 0.25},
+            "scaler_skipped": None,
+        }
+        for name in "abc"
+    ]
+    document = {
+        **{"study": "s", "baseline": "a", "findings": []},
+        **{"variants": variants, "gradients": rows},
+    }
     findings, gradients = audit_parts(document)
     assert findings["notes"] == ["Nothing was found."]
-    assert gradients["rows"] == [["a", "0.5 (×1)"], ["b", "7 (×14)"], ["c", "no path"]]
+    assert gradients["columns"] == ["Variant", "Heads", "Patch cosine", "Untrained (%)"]
+    assert [row[:2] for row in gradients["rows"]] == [["a", "1.0"], ["b", "14"], ["c", "no path"]]
     (tmp_path / "a.json").write_text("{}")
     with pytest.raises(command.ReportError, match="not an audit"):
         command.write(None, tmp_path / "r.html", audits=[tmp_path / "a.json"])  # type: ignore[arg-type]

@@ -1,0 +1,180 @@
+"""What the audit looks at: tasks at the size of a toy, with batches that need no data on disk.
+
+A toy is a task as far as one training step needs it (`sdtps.training.step.StepTask`), so that the audit
+takes the same step as a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from sdtps.config import Config, ReidConfig, RetrievalConfig
+from sdtps.data.reid_images import ReidBatch
+from sdtps.data.retrieval_batches import RetrievalBatch, TextBatch
+from sdtps.models import reid, retrieval
+from sdtps.models.encoders import (
+    ImageEncoder,
+    ImageShape,
+    build_image_encoder,
+    build_text_encoder,
+    image_shape,
+    text_width,
+)
+from sdtps.models.tiny import tiny
+from sdtps.multimodal import MODALITIES
+from sdtps.training.step import StepTask
+
+CAMERAS = 2
+WORDS = 60  # of the toy vocabulary
+SPECIAL = 5  # ids below this are padding and the like
+
+
+class Toy(StepTask, Protocol):
+    """One variant, ready for a training step on the CPU.
+
+    `epoch` is one in which the loss has its final form; `batch(step)` is the same for every variant.
+    """
+
+    config: Config
+    epoch: int
+
+    def batch(self, step: int) -> Any: ...
+
+
+def build_toy(config: Config, seed: int, weights: Mapping[str, Tensor] | None) -> Toy:
+    """A toy of `config`; tensors of `weights` that it has in the same shape are taken over."""
+    torch.manual_seed(seed)
+    small = tiny(config)
+    toy: Toy
+    if isinstance(small, ReidConfig):
+        toy = ReidToy(small, seed)
+    else:
+        assert isinstance(config, RetrievalConfig)
+        toy = RetrievalToy(small, image_shape(config.image_encoder).class_token, seed)
+    if weights is not None:
+        own = toy.model.state_dict()
+        shared = {n: v for n, v in weights.items() if n in own and own[n].shape == v.shape}
+        toy.model.load_state_dict(shared, strict=False)
+    return toy
+
+
+class ReidToy:
+    """Re-identification on noise around a fixed pattern for each identity."""
+
+    epoch = 1
+
+    def __init__(self, config: ReidConfig, seed: int) -> None:
+        self.config: Config = config
+        self.settings = config
+        self.seed = seed
+        self.device = torch.device("cpu")
+        self.pids = 2 * config.data.batch_size // config.data.instances
+        self.model: Any = reid.ReidModel(config, self.pids, CAMERAS)
+        shape: tuple[int, ...] = (3, config.data.height, config.data.width)
+        if config.backbone.frozen:
+            backbone = self.model.take_backbone()
+            shape = (1 + backbone.patches, backbone.embed)
+        generator = torch.Generator().manual_seed(seed)
+        self.patterns = torch.randn(self.pids, len(MODALITIES), *shape, generator=generator)
+
+    def batch(self, step: int) -> ReidBatch:
+        generator = torch.Generator().manual_seed(1000 * self.seed + step)
+        chosen = torch.randperm(self.pids, generator=generator)[: self.pids // 2]
+        labels = chosen.repeat_interleave(self.settings.data.instances)
+        shape = (len(MODALITIES), len(labels), *self.patterns.shape[2:])
+        noise = torch.randn(shape, generator=generator)
+        camids = torch.arange(len(labels)) % CAMERAS
+        return ReidBatch(self.patterns[labels].transpose(0, 1) + noise, labels, camids)
+
+    def loss(self, batch: ReidBatch, epoch: int, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        return reid.reid_loss(self.model, self.settings, batch)
+
+    def trunk(self) -> list[nn.Parameter]:
+        return reid.trunk(self.model)
+
+    def module_groups(self) -> dict[str, list[nn.Parameter]]:
+        groups: dict[str, list[nn.Parameter]] = {}
+        for name, parameters in reid.module_groups(self.model).items():
+            part = "heads" if name.startswith("head_") else name
+            groups.setdefault(part, []).extend(parameters)
+        if "backbone" in groups:
+            groups["encoder"] = groups.pop("backbone")
+        return groups
+
+
+class _WithoutClassToken(ImageEncoder):
+    """A tiny ViT that returns its patches only, as Swin and convolutional networks do."""
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return super().forward(pixels)[:, 1:]
+
+
+class RetrievalToy:
+    """Retrieval on pairs whose captions begin with words that belong to their image.
+
+    Args:
+        class_token: whether the full-size encoder has one; a tiny ViT always does.
+    """
+
+    def __init__(self, config: RetrievalConfig, class_token: bool, seed: int) -> None:
+        self.config: Config = config
+        self.settings = config
+        self.seed = seed
+        self.device = torch.device("cpu")
+        # After the warm-up: the hardest negatives, and no ramp that would start at zero.
+        self.epoch = max(2, config.loss.warmup_epochs + 1)
+        small = image_shape(config.image_encoder)
+        shape = ImageShape(small.patches, small.width, class_token)
+        encoder: ImageEncoder = build_image_encoder(config.image_encoder)
+        if not class_token:
+            encoder = _WithoutClassToken(encoder.network, shape)
+        texts = build_text_encoder(config.text_encoder, [" ".join(f"w{i}" for i in range(WORDS))])
+        self.model: Any = retrieval.RetrievalModel(
+            config,
+            shape,
+            None if config.image_encoder.frozen else encoder,
+            None if config.text_encoder.frozen else texts,
+        )
+        side = config.image_encoder.size
+        count = 2 * config.data.batch_size
+        size: tuple[int, ...] = (count, 3, side, side)
+        if config.image_encoder.frozen:
+            size = (count, shape.patches + shape.class_token, shape.width)
+        generator = torch.Generator().manual_seed(seed)
+        self.patterns = torch.randn(size, generator=generator)
+        self.meanings = torch.randint(SPECIAL, WORDS, (count, 3), generator=generator)
+        self.table = torch.randn(WORDS, text_width(config.text_encoder), generator=generator)
+
+    def batch(self, step: int) -> RetrievalBatch:
+        data, matching = self.settings.data, self.settings.matching
+        generator = torch.Generator().manual_seed(1000 * self.seed + step)
+        ids = torch.randperm(len(self.patterns), generator=generator)[: data.batch_size]
+        noise = torch.randn(ids.shape + self.patterns.shape[1:], generator=generator)
+        dense = None
+        if matching.form != "laps" and matching.dense_text != "none":
+            shown = ids.roll(1) if matching.dense_text == "shuffled" else ids
+            dense = self._texts(shown, data.max_dense_words, generator)
+        sparse = self._texts(ids, data.max_words, generator)
+        return RetrievalBatch(self.patterns[ids] + noise, sparse, dense, ids)
+
+    def _texts(self, ids: Tensor, longest: int, generator: torch.Generator) -> TextBatch:
+        words = torch.randint(SPECIAL, WORDS, (len(ids), longest), generator=generator)
+        words[:, :3] = self.meanings[ids]
+        lengths = torch.randint(5, longest + 1, (len(ids),), generator=generator)
+        values = self.table[words] if self.settings.text_encoder.frozen else words
+        return TextBatch(values, lengths)
+
+    def loss(self, batch: RetrievalBatch, epoch: int, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        return retrieval.retrieval_loss(
+            self.model, self.settings, batch, epoch=epoch, step=step, steps_per_epoch=1
+        )
+
+    def trunk(self) -> list[nn.Parameter]:
+        return retrieval.trunk(self.model)
+
+    def module_groups(self) -> dict[str, list[nn.Parameter]]:
+        return retrieval.module_groups(self.model)
