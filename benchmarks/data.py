@@ -13,9 +13,9 @@ import torch
 from benchmarks.machine import compare, machine
 from sdtps.config.reid import GeneratedReidConfig, ReidDataConfig
 from sdtps.data.generated import generate_rgbnt201
-from sdtps.data.reid_cache import CachedBatches
+from sdtps.data.images import BICUBIC
+from sdtps.data.reid_batches import CachedBatches, JpegBatches, cached_pixels
 from sdtps.data.reid_folders import read_dataset
-from sdtps.data.reid_images import JpegBatches
 from sdtps.training.device import keep_freed_memory
 
 BATCHES = 3  # of each way in one turn
@@ -54,7 +54,8 @@ def measure(device: torch.device, size: tuple[int, int], batch: int, repeats: in
     with tempfile.TemporaryDirectory() as folder:
         root = generate_rgbnt201(generated, *size, Path(folder))
         train = read_dataset("rgbnt201", root).train
-        cached = CachedBatches(train, data, 0, device, Path(folder))
+        pixels = cached_pixels(train, data, BICUBIC, Path(folder))
+        cached = CachedBatches(train, pixels, data, 0, device)
         jpeg = JpegBatches(train, data, 0, device)
         timed = compare(_some(cached), _some(jpeg), device, repeats=repeats, warmup=1)
     images = 3 * batch * BATCHES

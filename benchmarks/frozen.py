@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.machine import cache_in, compare, machine
 from sdtps.config import ReidConfig, parse_config
-from sdtps.data.reid_images import ReidBatch
+from sdtps.data.reid_batches import ReidBatch
 from sdtps.training.device import keep_freed_memory, seed_everything
 from sdtps.training.reid import ReidTask
 from sdtps.training.step import TrainingStep

@@ -21,7 +21,7 @@ import torch
 from benchmarks import crossnet, data, evaluation, step
 from benchmarks.machine import cache_in, machine
 from sdtps.config import ReidConfig, identity, parse_config
-from sdtps.data.generated import generate_rgbnt201, generated_name
+from sdtps.data.generated import generate_rgbnt201, rgbnt201_name
 from sdtps.run.folder import RunFolder
 from sdtps.training.job import execute
 
@@ -49,7 +49,7 @@ def whole_run(
         assert generated is not None
         size = (config.data.height, config.data.width)
         begun = time.perf_counter()
-        root = folder / generated_name(generated, *size)
+        root = folder / rgbnt201_name(generated, *size)
         generate_rgbnt201(generated, *size, root, processes=os.cpu_count() or 1)
         written = time.perf_counter()
         run_folder = RunFolder(folder / "run")

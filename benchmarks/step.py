@@ -21,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.machine import compare, machine
 from sdtps.config import ReidConfig, parse_config
-from sdtps.data.reid_images import ReidBatch
+from sdtps.data.reid_batches import ReidBatch
 from sdtps.models.backbones import Block, ClipVit, TinyVit
 from sdtps.models.losses import batch_hard_triplet, label_smooth_cross_entropy
 from sdtps.models.reid import ReidModel, module_groups, reid_loss, trunk

@@ -51,7 +51,7 @@ def _reading(config: Config) -> tuple[tuple[object, ...], Callable[[], object]]:
         from sdtps.run.locations import data_root
 
         return (data.dataset, data.root), lambda: read_dataset(data.dataset, data_root(data.root))
-    from sdtps.data.retrieval_splits import load_splits, split_names
+    from sdtps.data.captions import load_splits, split_names
 
     names = split_names(config)
     matching = config.matching

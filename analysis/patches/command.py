@@ -39,14 +39,14 @@ def write(paths: Sequence[Path], output: Path, *, count: int = 4, initial: bool 
     """
     from analysis.patches.maps import choose, load_images, name_of, reid_config, run_maps
     from analysis.patches.picture import draw
-    from sdtps.training.reid import load_data
+    from sdtps.data.reid_folders import load_reid_data
 
     if count < 1:
         raise RunError(f"--images {count}: at least 1")
     if output.suffix.lower() != ".png":
         raise RunError(f"{output}: patch pictures are PNG; name the file FILE.png")
     config = reid_config(RunFolder(paths[0]))
-    dataset, _ = load_data(config)
+    dataset, _ = load_reid_data(config)
     samples = choose(dataset, count)
     names = [name_of(sample, dataset) for sample in samples]
     images = load_images(config, dataset, samples)

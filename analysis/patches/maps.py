@@ -83,7 +83,8 @@ def name_of(sample: Sample, dataset: ReidDataset) -> str:
 
 def load_images(config: ReidConfig, dataset: ReidDataset, samples: Sequence[Sample]) -> Images:
     """Decode `samples` at the size that the model sees."""
-    from sdtps.data.reid_images import BILINEAR, decode
+    from sdtps.data.images import BILINEAR
+    from sdtps.data.reid_batches import decode
     from sdtps.multimodal import MODALITIES
 
     size = config.data.height, config.data.width
@@ -102,15 +103,15 @@ def run_maps(path: Path | str, names: Sequence[str], *, initial: bool = False) -
     """
     import torch
 
-    from sdtps.data.reid_images import TestImages, collate
+    from sdtps.data.reid_batches import TestImages, collate
+    from sdtps.data.reid_folders import load_reid_data
     from sdtps.models.reid import ReidModel
     from sdtps.training import checkpoint
     from sdtps.training.device import seed_everything
-    from sdtps.training.reid import load_data
 
     folder = RunFolder(path)
     config = reid_config(folder)
-    dataset, _ = load_data(config)
+    dataset, _ = load_reid_data(config)
     by_name = {name_of(s, dataset): s for s in dataset.query}
     if missing := [name for name in names if name not in by_name]:
         raise RunError(f"{folder.path}: its data ({dataset.root}) have no image {missing[0]}")

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from sdtps.config import Config, ReidConfig, RetrievalConfig
-from sdtps.data.reid_images import ReidBatch
-from sdtps.data.retrieval_batches import RetrievalBatch, TextBatch
+from sdtps.data.caption_batches import RetrievalBatch, TextBatch
+from sdtps.data.reid_batches import ReidBatch
 from sdtps.models import reid, retrieval
 from sdtps.models.encoders import (
     ImageEncoder,

@@ -17,9 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sdtps.config import RetrievalConfig
 from sdtps.errors import DataError
+from sdtps.run.locations import cache_root, data_root
 
 MISTAKES_SHOWN = 8
+# Where LAPS keeps the images: beside the folder of the captions.
+LAPS_IMAGES = {"f30k": "flickr30k-images", "coco": "coco-images"}
 
 
 @dataclass(frozen=True)
@@ -48,14 +52,15 @@ def read_split(
     """Read one split of `dataset` (f30k or coco).
 
     Args:
-        image_root: folder of the images; default `root`/images.
+        image_root: folder of the images; default `root`/images, or beside `root` as LAPS has them
+            (flickr30k-images, coco-images).
         dense: whether the dense texts are needed; without them the file need not exist.
 
     Raises:
         DataError: missing or broken files, counts that do not fit, empty texts; with file and line.
     """
     root = Path(root)
-    images, id_lines = _images(split, root, image_root or root / "images")
+    images, id_lines = _images(split, root, image_root or _image_root(dataset, root))
     captions = _captions(root / f"{split}_caps.txt")
     if len(captions) % len(images) or id_lines not in (len(images), len(captions)):
         raise DataError(
@@ -74,9 +79,25 @@ def read_split(
     return CaptionSplit(split, images, captions, len(captions) // len(images), texts)
 
 
+def _image_root(dataset: str, root: Path) -> Path:
+    """The folder of the images, where `data.image_root` does not say.
+
+    Raises:
+        DataError: neither of the two places exists.
+    """
+    places = [root / "images", root.parent / LAPS_IMAGES.get(dataset, "images")]
+    for place in places:
+        if place.is_dir():
+            return place
+    raise DataError(
+        f"{root}: no folder of images: neither {places[0]} nor {places[1]} exists. Set data.image_root "
+        "to the folder that id_mapping.json's names are relative to"
+    )
+
+
 def _lines(path: Path, why: str) -> list[str]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # with or without a byte-order mark
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; {why}") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -152,3 +173,44 @@ def _json(text: str, where: Path | str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DataError(f"{where}: a JSON object is expected, found {type(value).__name__}")
     return value
+
+
+# -- the splits of a run ----------------------------------------------------------------------------
+
+
+def split_names(config: RetrievalConfig) -> list[str]:
+    """Those that a run of this configuration trains on, selects on and tests on."""
+    dev = ["dev"] if config.eval.select_on == "dev" else []
+    return ["train", config.eval.test_split, *dev]
+
+
+def load_splits(
+    config: RetrievalConfig, names: list[str]
+) -> tuple[dict[str, CaptionSplit], Path, dict[str, Any] | None]:
+    """The splits of a run, the folder they come from, and how it was generated (None: it was not)."""
+    data = config.data
+    generated = None
+    if data.generate is not None:
+        from sdtps.data.generated import captions_name, generate_captions
+
+        parent = cache_root() if data.root is None else Path(data.root)
+        root = generate_captions(data.generate, parent / captions_name(data.generate))
+        generated = data.generate.model_dump()
+        names = ["test" if name == "testall" else name for name in names]
+    else:
+        root = data_root(data.root)
+        if not (root / "id_mapping.json").is_file() and (root / data.dataset).is_dir():
+            root = root / data.dataset
+    image_root = None if data.image_root is None else Path(data.image_root).expanduser()
+    modes = {
+        "train": {config.matching.dense_text},
+        "dev": {config.matching.eval_dense_text},
+        "test": {config.matching.eval_dense_text, *config.eval.also_dense_text},
+    }
+    splits = {}
+    for name in names:
+        dense = config.matching.form != "laps" and modes.get(name, modes["test"]) != {"none"}
+        splits[name] = read_split(data.dataset, name, root, image_root=image_root, dense=dense)
+    if data.generate is not None and config.eval.test_split == "testall":
+        splits["testall"] = splits.pop("test")
+    return splits, root, generated

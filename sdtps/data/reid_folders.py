@@ -1,7 +1,8 @@
-"""RGBNT201, RGBNT100 and MSVR310 as their authors lay them on disk, parsed by DeMo's rules.
+"""RGBNT201, RGBNT100 and MSVR310 as their authors lay them on disk, and one's own data as a CSV file.
 
-One deliberate difference: listings and labels are sorted. DeMo takes both in the file system's and the
-hash table's order, so its identity sampling depends on the machine.
+Names are parsed by DeMo's rules, with two deliberate differences: listings and labels are sorted (DeMo
+takes both in the file system's and the hash table's order, so its identity sampling depends on the
+machine), and numbers are read whole (DeMo reads camera 10 as camera 1).
 
 Every mistake found in one pass over the names is reported at once.
 """
@@ -13,19 +14,21 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from PIL import Image
+
+from sdtps.config import ReidConfig
+from sdtps.data.images import MISTAKES_SHOWN, list_images, signature_mistake
 from sdtps.errors import DataError, did_you_mean
-
-MISTAKES_SHOWN = 20
-JPEG_START = b"\xff\xd8"
-Box = tuple[int, int, int, int]  # left, upper, right, lower
+from sdtps.run.locations import cache_root, data_root
 
 # RGBNT201 calls near and thermal infrared NI and TI, MSVR310 ni and th.
 RGBNT201_FOLDERS = ("RGB", "NI", "TI")
 MSVR310_FOLDERS = ("vis", "ni", "th")
-# RGBNT100 keeps the three side by side in one 768x128 image.
-RGBNT100_CROPS: tuple[Box, Box, Box] = ((0, 0, 256, 128), (256, 0, 512, 128), (512, 0, 768, 128))
-RGBNT100_NAME = re.compile(r"([-\d]+)_c([-\d]+)")
+RGBNT201_NAME = re.compile(r"(\d+)_cam(\d+)(?:_.*)?")
+RGBNT100_NAME = re.compile(r"(-?\d+)_c(\d+)(?:_.*)?")
+MSVR310_NAME = re.compile(r"(\d+)_s(\d+)_v(\d+)(?:_.*)?")
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Sample:
     """One triple of images of one identity."""
 
     images: tuple[Path, Path, Path]  # rgb, nir, tir
-    crops: tuple[Box, Box, Box] | None  # where all three lie in one file
+    side_by_side: bool  # all three lie in one file (RGBNT100)
     pid: int  # as on disk
     camid: int  # from 0
     sceneid: int  # MSVR310; -1 elsewhere
@@ -60,6 +63,41 @@ class ReidDataset:
         """Size of the camera table: DeMo counts the training cameras; unseen test cameras fit too."""
         return 1 + max(s.camid for s in (*self.train, *self.query, *self.gallery))
 
+    @property
+    def unseen_cameras(self) -> list[int]:
+        """Test cameras, from 0, that no training image was taken by."""
+        tested = {s.camid for s in (*self.query, *self.gallery)}
+        return sorted(tested - {s.camid for s in self.train})
+
+    @property
+    def skipped_queries(self) -> int:
+        """Queries whose identity no other view in the gallery shows; ranking leaves them out."""
+        views: dict[int, set[int]] = {}
+        for sample in self.gallery:
+            views.setdefault(sample.pid, set()).add(self.view(sample))
+        return sum(not views.get(s.pid, set()) - {self.view(s)} for s in self.query)
+
+    def view(self, sample: Sample) -> int:
+        return sample.sceneid if self.view_rule == "scene" else sample.camid
+
+    def files(self) -> list[Path]:
+        """Every image file once."""
+        splits = (*self.train, *self.query, *self.gallery)
+        return list(dict.fromkeys(path for sample in splits for path in sample.images))
+
+    def counts(self) -> dict[str, Any]:
+        """How many samples, image files, identities and cameras each split holds; skipped queries."""
+        counts: dict[str, Any] = {}
+        for name in ("train", "query", "gallery"):
+            split: tuple[Sample, ...] = getattr(self, name)
+            counts[name] = {
+                "samples": len(split),
+                "images": len({path for sample in split for path in sample.images}),
+                "identities": len({s.pid for s in split}),
+                "cameras": len({s.camid for s in split}),
+            }
+        return {**counts, "skipped_queries": self.skipped_queries}
+
     def fingerprint(self) -> str:
         """Sixteen hexadecimal digits of the names and sizes of all files, in order of split."""
         digest = hashlib.sha256()
@@ -72,12 +110,28 @@ class ReidDataset:
         return digest.hexdigest()[:16]
 
 
+def load_reid_data(config: ReidConfig) -> tuple[ReidDataset, dict[str, Any] | None]:
+    """The data set of a run, and how it was generated (None: read from a benchmark's folder)."""
+    data = config.data
+    if data.generate is None:
+        return read_dataset(data.dataset, data_root(data.root)), None
+    from sdtps.data.generated import generate_rgbnt201, image_count, rgbnt201_name
+
+    parent = cache_root() if data.root is None else Path(data.root)
+    root = parent / rgbnt201_name(data.generate, data.height, data.width)
+    # A process costs a second to start: only where each has about a thousand images to write.
+    processes = min(data.workers, image_count(data.generate) // 1000) or 1
+    generate_rgbnt201(data.generate, data.height, data.width, root, processes=processes)
+    return read_dataset(data.dataset, root), data.generate.model_dump()
+
+
 def read_dataset(name: str, root: Path) -> ReidDataset:
     """The data set `name` below `root` (the folder that contains RGBNT201/, RGBNT100/ or MSVR310/).
 
     Raises:
-        DataError: a missing folder or modality file, a file that is no JPEG, a name that cannot be
-            parsed, an empty split, a query identity that can never be matched. All of them.
+        DataError: a missing folder or modality file, a file that is no image, a name that cannot be
+            parsed, an empty split, an identity in both training and test, or no query that can be
+            matched. All of them.
     """
     readers = {"rgbnt201": _rgbnt201, "rgbnt100": _rgbnt100, "msvr310": _msvr310}
     if name not in readers:
@@ -118,21 +172,14 @@ def _rgbnt201(root: Path, mistakes: _Mistakes) -> ReidDataset:
 
 
 def _rgbnt201_split(folder: Path, mistakes: _Mistakes) -> tuple[Sample, ...]:
-    """`000258_cam1_0_00.jpg`: identity 258 (six digits), camera 1."""
-    listings = {name: _listing(folder / name, mistakes) for name in RGBNT201_FOLDERS}
-    names = sorted(set().union(*(set(found) for found in listings.values())))
+    """`000258_cam1_0_00.jpg`: identity 258, camera 1."""
     samples = []
-    for name in names:
-        paths = [folder / modality / name for modality in RGBNT201_FOLDERS]
-        if not _complete(paths, mistakes):
-            continue
-        parts = name.split("_")
-        pid = parts[0][0:6]
-        camera = parts[1][3:4] if len(parts) > 1 else ""
-        if not (pid.isdigit() and camera.isdigit()):
+    for name, paths in _triples(folder, RGBNT201_FOLDERS, mistakes):
+        match = RGBNT201_NAME.fullmatch(name)
+        if match is None or int(match[2]) == 0:
             mistakes.add(paths[0], "name is not PID_camC_..., such as 000258_cam1_0_00.jpg")
-            continue
-        samples.append(_sample(paths, int(pid), int(camera) - 1))
+        else:
+            samples.append(Sample(paths, False, int(match[1]), int(match[2]) - 1, sceneid=-1))
     return tuple(samples)
 
 
@@ -151,25 +198,50 @@ def _rgbnt100(root: Path, mistakes: _Mistakes) -> ReidDataset:
 def _rgbnt100_split(folder: Path, mistakes: _Mistakes) -> tuple[Sample, ...]:
     """`0001_c1_...jpg`: identity 1 to 600, camera 1 to 8; identity -1 is junk and left out.
 
-    DeMo searches the pattern in the whole path, so a folder such as `data_1_c2` would win; we search
+    DeMo searches the pattern in the whole path, so a folder such as `data_1_c2` would win; we read
     the file name.
     """
     samples = []
-    for name in _listing(folder, mistakes):
-        path = folder / name
-        match = RGBNT100_NAME.search(name)
-        try:
-            pid, camera = (int(part) for part in match.groups()) if match else (0, 0)
-        except ValueError:  # a lone or doubled minus sign
-            pid, camera = 0, 0
+    for name, path in _listing(folder, mistakes).items():
+        match = RGBNT100_NAME.fullmatch(name)
+        pid, camera = (int(match[1]), int(match[2])) if match else (0, 0)
         if pid == -1:
             continue
         if not (1 <= pid <= 600 and 1 <= camera <= 8):
             mistakes.add(path, "name is not PID_cC_... with PID 1 to 600 and C 1 to 8")
-            continue
-        if _complete([path], mistakes):
-            samples.append(replace(_sample([path] * 3, pid, camera - 1), crops=RGBNT100_CROPS))
+        elif _complete([path], mistakes) and _cut_in_three(path, mistakes):
+            samples.append(Sample((path, path, path), True, pid, camera - 1, sceneid=-1))
     return tuple(samples)
+
+
+def _cut_in_three(path: Path, mistakes: _Mistakes) -> bool:
+    """Whether the file is as wide as three images side by side; only its header is read."""
+    try:
+        with Image.open(path) as image:
+            third(image, path, 0)
+    except DataError as error:
+        mistakes.found.append(str(error))
+        return False
+    except (OSError, SyntaxError) as error:
+        mistakes.add(path, f"cannot be decoded: {error}")
+        return False
+    return True
+
+
+def third(image: Image.Image, path: Path, number: int) -> Image.Image:
+    """The `number`th (from 0) of three images side by side: rgb, nir, tir.
+
+    Raises:
+        DataError: a width that is no multiple of three, or less than three times the height.
+    """
+    width, height = image.size
+    if width % 3 or width < 3 * height:
+        raise DataError(
+            f"{path}: is {width}x{height} pixels; RGBNT100 keeps three images of one size side by side "
+            "in a file (published: 768x128), so its width must be a multiple of 3 and at least three "
+            "times its height"
+        )
+    return image.crop((number * width // 3, 0, (number + 1) * width // 3, height))
 
 
 # -- MSVR310: a folder for each identity, vis, ni and th inside ------------------------------------
@@ -191,59 +263,64 @@ def _msvr310_split(folder: Path, mistakes: _Mistakes) -> tuple[Sample, ...]:
         if not vehicle.name.isdigit():
             mistakes.add(vehicle, "folder name is not a number, such as 0001")
             continue
-        listings = {name: _listing(vehicle / name, mistakes) for name in MSVR310_FOLDERS}
-        for name in sorted(set().union(*(set(found) for found in listings.values()))):
-            paths = [vehicle / modality / name for modality in MSVR310_FOLDERS]
-            if not _complete(paths, mistakes):
-                continue
-            pid, scene, camera = name[0:4], name[6:9], name[11:12]
-            if not (pid.isdigit() and scene.isdigit() and camera.isdigit() and int(camera) <= 7):
-                mistakes.add(paths[0], "name is not PID_sSSS_vC_..., such as 0001_s001_v1_001.jpg")
-                continue
-            sample = _sample(paths, int(pid), int(camera))
-            samples.append(replace(sample, sceneid=int(scene)))
+        for name, paths in _triples(vehicle, MSVR310_FOLDERS, mistakes):
+            match = MSVR310_NAME.fullmatch(name)
+            if match is None or int(match[3]) > 7:
+                mistakes.add(
+                    paths[0], "name is not PID_sSSS_vC_... with C 0 to 7, such as 0001_s001_v1_001.jpg"
+                )
+            else:
+                pid, scene, camera = map(int, match.groups())
+                samples.append(Sample(paths, False, pid, camera, sceneid=scene))
     return tuple(samples)
 
 
 # -- shared ----------------------------------------------------------------------------------------
 
 
-def _sample(paths: Sequence[Path], pid: int, camid: int) -> Sample:
-    return Sample((paths[0], paths[1], paths[2]), None, pid, camid, sceneid=-1)
+def _triples(
+    folder: Path, modalities: Sequence[str], mistakes: _Mistakes
+) -> list[tuple[str, tuple[Path, Path, Path]]]:
+    """(name without suffix, its three files) for the names in the modalities' folders, sorted."""
+    listings = [_listing(folder / modality, mistakes) for modality in modalities]
+    triples = []
+    for name in sorted(set().union(*listings)):
+        suffix = next(listing[name].suffix for listing in listings if name in listing)
+        rgb, nir, tir = (
+            listing.get(name, folder / modality / f"{name}{suffix}")
+            for modality, listing in zip(modalities, listings, strict=True)
+        )
+        if _complete((rgb, nir, tir), mistakes):
+            triples.append((name, (rgb, nir, tir)))
+    return triples
 
 
-def _listing(folder: Path, mistakes: _Mistakes) -> list[str]:
-    """Names of the .jpg files in `folder`, sorted."""
+def _listing(folder: Path, mistakes: _Mistakes) -> dict[str, Path]:
+    """The images in `folder` by name without suffix, sorted."""
     if not folder.is_dir():
         mistakes.add(folder, "folder is missing")
-        return []
-    return sorted(p.name for p in folder.iterdir() if p.suffix.lower() == ".jpg")
+        return {}
+    images, found = list_images(folder)
+    mistakes.found += found
+    return images
 
 
 def _subfolders(folder: Path, mistakes: _Mistakes) -> list[Path]:
     if not folder.is_dir():
         mistakes.add(folder, "folder is missing")
         return []
-    return sorted(p for p in folder.iterdir() if p.is_dir())
+    return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
 def _complete(paths: Iterable[Path], mistakes: _Mistakes) -> bool:
-    """Whether all files exist and begin as a JPEG does. A torn end shows when it is decoded."""
+    """Whether all files exist and begin as an image does. A torn end shows when it is decoded."""
     good = True
     for path in paths:
-        try:
-            with path.open("rb") as stream:
-                start = stream.read(2)
-        except FileNotFoundError:
-            mistakes.add(path, "is missing: each image must exist in all three modalities")
-            good = False
-            continue
-        except OSError as error:
-            mistakes.add(path, f"cannot be read: {error.strerror}")
-            good = False
-            continue
-        if start != JPEG_START:
-            mistakes.add(path, "is not a JPEG file" if start else "is an empty file")
+        wrong = signature_mistake(path)
+        if wrong == "is missing":
+            wrong += ": each image must exist in all three modalities"
+        if wrong is not None:
+            mistakes.add(path, wrong)
             good = False
     return good
 
@@ -252,17 +329,11 @@ def _check_splits(dataset: ReidDataset, mistakes: _Mistakes) -> None:
     for name in ("train", "query", "gallery"):
         if not getattr(dataset, name):
             mistakes.add(dataset.root, f"split {name} is empty: no usable image")
-    views: dict[int, set[int]] = {}
-    for sample in (*dataset.query, *dataset.gallery):
-        views.setdefault(sample.pid, set()).add(_view(dataset, sample))
-    for pid in sorted({s.pid for s in dataset.query}):
-        if len(views[pid]) == 1:
-            mistakes.add(
-                dataset.root,
-                f"test identity {pid} is seen by one {dataset.view_rule} only, so none of its "
-                "queries can be matched",
-            )
-
-
-def _view(dataset: ReidDataset, sample: Sample) -> int:
-    return sample.sceneid if dataset.view_rule == "scene" else sample.camid
+    trained = {s.pid for s in dataset.train}
+    for pid in sorted(trained & {s.pid for s in (*dataset.query, *dataset.gallery)}):
+        mistakes.add(dataset.root, f"identity {pid} is in both training and test; its test is no test")
+    if dataset.query and dataset.gallery and dataset.skipped_queries == len(dataset.query):
+        mistakes.add(
+            dataset.root,
+            f"no query can be matched: each identity is seen by one {dataset.view_rule} only",
+        )

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
+from sdtps.data.cache import Ragged
 from sdtps.errors import WeightsError
 
 # Of the words that the noise hits (released SEPS): masked, replaced by a random one, left out.
 MASKED = 0.5
 REPLACED = 0.1
+TEXTS_AT_ONCE = 4096  # through a tokenizer
 
 Words = list[list[int]]  # sub-word ids of each word of a text
 
@@ -91,22 +93,69 @@ class BertVocabulary:
         return result
 
 
-def token_ids(words: Words, vocabulary: Vocabulary, limit: int) -> list[int]:
-    """[CLS], the sub-words, [SEP]: `limit` ids at most, the text's end is cut off."""
-    inside = [token for word in words for token in word]
-    return [vocabulary.start, *inside[: limit - 2], vocabulary.end]
+class Texts(Ragged):
+    """The sub-words of many texts as one int32 array; `first` marks those that begin a word."""
+
+    def __init__(self, ids: np.ndarray, first: np.ndarray, lengths: np.ndarray) -> None:
+        super().__init__(ids, lengths)
+        self.first = first
+
+    def of(
+        self,
+        index: int,
+        vocabulary: Vocabulary,
+        limit: int,
+        noise: tuple[float, np.random.Generator] | None = None,
+    ) -> np.ndarray:
+        """[CLS], the sub-words of a text, [SEP]: int64, `limit` ids at most, the text's end is cut off.
+
+        Args:
+            noise: share of the words that `with_noise` hits, and its generator.
+        """
+        ids = self.row(index)
+        if noise is not None:
+            first = self.first[self.starts[index] : self.starts[index + 1]]
+            ids = with_noise(ids, first, noise[0], vocabulary, noise[1])
+        ids = ids[: limit - 2]
+        return np.concatenate([[vocabulary.start], ids, [vocabulary.end]]).astype(np.int64)
 
 
-def with_noise(words: Words, share: float, vocabulary: Vocabulary, rng: np.random.Generator) -> Words:
-    """A share of the words masked (half), replaced (a tenth) or left out (the rest), as released."""
+def tokenised(texts: Sequence[str], vocabulary: Vocabulary) -> Texts:
+    """All texts as sub-word ids, a few at a time: as Python lists they would take 20 times the room."""
+    ids, first, lengths = [], [], []
+    for start in range(0, len(texts), TEXTS_AT_ONCE):
+        for words in vocabulary.words(texts[start : start + TEXTS_AT_ONCE]):
+            sizes = np.array([len(word) for word in words], np.int64)
+            begins = np.zeros(sizes.sum(), bool)
+            begins[sizes.cumsum() - sizes] = True
+            ids.append(np.array([token for word in words for token in word], np.int32))
+            first.append(begins)
+            lengths.append(len(begins))
+    return Texts(np.concatenate(ids), np.concatenate(first), np.array(lengths))
+
+
+def with_noise(
+    ids: np.ndarray,
+    first: np.ndarray,
+    share: float,
+    vocabulary: Vocabulary,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """A share of the words masked (half), replaced (a tenth) or left out (the rest), as released.
+
+    Args:
+        ids: sub-words of one text.
+        first: which of them begin a word; whole words are hit.
+    """
     if share == 0:
-        return words
-    noisy: Words = []
-    for word, draw, kind in zip(words, rng.random(len(words)), rng.random(len(words)), strict=True):
-        if draw >= share:
-            noisy.append(word)
-        elif kind < MASKED:
-            noisy.append([vocabulary.mask] * len(word))
-        elif kind < MASKED + REPLACED:
-            noisy.append([int(i) for i in rng.integers(vocabulary.size, size=len(word))])
-    return noisy
+        return ids
+    word = first.cumsum() - 1  # of each sub-word
+    draw, kind = rng.random((2, int(first.sum())))
+    hit = draw < share
+    masked = hit & (kind < MASKED)
+    replaced = hit & ~masked & (kind < MASKED + REPLACED)
+    noisy = np.where(masked[word], vocabulary.mask, ids)
+    drawn = replaced[word]
+    noisy[drawn] = rng.integers(vocabulary.size, size=drawn.sum())
+    kept: np.ndarray = noisy[~hit[word] | masked[word] | drawn]
+    return kept

@@ -19,7 +19,7 @@ from torch import Tensor
 from sdtps import distributed
 from sdtps.config import RetrievalConfig
 from sdtps.config.retrieval import DenseText
-from sdtps.data.retrieval_batches import Source, dense_owner
+from sdtps.data.caption_batches import Source, dense_owner
 from sdtps.models.retrieval import RetrievalModel
 
 RANKS = (1, 5, 10)
@@ -44,8 +44,8 @@ class Scorer:
         self.device = device
         self.tokens = torch.cat(
             [
-                model.tokens(source.images(block.tolist()).to(device))
-                for block in self._blocks(np.arange(len(source.split.images)))
+                model.tokens(block.to(device))
+                for block in source.image_blocks(config.data.test_batch_size, config.data.workers)
             ]
         )
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sdtps import distributed
 from sdtps.config import ReidConfig
-from sdtps.data.reid_images import ReidBatch
+from sdtps.data.reid_batches import ReidBatch
 from sdtps.models.backbones import ClipVit, TinyVit, build_backbone
 from sdtps.models.fusion import SETS, Fusion, Pife
 from sdtps.models.losses import batch_hard_triplet, label_smooth_cross_entropy

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from sdtps import distributed
 from sdtps.config import RetrievalConfig
 from sdtps.crossnet import CrossNet, Matches
-from sdtps.data.retrieval_batches import RetrievalBatch, TextBatch
+from sdtps.data.caption_batches import RetrievalBatch, TextBatch
 from sdtps.models.contrastive import contrastive_loss, ratio_loss
 from sdtps.models.encoders import ImageEncoder, ImageShape, TextEncoder, text_width
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,15 +11,23 @@ from torch.nn import functional as F
 
 from sdtps import distributed
 from sdtps.config import ReidConfig
-from sdtps.data.generated import generate_rgbnt201, generated_name, image_count
-from sdtps.data.reid_cache import CachedBatches, CachedTestBatches
-from sdtps.data.reid_features import TokenBatches, TokenTestBatches, without
-from sdtps.data.reid_folders import ReidDataset, Sample, read_dataset
-from sdtps.data.reid_images import JpegBatches, JpegTestBatches, ReidBatch
+from sdtps.data.cache import files_key
+from sdtps.data.images import BICUBIC, BILINEAR, check_images
+from sdtps.data.reid_batches import (
+    CachedBatches,
+    CachedTestBatches,
+    JpegBatches,
+    JpegTestBatches,
+    ReidBatch,
+    cached_pixels,
+    without,
+)
+from sdtps.data.reid_folders import ReidDataset, Sample, load_reid_data
 from sdtps.evaluation.reid import rank_features
+from sdtps.models.frozen import backbone_tokens
 from sdtps.models.reid import ReidModel, module_groups, reid_loss, trunk
 from sdtps.models.weights import find_weights
-from sdtps.run.locations import cache_root, data_root
+from sdtps.run.locations import cache_root
 from sdtps.run.provenance import file_digest
 
 
@@ -37,7 +44,7 @@ class ReidTask:
     def __init__(self, config: ReidConfig, seed: int, device: torch.device) -> None:
         self.config = config
         self.device = device
-        self.dataset, generated = load_data(config)
+        self.dataset, generated = load_reid_data(config)
         self.model = ReidModel(config, self.dataset.train_pids, self.dataset.cameras).to(device)
         self.record: dict[str, Any] = {
             "data": {
@@ -48,8 +55,8 @@ class ReidTask:
             },
             "weights": None,
         }
-        self.batches: JpegBatches | CachedBatches | TokenBatches
-        self.test_batches: JpegTestBatches | CachedTestBatches | TokenTestBatches
+        self.batches: JpegBatches | CachedBatches
+        self.test_batches: JpegTestBatches | CachedTestBatches
         # Query and gallery of RGBNT201 are the same images: each is encoded once.
         samples = list(dict.fromkeys((*self.dataset.query, *self.dataset.gallery)))
         parts = [samples[k :: distributed.world_size()] for k in range(distributed.world_size())]
@@ -60,12 +67,18 @@ class ReidTask:
         if config.backbone.frozen:
             encoder = self.model.take_backbone()
             self.record["frozen_parameters"] = sum(p.numel() for p in encoder.parameters())
-            self.batches = TokenBatches(train, config, encoder, seed, device, cache_root())
-            self.test_batches = TokenTestBatches(samples, config, encoder, device, cache_root())
+            rows, folder = (config, encoder), cache_root()
+            training = backbone_tokens(train, *rows, BICUBIC, device, folder)
+            tested = backbone_tokens(samples, *rows, BILINEAR, device, folder, config.eval.missing)
         elif data.pipeline == "cached":
-            self.batches = CachedBatches(train, data, seed, device, cache_root())
-            self.test_batches = CachedTestBatches(samples, data, device, cache_root())
+            training = cached_pixels(train, data, BICUBIC, cache_root())
+            tested = cached_pixels(samples, data, BILINEAR, cache_root())
+        if config.backbone.frozen or data.pipeline == "cached":
+            self.batches = CachedBatches(train, training, data, seed, device)
+            self.test_batches = CachedTestBatches(samples, tested, data.test_batch_size, device)
         else:
+            files = self.dataset.files()
+            check_images(files, cache_root(), files_key(files))
             self.batches = JpegBatches(train, data, seed, device)
             self.test_batches = JpegTestBatches(samples, data, device)
         self.steps_per_epoch = self.batches.steps_per_epoch
@@ -143,16 +156,3 @@ def _tensors(samples: tuple[Sample, ...], dataset: ReidDataset) -> tuple[Tensor,
     scene = dataset.view_rule == "scene"
     views = [s.sceneid if scene else s.camid for s in samples]
     return torch.tensor([s.pid for s in samples]), torch.tensor(views)
-
-
-def load_data(config: ReidConfig) -> tuple[ReidDataset, dict[str, Any] | None]:
-    """The data set of a run, and how it was generated (None: read from a benchmark's folder)."""
-    data = config.data
-    if data.generate is None:
-        return read_dataset(data.dataset, data_root(data.root)), None
-    parent = cache_root() if data.root is None else Path(data.root)
-    root = parent / generated_name(data.generate, data.height, data.width)
-    # A process costs a second to start: only where each has about a thousand images to write.
-    processes = min(data.workers, image_count(data.generate) // 1000) or 1
-    generate_rgbnt201(data.generate, data.height, data.width, root, processes=processes)
-    return read_dataset(data.dataset, root), data.generate.model_dump()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,11 +11,10 @@ from torch import Tensor, nn
 
 from sdtps.config import RetrievalConfig
 from sdtps.config.retrieval import DenseText
-from sdtps.data.captions import CaptionSplit
-from sdtps.data.features import Ragged, cached, feature_key, state_digest
-from sdtps.data.retrieval_batches import RetrievalBatch, Source, TrainPairs
-from sdtps.data.retrieval_splits import load_splits, split_names
-from sdtps.data.words import Words
+from sdtps.data.caption_batches import RetrievalBatch, Source, TrainPairs
+from sdtps.data.captions import CaptionSplit, load_splits, split_names
+from sdtps.data.images import PixelFormat
+from sdtps.data.words import tokenised
 from sdtps.errors import DataError
 from sdtps.evaluation import retrieval as evaluation
 from sdtps.evaluation.retrieval import recalls, recalls_in_folds, similarities
@@ -27,10 +26,9 @@ from sdtps.models.encoders import (
     image_shape,
     weights_record,
 )
+from sdtps.models.frozen import image_features, state_digest, text_features
 from sdtps.models.retrieval import RetrievalModel, module_groups, retrieval_loss, trunk
 from sdtps.run.locations import cache_root
-
-TEXTS_AT_ONCE = 64  # through a frozen text encoder
 
 
 class RetrievalTask:
@@ -169,75 +167,25 @@ class Encoders:
     def source(self, split: CaptionSplit) -> Source:
         """A split with its texts as word ids, and features in place of what frozen encoders take."""
         config, vocabulary = self.config, self.text_encoder.vocabulary
-        source = Source(
-            split,
-            config.image_encoder.size,
-            self.shape,
-            None,
-            vocabulary.words(split.captions),
-            None if split.dense is None else vocabulary.words(split.dense),
-            vocabulary,
-        )
+        captions = tokenised(split.captions, vocabulary)
+        dense = None if split.dense is None else tokenised(split.dense, vocabulary)
+        pixels = PixelFormat(config.image_encoder.size, self.shape.mean, self.shape.std)
+        source = Source(split, pixels, None, captions, dense, vocabulary)
+        folder, device, data = cache_root(), self.device, config.data
         if config.image_encoder.frozen:
-            source.image_features = self._image_features(source)
+            settings, encoder = config.image_encoder, self.image_encoder
+            digest = _encoder_digest(settings.name, settings.weights, encoder)
+            source.image_features = image_features(
+                source, encoder, digest, data.test_batch_size, device, folder
+            )
         if config.text_encoder.frozen:
-            source.captions = self._text_features(source, split.captions, config.data.max_words)
-            if split.dense is not None:
-                source.dense = self._text_features(source, split.dense, config.data.max_dense_words)
+            words, texts = config.text_encoder, self.text_encoder
+            digest = _encoder_digest(words.name, words.weights, texts)
+            rest = (texts, digest, device, folder)
+            source.captions = text_features(source, captions, data.max_words, *rest)
+            if dense is not None:
+                source.dense = text_features(source, dense, data.max_dense_words, *rest)
         return source
-
-    def _image_features(self, source: Source) -> Tensor:
-        settings = self.config.image_encoder
-        images = source.split.images
-        states = [(path.absolute(), path.stat()) for path in images]
-
-        def compute() -> dict[str, Tensor]:
-            parts = []
-            size = self.config.data.test_batch_size
-            for start in range(0, len(images), size):
-                indices = range(start, min(start + size, len(images)))
-                parts.append(self._frozen(self.image_encoder)(source.images(indices).to(self.device)))
-            return {"values": torch.cat([part.half().cpu() for part in parts])}
-
-        key = feature_key(
-            images=[f"{path}:{state.st_size}:{state.st_mtime_ns}" for path, state in states],
-            size=settings.size,
-            encoder=_encoder_digest(settings.name, settings.weights, self.image_encoder),
-        )
-        return cached(cache_root(), key, compute)["values"]
-
-    def _text_features(self, source: Source, texts: tuple[str, ...], limit: int) -> Ragged:
-        settings = self.config.text_encoder
-        words: list[Words] = self.text_encoder.vocabulary.words(texts)
-
-        def compute() -> dict[str, Tensor]:
-            rows: list[Tensor] = []
-            for start in range(0, len(texts), TEXTS_AT_ONCE):
-                indices = range(start, min(start + TEXTS_AT_ONCE, len(texts)))
-                batch = source.texts(words, indices, limit).to(self.device)
-                hidden = self._frozen(self.text_encoder)(batch.values, batch.lengths).half().cpu()
-                rows += [
-                    row[:length] for row, length in zip(hidden, batch.lengths.tolist(), strict=True)
-                ]
-            ragged = Ragged.of(rows)
-            return {"values": ragged.values, "lengths": ragged.lengths}
-
-        key = feature_key(
-            texts=hashlib.sha256("\n".join(texts).encode()).hexdigest(),
-            limit=limit,
-            encoder=_encoder_digest(settings.name, settings.weights, self.text_encoder),
-        )
-        return Ragged(**cached(cache_root(), key, compute))
-
-    def _frozen(self, encoder: nn.Module) -> Callable[..., Tensor]:
-        encoder = encoder.eval().to(self.device)
-
-        @torch.no_grad()
-        def run(*inputs: Tensor) -> Tensor:
-            result: Tensor = encoder(*inputs)
-            return result
-
-        return run
 
 
 def _encoder_digest(name: str, weights: str, encoder: nn.Module) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from sdtps.data.reid_cache import mapped_once, new_map
+from sdtps.data.cache import mapped_once, new_map
 from sdtps.errors import DataError
 from sdtps.run.folder import RunFolder
 from sdtps.training import checkpoint

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from sdtps import distributed
 from sdtps.config import ReidConfig, parse_config
-from sdtps.data.reid_images import ReidBatch
+from sdtps.data.reid_batches import ReidBatch
 from sdtps.models.losses import batch_hard_triplet, label_smooth_cross_entropy
 from sdtps.models.reid import ReidModel
 from sdtps.training.reid import ReidTask

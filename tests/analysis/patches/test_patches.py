@@ -38,16 +38,16 @@ def trained(tmp_path: Path, name: str, **sdtps: Any) -> RunFolder:
     """A run folder with a checkpoint of random weights that differ from the initial ones."""
     import torch
 
+    from sdtps.data.reid_folders import load_reid_data
     from sdtps.models.reid import ReidModel
     from sdtps.training import checkpoint
-    from sdtps.training.reid import load_data
 
     data = {**BASE["data"], "root": str(tmp_path / "data")}
     config = parse_config({**BASE, "data": data, "sdtps": sdtps})
     folder = RunFolder(tmp_path / name / "seed3-x")
     run = {"study": "s", "variant": name, "seed": 3, "identity": identity(config, 3)}
     folder.create(config, run)
-    dataset, _ = load_data(config)
+    dataset, _ = load_reid_data(config)
     torch.manual_seed(5)
     model = ReidModel(config, dataset.train_pids, dataset.cameras)
     checkpoint.save(folder.checkpoint_file, {"seed": 3, "step": 7, "model": model.state_dict()})
@@ -61,9 +61,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def names(folder: RunFolder, count: int = 2) -> list[str]:
     from analysis.patches.maps import choose, name_of
-    from sdtps.training.reid import load_data
+    from sdtps.data.reid_folders import load_reid_data
 
-    dataset, _ = load_data(folder.config())
+    dataset, _ = load_reid_data(folder.config())
     return [name_of(s, dataset) for s in choose(dataset, count)]
 
 
@@ -72,16 +72,16 @@ def test_maps_are_what_the_model_computes(place: Path, aggregation: str) -> None
     """The maps alone reproduce the model's output tokens, so they cannot show anything else."""
     import torch
 
-    from sdtps.data.reid_images import TestImages, collate
+    from sdtps.data.reid_batches import TestImages, collate
+    from sdtps.data.reid_folders import load_reid_data
     from sdtps.models.reid import ReidModel
-    from sdtps.training.reid import load_data
 
     options = {"aggregation": aggregation, "extra_token": "none", "keep_ratio": 0.5}
     folder = trained(place, f"exact_{aggregation}", **options)
     chosen = names(folder)
     maps = run_maps(folder.path, chosen)
     config = folder.config()
-    dataset, _ = load_data(config)
+    dataset, _ = load_reid_data(config)
     model = ReidModel(config, dataset.train_pids, dataset.cameras).eval()
     model.load_state_dict(torch.load(folder.checkpoint_file, weights_only=True)["model"])
     samples = [s for n in chosen for s in dataset.query if s.images[0].as_posix().endswith(n)]

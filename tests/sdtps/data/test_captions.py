@@ -10,7 +10,7 @@ import pytest
 
 from sdtps.config.retrieval import GeneratedRetrievalConfig
 from sdtps.data.captions import read_split
-from sdtps.data.generated_captions import generate_captions
+from sdtps.data.generated import generate_captions
 from sdtps.errors import DataError
 
 CONFIG = GeneratedRetrievalConfig(train_images=4, dev_images=3, test_images=2)

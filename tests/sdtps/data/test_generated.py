@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from sdtps.config.reid import GeneratedReidConfig
-from sdtps.data.generated import generate_rgbnt201, generated_name, identity_symbols
+from sdtps.data.generated import generate_rgbnt201, identity_symbols, rgbnt201_name
+from sdtps.data.images import BILINEAR
+from sdtps.data.reid_batches import decode
 from sdtps.data.reid_folders import read_dataset
-from sdtps.data.reid_images import BILINEAR, decode
 from sdtps.errors import DataError
 
 SMALL = GeneratedReidConfig(train_pids=6, test_pids=4, cameras=2, images_per_camera=2)
@@ -73,7 +74,7 @@ def test_another_data_set_in_the_way_is_an_error(tmp_path: Path) -> None:
     generate_rgbnt201(SMALL, 64, 32, tmp_path)
     with pytest.raises(DataError, match="was not generated with"):
         generate_rgbnt201(SMALL, 128, 32, tmp_path)
-    assert generated_name(SMALL, 64, 32) != generated_name(SMALL, 128, 32)
+    assert rgbnt201_name(SMALL, 64, 32) != rgbnt201_name(SMALL, 128, 32)
 
 
 def test_sizes_must_fit_the_grid(tmp_path: Path) -> None:

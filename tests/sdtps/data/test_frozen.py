@@ -12,7 +12,7 @@ import torch
 
 from sdtps.audit.audit import audit
 from sdtps.config import NOT_IN_IDENTITY, ReidConfig, identity, parse_config
-from sdtps.data import reid_cache
+from sdtps.data import cache as array_cache
 from sdtps.errors import ConfigError, DataError
 from sdtps.models.backbones import TinyVit
 from sdtps.run.folder import RunFolder
@@ -169,7 +169,7 @@ def test_a_cache_that_cannot_be_written_is_named_and_one_with_its_files_may_be_r
         raise AssertionError("nothing is to be made")
 
     with monkeypatch.context() as patched:
-        patched.setattr(reid_cache, "_make", locked)
+        patched.setattr(array_cache, "_make", locked)
         task(config())
     for file in cache.glob("tokens-*.npy"):
         file.unlink()

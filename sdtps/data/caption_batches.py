@@ -16,13 +16,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from sdtps.config.retrieval import DenseText, RetrievalDataConfig
-from sdtps.data.caption_images import augmented, plain
+from sdtps.data.augment import cropped_photograph, whole_photograph
+from sdtps.data.cache import Ragged, padded
 from sdtps.data.captions import CaptionSplit
-from sdtps.data.features import Ragged
-from sdtps.data.reid_images import own_rows
-from sdtps.data.words import Vocabulary, Words, token_ids, with_noise
+from sdtps.data.images import PixelFormat, open_image
+from sdtps.data.reid_batches import own_rows
+from sdtps.data.words import Texts, Vocabulary
 from sdtps.errors import DataError
-from sdtps.models.encoders import ImageShape
 
 
 @dataclass
@@ -76,49 +76,60 @@ class Source:
     """One split. `image_features` and the text features stand in for what frozen encoders would do."""
 
     split: CaptionSplit
-    size: int  # pixels of an image's side
-    shape: ImageShape
-    image_features: Tensor | None  # (I, V, width)
-    captions: Sequence[Words] | Ragged
-    dense: Sequence[Words] | Ragged | None
-    vocabulary: Vocabulary | None  # None with text features
+    pixels: PixelFormat
+    image_features: np.ndarray | None  # (I, V, width)
+    captions: Texts | Ragged
+    dense: Texts | Ragged | None
+    vocabulary: Vocabulary
 
     def images(self, indices: Sequence[int]) -> Tensor:
         """Images as they are evaluated."""
         if self.image_features is not None:
-            return self.image_features[torch.as_tensor(indices)].float()
-        return torch.from_numpy(np.stack([self.pixels(i) for i in indices]))
+            return torch.from_numpy(self.image_features[list(indices)]).float()
+        return torch.from_numpy(np.stack([self.photograph(i) for i in indices]))
 
-    def pixels(self, index: int, rng: np.random.Generator | None = None) -> np.ndarray:
-        path = self.split.images[index]
+    def image_blocks(self, size: int, workers: int) -> Iterator[Tensor]:
+        """All images of the split as they are evaluated, `size` at a time, decoded by workers."""
+        count = len(self.split.images)
+        blocks = _Blocks(self, [range(i, min(i + size, count)) for i in range(0, count, size)])
+        if self.image_features is not None or len(blocks) == 1:
+            workers = 0
+        loader = DataLoader(blocks, batch_size=None, num_workers=workers, generator=torch.Generator())
+        return iter(loader)
+
+    def photograph(self, index: int, rng: np.random.Generator | None = None) -> np.ndarray:
+        image = open_image(self.split.images[index])
         if rng is None:
-            return plain(path, self.size, self.shape)
-        return augmented(path, self.size, self.shape, rng)
+            return whole_photograph(image, self.pixels)
+        return cropped_photograph(image, self.pixels, rng)
 
     def texts(
         self,
-        texts: Sequence[Words] | Ragged,
+        texts: Texts | Ragged,
         indices: Sequence[int],
         limit: int,
         noise: tuple[float, np.random.Generator] | None = None,
     ) -> TextBatch:
         """Texts of `indices`, padded to the longest."""
-        if isinstance(texts, Ragged):
-            values, lengths = texts.padded(indices)
-            return TextBatch(values.float(), lengths)
-        vocabulary = self.vocabulary
-        assert vocabulary is not None
-        rows = []
-        for index in indices:
-            words = texts[index]
-            if noise is not None:
-                words = with_noise(words, noise[0], vocabulary, noise[1])
-            rows.append(token_ids(words, vocabulary, limit))
-        lengths = torch.tensor([len(row) for row in rows])
-        values = torch.full((len(rows), int(lengths.max())), vocabulary.padding)
-        for number, row in enumerate(rows):
-            values[number, : len(row)] = torch.tensor(row)
-        return TextBatch(values, lengths)
+        if isinstance(texts, Texts):
+            rows = [texts.of(index, self.vocabulary, limit, noise) for index in indices]
+            return TextBatch(*padded(rows, self.vocabulary.padding))
+        values, lengths = padded([texts.row(index) for index in indices])
+        return TextBatch(values.float(), lengths)
+
+
+class _Blocks(Dataset[Tensor]):
+    """Blocks of images by number."""
+
+    def __init__(self, source: Source, blocks: list[range]) -> None:
+        self.source = source
+        self.blocks = blocks
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def __getitem__(self, number: int) -> Tensor:
+        return self.source.images(self.blocks[number])
 
 
 def dense_owner(images: int, mode: DenseText, seed: int = 0) -> np.ndarray:
@@ -140,6 +151,7 @@ class _Pairs(Dataset[RetrievalBatch]):
         self.seed = seed
         self.owner = dense_owner(len(source.split.images), mode)
         self.uses_dense = mode != "none"
+        self.order: tuple[int, np.ndarray] = (0, np.empty(0, np.int64))  # of the latest epoch
         self.steps = len(source.split.captions) // config.batch_size
         if self.steps == 0:
             raise DataError(
@@ -153,8 +165,10 @@ class _Pairs(Dataset[RetrievalBatch]):
     def __getitem__(self, place: tuple[int, int]) -> RetrievalBatch:
         epoch, number = place
         config, source = self.config, self.source
-        order = np.random.default_rng([self.seed, epoch, 201]).permutation(len(source.split.captions))
-        captions = order[number * config.batch_size : (number + 1) * config.batch_size]
+        if self.order[0] != epoch:
+            rng = np.random.default_rng([self.seed, epoch, 201])
+            self.order = epoch, rng.permutation(len(source.split.captions))
+        captions = self.order[1][number * config.batch_size : (number + 1) * config.batch_size]
         images = captions // source.split.per_image
         rng = np.random.default_rng([self.seed, epoch, number, 202])
         noise = (config.word_noise, rng)
@@ -179,7 +193,7 @@ class _Pairs(Dataset[RetrievalBatch]):
         pixels = []
         for row, image in enumerate(images, start=first):
             rng = np.random.default_rng([self.seed, epoch, number, row, 203])
-            pixels.append(self.source.pixels(int(image), rng))
+            pixels.append(self.source.photograph(int(image), rng))
         return torch.from_numpy(np.stack(pixels))
 
 

@@ -1,4 +1,4 @@
-"""Features are computed once, whoever asks first, and a broken file says what to do."""
+"""Arrays are computed once, whoever asks first, and a broken file says what to do."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import multiprocessing
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from sdtps.data.features import Ragged, cached, feature_key
+from sdtps.data.cache import Ragged, cache_key, mapped_once, padded
 from sdtps.errors import DataError
 
 
 def ask(folder: Path, results: multiprocessing.Queue) -> None:
-    def compute() -> dict[str, torch.Tensor]:
+    def write(file: Path) -> None:
         with (folder / "computed").open("a") as stream:
             stream.write("x")
         time.sleep(0.3)
-        return {"values": torch.arange(3.0)}
+        with file.open("wb") as stream:
+            np.save(stream, np.arange(3.0))
 
-    results.put(cached(folder, "k", compute)["values"].tolist())
+    results.put(mapped_once(folder / "k.npy", (3,), write).tolist())
 
 
 def test_jobs_that_start_together_compute_once(tmp_path: Path) -> None:
@@ -36,28 +38,30 @@ def test_jobs_that_start_together_compute_once(tmp_path: Path) -> None:
 
 
 def test_a_computation_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
-    def fail() -> dict[str, torch.Tensor]:
+    def fail(file: Path) -> None:
         raise RuntimeError("no")
 
     with pytest.raises(RuntimeError):
-        cached(tmp_path, "k", fail)
-    assert not list(tmp_path.glob("features-*"))
-    assert cached(tmp_path, "k", lambda: {"values": torch.ones(1)})["values"].item() == 1
+        mapped_once(tmp_path / "k.npy", (1,), fail)
+    assert not [p for p in tmp_path.iterdir() if p.suffix != ".lock"]
+    assert mapped_once(tmp_path / "k.npy", (1,), lambda file: np.save(file.open("wb"), np.ones(1)))[0]
 
 
 def test_a_broken_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "features-k.safetensors").write_bytes(b"broken")
-    with pytest.raises(DataError, match=r"features-k\.safetensors: cannot be read.*delete it"):
-        cached(tmp_path, "k", dict)
+    (tmp_path / "k.npy").write_bytes(b"broken")
+    with pytest.raises(DataError, match=r"k\.npy: cannot be read.*delete it"):
+        mapped_once(tmp_path / "k.npy", (1,), lambda file: None)
 
 
 def test_the_key_changes_with_every_part() -> None:
-    keys = {feature_key(a=1, b=2), feature_key(a=1, b=3), feature_key(a=2, b=2), feature_key(a=1)}
+    keys = {cache_key(a=1, b=2), cache_key(a=1, b=3), cache_key(a=2, b=2), cache_key(a=1)}
     assert len(keys) == 4
 
 
 def test_ragged_rows_come_back_padded() -> None:
-    rows = [torch.full((n, 2), float(n)) for n in (1, 3, 2)]
-    values, lengths = Ragged.of(rows).padded([2, 0])
+    rows = [np.full((n, 2), float(n)) for n in (1, 3, 2)]
+    ragged = Ragged(np.concatenate(rows), np.array([1, 3, 2]))
+    values, lengths = padded([ragged.row(2), ragged.row(0)])
     assert lengths.tolist() == [2, 1]
     assert values.tolist() == [[[2.0, 2.0], [2.0, 2.0]], [[1.0, 1.0], [0.0, 0.0]]]
+    assert values.dtype == torch.float64

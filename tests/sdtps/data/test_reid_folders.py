@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from sdtps.data.images import BICUBIC
+from sdtps.data.reid_batches import decode
 from sdtps.data.reid_folders import read_dataset
-from sdtps.data.reid_images import BICUBIC, decode
 from sdtps.errors import DataError
 
 
