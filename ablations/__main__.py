@@ -1,10 +1,7 @@
 """python -m ablations: the verbs of `ablations.cli`."""
 
-from __future__ import annotations
-
 import sys
 
-from ablations.cli import main
+from ablations.cli import room
 
-if __name__ == "__main__":
-    sys.exit(main())
+sys.exit(room())

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ablations.study.arguments import add_studies, find_study, known_studies
+from sdtps.commandline import add_runs_dir
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
@@ -18,14 +21,9 @@ UNLIMITED = 10_000  # characters; rich wants a number
 
 
 def add_study_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "studies",
-        nargs="*",
-        metavar="STUDY",
-        help="manifests, or names of imported studies; default: all studies that have runs",
-    )
-    parser.add_argument("--studies-dir", type=Path, default=Path("ablations"), metavar="FOLDER")
-    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="FOLDER")
+    """[STUDY ...] and --runs-dir."""
+    add_studies(parser, "names or manifests, or names of imported studies [all that have runs]")
+    add_runs_dir(parser)
 
 
 def add_allowances(parser: argparse.ArgumentParser) -> None:
@@ -38,24 +36,24 @@ def add_allowances(parser: argparse.ArgumentParser) -> None:
 
 
 def load(arguments: argparse.Namespace) -> tuple[list[Study], list[Study]]:
-    """The studies to read, and the others that ablations/ holds.
+    """The studies to read, and the others that are known here.
 
     Raises:
-        ManifestError: a manifest with mistakes.
+        ManifestError: a manifest with mistakes, or a name that is neither a study's nor imported.
     """
     from ablations.study.manifest import load_study
     from analysis.importers.study import imported_names, imported_study
 
-    paths = sorted(arguments.studies_dir.glob("*.yaml"))
-    every = {path.resolve(): load_study(path) for path in paths}
+    known = known_studies()
+    every = {path.resolve(): load_study(path) for path in known.values()}
     imported = imported_names(arguments.runs_dir)
     chosen: list[Any] = []
     for word in arguments.studies:
-        path = Path(word)
-        if path.suffix in (".yaml", ".yml"):
-            chosen.append(every.get(path.resolve()) or load_study(path))
-        else:
+        if word in imported and word not in known and not Path(word).is_file():
             chosen.append(imported_study(word, arguments.runs_dir))
+        else:
+            path = find_study(word, others=imported)
+            chosen.append(every.get(path.resolve()) or load_study(path))
     if not arguments.studies:
         chosen = [s for s in every.values() if has_runs(s, arguments.runs_dir)]
         planned = {study.name for study in chosen}

@@ -1,4 +1,4 @@
-"""The front door: from a manifest to submitted runs. `submit.py` and `-m ablations submit` are this.
+"""The verb `submit` (`submit.py` too): from a manifest to submitted runs.
 
 Read `submit` from top to bottom: check the manifest, look at what exists, plan, audit, dispatch.
 """
@@ -7,113 +7,61 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import errno
 import json
-import os
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ablations.launch import canary, datafolder
 from ablations.launch.plan import RETRY_WORDS, Action, Plan, make_plan
 from ablations.store.states import run_states
-from ablations.study.manifest import load_study
+from ablations.study.arguments import add_data_root, add_steering, read_whole
 from ablations.study.model import Study
 from ablations.study.runnames import filtered
 from ablations.view.counted import counted
 from ablations.view.hints import Again
 from ablations.view.plan import plan_json, plan_lines
-from sdtps.errors import SdtpsError, SubmissionError, visible, visible_lines
+from sdtps.commandline import at_least
+from sdtps.errors import SubmissionError, visible, visible_lines
 
 if TYPE_CHECKING:
     from ablations.launch.dispatch import SubmitReport
 
-ROOT = Path(__file__).resolve().parents[2]
-RUNS = ROOT / "runs"
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_steering(parser)
+    add_retry_states(parser)
+    add_sending(parser)
 
 
-def guarded(handler: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
-    """The handler's exit code; a mistake of the user's is printed without traceback and is 2."""
-    try:
-        return handler(arguments)
-    except SdtpsError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        _say("Stopped. The same command goes on from here.")
-        return 130
-    except BrokenPipeError:  # the reader of a pipe has seen enough
-        sys.stderr.close()
-        return 0
-    except OSError as error:  # a folder that may not be read, a full disk
-        if error.filename is None:
-            raise
-        print(f"{visible(str(error.filename))}: {error.strerror}{_mend(error)}", file=sys.stderr)
-        return 2
-
-
-def _mend(error: OSError) -> str:
-    """What to do about a folder that takes no more."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return ". Make room there, or give another folder with --runs-dir; the same command goes on."
-    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return ". Give permission, or another folder with --runs-dir."
-    return ""
-
-
-def add_study_arguments(parser: argparse.ArgumentParser) -> None:
-    """What every command about a study takes."""
-    parser.add_argument("study", type=Path, metavar="STUDY.yaml")
-    parser.add_argument("--runs-dir", type=Path, default=RUNS, help="the run store [runs/]")
+def add_retry_states(parser: argparse.ArgumentParser) -> None:
+    """--retry, which may be repeated."""
     parser.add_argument(
-        "--variant", nargs="+", action="extend", default=[], help="only these; patterns such as 'tau*'"
+        "--retry",
+        action="append",
+        choices=RETRY_WORDS,
+        default=[],
+        help="run these states again too; may be repeated",
     )
-    parser.add_argument("--seed", nargs="+", action="extend", type=int, default=[], help="only these")
-    parser.add_argument("--json", action="store_true", help="for scripts, on standard output")
 
 
-def again(arguments: argparse.Namespace) -> Again:
-    """Commands about the same study and runs as this one."""
-    return Again.of(arguments, RUNS)
-
-
-def positive(text: str) -> int:
-    """A whole number from 1 on, for argparse."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not positive")
-    return number
-
-
-def add_submit_arguments(parser: argparse.ArgumentParser, *, retry: bool = True) -> None:
-    """What submit takes besides."""
+def add_sending(parser: argparse.ArgumentParser) -> None:
+    """What every verb that starts runs takes besides."""
     parser.add_argument(
         "--dry-run", action="store_true", help="print the plan and the sbatch text only"
     )
     parser.add_argument("--executor", choices=("auto", "slurm", "local"), default="auto")
-    parser.add_argument("--slots", type=positive, help="local runs at once [what GPUs or CPUs hold]")
     parser.add_argument(
-        "--data-root", type=Path, help=f"folder that holds the data set [${datafolder.VARIABLE}]"
+        "--slots", type=at_least(1), metavar="N", help="local runs at once [what GPUs or CPUs hold]"
     )
-    if retry:
-        parser.add_argument(
-            "--retry", nargs="+", choices=RETRY_WORDS, default=[], help="run these states again too"
-        )
+    add_data_root(parser)
     parser.add_argument("--canary", action="store_true", help="first one run of each code path")
     parser.add_argument("--no-audit", action="store_true", help="do not audit gradients first")
     parser.add_argument("--strict", action="store_true", help="an audit's finding refuses submission")
 
 
-def read_whole(arguments: argparse.Namespace) -> Study:
-    """The study that a command is about."""
-    root = getattr(arguments, "data_root", None) or os.environ.get(datafolder.VARIABLE)
-    return load_study(arguments.study, data_root=root)
-
-
-def read_study(arguments: argparse.Namespace) -> Study:
-    """The study that a command is about, reduced to --variant and --seed."""
-    return filtered(read_whole(arguments), arguments.variant, arguments.seed)
+def command(arguments: argparse.Namespace) -> int:
+    return submit(arguments)
 
 
 def plan_study(
@@ -222,7 +170,7 @@ def release(plan: Plan, arguments: argparse.Namespace) -> None:
     try:
         done = control.release(run_states(runs, plan.runs_dir), plan.runs_dir)
     except SubmissionError as error:
-        commands = again(arguments)
+        commands = Again.of(arguments)
         raise SubmissionError(
             f"{error}\n  Cancel what stays held and submit it again:\n"
             f"    {commands.control('cancel', '--held', '--yes')}\n    {commands.retry('--cancelled')}"
@@ -302,7 +250,7 @@ def dispatch(plan: Plan, arguments: argparse.Namespace, executor: str) -> int:
     failed = [folder for folder, how in outcomes.items() if how not in ("completed", "diverged")]
     if failed:
         number = counted(len(failed), "run")
-        _say(f"{number} did not complete: {again(arguments).control('status')}")
+        _say(f"{number} did not complete: {Again.of(arguments).control('status')}")
     return 1 if failed else 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import shutil
 import time
@@ -11,7 +12,9 @@ from pathlib import Path
 
 from ablations.launch.plan import ACTIVE
 from ablations.store.runstatus import RunStatus
+from ablations.study.arguments import add_steering, read_study
 from ablations.study.model import Study
+from sdtps.errors import visible
 
 CLEANED_BY_DEFAULT = ("failed", "cancelled")
 STATES = ("failed", "cancelled", "diverged", "interrupted", "completed")
@@ -87,3 +90,45 @@ def delete(doomed: Iterable[Doomed], runs_dir: Path) -> None:
             continue
         shutil.rmtree(target, ignore_errors=True)
     shutil.rmtree(bin_folder, ignore_errors=True)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_steering(parser)
+    parser.add_argument(
+        "--state",
+        action="append",
+        choices=STATES,
+        default=[],
+        help=f"this state; may be repeated [{', '.join(CLEANED_BY_DEFAULT)}]",
+    )
+    parser.add_argument("--unplanned", action="store_true", help="also those that no variant plans")
+    parser.add_argument("--yes", action="store_true", help="do it; otherwise only say what would be")
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """The verb `clean`."""
+    from ablations.store.states import run_states
+    from ablations.view.counted import counted
+
+    study, runs_dir = read_study(arguments), arguments.runs_dir.resolve()
+    doomed = select(
+        study,
+        runs_dir,
+        run_states(study.runs(), runs_dir),
+        states=arguments.state or CLEANED_BY_DEFAULT,
+        unplanned=arguments.unplanned,
+    )
+    if not doomed:
+        print(f"{study.name}: no such run folder; nothing to delete.")
+        return 0
+    for entry in doomed:
+        verb = "delete" if arguments.yes else "would delete"
+        name = visible(str(entry.folder.relative_to(runs_dir)))
+        print(f"{verb}  {name}  {entry.why}  {entry.size / 1e6:.1f} MB")
+    total = sum(entry.size for entry in doomed) / 1e6
+    if not arguments.yes:
+        print(f"{counted(len(doomed), 'folder')}, {total:.1f} MB. Give --yes to delete.")
+        return 0
+    delete(doomed, runs_dir)
+    print(f"Deleted {counted(len(doomed), 'folder')}, {total:.1f} MB.")
+    return 0

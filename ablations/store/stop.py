@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,7 @@ from ablations.store import attempts as records
 from ablations.store import claims
 from ablations.store.runstatus import RunStatus
 from ablations.store.submissions import submission
+from ablations.study.arguments import add_steering, read_study
 from sdtps.errors import SubmissionError
 
 
@@ -101,3 +104,37 @@ def _end_local(folder: Path, submission: str) -> bool:
         with contextlib.suppress(ProcessLookupError):
             os.kill(start.process.pid, signal.SIGTERM)
     return alive is not None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_steering(parser)
+    parser.add_argument("--held", action="store_true", help="only what the scheduler holds")
+    parser.add_argument("--yes", action="store_true", help="do it; otherwise only say what would be")
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """The verb `cancel`; returns 1 where a run could not be ended from here."""
+    from ablations.store.states import run_states
+    from ablations.view.counted import counted
+
+    study, runs_dir = read_study(arguments), arguments.runs_dir.resolve()
+    active = [s for s in run_states(study.runs(), runs_dir) if s.active]
+    if arguments.held:
+        active = [s for s in active if s.held]
+    if not active:
+        what = "held" if arguments.held else "queued or running"
+        print(f"{study.name}: no run is {what}; nothing to cancel.")
+        return 0
+    for one in active:
+        verb = "cancel" if arguments.yes else "would cancel"
+        print(f"{verb}  {one.run.name}  {one.state}  {one.job_id or ''}".rstrip())
+    if not arguments.yes:
+        print(f"{counted(len(active), 'run')}. Give --yes to cancel.")
+        return 0
+    cancelled = cancel(active, runs_dir)
+    print(f"Cancelled {counted(len(cancelled), 'run')}.")
+    left = [s for s in active if s not in cancelled]
+    for one in left:
+        where = f"on {one.node}" if one.node else "by hand"
+        print(f"not cancelled: {one.run.name} runs {where}: end its process there", file=sys.stderr)
+    return 1 if left else 0

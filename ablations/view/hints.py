@@ -9,7 +9,8 @@ import argparse
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+
+from sdtps.run.locations import runs_root
 
 # What each kind of command takes of the options that change what a command means.
 ABOUT = ("runs_dir", "variant", "seed")
@@ -24,26 +25,26 @@ class Again:
     given: dict[str, tuple[str, ...]]
 
     @classmethod
-    def of(cls, arguments: argparse.Namespace, default_runs_dir: Path) -> Again:
+    def of(cls, arguments: argparse.Namespace) -> Again:
         """From a parsed command line about a study."""
         given = {}
         for name in SENDING:
             value = getattr(arguments, name, None)
-            if value and value not in (default_runs_dir, "auto"):
+            if value and value not in (runs_root(), "auto"):
                 given[name] = tuple(map(str, value)) if isinstance(value, list) else (str(value),)
         return cls(str(arguments.study), given)
 
     def submit(self, *words: str, **more: str | None) -> str:
-        """`python submit.py STUDY ...`; `more` are options that were not given, such as data_root."""
-        return self._line("python submit.py", SENDING, words, more)
+        """`sdtps submit STUDY ...`; `more` are options that were not given, such as data_root."""
+        return self._line("sdtps submit", SENDING, words, more)
 
     def retry(self, *words: str, **more: str | None) -> str:
-        """`python -m ablations retry STUDY ...`."""
-        return self._line("python -m ablations retry", SENDING, words, more)
+        """`sdtps retry STUDY ...`."""
+        return self._line("sdtps retry", SENDING, words, more)
 
     def control(self, command: str, *words: str) -> str:
-        """`python -m ablations COMMAND STUDY ...`, of a command that sends nothing."""
-        return self._line(f"python -m ablations {command}", ABOUT, words, {})
+        """`sdtps VERB STUDY ...`, of a verb that sends nothing."""
+        return self._line(f"sdtps {command}", ABOUT, words, {})
 
     def _line(
         self, start: str, options: Sequence[str], words: Sequence[str], more: dict[str, str | None]
@@ -51,6 +52,6 @@ class Again:
         given = {**{name: (value,) for name, value in more.items() if value}, **self.given}
         parts = [self.study, *words]
         for name in options:
-            if name in given:
-                parts += [f"--{name.replace('_', '-')}", *given[name]]
+            for value in given.get(name, ()):
+                parts += [f"--{name.replace('_', '-')}", value]
         return f"{start} {shlex.join(parts)}"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from sdtps.commandline import add_runs_dir
 from sdtps.files import oddity, open_regular, read_bytes
 from sdtps.run.folder import RunFolder
 
@@ -74,3 +76,18 @@ def follow(folder: Path, *, sleep: Callable[[float], None] = time.sleep) -> Iter
                 yield rest.decode(errors="replace")
             return
         sleep(_POLL_SECONDS)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="its folder, or enough of its name")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
+    add_runs_dir(parser)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    from ablations.study.runnames import find_folder
+
+    folder = find_folder(arguments.run, arguments.runs_dir.resolve())
+    for line in follow(folder) if arguments.follow else read(folder):
+        print(line, flush=True)
+    return 0

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ablations.launch.plan import Action, Plan
 from ablations.slurm.arrays import Chunk
+from ablations.study.arguments import add_data_root, add_steering, read_study
 from ablations.study.model import Study
 from ablations.view.counted import counted
 from sdtps.errors import visible
@@ -145,3 +148,19 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         },
         "warnings": list(plan.warnings),
     }
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from ablations.launch.submit import add_retry_states
+
+    add_steering(parser)
+    add_retry_states(parser)
+    add_data_root(parser)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    from ablations.launch.submit import plan_study
+
+    made = plan_study(read_study(arguments), arguments)
+    print(json.dumps(plan_json(made), indent=2) if arguments.json else "\n".join(plan_lines(made)))
+    return 0

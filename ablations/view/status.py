@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ablations.launch.plan import ACTIVE, REPAIRED
 from ablations.store.runstatus import RunStatus
+from ablations.study.arguments import add_steering, read_study
 from ablations.study.model import Study
 from ablations.view.counted import counted as number
 from ablations.view.hints import Again
@@ -97,10 +100,11 @@ def _lines(study: Study, statuses: Sequence[RunStatus], runs_dir: Path, again: A
         killed = any(s.state != "interrupted" for s in goes_on)
         yield ""
         what = "what ended through no fault of its own" if killed else "what was interrupted"
-        yield f"Go on with {what}: {again.submit(data_root=root)}"
+        yield f"Resume {what}: {again.submit(data_root=root)}"
     if retry:
         yield ""
-        yield f"Run them again: {again.submit('--retry', *retry, data_root=root)}"
+        words = [word for state in retry for word in ("--retry", state)]
+        yield f"Run them again: {again.submit(*words, data_root=root)}"
 
 
 def _data_root(ended: Sequence[RunStatus], runs_dir: Path) -> str | None:
@@ -140,3 +144,20 @@ def as_json(study: Study, statuses: Sequence[RunStatus], runs_dir: Path) -> dict
             for s in statuses
         ],
     }
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_steering(parser)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Exit code: see `exit_code`."""
+    from ablations.store.states import run_states
+
+    study, runs_dir = read_study(arguments), arguments.runs_dir.resolve()
+    statuses = run_states(study.runs(), runs_dir)
+    if arguments.json:
+        print(json.dumps(as_json(study, statuses, runs_dir), indent=2))
+    else:
+        print("\n".join(lines(study, statuses, runs_dir, Again.of(arguments))))
+    return exit_code(statuses)

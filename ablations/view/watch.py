@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,9 +14,11 @@ from rich.text import Text
 
 from ablations.store.runstatus import RunStatus
 from ablations.store.states import run_states
+from ablations.study.arguments import add_study, read_study
 from ablations.study.model import Study
 from ablations.view.curve import LossCurve
 from ablations.view.status import counted, word
+from sdtps.commandline import add_runs_dir, add_seeds, add_variants
 
 STYLES = {
     "completed": "green",
@@ -123,3 +126,15 @@ def watch(study: Study, runs_dir: Path, *, once: bool = False, console: Console 
     except KeyboardInterrupt:
         console.print("The runs go on; look again with the same command.")
     return 0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_study(parser)
+    add_runs_dir(parser)
+    add_variants(parser)
+    add_seeds(parser)
+    parser.add_argument("--once", action="store_true", help="print it once, with every run")
+
+
+def command(arguments: argparse.Namespace) -> int:
+    return watch(read_study(arguments), arguments.runs_dir.resolve(), once=arguments.once)

@@ -1,4 +1,4 @@
-"""python -m analysis claims: recompute the verdicts of the ledger, print them, write them down."""
+"""sdtps claims: recompute the verdicts of the ledger, print them, write them down."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from analysis import commands
 from analysis.claims.ledger import Answer, Claim, evaluate, load, studies_named
 from analysis.claims.report import as_json, evidence, summary, write
 from analysis.claims.verdicts import WORDS
+from sdtps.commandline import add_runs_dir
 
 if TYPE_CHECKING:
     from analysis.runs.collect import Collected
@@ -21,7 +22,7 @@ LEDGER = Path("paper/claims.yaml")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `python -m analysis claims`."""
+    """Options of `sdtps claims`."""
     parser.add_argument("--ledger", type=Path, default=LEDGER, help="default: %(default)s")
     parser.add_argument(
         "--study",
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="read runs of these studies only; default: every study that a claim names",
     )
     parser.add_argument("--studies-dir", type=Path, default=Path("ablations"))
-    parser.add_argument("--runs-dir", type=Path, default=Path("runs"))
+    add_runs_dir(parser)
     parser.add_argument("--only", type=int, action="append", metavar="ID", help="these claims only")
     parser.add_argument("--out", type=Path, default=Path("paper/generated"))
     parser.add_argument("--json", action="store_true", help="print JSON, write no file")

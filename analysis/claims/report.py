@@ -179,7 +179,7 @@ def _by_kind(answers: Sequence[Answer]) -> Iterable[tuple[str, list[Answer]]]:
 
 def as_macros(answers: Sequence[Answer]) -> str:
     r"""For each claim \\claimdef{id}{text}{verdict}{evidence}{sentence}, and counts of verdicts."""
-    lines = ["% from paper/claims.yaml; made by python -m analysis paper; do not edit"]
+    lines = ["% from paper/claims.yaml; made by sdtps paper; do not edit"]
     for a in answers:
         text = prose(a.claim.claim.rstrip("."))
         verdict, found, says = escape(a.verdict.word), prose(evidence(a)), prose(a.sentence)

@@ -22,7 +22,7 @@ class StudyRuns:
     def __init__(self, collected: Collected, study: str) -> None:
         self.collected = collected
         self.study = collected.study(study)
-        self.command = f"python submit.py {self.study.path}"
+        self.command = f"sdtps submit {self.study.path}"
         runs = collected.runs_of(study)
         self._runs = {(r["variant"], r["seed"]): r for r in runs.to_dict("records")}
 

@@ -1,4 +1,4 @@
-"""python -m analysis curves: a study's figures, or a page of all that each variant logged."""
+"""sdtps curves: a study's figures, or a page of all that each variant logged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m analysis import FILES... [--study NAME]`: other people's logs into runs/_imported/."""
+"""`sdtps import FILES... [--study NAME]`: other people's logs into runs/_imported/."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from analysis.importers import autodetect, folder, units
 from analysis.importers.record import ImportedRun, LogError, percent
 from analysis.results.numbers import counted
+from sdtps.commandline import add_runs_dir
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=units.UNITS,
         help="what scores are where neither the format nor a value above 1 says it",
     )
-    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="FOLDER")
+    add_runs_dir(parser)
     parser.add_argument(
         "--strict", action="store_true", help="write nothing if any line cannot be read"
     )
@@ -37,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
+def command(arguments: argparse.Namespace) -> int:
     """Import; prints what was read and every line that could not be.
 
     Returns:

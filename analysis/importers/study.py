@@ -99,7 +99,7 @@ def imported_study(name: str, runs_dir: Path | str) -> ImportedStudy:
     records = [record for record in records if record.get("imported")]
     if not records:
         known = imported_names(runs_dir)
-        hint = did_you_mean(name, known) if known else "Import logs first: python -m analysis import"
+        hint = did_you_mean(name, known) if known else "Import logs first: sdtps import"
         raise LogError(f"{place}: no imported runs. {hint}")
     by_variant: dict[str, dict[str, Any]] = {}
     for record in records:

@@ -99,7 +99,7 @@ def build(
 def _glue(built: Built, studies: Sequence[Study], others: Sequence[Study]) -> None:
     """numbers.tex and .json, available.tex, results.tex, appendix.tex."""
     origin = [f"study {s.name}, manifest {s.digest[:10]}" for s in studies]
-    origin.append("made by python -m analysis paper; do not edit")
+    origin.append("made by sdtps paper; do not edit")
     data = {
         m.name: {"text": m.text, "runs": list(m.runs), "seeds": {str(s): v for s, v in m.seeds}}
         for m in built.macros

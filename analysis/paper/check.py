@@ -1,4 +1,4 @@
-"""python -m analysis check: whether the paper still says what the runs say.
+"""sdtps check: whether the paper still says what the runs say.
 
 Builds the paper's files again, elsewhere, from the same studies with the same options, and compares
 byte by byte. Fails (exit code 1) when a file is stale, missing or edited by hand, when a planned run is
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from analysis import commands
 from analysis.results.numbers import counted
 from analysis.runs import hints
+from sdtps.commandline import add_runs_dir
 from sdtps.errors import SdtpsError
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Finding:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--main", type=Path, default=Path("paper/main.tex"), metavar="FILE.tex")
     parser.add_argument("--studies-dir", type=Path, default=Path("ablations"), metavar="FOLDER")
-    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="FOLDER")
+    add_runs_dir(parser)
     commands.add_allowances(parser)
     parser.add_argument("--no-pdf", action="store_true", help="do not ask whether main.pdf is current")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""python -m analysis paper: everything that the paper inputs, the report, and the PDF."""
+"""sdtps paper: everything that the paper inputs, the report, and the PDF."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""python -m analysis explain: from a cell, a number of the text or a figure to the runs behind it.
+"""sdtps explain: from a cell, a number of the text or a figure to the runs behind it.
 
 explain gumbel_main                               what the table has
 explain gumbel_main:topk:best/mAP                 a cell: TABLE:ROW:COLUMN
@@ -21,6 +21,7 @@ from typing import Any
 from analysis import commands
 from analysis.runs import hints
 from analysis.runs.state import run_of, state_of
+from sdtps.commandline import add_runs_dir
 from sdtps.errors import SdtpsError, did_you_mean
 from sdtps.run.folder import RunFolder
 
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = __doc__
     parser.add_argument("what", help="TABLE:ROW:COLUMN, STUDY/VARIANT/KEY, FIGURE[:VARIANT], a run")
     parser.add_argument("--generated", type=Path, default=Path("paper/generated"), metavar="FOLDER")
-    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="FOLDER")
+    add_runs_dir(parser)
     parser.add_argument("--json", action="store_true")
 
 
@@ -79,7 +80,7 @@ def find(what: str, generated: Path) -> Behind:
         return _number(what, generated)
     known = [p.stem for part in ("tables", "figures") for p in (generated / part).glob("*.json")]
     if not known:
-        raise ExplainError(f"{generated}: nothing was built yet. Build it: python -m analysis paper")
+        raise ExplainError(f"{generated}: nothing was built yet. Build it: sdtps paper")
     raise ExplainError(f"no table, figure or number '{what}'. {did_you_mean(name, known)}")
 
 
@@ -126,7 +127,7 @@ def _number(name: str, generated: Path) -> Behind:
 
     path = generated / "numbers.json"
     if not path.exists():
-        raise ExplainError(f"{path}: nothing was built yet. Build it: python -m analysis paper")
+        raise ExplainError(f"{path}: nothing was built yet. Build it: sdtps paper")
     study, _, rest = name.partition("/")
     slugs = {entry["name"]: entry.get("slugs", {}) for entry in _studies(generated)}.get(study, {})
     variant, _, key = rest.rpartition("/")

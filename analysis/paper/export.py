@@ -1,7 +1,7 @@
 """Our runs for other people's tools: TensorBoard event files, or two CSV tables.
 
-    python -m analysis export --format tensorboard -o exported/    then: tensorboard --logdir exported/
-    python -m analysis export --format csv -o exported/            runs.csv and values.csv
+    sdtps export --format tensorboard -o exported/    then: tensorboard --logdir exported/
+    sdtps export --format csv -o exported/            runs.csv and values.csv
 
 Same runs, same bytes. Nothing is thinned, smoothed or averaged; non-finite values stay what they are.
 """

@@ -160,7 +160,7 @@ def _numbers(folder: Path, wanted: Sequence[Part]) -> None:
     from analysis.tables.audit_table import PARTS, audit_table
     from analysis.tables.latextable import latex_cell
 
-    lines = ["% made by python -m analysis paper; do not edit"]
+    lines = ["% made by sdtps paper; do not edit"]
     for part in wanted:
         if part.study is None:
             continue

@@ -1,4 +1,4 @@
-"""`python -m analysis patches RUN... -o FILE.png`: runs side by side on the same images."""
+"""`sdtps patches RUN... -o FILE.png`: runs side by side on the same images."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--initial", action="store_true", help="show the first run before training too")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def command(arguments: argparse.Namespace) -> int:
     """Draw; prints the file. Raises RunError."""
     write(arguments.runs, arguments.output, count=arguments.images, initial=arguments.initial)
     print(arguments.output)

@@ -126,7 +126,7 @@ def run_maps(path: Path | str, names: Sequence[str], *, initial: bool = False) -
         if saved is None:
             raise RunError(
                 f"{folder.path}: no checkpoint.pt, so there is no model to draw. "
-                "Run it: python -m sdtps run FOLDER; or draw it before training: --initial"
+                "Run it: sdtps run FOLDER; or draw it before training: --initial"
             )
         # The checkpoint holds every weight: pretrained files need not be on this machine.
         backbone = config.backbone.model_copy(update={"weights": "random"})

@@ -1,4 +1,4 @@
-"""`python -m analysis report [STUDY.yaml ...] -o report.html`: the whole result as one HTML file."""
+"""`sdtps report [STUDY ...] -o report.html`: the whole result as one HTML file."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from analysis import commands
 from analysis.report.audit import audit_parts
 from analysis.report.page import page
 from analysis.report.payload import payload
@@ -25,19 +26,25 @@ class ReportError(SdtpsError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `report` beside the choice of studies."""
+    commands.add_study_arguments(parser)
     parser.add_argument("-o", "--output", type=Path, default=Path("report.html"))
     parser.add_argument("--title", default="SDTPS results")
     parser.add_argument(
-        "--audit", type=Path, nargs="*", default=[], help="files of `python -m sdtps audit --json`"
+        "--audit",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="written by `sdtps audit --json`; may be repeated",
     )
     parser.add_argument("--claims", type=Path, help=f"claims.json; default: {CLAIMS} if it exists")
     parser.add_argument(
         "--patches",
         type=Path,
-        nargs="*",
+        action="append",
         default=[],
-        help="pictures made by `python -m analysis patches`",
+        metavar="FILE",
+        help="picture made by `sdtps patches`; may be repeated",
     )
 
 
@@ -69,8 +76,12 @@ def write(
     write_text(output, page(title, data))
 
 
-def run(arguments: argparse.Namespace, collected: Collected) -> int:
-    """Write the report that the options of `add_arguments` ask for."""
+def command(arguments: argparse.Namespace) -> int:
+    """Write the report of the studies."""
+    from analysis.runs.collect import collect
+
+    studies, _ = commands.load(arguments)
+    collected = collect(studies, arguments.runs_dir)
     claims = arguments.claims
     if claims is None and CLAIMS.is_file():
         claims = CLAIMS

@@ -1,4 +1,4 @@
-"""python -m analysis compare STUDY A B: everything that the seeds can say about two variants."""
+"""sdtps compare STUDY A B: everything that the seeds can say about two variants."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from analysis import commands
+from sdtps.commandline import add_runs_dir
 
 if TYPE_CHECKING:
     from ablations.study.schema import MetricSpec
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="test equivalence within M above 0, in the metric's printed unit",
     )
     parser.add_argument("--studies-dir", type=Path, default=Path("ablations"), metavar="FOLDER")
-    parser.add_argument("--runs-dir", type=Path, default=Path("runs"), metavar="FOLDER")
+    add_runs_dir(parser)
     parser.add_argument("--json", action="store_true")
 
 

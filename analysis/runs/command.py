@@ -1,4 +1,4 @@
-"""python -m analysis collect: every run of a study and what became of it."""
+"""sdtps collect: every run of a study and what became of it."""
 
 from __future__ import annotations
 

@@ -13,26 +13,27 @@ import yaml
 from analysis.runs.untrusted import mapping
 from sdtps.files import read_bytes
 from sdtps.run.folder import RunFolder
+from sdtps.run.locations import runs_root
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-RUNS, MAIN = Path("runs"), Path("paper/main.tex")  # what commands use unless told otherwise
+MAIN = Path("paper/main.tex")  # what commands use unless told otherwise
 
 
 def command(*words: str | Path, runs_dir: Path) -> str:
     """A command line that can be copied, with `--runs-dir` where runs are not in the usual place."""
-    place = [] if Path(runs_dir) == RUNS else ["--runs-dir", str(runs_dir)]
+    place = [] if Path(runs_dir) == runs_root() else ["--runs-dir", str(runs_dir)]
     return shlex.join([*map(str, words), *place])
 
 
 def submit(manifest: Path, runs_dir: Path, *words: str) -> str:
     """The command that runs what is missing of a study."""
-    return command("python", "submit.py", manifest, *words, runs_dir=runs_dir)
+    return command("sdtps", "submit", manifest, *words, runs_dir=runs_dir)
 
 
 def build(runs_dir: Path, main: Path = MAIN) -> str:
     """The command that builds the paper."""
     other = [] if main == MAIN else ["--main", str(main)]
-    return command("python", "-m", "analysis", "paper", *other, runs_dir=runs_dir)
+    return command("sdtps", "paper", *other, runs_dir=runs_dir)
 
 
 def again(
@@ -61,7 +62,9 @@ def again(
         manifest = (manifests or {}).get(study, Path(f"ablations/{study}.yaml"))
         for chosen in dict.fromkeys(tuple(of) for of in variants.values()):
             names = [glob.escape(name) for name, of in variants.items() if tuple(of) == chosen]
-            words = ["--variant", *names, "--seed", *chosen, *(["--data-root", root] if root else [])]
+            words = [word for name in names for word in ("--variant", name)]
+            words += [word for seed in chosen for word in ("--seed", seed)]
+            words += ["--data-root", root] if root else []
             lines.append(submit(manifest, fresh, *words))
     return lines
 

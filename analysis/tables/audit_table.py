@@ -1,4 +1,4 @@
-"""python -m analysis audit: an audit.json (see `sdtps.audit.audit`) as a table in every form."""
+"""sdtps audit: an audit.json (see `sdtps.audit.audit`) as a table in every form."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _POWER = re.compile(r"(\d+\.\d)e(-?\d+)")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("audit", type=Path, help="file of `python -m sdtps audit --json`")
+    parser.add_argument("audit", type=Path, help="file of `sdtps audit --json`")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write .tex .csv .md .html .json")
 
 
@@ -71,7 +71,7 @@ def audit_table(document: Mapping[str, Any]) -> Table:
         columns=tuple(columns),
         rows=rows,
         caption=found.notes,
-        origin=("made by python -m analysis audit",),
+        origin=("made by sdtps audit",),
     )
 
 

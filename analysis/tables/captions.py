@@ -155,7 +155,7 @@ def origin(collected: Collected, study: Study) -> tuple[str, ...]:
         f"study {study.name}, manifest {study.digest[:10]}",
         f"runs: {counted}",
         f"code {', '.join(codes) or 'unknown'}; commit {', '.join(commits) or 'unknown'}",
-        "made by python -m analysis tables; do not edit",
+        "made by sdtps tables; do not edit",
     )
 
 

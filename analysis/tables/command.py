@@ -1,4 +1,4 @@
-"""python -m analysis tables: a study's tables in the terminal, or as files of every form."""
+"""sdtps tables: a study's tables in the terminal, or as files of every form."""
 
 from __future__ import annotations
 

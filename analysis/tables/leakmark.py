@@ -1,6 +1,6 @@
 """The mark on rows whose evaluation gives a query the dense text of its own target image.
 
-Decided by the variant's configuration; `python -m sdtps audit` decides the same by scoring.
+Decided by the variant's configuration; `sdtps audit` decides the same by scoring.
 """
 
 from __future__ import annotations

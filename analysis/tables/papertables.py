@@ -56,7 +56,7 @@ def studies_table(collected: Collected, studies: Sequence[Study], others: Sequen
             "The studies of this project and the runs behind this paper. Studies that are not "
             "in this paper have no results here, and none are assumed.",
         ),
-        origin=("made by python -m analysis paper; do not edit",),
+        origin=("made by sdtps paper; do not edit",),
     )
 
 

@@ -15,6 +15,7 @@ The same configuration gives the same bytes.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import io
 import json
@@ -29,6 +30,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
+from sdtps.commandline import at_least
 from sdtps.config.reid import GeneratedReidConfig
 from sdtps.config.retrieval import GeneratedRetrievalConfig
 from sdtps.data.reid_folders import RGBNT201_FOLDERS
@@ -365,3 +367,30 @@ def _draw(
     else:
         draw.rectangle((middle_x - 2, low_y, middle_x + 1, high_y), fill=colour)
         draw.rectangle((low_x, middle_y - 2, high_x, middle_y + 1), fill=colour)
+
+
+# -- the verb `generate` ---------------------------------------------------------------------------
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("root", type=Path, help="folder that will hold the generated RGBNT201/")
+    parser.add_argument("--train-pids", type=at_least(2), default=24)
+    parser.add_argument("--test-pids", type=at_least(1), default=16)
+    parser.add_argument("--cameras", type=at_least(2), default=2)
+    parser.add_argument("--images-per-camera", type=at_least(1), default=4)
+    parser.add_argument("--height", type=at_least(1), default=64)
+    parser.add_argument("--width", type=at_least(1), default=32)
+    parser.add_argument("--seed", type=at_least(0), default=0)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Write the images; prints their folder."""
+    config = GeneratedReidConfig(
+        train_pids=arguments.train_pids,
+        test_pids=arguments.test_pids,
+        cameras=arguments.cameras,
+        images_per_camera=arguments.images_per_camera,
+        seed=arguments.seed,
+    )
+    print(generate_rgbnt201(config, arguments.height, arguments.width, arguments.root))
+    return 0

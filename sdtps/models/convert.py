@@ -4,7 +4,7 @@
     demo    DeMo and DeMo2, whole models
     seps    SEPS and LAPS, whole models
 
-`python -m sdtps convert IN OUT` finds the layout by itself; `--to published` goes back.
+`sdtps convert IN OUT` finds the layout by itself; `--to published` goes back.
 """
 
 from __future__ import annotations
@@ -119,3 +119,19 @@ def write_tensors(path: Path, state: dict[str, Tensor], metadata: dict[str, str]
         torch.save(state, stream)
         content = stream.getvalue()
     write_bytes(path, content)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", type=Path, help=".safetensors, .pt or .pth; no code in it is run")
+    parser.add_argument("target", type=Path, help=".safetensors, .pt or .pth")
+    parser.add_argument("--to", choices=["ours", "published"], default="ours")
+    parser.add_argument("--layout", help="whose names they are; found by itself where only one fits")
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """The verb `convert`."""
+    layout, count = convert_file(
+        arguments.source, arguments.target, layout=arguments.layout, to=arguments.to
+    )
+    print(f"{arguments.target}: {count} tensors of {layout.name} under {arguments.to} names")
+    return 0

@@ -1,13 +1,33 @@
-"""Where data and caches lie when the configuration does not say."""
+"""Where runs, data, caches and shipped files lie when the configuration does not say."""
 
 from __future__ import annotations
 
 import os
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from sdtps.errors import DataError
+
+CHECKOUT = Path(__file__).resolve().parents[2]  # or site-packages, of an installed copy
+
+
+def runs_root() -> Path:
+    """The folder of all runs: SDTPS_RUNS_DIR, else runs/ in the current folder."""
+    return Path(os.environ.get("SDTPS_RUNS_DIR") or "runs").expanduser()
+
+
+def shipped(name: str) -> Path:
+    """A file or folder that comes with the program, such as paper/templates.
+
+    In a checkout it lies beside the packages; `pip install` puts it into share/sdtps/ (pyproject.toml).
+    Where none of these has it, the path in the checkout is returned.
+    """
+    places = [CHECKOUT, CHECKOUT / "share" / "sdtps"]
+    places += [Path(sysconfig.get_path("data")) / "share" / "sdtps"]
+    places += [Path(sysconfig.get_path("data", f"{os.name}_user")) / "share" / "sdtps"]
+    return next((place / name for place in places if (place / name).exists()), CHECKOUT / name)
 
 
 def data_root(configured: str | None) -> Path:

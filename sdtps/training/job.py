@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import threading
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sdtps.commandline import at_least
 from sdtps.config import Config, ReidConfig
 from sdtps.errors import RunError
 from sdtps.run import provenance
@@ -163,3 +165,20 @@ def _record_failure(folder: RunFolder, attempt: int, error: BaseException) -> No
     with folder.log_file.open("a", encoding="utf-8") as stream:
         stream.write(f"{now()} failed\n{''.join(traceback.format_exception(error))}\n")
     folder.write_status("failed", attempt=attempt, kind="oom" if oom else "error", reason=reason)
+
+
+EXIT_CODES = {"completed": 0, "diverged": 3, "requeued": 75}  # 75: temporary failure, try again
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, help="runs/STUDY/VARIANT/seedK-HASH")
+    parser.add_argument(
+        "--max-steps", type=at_least(1), metavar="N", help="stop with a checkpoint after N steps"
+    )
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """The verb `run`. Exit code: 0 completed, 3 diverged, 75 stopped with a checkpoint."""
+    outcome = execute(arguments.folder, max_steps=arguments.max_steps)
+    print(f"{arguments.folder}: {outcome}")
+    return EXIT_CODES[outcome]

@@ -57,7 +57,7 @@ def test_a_held_job_is_told_and_retry_lets_exactly_it_go(
     out = capsys.readouterr().out
     assert "(held)" in out and str(scheduler["reason"]) in out
     runs = study.path.parent / "runs"
-    hint = f"python -m ablations retry {study.path} --held --runs-dir {runs}"
+    hint = f"sdtps retry {study.path} --held --runs-dir {runs}"
     assert f"Release what is held: {hint}" in out
     assert call("retry", study, "--held") == 0
     assert [c["argv"] for c in fakes.calls("scontrol") if c["argv"][0] == "release"] == [
@@ -109,7 +109,7 @@ def test_what_may_not_be_released_can_be_cancelled_and_submitted_again(
     assert call("retry", study, "--held") == 2
     err = capsys.readouterr().err
     assert "Access/permission denied" in err
-    assert "ablations cancel" in err and "--held --yes" in err and "--cancelled" in err
+    assert "sdtps cancel" in err and "--held --yes" in err and "--cancelled" in err
     assert call("cancel", study, "--held", "--yes") == 0
     assert fakes.calls("scancel")[0]["argv"] == ["1_0"]
     assert call("retry", study, "--cancelled", "--no-audit") == 0

@@ -29,9 +29,9 @@ def _named(tmp_path: Path, *ends: tuple[str, str | None]) -> list[list[str]]:
     statuses = [RunStatus(run, *end) for run, end in zip(study.runs(), ends, strict=True)]
     text = list(lines(study, statuses, runs, Again(str(study.path), {})))
     commands = [
-        shlex.split(line.partition("python submit.py ")[2]) for line in text if "submit.py" in line
+        shlex.split(line.partition("sdtps submit ")[2]) for line in text if "sdtps submit" in line
     ]
-    retries = [words[2:] if "--retry" in words else [] for words in commands]
+    retries = [[w for w in words[1:] if w != "--retry"] for words in commands]
     plans = [make_plan(study, runs, statuses, retry=retry) for retry in retries]
     sent = {action.run.name for plan in plans for action in plan.submitted}
     assert sent == {run.name for run in study.runs()}, "the commands leave a run out"
@@ -58,4 +58,4 @@ def test_what_no_command_mends_has_none(tmp_path: Path) -> None:
     study = plant.study(tmp_path, ["ok"])
     status = RunStatus(study.runs()[0], "failed", "unreadable", "claim.json: is not a regular file")
     text = "\n".join(lines(study, [status], tmp_path / "runs", Again(str(study.path), {})))
-    assert "submit.py" not in text
+    assert "sdtps submit" not in text

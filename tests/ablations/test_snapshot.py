@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
 import json
 import multiprocessing
@@ -12,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ablations.launch import submit as front
 from ablations.store import snapshot
+from sdtps.commandline import guarded
 from sdtps.run import provenance
 
 
@@ -110,8 +109,7 @@ def test_a_folder_that_takes_no_more_is_named_with_what_to_do(
         raise OSError(number, os.strerror(number))  # a write names no file
 
     monkeypatch.setattr(snapshot.Path, "write_bytes", full)
-    arguments = argparse.Namespace()
-    assert front.guarded(lambda _: bool(snapshot.freeze(tmp_path / "runs")), arguments) == 2
+    assert guarded(lambda: bool(snapshot.freeze(tmp_path / "runs"))) == 2
     said = capsys.readouterr().err
-    assert str(tmp_path / "runs") in said and "--runs-dir" in said and os.strerror(number) in said
+    assert str(tmp_path / "runs") in said and "another folder" in said and os.strerror(number) in said
     assert not list((tmp_path / "runs" / "_code").iterdir())

@@ -38,8 +38,7 @@ def test_every_studys_header_says_command_size_and_expectation(path: Path) -> No
         words = shlex.split(command.partition("(")[0])
         assert words[0] == f"ablations/{path.name}"
         parser = argparse.ArgumentParser()
-        front.add_study_arguments(parser)
-        front.add_submit_arguments(parser)
+        front.add_arguments(parser)
         parser.parse_args(words)
     assert f"{len(study.variants)} variants x {len(study.seeds)} seed" in header
     assert "Expected: " in header

@@ -83,13 +83,13 @@ def test_a_missing_seed_leaves_it_inconclusive_and_gives_the_command(tmp_path: P
     answer = ask(tmp_path, EXPLODES)
     assert answer.holds is None
     assert "[1]" in answer.why
-    assert "python submit.py" in answer.why
+    assert "sdtps submit" in answer.why
 
 
 def test_without_any_run_it_is_not_tested(tmp_path: Path) -> None:
     answer = ask(tmp_path, EXPLODES)
     assert verdict([answer]).word == "not tested"
-    assert "python submit.py" in answer.why
+    assert "sdtps submit" in answer.why
 
 
 @pytest.mark.parametrize(

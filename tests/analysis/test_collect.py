@@ -142,7 +142,7 @@ def test_a_missing_seed_is_refused_with_the_command_that_gets_it(tmp_path, study
     plant_all(tmp_path, study)
     shutil.rmtree(study.runs()[4].folder(tmp_path))
     collected = collect([study], tmp_path, now=NOW)
-    with pytest.raises(AggregationError, match=r"none seed 1: missing[\s\S]*python submit.py"):
+    with pytest.raises(AggregationError, match=r"none seed 1: missing[\s\S]*sdtps submit"):
         refuse_to_average(collected)
     (mark,) = refuse_to_average(collected, allow={"missing"})
     assert mark.kind == "missing" and mark.text == "8 of 9 planned runs have ended"

@@ -47,9 +47,7 @@ def test_a_killed_seed_is_named_with_the_command_that_gets_it(paper):
     found = findings(paper)
     missing = [f for f in found if f.kind == "missing run"]
     assert [f.where for f in missing] == ["s/a seed 1"]
-    assert (
-        missing[0].repair == f"python submit.py ablations/s.yaml --variant a --seed 1 --runs-dir {runs}"
-    )
+    assert missing[0].repair == f"sdtps submit ablations/s.yaml --variant a --seed 1 --runs-dir {runs}"
     assert {f.kind for f in found} == {"missing run", "stale"}
     with pytest.raises(AggregationError, match="a seed 1: missing"):
         build([study], [], runs, main.parent / "generated")
@@ -70,7 +68,7 @@ def test_an_edited_number_is_noticed_and_called_edited(paper):
     assert "51.0" in text
     table.write_text(text.replace("51.0", "91.0"))
     (only,) = findings(paper)
-    assert only.kind == "edited" and only.where == str(table) and "analysis paper" in only.repair
+    assert only.kind == "edited" and only.where == str(table) and "sdtps paper" in only.repair
 
 
 def test_a_deleted_file_is_noticed(paper):

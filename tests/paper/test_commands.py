@@ -74,7 +74,7 @@ def test_a_paper_is_built_checked_and_found_wanting(words, capsys, tmp_path):
     capsys.readouterr()
     assert main(["check", *LEAVE_OUT, "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert "python submit.py ablations/hard.yaml --variant NA --seed 1" in [f["repair"] for f in found]
+    assert "sdtps submit ablations/hard.yaml --variant NA --seed 1" in [f["repair"] for f in found]
     assert main(["paper", *LEAVE_OUT, "--no-report"]) == 2
     assert "NA seed 1: missing" in capsys.readouterr().err
     assert main(["paper", *LEAVE_OUT, "--no-report", "--allow-missing"]) == 0

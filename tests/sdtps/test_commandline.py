@@ -18,14 +18,16 @@ ROOT = Path(__file__).resolve().parents[2]
     ("typed", "meant"),
     [
         (["-m", "ablations", "statsu", "x"], "status"),
-        (["-m", "ablations", "retry", "x", "--faild"], "--failed"),
-        (["-m", "ablations", "plan", "x", "--retry", "faild"], "failed"),
-        (["submit.py", "x", "--dryrun"], "--dry-run"),
-        (["submit.py", "x", "--executer=local"], "--executor"),
-        (["submit.py", "x", "--executor", "slrum"], "slurm"),
+        (["-m", "ablations", "retry", "quick", "--faild"], "--failed"),
+        (["-m", "ablations", "plan", "quick", "--retry", "faild"], "failed"),
+        (["submit.py", "quick", "--dryrun"], "--dry-run"),
+        (["submit.py", "quick", "--executer=local"], "--executor"),
+        (["submit.py", "quick", "--executor", "slrum"], "slurm"),
         (["-m", "analysis", "tabels"], "tables"),
         (["-m", "analysis", "paper", "--no-pfd"], "--no-pdf"),
-        (["-m", "sdtps", "adit"], "audit"),
+        (["-m", "sdtps", "convrt"], "convert"),
+        (["submit.py", "quik"], "quick"),
+        (["submit.py", "ablations/quik.yaml"], "quick"),
     ],
 )
 def test_the_nearest_word_is_named(typed: list[str], meant: str) -> None:
@@ -39,6 +41,8 @@ def test_the_nearest_word_is_named(typed: list[str], meant: str) -> None:
 
 @pytest.mark.parametrize("typed", ["-1", "0", "1.5", "x", "\N{SUPERSCRIPT TWO}"])
 def test_numbers_that_cannot_be_are_refused(typed: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match=f"'{typed}' is no whole number of at least 1"):
+    with pytest.raises(
+        argparse.ArgumentTypeError, match=f"'{typed}' is not a whole number of at least 1"
+    ):
         at_least(1)(typed)
     assert at_least(1)("12") == 12

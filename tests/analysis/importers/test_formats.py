@@ -237,7 +237,7 @@ def test_import_writes_run_folders_that_analysis_reads(
         logs.demo_header(epochs=1) + logs.demo_epoch(1, {"[moe,ori]": "63.2"}),
     )
     read(logs_dir / "crashed.log", logs.demo_header() + logs.TRACEBACK)
-    assert command.run(arguments(str(logs_dir), "--runs-dir", str(tmp_path / "runs"))) == 0
+    assert command.command(arguments(str(logs_dir), "--runs-dir", str(tmp_path / "runs"))) == 0
     found = {
         RunFolder(p.parent).run()["variant"]: RunFolder(p.parent)
         for p in tmp_path.glob("runs/**/run.json")
@@ -256,20 +256,22 @@ def test_importing_again_replaces_and_never_touches_our_runs(tmp_path: Path) -> 
     text = logs.demo_header(epochs=2) + logs.demo_epoch(1, {"[moe,ori]": "63.2"})
     read(path, text)
     words = (str(path), "--runs-dir", str(tmp_path / "runs"))
-    command.run(arguments(*words))
+    command.command(arguments(*words))
     read(path, text + logs.demo_epoch(2, {"[moe,ori]": "64.2"}))
-    command.run(arguments(*words))
+    command.command(arguments(*words))
     (file,) = tmp_path.glob("runs/**/run.json")
     assert RunFolder(file.parent).result()["best"]["mAP"] == 0.642
     file.write_text("{}")
     with pytest.raises(LogError, match="no imported run"):
-        command.run(arguments(*words))
+        command.command(arguments(*words))
 
 
 def test_strict_writes_nothing_when_a_line_cannot_be_read(tmp_path: Path) -> None:
     read(tmp_path / "grid" / "a.log", logs.demo_header() + logs.demo_epoch(1, {"[moe,ori]": "6?.2"}))
     with pytest.raises(LogError, match="nothing was written"):
-        command.run(arguments(str(tmp_path / "grid"), "--strict", "--runs-dir", str(tmp_path / "runs")))
+        command.command(
+            arguments(str(tmp_path / "grid"), "--strict", "--runs-dir", str(tmp_path / "runs"))
+        )
     assert not (tmp_path / "runs").exists()
 
 

@@ -26,7 +26,7 @@ def run(folder: Path, *words: str, **texts: str) -> dict[str, float]:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     where = folder.parent / "runs"
-    command.run(parser.parse_args([str(folder), "--study", "s", "--runs-dir", str(where), *words]))
+    command.command(parser.parse_args([str(folder), "--study", "s", "--runs-dir", str(where), *words]))
     found = [RunFolder(p.parent) for p in sorted(where.glob("**/result.json"))]
     return {f.run()["variant"]: f.result()["best"]["mAP"] for f in found}
 

@@ -109,7 +109,7 @@ def test_a_number_in_a_table_leads_to_its_runs_and_a_run_to_its_log(open_page, r
     rows.nth(1).get_by_role("button", name="Open").click()
     text = tab.inner_text("#panel")
     assert "last words of topk seed 1" in text and "NVIDIA H100" in text and "node01" in text
-    assert "python submit.py ablations/demo.yaml --variant topk --seed 1" in text
+    assert "sdtps submit ablations/demo.yaml --variant topk --seed 1" in text
     assert "#run=demo" in tab.url
     tab.keyboard.press("Escape")
     assert not tab.locator("#panel").is_visible() and "#run=" not in tab.url
