@@ -58,7 +58,7 @@ def script(shell: str) -> str:
         commands.add_parser(
             name, help=about, parents=[verb_parser("sdtps", name, verbs)], add_help=False
         )
-    return str(shtab.complete(top, shell, preamble=PREAMBLE))
+    return str(shtab.complete(top, shell, preamble=PREAMBLE))  # type: ignore[arg-type]
 
 
 def variants(words: list[str]) -> list[str]:
