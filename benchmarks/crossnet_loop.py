@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sdtps.aggregation import merged
 from sdtps.crossnet import CrossNet
-from sdtps.selection import Selection, TokenSelection
-from sdtps.visual_tokens import merge, selection_context
+from sdtps.selection import Selection, TokenSelection, no_gradient
 
 
 def similarity_loop(
@@ -40,7 +40,8 @@ def similarity_loop(
 def _draws(net: CrossNet, patches: Tensor, words: Tensor) -> Tensor:
     """Noise of one branch for all pairs, drawn as the batched form draws it."""
     shape = len(patches), len(words), patches.shape[1]
-    if net.config.decision != "gumbel_ste":
+    decision = net.config.axes.decision
+    if not (decision.draws_noise and decision.acts(net.config, net.training)):
         return patches.new_zeros(shape)
     return torch.rand(shape, dtype=patches.dtype, device=patches.device)
 
@@ -68,16 +69,17 @@ def _one_caption(
             net, _tokens(net, classes, [second]), dense
         )
     guides = [*sparse_guide, dense.mean(0)]
-    chosen = [_select(net, net.sparse_selection, patches, guides, draws[0])]
-    if net.config.aggregation != "single":
-        chosen.append(_select(net, net.dense_selection, patches, guides[::-1], draws[1]))
+    chosen = [
+        _select(net, net.sparse_selection, patches, guides, draws[0]),
+        _select(net, net.dense_selection, patches, guides[::-1], draws[1]),
+    ]
     return _align(net, _tokens(net, classes, chosen), caption)
 
 
 def _select(
     net: CrossNet, selection: TokenSelection, patches: Tensor, guides: list[Tensor], draws: Tensor
 ) -> Selection:
-    with selection_context(net.config):
+    with no_gradient(net.config.axes.no_grad.selection):
         own, guided = selection.attentions(
             patches, patches.mean(1), [guide.expand(len(patches), -1) for guide in guides]
         )
@@ -85,7 +87,7 @@ def _select(
 
 
 def _tokens(net: CrossNet, classes: Tensor | None, chosen: list[Selection]) -> Tensor:
-    return _with_class(classes, merge(net.aggregation, chosen))
+    return _with_class(classes, merged(net.aggregation, chosen))
 
 
 def _with_class(classes: Tensor | None, tokens: Tensor) -> Tensor:

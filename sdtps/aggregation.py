@@ -13,14 +13,15 @@ Masks and softmax are computed in float32 at least and outside autocast: (1 - D)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
-from sdtps.config.selection import SdtpsConfig
+from sdtps.config.common import SdtpsConfig
 from sdtps.errors import ConfigError
-from sdtps.selection import Selection, full_precision, mix_tokens
-
-IMPORTANCE_EPSILON = 1e-8  # v4
+from sdtps.selection import Selection, full_precision, mix_tokens, no_autocast
 
 
 def aggregated_count(patches: int, aggregation_ratio: float, keep_ratio: float) -> int:
@@ -38,38 +39,6 @@ def aggregated_count(patches: int, aggregation_ratio: float, keep_ratio: float) 
     return count
 
 
-def mask_logits(
-    logits: Tensor,
-    mask: str,
-    *,
-    constant: float | None = None,
-    decision: Tensor | None = None,
-    score: Tensor | None = None,
-) -> Tensor:
-    """Aggregation logits [..., A, K] with the decision put in, in float32 at least.
-
-    Args:
-        mask: as in `SdtpsConfig`; `none` and `multiply` leave the logits alone.
-        constant: C of `subtract_C`.
-        decision: D [..., K]; without it only `importance` acts.
-        score: kept scores [..., K], for `importance`.
-    """
-    logits = full_precision(logits)
-    if mask == "importance" and score is not None:
-        importance = full_precision(score).softmax(dim=-1)
-        return logits + torch.log(importance + IMPORTANCE_EPSILON).unsqueeze(-2)
-    if decision is None or mask in ("none", "multiply", "importance"):
-        return logits
-    decision = full_precision(decision)
-    if mask == "log":
-        # The floor only touches what is dropped: log of a kept 1 is exactly 0, in value and slope.
-        floor = torch.finfo(decision.dtype).tiny
-        return logits + torch.log(decision.clamp_min(floor)).unsqueeze(-2)
-    if constant is None:
-        raise ValueError(f"mask {mask} needs its constant")
-    return logits - ((1 - decision) * constant).unsqueeze(-2)
-
-
 class WeightNetwork(nn.Sequential):
     """LN -> Linear(C, int(C x hidden)) -> GELU -> Linear(., A): logits [..., K, A] of one branch."""
 
@@ -80,14 +49,31 @@ class WeightNetwork(nn.Sequential):
         )
 
 
-class _Aggregation(nn.Module):
-    """What single and dual aggregation share: the mask axis, the scale, the weighted sum."""
+class TokenAggregation(nn.Module):
+    """Merges the kept tokens of one selection (`single`), or of two (`dual`, equation 4).
 
-    def __init__(self, config: SdtpsConfig) -> None:
+    With two, each has a weight network, their outputs are added, and one scale serves both, as in the
+    paper-version module; the weights of an output then add to 2. At C = 512 and A = 39: 57,368
+    parameters, or 114,735 with two.
+
+    Args:
+        config: the SDTPS axes; `aggregation` is not `none`.
+        width: C; outputs: A.
+    """
+
+    def __init__(self, config: SdtpsConfig, width: int, outputs: int) -> None:
         super().__init__()
-        self.mask = config.mask
-        self.constant = config.mask_constant
+        self.mask = config.axes.mask
+        self.names = config.axes.aggregation.networks
+        self.outputs = outputs
         self.scale = nn.Parameter(torch.ones(1, 1, 1))
+        for name in self.names:
+            self.add_module(name, WeightNetwork(width, outputs, config.aggregation_hidden))
+
+    @property
+    def networks(self) -> list[WeightNetwork]:
+        """One for each selection that is merged."""
+        return [cast(WeightNetwork, getattr(self, name)) for name in self.names]
 
     def weights(
         self,
@@ -96,59 +82,59 @@ class _Aggregation(nn.Module):
         decision: Tensor | None = None,
         score: Tensor | None = None,
     ) -> Tensor:
-        """Rows [..., A, K] that sum to 1 over the kept tokens [..., K, C]."""
-        logits = network(tokens).transpose(-1, -2) * self.scale.squeeze()
-        masked = mask_logits(logits, self.mask, constant=self.constant, decision=decision, score=score)
-        return masked.softmax(dim=-1)
+        """Rows [..., A, K] that sum to 1, for kept tokens [..., K, C] with D and scores [..., K]."""
+        logits = full_precision(network(tokens).transpose(-1, -2) * self.scale.squeeze())
+        decision = None if decision is None else full_precision(decision)
+        score = None if score is None else full_precision(score)
+        with no_autocast(tokens):
+            return self.mask.masked(logits, decision, score).softmax(dim=-1)
 
-
-class TokenAggregation(_Aggregation):
-    """One weight network (released; v1 to v5): 57,368 parameters at C = 512, A = 39."""
-
-    def __init__(self, config: SdtpsConfig, width: int, outputs: int) -> None:
-        super().__init__(config)
-        self.weight = WeightNetwork(width, outputs, config.aggregation_hidden)
-
-    def forward(
-        self, tokens: Tensor, decision: Tensor | None = None, score: Tensor | None = None
-    ) -> Tensor:
-        """Kept tokens [..., K, C], D and scores at them [..., K] -> [..., A, C]."""
-        return mix_tokens(self.weights(self.weight, tokens, decision, score), tokens)
-
-
-class DualTokenAggregation(_Aggregation):
-    """Equation 4: a weight network each for the sparse and the dense branch, outputs added.
-
-    One scale for both, as in the paper-version module; the summed weights of an output add to 2.
-    114,735 parameters at C = 512, A = 39.
-    """
-
-    def __init__(self, config: SdtpsConfig, width: int, outputs: int) -> None:
-        super().__init__(config)
-        self.weight_sparse = WeightNetwork(width, outputs, config.aggregation_hidden)
-        self.weight_dense = WeightNetwork(width, outputs, config.aggregation_hidden)
-
-    def forward(
+    def merge(
         self,
-        sparse: Tensor,
-        dense: Tensor,
-        sparse_decision: Tensor | None = None,
-        dense_decision: Tensor | None = None,
-        sparse_score: Tensor | None = None,
-        dense_score: Tensor | None = None,
+        tokens: Tensor,
+        decision: Tensor | None = None,
+        score: Tensor | None = None,
+        network: int = 0,
     ) -> Tensor:
-        """Kept tokens of both branches, [..., K, C] each -> [..., A, C]."""
-        from_sparse = self.weights(self.weight_sparse, sparse, sparse_decision, sparse_score)
-        from_dense = self.weights(self.weight_dense, dense, dense_decision, dense_score)
-        return mix_tokens(from_sparse, sparse) + mix_tokens(from_dense, dense)
+        """Kept tokens [..., K, C] of one selection, D and scores [..., K] -> [..., A, C].
 
-    def of(self, sparse: Selection, dense: Selection) -> Tensor:
-        """`forward` on two selections."""
-        return self(
-            sparse.tokens,
-            dense.tokens,
-            sparse.kept_decision,
-            dense.kept_decision,
-            sparse.kept_score,
-            dense.kept_score,
-        )
+        Without the decision (or the score, for a mask that reads it) nothing is masked.
+        """
+        return mix_tokens(self.weights(self.networks[network], tokens, decision, score), tokens)
+
+    def forward(self, *selections: Selection) -> Tensor:
+        """One selection for each weight network -> [..., A, C]."""
+        parts = [
+            self.merge(chosen.tokens, chosen.kept_decision, chosen.kept_score, network)
+            for network, chosen in enumerate(selections)
+        ]
+        return sum(parts[1:], parts[0])
+
+
+def build_aggregation(config: SdtpsConfig, width: int, patches: int) -> TokenAggregation | None:
+    """The aggregation of a configuration for N patches of C channels; None where there is none.
+
+    Raises:
+        ConfigError: the ratios leave no aggregated token.
+    """
+    if not config.axes.aggregation.networks:
+        return None
+    outputs = aggregated_count(patches, config.aggregation_ratio, config.keep_ratio)
+    return TokenAggregation(config, width, outputs)
+
+
+def merged(aggregation: TokenAggregation | None, chosen: Sequence[Selection]) -> Tensor:
+    """Tokens of one or two selections [..., A or K, C], with the mean of their extra tokens behind.
+
+    A single weight network merges the first selection only. Without aggregation the kept tokens of all
+    stand one after the other.
+    """
+    if aggregation is None:
+        tokens = [selection.tokens for selection in chosen]
+    else:
+        chosen = chosen[: len(aggregation.names)]
+        tokens = [aggregation(*chosen)]
+    extras = [selection.extra for selection in chosen if selection.extra is not None]
+    if extras:
+        tokens.append(sum(extras[1:], extras[0]) / len(extras))
+    return torch.cat(tokens, dim=-2)

@@ -8,38 +8,31 @@ patches of all images. Here all pairs are scored together, and exactly, because
 * cosines do not change when a token is scaled, so the aggregation's softmax needs no denominator
   (in the dual form, the ratio of two);
 * the cosine of a word with a weighted sum of patches follows from word-patch products and the
-  patches' Gram matrix (`sdtps.cosines`), so that no pair has tokens of its own.
+  patches' Gram matrix (`sdtps.alignment`), so that no pair has tokens of its own.
 
 `benchmarks.crossnet_loop` is the same thing as a loop, to be read and to be compared with.
+
+`Images` holds what no caption changes: aggregation logits, Gram matrices, directions. `VisualTokens`
+makes each pair's tokens from it, for a chunk of captions at a time: class token, aggregated (or kept)
+patches, extra token. `CrossNet` chooses, chunks, and aligns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from functools import cached_property, reduce
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sdtps.aggregation import (
-    DualTokenAggregation,
-    TokenAggregation,
-    aggregated_count,
-    mask_logits,
-)
-from sdtps.alignment import Alignment, word_mask
+from sdtps import distributed
+from sdtps.aggregation import TokenAggregation, WeightNetwork, build_aggregation, merged
+from sdtps.alignment import Alignment, mixture_cosines, word_mask
+from sdtps.config.common import SdtpsConfig
 from sdtps.config.retrieval import MatchingConfig
-from sdtps.config.selection import SdtpsConfig
-from sdtps.selection import (
-    TokenSelection,
-    full_precision,
-    kept_count,
-    no_autocast,
-    order,
-    soft_sort,
-)
-from sdtps.visual_tokens import Choice, Images, VisualTokens, selection_context
+from sdtps.selection import Choice, TokenSelection, full_precision, no_autocast, no_gradient
 
 # Pairs scored at once where the configuration does not say: what suits a CPU's cache; on a GPU what
 # fits these bytes, or, where activations are kept for a backward pass anyway, the fewest kernels.
@@ -48,6 +41,9 @@ BYTES_ON_GPU = 256 * 2**20
 PAIRS_IN_TRAINING = 16384
 # Selecting takes far less memory a pair than scoring: so many times the pairs are selected for at once.
 SELECTED_AT_ONCE = 8
+# Logits of one image that differ by more than this could underflow when a caption drops the largest.
+SAFE_SPREAD = 60.0
+IMAGES_AT_ONCE = 16  # through the aggregation's network at evaluation
 
 
 def pairs_in(size: int, patches: int, tokens: int, width: int, words: int) -> int:
@@ -89,6 +85,192 @@ class Text(NamedTuple):
         return (self.words * present).sum(1) / self.lengths.unsqueeze(-1)
 
 
+class PairChoice(NamedTuple):
+    """What one branch decides for every pair; nothing is gathered."""
+
+    choice: Choice  # leading axes (B, T)
+    is_kept: Tensor  # (B, T, N) bool
+    bias: Tensor  # (B, T, N) added to the aggregation's logits: the mask, -inf at dropped patches
+
+    def of(self, captions: Tensor) -> Choice:
+        """The choice for some captions."""
+        parts: list[Any] = [None if p is None else p[:, captions] for p in self.choice]
+        return Choice(*parts)
+
+
+class Images:
+    """A batch of images, and what follows from them alone.
+
+    Args:
+        tokens: (B, N, C), or (B, 1 + N, C) with a class token.
+    """
+
+    def __init__(self, config: SdtpsConfig, tokens: Tensor, *, class_token: bool) -> None:
+        self.patches = tokens[:, 1:].contiguous() if class_token else tokens
+        self.classes = F.normalize(tokens[:, :1], dim=-1) if class_token else None
+        # Inside no_grad the published selection also gathers: patches get no gradient through it.
+        inside = config.enabled and config.axes.no_grad.selection
+        self.selectable = self.patches.detach() if inside else self.patches
+        self._weights: dict[int, tuple[Tensor, bool]] = {}
+
+    def aggregation_weights(self, network: WeightNetwork, scale: Tensor) -> tuple[Tensor, bool]:
+        """Exponentials of the aggregation's logits (B, A, N), before any mask and normalisation.
+
+        Where logits are too far apart to be exponentiated before a caption drops patches, the logits
+        themselves, and False.
+        """
+        if id(network) not in self._weights:
+            # In blocks, so that the normalised patches do not all lie in memory at once.
+            blocks = self.selectable.split(
+                len(self.selectable) if torch.is_grad_enabled() else IMAGES_AT_ONCE
+            )
+            logits = torch.cat([network(b).transpose(1, 2) for b in blocks]) * scale.squeeze()
+            largest = logits.detach().amax(-1, keepdim=True)
+            safe = bool((largest - logits.detach().amin(-1, keepdim=True)).amax() < SAFE_SPREAD)
+            self._weights[id(network)] = ((logits - largest).exp() if safe else logits), safe
+        return self._weights[id(network)]
+
+    @cached_property
+    def gram(self) -> Tensor:
+        """(B, N, N); a constant, its gradient is part of the patches' own."""
+        patches = self.selectable.detach()
+        return patches @ patches.transpose(1, 2)
+
+    @cached_property
+    def directions(self) -> Tensor:
+        """Normalised patches (B, N, C), for tokens that are patches as they are."""
+        return F.normalize(self.selectable, dim=-1)
+
+
+class VisualTokens:
+    """The visual tokens of all pairs for one text.
+
+    Args:
+        branches: the decisions that make the tokens: none (all patches), one, or two merged.
+        selection: any branch's, where there are branches; only gathers, as all is chosen.
+    """
+
+    def __init__(
+        self,
+        config: SdtpsConfig,
+        images: Images,
+        branches: list[PairChoice],
+        *,
+        selection: TokenSelection | None,
+        aggregation: TokenAggregation | None,
+        alignment: Alignment,
+        training: bool,
+    ) -> None:
+        self.config = config
+        self.images = images
+        self.branches = branches
+        self.selection = selection
+        self.aggregation = aggregation
+        self.alignment = alignment
+        self.gathers = bool(branches) and config.axes.gathers(config, training)
+
+    def similarity(self, captions: Tensor, words: Tensor, padding: Tensor | None) -> Tensor:
+        """(B, T) for some captions: words (T, L, C) normalised; padding (T, L) or None = no padding."""
+        images, pool = self.images, _Pool(padding)
+        if images.classes is not None:
+            pool.add(torch.einsum("bvc,tlc->btlv", images.classes, words))
+        if self.gathers:
+            pool.add(torch.einsum("btvc,tlc->btlv", self._gathered(captions), words))
+            return pool.similarity(self.alignment)
+        if self.aggregation is None:
+            cosines = torch.einsum("bnc,tlc->btln", images.directions, words)
+            for choice in self.branches:
+                pool.add(cosines, choice.is_kept[:, captions])
+            if not self.branches:
+                pool.add(cosines)
+        mixtures = self._mixtures(captions)
+        if mixtures is not None:
+            pool.add(mixture_cosines(mixtures, images.selectable, lambda: images.gram, words))
+        return pool.similarity(self.alignment)
+
+    def _mixtures(self, captions: Tensor) -> Tensor | None:
+        """Weights (B, T, R, N) of aggregated tokens and extra token, each up to a positive factor."""
+        rows: list[Tensor] = []
+        if self.aggregation is not None:
+            rows.append(self._aggregated(self.aggregation, captions))
+        extras = [extra[:, captions] for c in self.branches if (extra := c.choice.extra) is not None]
+        if extras:
+            rows.append(sum(extras[1:], extras[0]).unsqueeze(2))
+        return torch.cat(rows, dim=2) if rows else None
+
+    def _aggregated(self, aggregation: TokenAggregation, captions: Tensor) -> Tensor:
+        """Weights (B, T, A, N) of the aggregated tokens, up to a positive factor.
+
+        A cosine does not see the softmax's denominator; of two branches the ratio remains.
+        """
+        pairs = list(zip(aggregation.networks, self.branches, strict=False))
+        weights = [self.images.aggregation_weights(n, aggregation.scale) for n, _ in pairs]
+        biases = [choice.bias[:, captions] for _, choice in pairs]
+        if not all(safe for _, safe in weights):
+            rows = [
+                ((weight.log() if safe else weight).unsqueeze(1) + bias.unsqueeze(2)).softmax(-1)
+                for (weight, safe), bias in zip(weights, biases, strict=True)
+            ]
+            return sum(rows[1:], rows[0])
+        factors = [bias.exp() for bias in biases]
+        mixed = weights[0][0].unsqueeze(1) * factors[0].unsqueeze(2)
+        if len(factors) == 1:
+            return mixed
+        first, second = (
+            factor @ weight.transpose(1, 2)
+            for factor, (weight, _) in zip(factors, weights, strict=True)
+        )
+        other = weights[1][0].unsqueeze(1) * factors[1].unsqueeze(2)
+        return mixed + other * (first / second).unsqueeze(-1)
+
+    def _gathered(self, captions: Tensor) -> Tensor:
+        """Normalised tokens (B, T, V, C) of each pair, made as the published modules make them."""
+        assert self.selection is not None
+        patches = self.images.selectable.unsqueeze(1)
+        with no_gradient(self.config.axes.no_grad.selection):
+            chosen = [self.selection.gather(patches, choice.of(captions)) for choice in self.branches]
+        return F.normalize(merged(self.aggregation, chosen), dim=-1)
+
+
+class _Pool:
+    """Best matches over several groups of visual tokens."""
+
+    def __init__(self, padding: Tensor | None) -> None:
+        self.padding = padding
+        self.best_word: list[Tensor] = []  # of each token, (B, T, V)
+        self.best_token: list[Tensor] = []  # of each word, (B, T, L)
+        self.present: list[Tensor | None] = []  # (B, T, V): which tokens a pair has; None = all
+
+    def add(self, cosines: Tensor, present: Tensor | None = None) -> None:
+        """Cosines (B, T, L, V) of V more tokens."""
+        self.present.append(present)
+        if present is None:
+            self.best_token.append(cosines.amax(3))
+        else:
+            self.best_token.append(cosines.masked_fill(~present[:, :, None], -torch.inf).amax(3))
+        if self.padding is not None:
+            cosines = cosines.masked_fill(self.padding[:, :, None], -torch.inf)
+        self.best_word.append(cosines.amax(2))
+
+    def similarity(self, alignment: Alignment) -> Tensor:
+        """(B, T)"""
+        best_token = reduce(torch.maximum, self.best_token)
+        words = None if self.padding is None else ~self.padding
+        best_word = torch.cat(self.best_word, -1)
+        return alignment.pool(best_word, best_token, words=words, tokens=self._present())
+
+    def _present(self) -> Tensor | None:
+        if all(present is None for present in self.present):
+            return None
+        return torch.cat(
+            [
+                torch.ones_like(best, dtype=torch.bool) if present is None else present
+                for best, present in zip(self.best_word, self.present, strict=True)
+            ],
+            dim=-1,
+        )
+
+
 class CrossNet(nn.Module):
     """SDTPS between images and texts in the forms `laps`, `released` and `paper`.
 
@@ -115,18 +297,13 @@ class CrossNet(nn.Module):
         self.class_token = class_token
         self.sparse_selection: TokenSelection | None = None
         self.dense_selection: TokenSelection | None = None
-        self.aggregation: TokenAggregation | DualTokenAggregation | None = None
-        outputs = 0
+        self.aggregation: TokenAggregation | None = None
         if sdtps.enabled:
             self.sparse_selection = TokenSelection(sdtps, width)
             if matching.form != "laps":
                 self.dense_selection = TokenSelection(sdtps, width)
-            if sdtps.aggregation != "none":
-                outputs = aggregated_count(patches, sdtps.aggregation_ratio, sdtps.keep_ratio)
-                dual = sdtps.aggregation == "dual" and matching.form == "paper"
-                kind = DualTokenAggregation if dual else TokenAggregation
-                self.aggregation = kind(sdtps, width, outputs)
-        self.tokens_made = patches if self.aggregation is None else outputs + 1
+            self.aggregation = build_aggregation(sdtps, width, patches)
+        self.tokens_made = patches if self.aggregation is None else self.aggregation.outputs + 1
         self.alignment = Alignment(matching.alignment, matching.top_k)
 
     def forward(
@@ -185,7 +362,7 @@ class CrossNet(nn.Module):
         if dense is None:
             chosen = self._choose(self.sparse_selection, patches, captions, guides)
             similarity = self._align(images, [chosen], sparse)
-            return Matches(similarity, chosen.decision, None)
+            return Matches(similarity, chosen.choice.decision, None)
         if self.dense_selection is None:
             raise ValueError(f"form {self.matching.form} takes no dense text")
         if self.matching.form == "released":
@@ -193,51 +370,47 @@ class CrossNet(nn.Module):
             second = self._choose(self.dense_selection, patches, captions, [dense.mean()])
             similarity = self._align(images, [first], sparse)
             similarity = similarity + self._align(images, [second], dense)
-            return Matches(similarity, first.decision, second.decision)
+            return Matches(similarity, first.choice.decision, second.choice.decision)
         guides = [*guides, dense.mean()]
         first = self._choose(self.sparse_selection, patches, captions, guides)
         second = self._choose(self.dense_selection, patches, captions, guides[::-1])
-        branches = [first] if self.config.aggregation == "single" else [first, second]
+        # One weight network merges the first branch only; without any, the tokens of both are aligned.
+        networks = len(self.config.axes.aggregation.networks)
+        branches = [first, second][: networks or None]
         similarity = self._align(images, branches, sparse)
-        return Matches(similarity, first.decision, second.decision)
+        return Matches(similarity, first.choice.decision, second.choice.decision)
 
     def _choose(
         self, selection: TokenSelection, patches: Tensor, captions: int, guides: list[Tensor]
-    ) -> Choice:
+    ) -> PairChoice:
         """Score and decide for all pairs at once.
 
-        The noise of `gumbel_ste` is drawn here: in training it must not depend on the chunks.
+        Noise is drawn here: in training it must depend on neither the chunks nor the processes.
         """
+        config, axes = self.config, self.config.axes
         tokens = patches.unsqueeze(1)
-        with selection_context(self.config):
+        with no_gradient(axes.no_grad.selection):
             own, guided = selection.attentions(
                 tokens, patches.mean(1, keepdim=True), [guide.unsqueeze(0) for guide in guides]
             )
             # Without a guide all captions share the score.
             score = selection.score(tokens, own, guided).expand(-1, captions, -1)
-            ordered, indices = order(score)
-            kept = kept_count(patches.shape[1], self.config.keep_ratio)
             uniform = None
-            if self.config.decision == "gumbel_ste":  # not rand_like: it would follow score's strides
+            if axes.decision.draws_noise and axes.decision.acts(config, self.training):
                 uniform = torch.rand(score.shape, dtype=score.dtype, device=score.device)
-            if self.config.decision == "soft" and self.training:
-                rows = soft_sort(score, ordered[..., :kept], self.config.temperature)
-                decision = rows.sum(-2).clamp(max=1.0)
-            else:
-                decision = selection.decide(score, indices[..., :kept], uniform)
-            extra = selection.extra_weights(decision, ordered[..., kept:], indices[..., kept:])
-            is_kept = torch.zeros_like(score, dtype=torch.bool).scatter(-1, indices[..., :kept], True)
-            bias = mask_logits(
-                score.new_zeros(*score.shape[:-1], 1, score.shape[-1]),
-                self.config.mask,
-                constant=self.config.mask_constant,
-                decision=decision,
-                score=score.masked_fill(~is_kept, -torch.inf),
-            ).squeeze(-2)
-            bias = bias.masked_fill(~is_kept, -torch.inf)
-        return Choice(score, decision, is_kept, bias, extra, uniform)
+                if self.training:
+                    uniform = distributed.from_first_process(uniform)
+            choice = selection.choose(score, uniform)
+            is_kept = torch.zeros_like(score, dtype=torch.bool).scatter(-1, choice.kept, True)
+            bias = torch.zeros_like(score)
+            if axes.mask.bias is not None:
+                read = choice.decision
+                if axes.mask.reads_score:
+                    read = score.masked_fill(~is_kept, -torch.inf)
+                bias = axes.mask.bias(read)
+            return PairChoice(choice, is_kept, bias.masked_fill(~is_kept, -torch.inf))
 
-    def _align(self, images: Images, branches: list[Choice], text: Text) -> Tensor:
+    def _align(self, images: Images, branches: list[PairChoice], text: Text) -> Tensor:
         """Similarity (B, T) of the visual tokens of each pair with the words, chunk by chunk."""
         visual = VisualTokens(
             self.config,

@@ -65,6 +65,28 @@ def gather_batch(rows: Tensor) -> Tensor:
     return _GatherBatch.apply(rows) if world_size() > 1 else rows
 
 
+def from_first_process(values: Tensor) -> Tensor:
+    """The first process's `values` in every process, without gradient; shapes are equal everywhere.
+
+    For draws that concern the whole batch: the first process's generator is the one that a single
+    process would have, so that several processes draw what one does.
+    """
+    if world_size() > 1:
+        dist.broadcast(values, 0)
+    return values
+
+
+def draws(rows: int, *shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Uniform draws in [0, 1) for this process's `rows` of the batch, (rows, *shape).
+
+    They are drawn for the whole batch and shared out, so that they do not depend on the number of
+    processes.
+    """
+    whole = torch.rand((rows * world_size(), *shape), dtype=dtype, device=device)
+    begin = rank() * rows
+    return from_first_process(whole)[begin : begin + rows]
+
+
 def gather_objects(value: Any) -> list[Any]:
     """`value` of every process, in order of rank (pickled: small things only)."""
     if world_size() == 1:

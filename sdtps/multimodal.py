@@ -16,8 +16,9 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor, nn
 
-from sdtps.aggregation import DualTokenAggregation, TokenAggregation, aggregated_count
-from sdtps.config.selection import SdtpsConfig
+from sdtps import distributed
+from sdtps.aggregation import build_aggregation, merged
+from sdtps.config.common import SdtpsConfig
 from sdtps.selection import Selection, TokenSelection
 
 MODALITIES = ("rgb", "nir", "tir")
@@ -36,7 +37,7 @@ def other_modalities(modality: str) -> tuple[str, str]:
     return first, second
 
 
-class ModalitySdtps(nn.Module):
+class OneModality(nn.Module):
     """Selection and aggregation of one modality.
 
     Args:
@@ -47,16 +48,11 @@ class ModalitySdtps(nn.Module):
     def __init__(self, config: SdtpsConfig, width: int, patches: int) -> None:
         super().__init__()
         self.selection = TokenSelection(config, width)
+        # The second of two branches (paper-version module), led by the other guide.
         self.selection_dense: TokenSelection | None = None
-        self.aggregation: TokenAggregation | DualTokenAggregation | None = None
-        if config.aggregation == "none":
-            return
-        outputs = aggregated_count(patches, config.aggregation_ratio, config.keep_ratio)
-        if config.aggregation == "single":
-            self.aggregation = TokenAggregation(config, width, outputs)
-        else:
+        if len(config.axes.aggregation.networks) > 1:
             self.selection_dense = TokenSelection(config, width)
-            self.aggregation = DualTokenAggregation(config, width, outputs)
+        self.aggregation = build_aggregation(config, width, patches)
 
     def forward(
         self, patches: Tensor, own: Tensor, guides: tuple[Tensor, Tensor], uniform: Tensor | None = None
@@ -68,34 +64,25 @@ class ModalitySdtps(nn.Module):
         """
         self_attention, attentions = self.selection.attentions(patches, own, guides)
         if self.selection_dense is None:
-            selection = self.selection(patches, self_attention, attentions, uniform)
-            output = selection.tokens
-            if isinstance(self.aggregation, TokenAggregation):
-                output = self.aggregation(
-                    selection.tokens, selection.kept_decision, selection.kept_score
+            chosen = [self.selection(patches, self_attention, attentions, uniform)]
+        else:
+            # Each branch's own guide first; equation 3 sees both, the released sum one a branch.
+            seen = self.selection.axes.score.guides_of_a_branch
+            draws = (None, None) if uniform is None else (uniform[0], uniform[1])
+            chosen = [
+                branch(patches, self_attention, led[:seen], drawn)
+                for branch, led, drawn in zip(
+                    (self.selection, self.selection_dense),
+                    (attentions, attentions[::-1]),
+                    draws,
+                    strict=True,
                 )
-            return _with_extra(output, selection.extra), selection
-        # Two branches (paper-version module): each sees both guides in equation 3, its own first;
-        # the released sum has one guide a branch.
-        sparse_guides, dense_guides = attentions, attentions[::-1]
-        if self.selection.config.score == "attention_sum":
-            sparse_guides, dense_guides = sparse_guides[:1], dense_guides[:1]
-        draws = (None, None) if uniform is None else (uniform[0], uniform[1])
-        sparse = self.selection(patches, self_attention, sparse_guides, draws[0])
-        dense = self.selection_dense(patches, self_attention, dense_guides, draws[1])
-        assert isinstance(self.aggregation, DualTokenAggregation)
-        extra = None
-        if sparse.extra is not None and dense.extra is not None:
-            extra = (sparse.extra + dense.extra) / 2
-        return _with_extra(self.aggregation.of(sparse, dense), extra), sparse
+            ]
+        return merged(self.aggregation, chosen), chosen[0]
 
 
-def _with_extra(tokens: Tensor, extra: Tensor | None) -> Tensor:
-    return tokens if extra is None else torch.cat([tokens, extra], dim=-2)
-
-
-class MultiModalSdtps(nn.Module):
-    """Three `ModalitySdtps`; 365,157 parameters in the v1 arrangement at C = 512, N = 128, rho 0.5.
+class MultiModal(nn.Module):
+    """Three `OneModality`; 365,157 parameters in the v1 arrangement at C = 512, N = 128, rho 0.5.
 
     Args:
         config: the SDTPS axes.
@@ -107,10 +94,11 @@ class MultiModalSdtps(nn.Module):
 
     def __init__(self, config: SdtpsConfig, width: int, patches: int) -> None:
         super().__init__()
-        self.modalities = nn.ModuleDict({m: ModalitySdtps(config, width, patches) for m in MODALITIES})
+        self.config = config
+        self.modalities = nn.ModuleDict({m: OneModality(config, width, patches) for m in MODALITIES})
 
     def compile(self, **options: Any) -> None:
-        """Compile what one modality does, for the three; noise is drawn as without compilation."""
+        """Compile what one modality does, for the three; noise is drawn outside."""
         for module in self.modalities.values():
             module.compile(**options)
 
@@ -123,19 +111,34 @@ class MultiModalSdtps(nn.Module):
         """Patches [B, N, C] and global features [B, C] of rgb, nir and tir.
 
         Args:
-            uniform: injected draws of the Gumbel noise a modality; torch's generator if None.
+            uniform: injected draws for each modality's noise, [B, N], or [2, B, N] with dual
+                aggregation; None = torch's generator, the same draws on any number of processes.
         """
         tokens: dict[str, Tensor] = {}
         masks: dict[str, Tensor] = {}
         scores: dict[str, Tensor] = {}
         for modality, module in self.modalities.items():
             first, second = other_modalities(modality)
+            drawn = self._draws(patches[modality]) if uniform is None else uniform[modality]
             tokens[modality], selection = module(
                 patches[modality],
                 globals_[modality],
                 (globals_[first], globals_[second]),
-                None if uniform is None else uniform[modality],
+                drawn,
             )
             masks[modality], scores[modality] = selection.decision, selection.score
         feature = torch.cat([tokens[m].mean(dim=-2) for m in MODALITIES], dim=-1)
         return {"tokens": tokens, "masks": masks, "scores": scores, "feature": feature}
+
+    def _draws(self, patches: Tensor) -> Tensor | None:
+        """Draws for one modality's noise where its decision takes any now."""
+        axes = self.config.axes
+        if not (axes.decision.draws_noise and axes.decision.acts(self.config, self.training)):
+            return None
+        batch, count, _ = patches.shape
+        dtype = torch.promote_types(patches.dtype, torch.float32)
+        branches = max(1, len(axes.aggregation.networks))
+        # At evaluation processes hold batches of different sizes, and noise changes no feature.
+        draw = distributed.draws if self.training else torch.rand
+        drawn = [draw(batch, count, dtype=dtype, device=patches.device) for _ in range(branches)]
+        return drawn[0] if branches == 1 else torch.stack(drawn)

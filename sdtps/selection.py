@@ -19,10 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sdtps.config.selection import SdtpsConfig
+from sdtps.config.common import SdtpsConfig
 
-MINMAX_EPSILON = 1e-8  # paper-version module and v0 to v5
-GUMBEL_EPSILON = 1e-9  # inside both logarithms; limits float32 noise to [-3.03, 16.62]
 NORM_EPSILON = 1e-12  # torch.nn.functional.normalize, used by every published cosine
 
 
@@ -35,6 +33,18 @@ class Selection(NamedTuple):
     kept_decision: Tensor  # [..., K] D at the kept tokens: all ones in a hard forward
     kept_score: Tensor  # [..., K]
     score: Tensor  # [..., N]
+
+
+class Choice(NamedTuple):
+    """What is kept, before anything is gathered."""
+
+    score: Tensor  # [..., N]
+    decision: Tensor  # [..., N] D
+    kept: Tensor  # [..., K] which tokens are kept, by falling score
+    kept_score: Tensor  # [..., K]
+    kept_decision: Tensor  # [..., K]
+    rows: Tensor | None  # [..., K, N] of a decision that mixes tokens; None = tokens are gathered
+    extra: Tensor | None  # [..., N] what the extra token takes of each token
 
 
 def kept_count(patches: int, keep_ratio: float) -> int:
@@ -50,6 +60,11 @@ def full_precision(tensor: Tensor) -> Tensor:
 def no_autocast(tensor: Tensor) -> AbstractContextManager[None]:
     """Arithmetic in the tensors' own types, whatever the caller's autocast says."""
     return torch.autocast(device_type=tensor.device.type, enabled=False)
+
+
+def no_gradient(placed: bool) -> AbstractContextManager[None]:
+    """torch.no_grad where the `no_grad` axis places it."""
+    return torch.no_grad() if placed else nullcontext()
 
 
 def cosine_attention(tokens: Tensor, guide: Tensor) -> Tensor:
@@ -69,29 +84,6 @@ def cosine_attention(tokens: Tensor, guide: Tensor) -> Tensor:
         return projection / tokens.norm(dim=-1).clamp_min(NORM_EPSILON)
 
 
-def minmax(score: Tensor) -> Tensor:
-    """Norm of equation 2: each row to [0, 1]; a constant row becomes 0."""
-    low = score.amin(dim=-1, keepdim=True)
-    high = score.amax(dim=-1, keepdim=True)
-    return (score - low) / (high - low + MINMAX_EPSILON)
-
-
-def gumbel_noise(uniform: Tensor, clamp: float | None = None) -> Tensor:
-    """Gumbel(0, 1) noise from draws in [0, 1), clamped to [-clamp, clamp] (v3: 5)."""
-    uniform = full_precision(uniform)
-    noise = -torch.log(-torch.log(uniform + GUMBEL_EPSILON) + GUMBEL_EPSILON)
-    return noise if clamp is None else noise.clamp(-clamp, clamp)
-
-
-def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
-    """The hard decision forward, the gradient of the soft one backward.
-
-    The bracket comes first: soft - soft is exactly 0, so the sum is exactly `hard`. In the other
-    order (hard + soft) - soft is off by up to 6e-8, which the 1e10 mask turns into logits of -596.
-    """
-    return hard + (soft - soft.detach())
-
-
 def order(score: Tensor) -> tuple[Tensor, Tensor]:
     """Scores by falling value and their indices, both [..., N]; equal scores keep patch order."""
     return torch.sort(score, dim=-1, descending=True, stable=True)
@@ -109,24 +101,27 @@ def mix_tokens(weights: Tensor, tokens: Tensor) -> Tensor:
     return torch.einsum("...kn,...nc->...kc", weights.to(tokens.dtype), tokens)
 
 
-def soft_sort(score: Tensor, ordered: Tensor, temperature: float) -> Tensor:
-    """One weight row over all tokens for each kept rank (SoftSort, Prillo and Eisenschlos 2020).
+class ScoreMlp(nn.Sequential):
+    """s^p of equation 1: C -> C/4 -> 1 with a sigmoid; 65,793 parameters at C = 512.
 
-    Args:
-        score: [..., N]; ordered: [..., K], its K largest values by falling value.
-
-    Returns:
-        [..., K, N], rows sum to 1; tends to the K rows that gather the Top-K as temperature falls.
+    In float32 at least and outside autocast: in bfloat16 half of 128 scores are equal to another.
     """
-    distance = (ordered.unsqueeze(-1) - score.unsqueeze(-2)).abs()
-    return (-distance / temperature).softmax(dim=-1)
 
+    def __init__(self, width: int) -> None:
+        super().__init__(
+            nn.Linear(width, width // 4), nn.GELU(), nn.Linear(width // 4, 1), nn.Sigmoid()
+        )
 
-def score_mlp(width: int) -> nn.Sequential:
-    """s^p of equation 1: C -> C/4 -> 1 with a sigmoid; 65,793 parameters at C = 512."""
-    return nn.Sequential(
-        nn.Linear(width, width // 4), nn.GELU(), nn.Linear(width // 4, 1), nn.Sigmoid()
-    )
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Tokens [..., N, C] -> [..., N] in (0, 1)."""
+        with no_autocast(tokens):
+            x = full_precision(tokens)
+            for layer in self:
+                if isinstance(layer, nn.Linear):
+                    x = F.linear(x, full_precision(layer.weight), full_precision(layer.bias))
+                else:
+                    x = layer(x)
+            return x.squeeze(-1)
 
 
 class TokenSelection(nn.Module):
@@ -140,7 +135,8 @@ class TokenSelection(nn.Module):
     def __init__(self, config: SdtpsConfig, width: int) -> None:
         super().__init__()
         self.config = config
-        self.score_mlp = score_mlp(width) if config.score == "eq3" else None
+        self.axes = config.axes
+        self.score_mlp = ScoreMlp(width) if self.axes.score.learns else None
 
     def attentions(
         self, tokens: Tensor, self_guide: Tensor, guides: Sequence[Tensor]
@@ -150,29 +146,22 @@ class TokenSelection(nn.Module):
         Args:
             tokens: [..., N, C]; self_guide and each of guides: [..., C].
         """
-        placement = self.config.no_grad
-        with torch.no_grad() if placement in ("attention", "selection") else nullcontext():
+        no_grad = self.axes.no_grad
+        with no_gradient(no_grad.own):
             own = cosine_attention(tokens, self_guide)
-        with torch.no_grad() if placement != "none" else nullcontext():
+        with no_gradient(no_grad.guides):
             return own, [cosine_attention(tokens, guide) for guide in guides]
 
     def score(
         self, tokens: Tensor, self_attention: Tensor, guide_attentions: Sequence[Tensor]
     ) -> Tensor:
-        """Scores [..., N]: equation 3, or the released sum of self and guide attentions.
-
-        Equation 3 is (1 - 2 beta) s^p + beta (sum of guides + 2 self): in [0, 1 + 2 beta] with
-        min-max normalisation and two guides. The released sum is normalised too if the
-        configuration says so (released: `normalise: none`).
-        """
-        normalise = minmax if self.config.normalise == "minmax" else full_precision
-        own = normalise(full_precision(self_attention))
-        guides = [normalise(full_precision(attention)) for attention in guide_attentions]
-        if self.score_mlp is None:
-            return sum(guides, own)
-        beta = self.config.beta
-        predicted = full_precision(self.score_mlp(tokens).squeeze(-1))
-        return (1 - 2 * beta) * predicted + beta * sum(guides, 2 * own)
+        """Scores [..., N] from tokens [..., N, C] and cosines [..., N], as the score axis says."""
+        normalise = self.axes.normalise.apply
+        with no_autocast(tokens):
+            own = normalise(full_precision(self_attention))
+            guides = [normalise(full_precision(attention)) for attention in guide_attentions]
+            predicted = None if self.score_mlp is None else self.score_mlp(tokens)
+            return self.axes.score.combine(own, guides, predicted, self.config)
 
     def forward(
         self,
@@ -184,73 +173,67 @@ class TokenSelection(nn.Module):
         """Select from tokens [..., N, C] by attentions [..., N].
 
         Args:
-            uniform: draws in [0, 1) for the Gumbel noise, [..., N]; drawn from torch's global
+            uniform: draws in [0, 1) for a decision with noise, [..., N]; drawn from torch's global
                 generator when not given.
         """
-        frozen = self.config.no_grad == "selection"
-        with torch.no_grad() if frozen else nullcontext():
+        with no_gradient(self.axes.no_grad.selection):
             score = self.score(tokens, self_attention, guide_attentions)
             return self.select(tokens, score, uniform)
 
+    def choose(self, score: Tensor, uniform: Tensor | None = None) -> Choice:
+        """Decide on scores [..., N]; needs no tokens."""
+        config, decision = self.config, self.axes.decision
+        acts = decision.acts(config, self.training)
+        with no_autocast(score):
+            kept = kept_count(score.shape[-1], config.keep_ratio)
+            ordered, indices = order(score)
+            kept_score, index = ordered[..., :kept], indices[..., :kept]
+            made = hard = torch.zeros_like(score).scatter(-1, index, 1.0)
+            rows = None
+            if acts and decision.mix is not None:
+                rows = decision.mix(score, kept_score, config)
+                made = rows.sum(dim=-2).clamp(max=1.0)
+                kept_decision = (rows * made.unsqueeze(-2)).sum(dim=-1)
+            else:
+                if acts and decision.decide is not None:
+                    if decision.draws_noise and uniform is None:
+                        uniform = torch.rand_like(score)
+                    made = decision.decide(hard, score, uniform, config)
+                kept_decision = made.gather(-1, index)
+            extra = self.extra_weights(score, made, rows, ordered[..., kept:], indices[..., kept:])
+        return Choice(score, made, index, kept_score, kept_decision, rows, extra)
+
+    def extra_weights(
+        self,
+        score: Tensor,
+        decision: Tensor,
+        rows: Tensor | None,
+        dropped_score: Tensor,
+        dropped: Tensor,
+    ) -> Tensor | None:
+        """What the extra token takes of each token, [..., N]."""
+        axis = self.axes.extra_token
+        if rows is not None:
+            return None if axis.of_mixed is None else axis.of_mixed(decision, score)
+        if axis.of_dropped is None:
+            return None
+        # D's gradient passes through the extra token only where the mask puts D into the tokens.
+        seen = decision if self.axes.mask.scales_tokens else decision.detach()
+        return axis.of_dropped(seen, dropped_score, dropped)
+
     def select(self, tokens: Tensor, score: Tensor, uniform: Tensor | None = None) -> Selection:
         """Decide on scores [..., N] and gather from tokens [..., N, C]."""
-        config = self.config
-        kept = kept_count(tokens.shape[-2], config.keep_ratio)
-        ordered, indices = order(score)
-        if config.decision == "soft" and self.training:
-            return self._select_softly(tokens, score, ordered[..., :kept])
-        index = indices[..., :kept]
-        decision = self.decide(score, index, uniform)
-        kept_decision = decision.gather(-1, index)
-        selected = gather_tokens(tokens, index)
-        if config.mask == "multiply":
-            selected = selected * kept_decision.unsqueeze(-1).to(selected.dtype)
-        weights = self.extra_weights(decision, ordered[..., kept:], indices[..., kept:])
-        extra = None if weights is None else mix_tokens(weights.unsqueeze(-2), tokens)
-        return Selection(selected, extra, decision, kept_decision, ordered[..., :kept], score)
+        return self.gather(tokens, self.choose(score, uniform))
 
-    def decide(self, score: Tensor, index: Tensor, uniform: Tensor | None = None) -> Tensor:
-        """D [..., N] for scores [..., N] of which those at index [..., K] are kept: 0 and 1.
-
-        With gumbel_ste it carries the gradient of softmax((score + noise) / temperature); the noise
-        never changes what is kept.
-        """
-        config = self.config
-        decision = torch.zeros_like(score).scatter(-1, index, 1.0)
-        if config.decision == "gumbel_ste" and (self.training or config.noise_in_eval):
-            draws = torch.rand_like(score) if uniform is None else uniform
-            noisy = score + gumbel_noise(draws, config.noise_clamp)
-            decision = straight_through(decision, (noisy / config.temperature).softmax(dim=-1))
-        return decision
-
-    def extra_weights(self, decision: Tensor, dropped_score: Tensor, dropped: Tensor) -> Tensor | None:
-        """What the extra token takes of each token, [..., N]; zeros when nothing is dropped.
-
-        `uniform` under mask `multiply` weighs by 1 - D, which lets D's gradient through (the
-        "fixed" version); with the other masks it is the plain mean of the dropped tokens.
-
-        Args:
-            decision: D [..., N]; dropped_score, dropped: [..., N - K] scores and indices.
-        """
-        if self.config.extra_token == "none":
-            return None
-        if self.config.extra_token == "softmax":
-            weights = torch.zeros_like(decision)
-            return weights.scatter(-1, dropped, dropped_score.softmax(dim=-1))
-        absent = 1 - (decision if self.config.mask == "multiply" else decision.detach())
-        return absent / absent.sum(dim=-1, keepdim=True).clamp_min(MINMAX_EPSILON)
-
-    def _select_softly(self, tokens: Tensor, score: Tensor, kept_score: Tensor) -> Selection:
-        """Each kept token is a weighted sum of all tokens; D is each token's weight, at most 1."""
-        rows = soft_sort(score, kept_score, self.config.temperature)
-        decision = rows.sum(dim=-2).clamp(max=1.0)
-        extra = None
-        if self.config.extra_token != "none":
-            weights = 1 - decision
-            if self.config.extra_token == "softmax":
-                weights = weights * (score - score.amax(dim=-1, keepdim=True).detach()).exp()
-            weights = weights / weights.sum(dim=-1, keepdim=True).clamp_min(MINMAX_EPSILON)
-            extra = mix_tokens(weights.unsqueeze(-2), tokens)
-        # Element-wise, not einsum: autocast would take a matrix product to half precision.
-        kept_decision = (rows * decision.unsqueeze(-2)).sum(dim=-1)
-        return Selection(mix_tokens(rows, tokens), extra, decision, kept_decision, kept_score, score)
+    def gather(self, tokens: Tensor, choice: Choice) -> Selection:
+        """The tokens of a choice, from tokens [..., N, C]."""
+        if choice.rows is None:
+            kept = gather_tokens(tokens, choice.kept)
+        else:
+            kept = mix_tokens(choice.rows, tokens)
+        if self.axes.mask.scales_tokens:
+            kept = kept * choice.kept_decision.unsqueeze(-1).to(kept.dtype)
+        extra = None if choice.extra is None else mix_tokens(choice.extra.unsqueeze(-2), tokens)
+        return Selection(
+            kept, extra, choice.decision, choice.kept_decision, choice.kept_score, choice.score
+        )

@@ -24,7 +24,7 @@ from typing import Any
 from pydantic import Field
 
 from ablations.study.mistakes import Mistakes, Source
-from sdtps.config.base import Frozen
+from sdtps.config.common import Frozen
 from sdtps.config.yaml12 import KeyPath
 from sdtps.errors import did_you_mean
 

@@ -19,7 +19,7 @@ from ablations.study.resolve import Resolver
 from ablations.study.schema import FigureSpec, MetricSpec, Resources, TableSpec
 from ablations.study.slugs import is_safe
 from ablations.study.variants import Text, VariantReader
-from sdtps.config.base import Frozen
+from sdtps.config.common import Frozen
 from sdtps.config.load import TASKS
 from sdtps.config.wording import shown
 from sdtps.config.yaml12 import KeyPath

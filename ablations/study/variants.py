@@ -14,7 +14,7 @@ from ablations.study.model import Variant
 from ablations.study.resolve import Resolver
 from ablations.study.schema import Resources, TableSpec
 from ablations.study.slugs import slug
-from sdtps.config.base import Frozen
+from sdtps.config.common import Frozen
 from sdtps.config.identity import BY_FILE_NAME, NOT_IN_IDENTITY
 from sdtps.config.load import TASKS
 from sdtps.config.wording import shown

@@ -19,7 +19,7 @@ from analysis.claims import verdicts
 from analysis.claims.expressions import Expression, ExpressionError
 from analysis.claims.verdicts import Statement, Verdict, missing, verdict
 from sdtps import files
-from sdtps.config.base import Frozen
+from sdtps.config.common import Frozen
 from sdtps.config.wording import sentences as mistakes_of
 from sdtps.config.yaml12 import Document, KeyPath, parse, read_text
 from sdtps.errors import SdtpsError, YamlError, did_you_mean

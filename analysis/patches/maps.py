@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from sdtps.data.reid_folders import ReidDataset, Sample
-    from sdtps.multimodal import ModalitySdtps
+    from sdtps.multimodal import OneModality
     from sdtps.selection import Selection
 
 
@@ -143,7 +143,7 @@ def run_maps(path: Path | str, names: Sequence[str], *, initial: bool = False) -
     batch = collate([images[i] for i in range(len(samples))])
     model.eval()
     recorded: dict[str, list[Selection]] = {m: [] for m in model.sdtps.modalities}
-    modalities = cast("dict[str, ModalitySdtps]", dict(model.sdtps.modalities.items()))
+    modalities = cast("dict[str, OneModality]", dict(model.sdtps.modalities.items()))
     hooks = [
         module.register_forward_hook(_recorder(recorded[name]))
         for name, modality in modalities.items()
@@ -178,7 +178,7 @@ def _patch_size(config: ReidConfig) -> int:
 
 
 def _patch_maps(
-    modality: ModalitySdtps, selections: Sequence[Selection], grid: tuple[int, int]
+    modality: OneModality, selections: Sequence[Selection], grid: tuple[int, int]
 ) -> list[PatchMap]:
     """One map for each image, from the one or two selections of a modality."""
     import torch
@@ -195,20 +195,15 @@ def _patch_maps(
     ]
 
 
-def _shares(modality: ModalitySdtps, selections: Sequence[Selection]) -> list[Tensor | None]:
+def _shares(modality: OneModality, selections: Sequence[Selection]) -> list[Tensor | None]:
     """For each selection the share [B, N] of every patch in all aggregated tokens."""
-    from sdtps.aggregation import DualTokenAggregation, TokenAggregation
     from sdtps.selection import order
 
     aggregation = modality.aggregation
-    if isinstance(aggregation, DualTokenAggregation):
-        networks = [aggregation.weight_sparse, aggregation.weight_dense]
-    elif isinstance(aggregation, TokenAggregation):
-        networks = [aggregation.weight]
-    else:
+    if aggregation is None:
         return [None] * len(selections)
     shares: list[Tensor | None] = []
-    for selection, network in zip(selections, networks, strict=True):
+    for selection, network in zip(selections, aggregation.networks, strict=True):
         rows = aggregation.weights(
             network, selection.tokens, selection.kept_decision, selection.kept_score
         )

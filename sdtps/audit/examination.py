@@ -69,19 +69,11 @@ def examine(config: Config, weights: Mapping[str, Tensor], steps: int, seed: int
 
 def changes(config: Config) -> dict[str, Config]:
     """The configurations whose gradients tell where a large or missing one comes from."""
-    sdtps = config.sdtps
-    other: dict[str, dict[str, Any]] = {}
-    if sdtps.enabled and sdtps.decision != "topk":
-        if sdtps.mask_constant is not None:
-            other["mask none"] = {"mask": "none"}
-            other["mask log"] = {"mask": "log"}
-            other["constant / 10"] = {"mask": f"subtract_{sdtps.mask_constant / 10:g}"}
-        if sdtps.decision == "gumbel_ste":
-            other["decision topk"] = {"decision": "topk"}
-    changed = {
-        name: config.model_copy(update={"sdtps": sdtps.model_copy(update=update)})
-        for name, update in other.items()
-    }
+    sdtps, axes = config.sdtps, config.sdtps.axes
+    changed: dict[str, Config] = {}
+    if sdtps.enabled and axes.decision.carries_gradient:
+        for name, update in (axes.mask.counterfactuals | axes.decision.counterfactuals).items():
+            changed[name] = config.model_copy(update={"sdtps": sdtps.model_copy(update=update)})
     if isinstance(config, RetrievalConfig) and config.loss.ratio != "none" and sdtps.enabled:
         loss = config.loss.model_copy(update={"ratio": "none"})
         changed["ratio none"] = config.model_copy(update={"loss": loss})

@@ -160,7 +160,7 @@ def _cause(examined: Examination, reference: Examination, part: str) -> tuple[st
         name: _factors(look, reference.initial).get(part)
         for name, look in examined.counterfactuals.items()
     }
-    constant = examined.config.sdtps.mask_constant
+    constant = examined.config.sdtps.axes.mask.constant
     own = _factors(examined.initial, reference.initial)[part]
     tenth = tried.get("constant / 10")
     if constant is None or tenth is None:
@@ -205,7 +205,7 @@ def _silent(name: str, examined: Examination) -> list[Finding]:
     if "encoder" in dead:
         dead.remove("encoder")
         text = "the image encoder receives no gradient"
-        if sdtps.no_grad == "selection":
+        if sdtps.axes.no_grad.selection:
             text += ": the selection runs inside no_grad, and there is no other way to it"
         found.append(Finding(name, "error", "no_gradient", text + "."))
     if dead:
@@ -220,12 +220,12 @@ def _silent(name: str, examined: Examination) -> list[Finding]:
     cut = not (frozen and config.task == "reid")
     if patches is not None and not patches.learns and cut:
         text = "no gradient reaches the patches through SDTPS"
-        text += _by_design(sdtps.no_grad == "selection", "the selection runs inside no_grad")
+        text += _by_design(sdtps.axes.no_grad.selection, "the selection runs inside no_grad")
         found.append(Finding(name, "warning", "cut", text))
     guides = look.parts.get("guides")
-    if guides is not None and not guides.learns and sdtps.no_grad != "selection" and cut:
+    if guides is not None and not guides.learns and not sdtps.axes.no_grad.selection and cut:
         text = "no gradient reaches the attention guides"
-        text += _by_design(sdtps.no_grad == "attention", "their cosines are computed inside no_grad")
+        text += _by_design(sdtps.axes.no_grad.own, "their cosines are computed inside no_grad")
         found.append(Finding(name, "note", "cut", text))
     dense = look.parts.get("dense_words")
     if dense is not None and not dense.learns:
@@ -233,7 +233,7 @@ def _silent(name: str, examined: Examination) -> list[Finding]:
         reason = "all they do is guide the selection, inside no_grad"
         if not sdtps.enabled:
             reason = "without SDTPS they do nothing"
-        text += _by_design(sdtps.no_grad != "none" or not sdtps.enabled, reason)
+        text += _by_design(sdtps.axes.no_grad.guides or not sdtps.enabled, reason)
         found.append(Finding(name, "note", "cut", text))
     return found
 
@@ -246,8 +246,9 @@ def _no_effect(name: str, examined: Examination) -> list[Finding]:
     if not _same(plain, examined.initial):
         return []
     text = "Gumbel-Softmax changes neither the loss nor any gradient: the decision enters nothing"
-    if examined.config.sdtps.mask == "none":
-        text += " (mask none)"
+    mask = examined.config.sdtps.axes.mask
+    if mask.bias is None and not mask.scales_tokens:
+        text += f" (mask {mask.name})"
     return [Finding(name, "warning", "no_effect", text + ".")]
 
 

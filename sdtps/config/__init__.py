@@ -3,12 +3,11 @@
 No torch here: manifests are checked on login nodes.
 """
 
+from sdtps.config.common import SdtpsConfig, TrainConfig
 from sdtps.config.identity import NOT_IN_IDENTITY, identity, resolved
 from sdtps.config.load import Config, config_keys, load_config, parse_config
 from sdtps.config.reid import ReidConfig
 from sdtps.config.retrieval import RetrievalConfig
-from sdtps.config.selection import SdtpsConfig
-from sdtps.config.training import TrainConfig
 
 __all__ = [
     "NOT_IN_IDENTITY",

@@ -9,9 +9,15 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from sdtps.config.base import Fraction, Frozen, NonNegative, PositiveInt
-from sdtps.config.selection import SdtpsConfig
-from sdtps.config.training import OptimConfig, TrainConfig
+from sdtps.config.common import (
+    Fraction,
+    Frozen,
+    NonNegative,
+    OptimConfig,
+    PositiveInt,
+    SdtpsConfig,
+    TrainConfig,
+)
 
 DenseText = Literal["own", "shuffled", "none"]
 

@@ -17,7 +17,7 @@ from sdtps.data.reid_batches import ReidBatch
 from sdtps.models.backbones import ClipVit, TinyVit, build_backbone
 from sdtps.models.fusion import SETS, Fusion, Pife
 from sdtps.models.losses import batch_hard_triplet, label_smooth_cross_entropy
-from sdtps.multimodal import MODALITIES, MultiModalSdtps
+from sdtps.multimodal import MODALITIES, MultiModal
 
 CLASSIFIER_STD = 0.001  # DeMo
 
@@ -53,11 +53,11 @@ class ReidModel(nn.Module):
         self.backbone: TinyVit | ClipVit | None = backbone
         width, patches = backbone.embed, backbone.patches
         self.pife = Pife(width) if config.fusion.global_local else None
-        self.sdtps: MultiModalSdtps | None = None
+        self.sdtps: MultiModal | None = None
         self.fusion: Fusion | None = None
         heads: dict[str, Head] = {}
         if config.sdtps.enabled:
-            self.sdtps = MultiModalSdtps(config.sdtps, width, patches)
+            self.sdtps = MultiModal(config.sdtps, width, patches)
             heads["sdtps"] = Head(3 * width, pids)
         elif config.fusion.kind != "none":
             self.fusion = Fusion(config.fusion.kind, width, config.fusion.heads)

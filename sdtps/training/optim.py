@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from sdtps.config.training import OptimConfig
+from sdtps.config.common import OptimConfig
 
 NOISE_LIMIT = 0.67  # DeMo redraws the rate noise until its size is below this
 NOISE_SEED = 42  # DeMo seeds the noise of epoch e with 42 + e, whatever the run's seed

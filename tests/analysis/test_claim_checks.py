@@ -14,8 +14,10 @@ from torch import Tensor
 from analysis.claims.checks import published
 from analysis.claims.ledger import CheckTest, load
 from analysis.claims.verdicts import CHECKS, verdict
-from sdtps import aggregation, multimodal, selection
+from sdtps import aggregation, selection
 from sdtps import crossnet as crossmodal
+from sdtps.config import axes
+from sdtps.config.axes import Mask
 
 LEDGER = {c.id: c for c in load(Path(__file__).parents[2] / "paper" / "claims.yaml")}
 
@@ -50,7 +52,7 @@ def floored(patches: int, keep_ratio: float) -> int:
     return math.floor(patches * keep_ratio)
 
 
-def harmless(logits: Tensor, mask: str, **_: Any) -> Tensor:
+def harmless(mask: Mask, logits: Tensor, decision: Any, score: Any) -> Tensor:
     return logits
 
 
@@ -65,13 +67,12 @@ def wide(score: Tensor) -> Tensor:
 
 BROKEN = [
     # claim, module, name, replacement, verdict before, verdict after
-    (3, multimodal, "aggregated_count", rounded, "supported", "partly"),
-    (4, multimodal, "aggregated_count", rounded, "refuted", "supported"),
+    (3, aggregation, "aggregated_count", rounded, "supported", "partly"),
+    (4, aggregation, "aggregated_count", rounded, "refuted", "supported"),
     (2, selection, "kept_count", floored, "supported", "partly"),
-    (9, selection, "straight_through", reordered, "supported", "partly"),
-    (13, selection, "minmax", wide, "refuted", "supported"),
-    (16, aggregation, "mask_logits", harmless, "refuted", "supported"),
-    (26, selection, "straight_through", without_gradient, "partly", "supported"),
+    (9, axes, "straight_through", reordered, "supported", "partly"),
+    (16, Mask, "masked", harmless, "refuted", "supported"),
+    (26, axes, "straight_through", without_gradient, "partly", "supported"),
 ]
 
 
@@ -89,6 +90,13 @@ def test_a_broken_rule_turns_the_verdict(
     published.run.cache_clear()
     monkeypatch.setattr(module, name, broken)
     assert word(claim) == after
+
+
+def test_another_normalisation_turns_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert word(13) == "refuted"
+    published.run.cache_clear()
+    monkeypatch.setitem(vars(axes.find("normalise", "minmax")), "apply", wide)
+    assert word(13) == "supported"
 
 
 def test_a_symmetric_noise_would_change_what_is_said_of_the_noise(

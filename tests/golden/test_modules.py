@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from sdtps.aggregation import DualTokenAggregation, TokenAggregation
+from sdtps.aggregation import TokenAggregation
 from sdtps.config import SdtpsConfig
 from sdtps.models.fusion import SETS, Fusion
 from sdtps.models.layout import Layout
 from sdtps.models.published import FUSION, MULTIMODAL_SDTPS, TOKEN_AGGREGATION, TOKEN_SPARSE
-from sdtps.multimodal import MODALITIES, MultiModalSdtps
+from sdtps.multimodal import MODALITIES, MultiModal
 from sdtps.selection import TokenSelection
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def token_aggregation(golden: Golden) -> None:
     tokens, cotangent = golden.input("tokens"), golden.constant("cotangent")
     module = TokenAggregation(config, tokens.shape[-1], cotangent.shape[-2])
     names = load(module, golden, TOKEN_AGGREGATION)
-    output = module(tokens, golden.input("mask") if masked else None)
+    output = module.merge(tokens, golden.input("mask") if masked else None)
     golden.check("output", output)
     (output * cotangent).sum().backward()
     golden.check_input_gradients()
@@ -93,9 +93,9 @@ def token_aggregation(golden: Golden) -> None:
 def dual_token_aggregation(golden: Golden) -> None:
     sparse, dense = golden.input("tokens_sparse"), golden.input("tokens_dense")
     cotangent = golden.constant("cotangent")
-    module = DualTokenAggregation(SdtpsConfig(), sparse.shape[-1], cotangent.shape[-2])
+    module = TokenAggregation(SdtpsConfig(), sparse.shape[-1], cotangent.shape[-2])
     names = load(module, golden, TOKEN_AGGREGATION)
-    output = module(sparse, dense)
+    output = module.merge(sparse) + module.merge(dense, network=1)
     golden.check("output", output)
     (output * cotangent).sum().backward()
     golden.check_input_gradients()
@@ -114,7 +114,7 @@ def multimodal_sdtps(golden: Golden) -> None:
         **gumbel(golden),
     )
     patches = {m: golden.input(f"{m}_patches") for m in MODALITIES}
-    module = MultiModalSdtps(config, patches["rgb"].shape[-1], patches["rgb"].shape[-2])
+    module = MultiModal(config, patches["rgb"].shape[-1], patches["rgb"].shape[-2])
     names = load(module, golden, MULTIMODAL_SDTPS)
     output = module(
         patches,

@@ -23,7 +23,7 @@ SUITES = tuple(
 )
 
 MUTANTS = {
-    "mask_constant": ("aggregation", "(1 - decision) * constant", "(1 - decision) * constant * 0.999"),
+    "mask_constant": ("config.axes", "(1 - decision) * constant", "(1 - decision) * constant * 0.999"),
     "kept_count_truncates": (
         "selection",
         "math.ceil(patches * keep_ratio)",
@@ -47,11 +47,11 @@ MUTANTS = {
     "lowest_scores_kept": ("selection", "descending=True", "descending=False"),
     "kept_in_patch_order": (
         "selection",
-        "index = indices[..., :kept]",
-        "index = indices[..., :kept].sort(dim=-1).values",
+        "ordered[..., :kept], indices[..., :kept]",
+        "ordered[..., :kept], indices[..., :kept].sort(dim=-1).values",
     ),
     "extra_token_uniform": (
-        "selection",
+        "config.axes",
         "dropped_score.softmax(dim=-1)",
         "dropped_score.mul(0).softmax(-1)",
     ),
@@ -60,62 +60,62 @@ MUTANTS = {
         "ordered[..., kept:], indices[..., kept:])",
         "ordered[..., :], indices[..., :])",
     ),
-    "minmax_epsilon": ("selection", "MINMAX_EPSILON = 1e-8", "MINMAX_EPSILON = 1e-6"),
-    "minmax_epsilon_smaller": ("selection", "MINMAX_EPSILON = 1e-8", "MINMAX_EPSILON = 1e-12"),
-    "gumbel_epsilon": ("selection", "GUMBEL_EPSILON = 1e-9", "GUMBEL_EPSILON = 1e-6"),
-    "no_clamp": ("selection", "if clamp is None else noise.clamp(-clamp, clamp)", ""),
-    "clamp_below_only": ("selection", "noise.clamp(-clamp, clamp)", "noise.clamp(min=-clamp)"),
-    "temperature_ignored": ("selection", "(noisy / config.temperature)", "(noisy / 1.0)"),
+    "minmax_epsilon": ("config.axes", "MINMAX_EPSILON = 1e-8", "MINMAX_EPSILON = 1e-6"),
+    "minmax_epsilon_smaller": ("config.axes", "MINMAX_EPSILON = 1e-8", "MINMAX_EPSILON = 1e-12"),
+    "gumbel_epsilon": ("config.axes", "GUMBEL_EPSILON = 1e-9", "GUMBEL_EPSILON = 1e-6"),
+    "no_clamp": ("config.axes", "if clamp is None else noise.clamp(-clamp, clamp)", ""),
+    "clamp_below_only": ("config.axes", "noise.clamp(-clamp, clamp)", "noise.clamp(min=-clamp)"),
+    "temperature_ignored": ("config.axes", "(noisy / settings.temperature)", "(noisy / 1.0)"),
     "noise_steers_the_choice": (
         "selection",
-        "decision = self.decide(score, index, uniform)",
-        "index = index if uniform is None else order(score + gumbel_noise(uniform))[1][..., :kept]\n"
-        "        decision = self.decide(score, index, uniform)",
+        "ordered, indices = order(score)",
+        "ordered, indices = order(score if uniform is None else score - uniform.log())",
     ),
     "straight_through_reordered": (
-        "selection",
+        "config.axes",
         "hard + (soft - soft.detach())",
         "(hard + soft) - soft.detach()",
     ),
-    "soft_gradient_lost": ("selection", "hard + (soft - soft.detach())", "hard"),
-    "no_grad_on_self_attention_lost": (
-        "selection",
-        'if placement in ("attention", "selection") else',
-        'if placement == "selection" else',
-    ),
-    "no_grad_on_guides_lost": ("selection", 'if placement != "none" else', "if False else"),
-    "no_grad_on_guides_always": ("selection", 'if placement != "none" else', "if True else"),
+    "soft_gradient_lost": ("config.axes", "hard + (soft - soft.detach())", "hard"),
+    "no_grad_on_self_attention_lost": ("selection", "no_gradient(no_grad.own)", "no_gradient(False)"),
+    "no_grad_on_guides_lost": ("selection", "no_gradient(no_grad.guides)", "no_gradient(False)"),
+    "no_grad_on_guides_always": ("selection", "no_gradient(no_grad.guides)", "no_gradient(True)"),
     "no_grad_on_self_attention_always": (
         "selection",
-        'if placement in ("attention", "selection") else',
-        "if True else",
+        "no_gradient(no_grad.own)",
+        "no_gradient(True)",
     ),
-    "beta_weight_of_self": ("selection", "sum(guides, 2 * own)", "sum(guides, own)"),
-    "softmax_over_outputs": ("aggregation", "masked.softmax(dim=-1)", "masked.softmax(dim=-2)"),
-    "mask_before_scale": (
-        "multimodal",
-        "selection.tokens, selection.kept_decision, selection.kept_score",
-        "selection.tokens, None, selection.kept_score",
+    "attention_places_no_grad_on_guides_only": (
+        "config.axes",
+        'LAPS; paper-version module",\n        guides=True,\n        own=True,',
+        'LAPS; paper-version module",\n        guides=True,',
+    ),
+    "beta_weight_of_self": ("config.axes", "sum(guides, 2 * own)", "sum(guides, own)"),
+    "softmax_over_outputs": ("aggregation", "score).softmax(dim=-1)", "score).softmax(dim=-2)"),
+    "decision_left_out": (
+        "aggregation",
+        "chosen.tokens, chosen.kept_decision, chosen.kept_score",
+        "chosen.tokens, None, chosen.kept_score",
     ),
     "guides_of_another_modality": (
         "multimodal",
         "globals_[first], globals_[second]",
         "globals_[modality], globals_[second]",
     ),
-    "mean_positive": ("models/losses", ".amax(dim=1)", ".nan_to_num(0, 0, 0).mean(dim=1)"),
+    "mean_positive": ("models.losses", ".amax(dim=1)", ".nan_to_num(0, 0, 0).mean(dim=1)"),
     "own_view_stays": (
-        "evaluation/metrics",
+        "evaluation.metrics",
         "kept = ~(same_pid & (",
         "kept = ~(same_pid & ~same_pid & (",
     ),
     "released_patches_learn": (
-        "visual_tokens",
+        "crossnet",
         "self.patches.detach() if inside else self.patches",
         "self.patches",
     ),
     "aligned_without_leak": ("alignment", "LEAK = 0.1", "LEAK = 0.0"),
     "experts_head_by_head": (
-        "models/fusion",
+        "models.fusion",
         "            for v in range(len(SETS))\n            for h in range(self.heads)\n",
         "            for h in range(self.heads)\n            for v in range(len(SETS))\n",
     ),
@@ -137,7 +137,7 @@ def start_anew(patch: pytest.MonkeyPatch) -> None:
         importlib.import_module(f"tests.golden.{suite.stem}")
     loaded = dict(sys.modules)
     for name in loaded:
-        if name.startswith("sdtps.") and not name.startswith(("sdtps.config", "sdtps.errors")):
+        if name.startswith("sdtps.") and name != "sdtps.errors":
             parent, _, child = name.rpartition(".")
             patch.setattr(loaded[parent], child, loaded[name])  # importing anew binds it anew
             patch.delitem(sys.modules, name)
@@ -148,10 +148,10 @@ def failures(change: tuple[str, str, str] | None, patch: pytest.MonkeyPatch) -> 
     start_anew(patch)
     if change is not None:
         module, old, new = change
-        path = ROOT / "sdtps" / f"{module}.py"
+        path = ROOT / "sdtps" / f"{module.replace('.', '/')}.py"
         source = path.read_text(encoding="utf-8")
         assert source.count(old) == 1, f"{path.name} must hold {old!r} exactly once"
-        run(f"sdtps.{module.replace('/', '.')}", path, source.replace(old, new), patch)
+        run(f"sdtps.{module}", path, source.replace(old, new), patch)
     for suite in SUITES:
         tests = run(f"mutated_{suite.stem}", suite, suite.read_text(encoding="utf-8"), patch)
         for name, test in vars(tests).items():

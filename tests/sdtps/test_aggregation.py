@@ -7,15 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sdtps.aggregation import (
-    DualTokenAggregation,
-    TokenAggregation,
-    aggregated_count,
-    mask_logits,
-)
+from sdtps.aggregation import TokenAggregation, aggregated_count
 from sdtps.config import SdtpsConfig
+from sdtps.config.axes import find
 from sdtps.errors import ConfigError
+from sdtps.selection import Selection
 
+SINGLE = SdtpsConfig(aggregation="single")
 MASKS = ("none", "subtract_1", "subtract_1e10", "log", "importance", "multiply")
 few = settings(max_examples=25, deadline=None)
 
@@ -25,9 +23,9 @@ def parameters(module: torch.nn.Module) -> int:
 
 
 def test_parameter_counts_are_the_published_ones() -> None:
-    assert parameters(TokenAggregation(SdtpsConfig(), 512, 39)) == 57_368
-    assert parameters(DualTokenAggregation(SdtpsConfig(), 512, 39)) == 114_735
-    assert TokenAggregation(SdtpsConfig(), 512, 39).weight[1].out_features == 102
+    assert parameters(TokenAggregation(SINGLE, 512, 39)) == 57_368
+    assert parameters(TokenAggregation(SdtpsConfig(), 512, 39)) == 114_735
+    assert TokenAggregation(SINGLE, 512, 39).weight[1].out_features == 102
 
 
 @few
@@ -57,9 +55,8 @@ def test_dropped_tokens_weigh_nothing(mask: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_hard_mask_of_ones_changes_no_bit(mask: str, dtype: torch.dtype) -> None:
     logits = torch.randn(2, 4, 6, dtype=dtype)
-    constant = SdtpsConfig(mask=mask, aggregation="single").mask_constant
     ones = torch.ones(2, 6, dtype=dtype)
-    assert torch.equal(mask_logits(logits, mask, constant=constant, decision=ones), logits)
+    assert torch.equal(find("mask", mask).masked(logits, ones, None), logits)
 
 
 def test_the_gradient_to_the_decision_is_the_constant_and_bounded_with_log() -> None:
@@ -69,7 +66,7 @@ def test_the_gradient_to_the_decision_is_the_constant_and_bounded_with_log() -> 
         torch.manual_seed(0)
         module = TokenAggregation(SdtpsConfig(mask=mask, aggregation="single"), 20, 4)
         decision = torch.ones(2, 6, requires_grad=True)
-        module(torch.randn(2, 6, 20), decision).square().sum().backward()
+        module.merge(torch.randn(2, 6, 20), decision).square().sum().backward()
         norms[mask] = decision.grad.norm().item()
     assert norms["subtract_1e10"] / norms["subtract_1"] == pytest.approx(1e10, rel=1e-3)
     assert norms["log"] / norms["subtract_1"] == pytest.approx(1, rel=1e-3)
@@ -81,7 +78,7 @@ def test_log_mask_has_finite_gradients_for_any_decision(value: float) -> None:
     decision[0, 0] = 1.0
     decision.requires_grad_(True)
     logits = torch.randn(1, 2, 3, requires_grad=True)
-    weights = mask_logits(logits, "log", decision=decision).softmax(-1)
+    weights = find("mask", "log").masked(logits, decision, None).softmax(-1)
     (weights * torch.arange(3.0)).sum().backward()
     assert torch.isfinite(decision.grad).all()
     assert torch.isfinite(logits.grad).all()
@@ -96,21 +93,22 @@ def test_masks_stay_finite_in_low_precision(mask: str, how: str) -> None:
     module = TokenAggregation(SdtpsConfig(mask=mask, aggregation="single"), 20, 4)
     tokens, score = torch.randn(2, 6, 20), torch.rand(2, 6)
     decision = torch.tensor([1.0, 0, 1, 1, 0, 1]).expand(2, 6)
-    expected = module(tokens, decision, score)
+    expected = module.merge(tokens, decision, score)
     if how.startswith("autocast"):
         with torch.autocast("cpu", dtype=dtype):
-            output = module(tokens, decision, score)
+            output = module.merge(tokens, decision, score)
     else:
-        output = module.to(dtype)(tokens.to(dtype), decision.to(dtype), score.to(dtype))
+        output = module.to(dtype).merge(tokens.to(dtype), decision.to(dtype), score.to(dtype))
     assert output.dtype == dtype
     torch.testing.assert_close(output.float(), expected, rtol=0.05, atol=0.05)
 
 
 def test_equation_4_adds_both_branches() -> None:
     torch.manual_seed(0)
-    dual = DualTokenAggregation(SdtpsConfig(), 20, 4)
-    sparse, dense = torch.randn(2, 6, 20), torch.randn(2, 7, 20)
-    single = TokenAggregation(SdtpsConfig(aggregation="single"), 20, 4)
+    dual = TokenAggregation(SdtpsConfig(), 20, 4)
+    ones = torch.ones(2, 6)
+    sparse, dense = (Selection(torch.randn(2, 6, 20), None, ones, ones, ones, ones) for _ in range(2))
+    single = TokenAggregation(SINGLE, 20, 4)
     total = torch.zeros(2, 4, 20)
     for tokens, weight in ((sparse, dual.weight_sparse), (dense, dual.weight_dense)):
         single.weight.load_state_dict(weight.state_dict())

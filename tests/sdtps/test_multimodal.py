@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sdtps.config import SdtpsConfig
-from sdtps.multimodal import MODALITIES, MultiModalOutput, MultiModalSdtps, other_modalities
+from sdtps.multimodal import MODALITIES, MultiModal, MultiModalOutput, other_modalities
 
 V1 = {"aggregation": "single", "mask": "subtract_1e10", "no_grad": "attention"}
 V2 = {**V1, "no_grad": "none"}
@@ -48,16 +48,16 @@ ARRANGEMENTS: dict[str, dict[str, Any]] = {
 
 def run(
     config: SdtpsConfig, *, batch: int = 3, patches: int = 16, width: int = 20, training: bool = True
-) -> tuple[MultiModalSdtps, MultiModalOutput, dict[str, Tensor], dict[str, Tensor]]:
+) -> tuple[MultiModal, MultiModalOutput, dict[str, Tensor], dict[str, Tensor]]:
     torch.manual_seed(0)
-    module = MultiModalSdtps(config, width, patches).train(training)
+    module = MultiModal(config, width, patches).train(training)
     tokens = {m: torch.randn(batch, patches, width, requires_grad=True) for m in MODALITIES}
     globals_ = {m: torch.randn(batch, width, requires_grad=True) for m in MODALITIES}
     return module, module(tokens, globals_), tokens, globals_
 
 
 def count(config: SdtpsConfig, patches: int = 128) -> int:
-    return sum(p.numel() for p in MultiModalSdtps(config, 512, patches).parameters())
+    return sum(p.numel() for p in MultiModal(config, 512, patches).parameters())
 
 
 def test_parameter_counts_are_the_published_ones() -> None:
@@ -159,7 +159,7 @@ def test_released_placement_gives_patches_no_gradient() -> None:
 def test_injected_draws_replace_the_generator() -> None:
     config = SdtpsConfig(**GUMBEL)
     torch.manual_seed(0)
-    module = MultiModalSdtps(config, 20, 16)
+    module = MultiModal(config, 20, 16)
     tokens = {m: torch.randn(3, 16, 20) for m in MODALITIES}
     globals_ = {m: torch.randn(3, 20) for m in MODALITIES}
     draws = {m: torch.rand(3, 16) for m in MODALITIES}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from sdtps.config.training import OptimConfig
+from sdtps.config.common import OptimConfig
 from sdtps.training.optim import Schedule, build_optimizer, noise_multiplier, parameter_groups
 
 DEMO = OptimConfig(lr=3.5e-4, backbone_lr=5e-6, bias_lr_factor=2.0, warmup_epochs=10.0, lr_noise=True)

@@ -11,16 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sdtps.config import SdtpsConfig
-from sdtps.selection import (
-    TokenSelection,
-    cosine_attention,
-    gumbel_noise,
-    kept_count,
-    minmax,
-    order,
-    soft_sort,
-    straight_through,
-)
+from sdtps.config.axes import gumbel_noise, minmax, soft_sort, straight_through
+from sdtps.selection import TokenSelection, cosine_attention, kept_count, order
 
 few = settings(max_examples=25, deadline=None)
 
@@ -189,9 +181,9 @@ def test_scores_per_caption_select_from_shared_images() -> None:
 def test_soft_rows_sum_to_1_and_tend_to_the_top_k(seed: int) -> None:
     score = torch.rand(2, 12, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     ordered, index = order(score)
-    rows = soft_sort(score, ordered[:, :5], 0.1)
+    rows = soft_sort(score, ordered[:, :5], SdtpsConfig(temperature=0.1))
     torch.testing.assert_close(rows.sum(-1), torch.ones(2, 5, dtype=torch.float64))
-    cold = soft_sort(score, ordered[:, :5], 1e-9)
+    cold = soft_sort(score, ordered[:, :5], SdtpsConfig(temperature=1e-9))
     assert torch.equal(cold.argmax(-1), index[:, :5])
 
 

@@ -20,8 +20,9 @@ from analysis.claims.checks.published import (
 )
 from analysis.claims.verdicts import Statement, check
 from sdtps.config import SdtpsConfig
-from sdtps.multimodal import MODALITIES, MultiModalSdtps
-from sdtps.selection import TokenSelection, gather_tokens, gumbel_noise, straight_through
+from sdtps.config.axes import gumbel_noise, straight_through
+from sdtps.multimodal import MODALITIES, MultiModal
+from sdtps.selection import TokenSelection, gather_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -270,7 +271,7 @@ def no_grad_memory() -> list[Statement]:
     globals_ = {m: torch.randn(4, WIDTH, requires_grad=True) for m in MODALITIES}
     mib: dict[str, float] = {}
     for name in ("v1", "v2"):
-        module = MultiModalSdtps(arrangement(name), WIDTH, PATCHES)
+        module = MultiModal(arrangement(name), WIDTH, PATCHES)
         with _saved_bytes() as total:
             module(patches, globals_)
         mib[name] = total[0] / 2**20
@@ -293,7 +294,7 @@ def _scaled_steps(config: SdtpsConfig, steps: int) -> tuple[int, float, Tensor]:
         Skipped steps, the last scale, and the gradients (unscaled, one row) before any step.
     """
     torch.manual_seed(0)
-    module = MultiModalSdtps(config, SMALL_WIDTH, SMALL_PATCHES)
+    module = MultiModal(config, SMALL_WIDTH, SMALL_PATCHES)
     seed_weights(module)
     optimiser = torch.optim.Adam(module.parameters(), lr=3.5e-4)
     scaler = torch.amp.GradScaler("cpu", init_scale=INITIAL_SCALE, growth_interval=2000)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from analysis.claims.checks.published import PATCHES, WIDTH, arrangement
 from analysis.claims.verdicts import Statement, check
-from sdtps.selection import TokenSelection, gumbel_noise, kept_count
+from sdtps.config.axes import gumbel_noise
+from sdtps.selection import TokenSelection, kept_count
 
 SEED = 20251205
 

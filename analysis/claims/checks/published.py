@@ -19,7 +19,7 @@ from sdtps.config import SdtpsConfig
 from sdtps.config.retrieval import MatchingConfig
 from sdtps.crossnet import CrossNet, Matches
 from sdtps.models.contrastive import contrastive_loss
-from sdtps.multimodal import MODALITIES, MultiModalSdtps
+from sdtps.multimodal import MODALITIES, MultiModal
 
 # What the stages of the re-identification module have in common.
 _STAGES: dict[str, Any] = {"score": "eq3", "beta": 0.25, "keep_ratio": 0.5, "aggregation_ratio": 0.4}
@@ -65,11 +65,11 @@ def norm(tensors: Iterable[Tensor | None]) -> float | None:
 
 @dataclass(frozen=True)
 class Pass:
-    """One forward and backward pass of `MultiModalSdtps`; the loss is the sum of the features."""
+    """One forward and backward pass of `MultiModal`; the loss is the sum of the features."""
 
     feature: Tensor
     decisions: dict[str, Tensor]  # D [B, N] a modality
-    module: MultiModalSdtps
+    module: MultiModal
     patches: dict[str, Tensor]
     globals_: dict[str, Tensor]
 
@@ -102,7 +102,7 @@ def run(config: SdtpsConfig, *, noise_seed: int = 1, batch: int = BATCH) -> Pass
     torch.manual_seed(0)
     patches = {m: torch.randn(batch, PATCHES, WIDTH).requires_grad_() for m in MODALITIES}
     globals_ = {m: torch.randn(batch, WIDTH).requires_grad_() for m in MODALITIES}
-    module = MultiModalSdtps(config, WIDTH, PATCHES)
+    module = MultiModal(config, WIDTH, PATCHES)
     seed_weights(module)
     torch.manual_seed(noise_seed)
     output = module(patches, globals_)

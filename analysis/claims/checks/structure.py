@@ -7,8 +7,9 @@ import torch
 from analysis.claims.checks.published import PATCHES, WIDTH, arrangement
 from analysis.claims.verdicts import Statement, check
 from sdtps.aggregation import TokenAggregation, aggregated_count
-from sdtps.multimodal import MODALITIES, MultiModalSdtps
-from sdtps.selection import TokenSelection, kept_count, straight_through
+from sdtps.config.axes import straight_through
+from sdtps.multimodal import MODALITIES, MultiModal
+from sdtps.selection import TokenSelection, kept_count
 
 
 def _count(says: str, claimed: int, measured: int) -> Statement:
@@ -38,7 +39,7 @@ def token_counts(
     globals_ = {m: torch.randn(1, width) for m in MODALITIES}
 
     def tokens(name: str) -> tuple[int, int]:
-        module = MultiModalSdtps(arrangement(name, **ratios), width, patches)
+        module = MultiModal(arrangement(name, **ratios), width, patches)
         out = module(inputs, globals_)
         return out["tokens"]["rgb"].shape[1], int(out["masks"]["rgb"].sum())
 
@@ -58,7 +59,7 @@ def token_counts(
 @check
 def parameter_share(millions: float, share: float, model_millions: float) -> list[Statement]:
     """SDTPS's parameters at full size; the whole model's count is the logged one."""
-    module = MultiModalSdtps(arrangement("v1"), WIDTH, PATCHES)
+    module = MultiModal(arrangement("v1"), WIDTH, PATCHES)
     count = sum(p.numel() for p in module.parameters())
     part = count / (model_millions * 1e6)
     return [
@@ -104,7 +105,7 @@ def aggregation_rows() -> list[Statement]:
     for mask in ("none", "subtract_1e10", "subtract_100", "log", "importance"):
         module = TokenAggregation(arrangement("v1", mask=mask), 32, 25)
         with torch.no_grad():
-            rows = module.weights(module.weight, tokens, decision, score).sum(dim=-1)
+            rows = module.weights(module.networks[0], tokens, decision, score).sum(dim=-1)
         error = float((rows - 1).abs().max())
         statements.append(
             Statement(

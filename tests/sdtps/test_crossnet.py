@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.crossnet_loop import similarity_loop
-from sdtps import cosines, visual_tokens
-from sdtps import crossnet as crossmodal
+from sdtps import alignment as alignments
+from sdtps import crossnet
 from sdtps.config import SdtpsConfig
 from sdtps.config.retrieval import MatchingConfig
 from sdtps.crossnet import CrossNet
@@ -113,10 +113,10 @@ def test_both_orders_of_the_product_are_the_loop(
 ) -> None:
     def forced(weights: Tensor, patches: Tensor, gram: Any, words: Tensor) -> Tensor:
         if order == "_WordsFirst":
-            return cosines._WordsFirst.apply(weights, patches, gram(), words)
-        return cosines._MixtureFirst.apply(weights, patches, words)
+            return alignments._WordsFirst.apply(weights, patches, gram(), words)
+        return alignments._MixtureFirst.apply(weights, patches, words)
 
-    monkeypatch.setattr(visual_tokens, "mixture_cosines", forced)
+    monkeypatch.setattr(crossnet, "mixture_cosines", forced)
     assert_is_the_loop(build({"no_grad": "none"}, {"alignment": alignment}, class_token))
 
 
@@ -159,10 +159,10 @@ def test_evaluation_goes_through_captions_in_groups(form: dict[str, Any], chunk:
 
 
 def test_pairs_scored_at_once_follow_from_the_memory_they_take() -> None:
-    few = crossmodal.pairs_in(256 * 2**20, patches=196, tokens=41, width=512, words=96)
-    many = crossmodal.pairs_in(256 * 2**20, patches=49, tokens=24, width=512, words=96)
+    few = crossnet.pairs_in(256 * 2**20, patches=196, tokens=41, width=512, words=96)
+    many = crossnet.pairs_in(256 * 2**20, patches=49, tokens=24, width=512, words=96)
     assert 1000 < few < 2000 < 5000 < many
-    assert crossmodal.pairs_in(1, patches=196, tokens=41, width=512, words=96) == 1
+    assert crossnet.pairs_in(1, patches=196, tokens=41, width=512, words=96) == 1
 
 
 def test_a_pair_does_not_know_the_other_pairs() -> None:

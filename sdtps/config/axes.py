@@ -1,0 +1,511 @@
+"""The axes of SDTPS: one entry for each value a study can choose, with its arithmetic.
+
+    score        how a patch's score is made of cosines
+    normalise    the range of those cosines
+    no_grad      what is computed without gradient
+    decision     how scores become the decision D, and what gradient D carries
+    mask         how D enters the aggregation
+    aggregation  how many weight networks merge the kept tokens
+    extra_token  how the dropped tokens become one token
+
+An entry says everything that depends on the value: its formula, the settings that act with it, what the
+cross-net may not shortcut, and what the audit compares it with. Both tasks, the reference loop and the
+audit ask the entry; nothing else compares names. A new value is one new entry here, and
+`tests/sdtps/test_axes.py` then runs it through both tasks and the reference loop.
+
+Shapes: scores and D are [..., N] for N patches, of which K are kept; leading axes may be images, or
+images x captions. The formulas use tensor methods only, so that this module imports no torch: plans and
+`--help` read it.
+
+Sources: `paper` = arXiv 2511.01390v1; `paper-version module` = the v2 re-implementation of the paper;
+`released` = the SEPS open-source release; `v0` to `v4` = the stages of the re-identification module
+(v1 65c69af, v2 6334359, v3 f6f6c69, v4 8c5696a).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sdtps.config.common import SdtpsConfig
+
+Changes = dict[str, dict[str, Any]]
+
+MINMAX_EPSILON = 1e-8  # paper-version module and v0 to v5
+GUMBEL_EPSILON = 1e-9  # inside both logarithms; limits float32 noise to [-3.03, 16.62]
+IMPORTANCE_EPSILON = 1e-8  # v4
+# Below this D counts as this in the log mask; only dropped tokens do. float32's smallest normal number.
+SMALLEST_DECISION = 2.0**-126
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """One value of an axis.
+
+    Attributes:
+        name: as a configuration writes it.
+        text: what it does.
+        source: where it was published.
+        settings: keys of `SdtpsConfig` that act with this value; without any value that names them
+            they do nothing, and a configuration that sets them is refused.
+    """
+
+    name: str
+    text: str
+    source: str
+    settings: tuple[str, ...] = ()
+
+
+# -- score ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score(Value):
+    """How the score of a patch [..., N] is made.
+
+    Attributes:
+        combine: (own cosine, guides' cosines, s^p or None, settings) -> score. Cosines are normalised.
+        learns: whether there is a score MLP (s^p of equation 1).
+        guides_of_a_branch: how many guides each of two branches sees; None = all.
+    """
+
+    combine: Callable[[Tensor, Sequence[Tensor], Tensor | None, SdtpsConfig], Tensor]
+    learns: bool = False
+    guides_of_a_branch: int | None = None
+
+
+def attention_sum(
+    own: Tensor, guides: Sequence[Tensor], predicted: Tensor | None, settings: SdtpsConfig
+) -> Tensor:
+    """The image's own cosine plus the guides'."""
+    return sum(guides, own)
+
+
+def equation_3(
+    own: Tensor, guides: Sequence[Tensor], predicted: Tensor | None, settings: SdtpsConfig
+) -> Tensor:
+    """(1 - 2 beta) s^p + beta (guides + 2 own): in [0, 1 + 2 beta] with min-max and two guides."""
+    assert predicted is not None
+    beta = settings.beta
+    return (1 - 2 * beta) * predicted + beta * sum(guides, 2 * own)
+
+
+SCORES = (
+    Score(
+        name="eq3",
+        text="equation 3: score MLP and cosines, weighted by beta",
+        source="paper; v0 to v4",
+        settings=("beta",),
+        combine=equation_3,
+        learns=True,
+    ),
+    Score(
+        name="attention_sum",
+        text="sum of the cosines with the image's own feature and with the guides",
+        source="released; LAPS",
+        combine=attention_sum,
+        guides_of_a_branch=1,
+    ),
+)
+
+
+# -- normalise --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Normalise(Value):
+    """Norm of equation 2, on cosines [..., N] in float32 at least."""
+
+    apply: Callable[[Tensor], Tensor] = lambda cosine: cosine
+
+
+def minmax(cosine: Tensor) -> Tensor:
+    """Each row to [0, 1]; a constant row becomes 0."""
+    low = cosine.amin(dim=-1, keepdim=True)
+    high = cosine.amax(dim=-1, keepdim=True)
+    return (cosine - low) / (high - low + MINMAX_EPSILON)
+
+
+NORMALISATIONS = (
+    Normalise(
+        name="minmax",
+        text="each row of cosines to [0, 1]",
+        source="paper-version module; v0 to v4",
+        apply=minmax,
+    ),
+    Normalise(name="none", text="cosines as they are", source="released"),
+)
+
+
+# -- no_grad ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoGrad(Value):
+    """What is computed inside no_grad.
+
+    Attributes:
+        guides: the cosines with the guides; own: the cosine with the image's own feature;
+        selection: scores, decision and the gathering of tokens too.
+    """
+
+    guides: bool = False
+    own: bool = False
+    selection: bool = False
+
+
+NO_GRADS = (
+    NoGrad(name="none", text="nothing", source="v2 to v4"),
+    NoGrad(name="cross", text="the cosines with the guides", source="none published", guides=True),
+    NoGrad(
+        name="attention",
+        text="all cosines",
+        source="v0; v1; LAPS; paper-version module",
+        guides=True,
+        own=True,
+    ),
+    NoGrad(
+        name="selection",
+        text="the cosines and the selection itself",
+        source="released",
+        guides=True,
+        own=True,
+        selection=True,
+    ),
+)
+
+
+# -- decision ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision(Value):
+    """How scores become D [..., N]; K tokens are kept, those of the highest scores.
+
+    Attributes:
+        decide: (hard D of zeros and ones, score, draws in [0, 1) or None, settings) -> D, equal to
+            the hard D in its values; None = the hard D itself, without gradient.
+        mix: (score, kept scores [..., K], settings) -> rows [..., K, N] that sum to 1: kept tokens are
+            these mixtures of all tokens, and D is each token's weight in them. None = kept tokens are
+            gathered as they are.
+        draws_noise: whether `decide` takes draws.
+        acts_in_evaluation: whether `decide` and `mix` act outside training; plain Top-K where not.
+        counterfactuals: what else the audit examines to prove a cause: name -> changed settings.
+    """
+
+    decide: Callable[[Tensor, Tensor, Tensor | None, SdtpsConfig], Tensor] | None = None
+    mix: Callable[[Tensor, Tensor, SdtpsConfig], Tensor] | None = None
+    draws_noise: bool = False
+    acts_in_evaluation: Callable[[SdtpsConfig], bool] = lambda settings: False
+    counterfactuals: Changes = field(default_factory=dict)
+
+    @property
+    def carries_gradient(self) -> bool:
+        """Whether D passes a gradient on to the scores."""
+        return self.decide is not None or self.mix is not None
+
+    def acts(self, settings: SdtpsConfig, training: bool) -> bool:
+        """Whether D now is more than the hard Top-K decision."""
+        return self.carries_gradient and (training or self.acts_in_evaluation(settings))
+
+
+def gumbel_noise(uniform: Tensor, clamp: float | None = None) -> Tensor:
+    """Gumbel(0, 1) noise from draws in [0, 1), clamped to [-clamp, clamp] (v3: 5)."""
+    noise = -(-(uniform + GUMBEL_EPSILON).log() + GUMBEL_EPSILON).log()
+    return noise if clamp is None else noise.clamp(-clamp, clamp)
+
+
+def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
+    """The hard decision forward, the gradient of the soft one backward.
+
+    The bracket comes first: soft - soft is exactly 0, so the sum is exactly `hard`. In the other
+    order (hard + soft) - soft is off by up to 6e-8, which the 1e10 mask turns into logits of -596.
+    """
+    return hard + (soft - soft.detach())
+
+
+def gumbel_straight_through(
+    hard: Tensor, score: Tensor, uniform: Tensor | None, settings: SdtpsConfig
+) -> Tensor:
+    """Gradient of softmax((score + noise) / temperature); the noise never changes what is kept."""
+    assert uniform is not None
+    noisy = score + gumbel_noise(uniform, settings.noise_clamp)
+    return straight_through(hard, (noisy / settings.temperature).softmax(dim=-1))
+
+
+def soft_sort(score: Tensor, kept_score: Tensor, settings: SdtpsConfig) -> Tensor:
+    """One weight row over all tokens for each kept rank (SoftSort, Prillo and Eisenschlos 2020).
+
+    The rows tend to those that gather the Top-K as the temperature falls.
+    """
+    distance = (kept_score.unsqueeze(-1) - score.unsqueeze(-2)).abs()
+    return (-distance / settings.temperature).softmax(dim=-1)
+
+
+DECISIONS = (
+    Decision(
+        name="topk",
+        text="the K highest scores are kept; D carries no gradient",
+        source="released; v4",
+    ),
+    Decision(
+        name="gumbel_ste",
+        text="Top-K forward, the gradient of a Gumbel-Softmax backward (straight-through)",
+        source="v0 to v3",
+        settings=("temperature", "noise_clamp", "noise_in_eval"),
+        decide=gumbel_straight_through,
+        draws_noise=True,
+        acts_in_evaluation=lambda settings: settings.noise_in_eval,
+        counterfactuals={"decision topk": {"decision": "topk"}},
+    ),
+    Decision(
+        name="soft",
+        text="in training each kept token is a weighted sum of all tokens; Top-K in evaluation",
+        source="none published",
+        settings=("temperature",),
+        mix=soft_sort,
+    ),
+)
+
+
+# -- mask -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mask(Value):
+    """How D enters the aggregation.
+
+    Attributes:
+        bias: what is added to the logits, [..., K], from D [..., K] of the tokens that are merged;
+            None = nothing. In the cross-net dropped tokens are among them, with D 0 and score -inf.
+        reads_score: whether `bias` takes the score [..., K] instead of D.
+        scales_tokens: whether kept tokens are multiplied by D. D's gradient then passes through the
+            tokens and a uniform extra token; where D carries one, the cross-net must gather each
+            pair's tokens. Needs a decision that gathers tokens as they are.
+        constant: C, of masks that have one.
+        counterfactuals: as of `Decision`; examined where D carries a gradient.
+    """
+
+    bias: Callable[[Tensor], Tensor] | None = None
+    reads_score: bool = False
+    scales_tokens: bool = False
+    constant: float | None = None
+    counterfactuals: Changes = field(default_factory=dict)
+
+    def masked(self, logits: Tensor, decision: Tensor | None, score: Tensor | None) -> Tensor:
+        """Logits [..., A, K] with D or score [..., K] put in; unchanged where that is None."""
+        read = score if self.reads_score else decision
+        if self.bias is None or read is None:
+            return logits
+        return logits + self.bias(read).unsqueeze(-2)
+
+
+def log_decision(decision: Tensor) -> Tensor:
+    """log D. The floor touches dropped tokens only: of a kept 1 the log is exactly 0, its slope 1."""
+    return decision.clamp_min(SMALLEST_DECISION).log()
+
+
+def log_importance(score: Tensor) -> Tensor:
+    """log of the softmax of the merged tokens' scores."""
+    return (score.softmax(dim=-1) + IMPORTANCE_EPSILON).log()
+
+
+def subtracting(constant: float) -> Mask:
+    """The published mask with a constant C: its forward is right, but d logits / d D = C."""
+    return Mask(
+        name=f"subtract_{constant:g}".replace("e+", "e"),  # one spelling, one identity
+        text="logits - (1 - D) C",
+        source="v1 to v3 with C = 1e10",
+        bias=lambda decision: -((1 - decision) * constant),
+        constant=constant,
+        counterfactuals={
+            "mask none": {"mask": "none"},
+            "mask log": {"mask": "log"},
+            "constant / 10": {"mask": f"subtract_{constant / 10:g}"},
+        },
+    )
+
+
+MASKS = (
+    Mask(name="none", text="D does not enter", source="released; paper-version module"),
+    subtracting(1e10),
+    Mask(name="log", text="logits + log D: a bounded gradient", source="the repair", bias=log_decision),
+    Mask(
+        name="importance",
+        text="logits + log softmax(score)",
+        source="v4",
+        bias=log_importance,
+        reads_score=True,
+    ),
+    Mask(
+        name="multiply",
+        text="kept tokens are multiplied by D",
+        source='the "fixed" version',
+        scales_tokens=True,
+    ),
+)
+_SUBTRACT = re.compile(r"subtract_(\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
+
+
+# -- aggregation ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aggregation(Value):
+    """How kept tokens are merged.
+
+    Attributes:
+        networks: names of its weight networks, one for each selection that it merges. None: kept tokens
+            stay as they are, of every selection that there is.
+    """
+
+    networks: tuple[str, ...] = ()
+
+
+_RATIOS = ("aggregation_ratio", "aggregation_hidden")
+AGGREGATIONS = (
+    Aggregation(name="none", text="kept tokens stay as they are", source="v0"),
+    Aggregation(
+        name="single",
+        text="one weight network merges the kept tokens of one selection",
+        source="released; LAPS; v1 to v5",
+        networks=("weight",),
+        settings=_RATIOS,
+    ),
+    Aggregation(
+        name="dual",
+        text="equation 4: one weight network for each of two selections, outputs added",
+        source="paper; paper-version module",
+        networks=("weight_sparse", "weight_dense"),
+        settings=_RATIOS,
+    ),
+)
+
+
+# -- extra token ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtraToken(Value):
+    """What one extra token takes of each token, [..., N]; zeros where nothing is dropped.
+
+    Attributes:
+        of_dropped: (D [..., N], scores of the dropped tokens by falling value and their indices
+            [..., N - K]) -> weights. None = no extra token.
+        of_mixed: (D, score [..., N]) -> weights, where kept tokens are mixtures of all.
+    """
+
+    of_dropped: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
+    of_mixed: Callable[[Tensor, Tensor], Tensor] | None = None
+
+
+def shares(weights: Tensor) -> Tensor:
+    """Weights [..., N] that sum to 1; zeros stay zeros."""
+    return weights / weights.sum(dim=-1, keepdim=True).clamp_min(MINMAX_EPSILON)
+
+
+def softmax_of_dropped(decision: Tensor, dropped_score: Tensor, dropped: Tensor) -> Tensor:
+    """Softmax of the dropped tokens' scores."""
+    return decision.new_zeros(decision.shape).scatter(-1, dropped, dropped_score.softmax(dim=-1))
+
+
+def softmax_of_mixed(decision: Tensor, score: Tensor) -> Tensor:
+    """Softmax of all scores, times 1 - D."""
+    return shares((1 - decision) * (score - score.amax(dim=-1, keepdim=True).detach()).exp())
+
+
+EXTRA_TOKENS = (
+    ExtraToken(
+        name="softmax",
+        text="dropped tokens, weighted by the softmax of their scores",
+        source="released; v0 to v5",
+        of_dropped=softmax_of_dropped,
+        of_mixed=softmax_of_mixed,
+    ),
+    ExtraToken(
+        name="uniform",
+        text="the mean of the dropped tokens",
+        source='the "fixed" version',
+        of_dropped=lambda decision, dropped_score, dropped: shares(1 - decision),
+        of_mixed=lambda decision, score: shares(1 - decision),
+    ),
+    ExtraToken(name="none", text="no extra token", source="none published"),
+)
+
+
+# -- the table --------------------------------------------------------------------------------------
+
+
+class Axes(NamedTuple):
+    """The chosen entry of each axis; the fields are keys of `SdtpsConfig`."""
+
+    score: Score
+    normalise: Normalise
+    no_grad: NoGrad
+    decision: Decision
+    mask: Mask
+    aggregation: Aggregation
+    extra_token: ExtraToken
+
+    def gathers(self, settings: SdtpsConfig, training: bool) -> bool:
+        """Whether the cross-net must gather each pair's tokens.
+
+        Otherwise a pair's tokens differ from the image's patches in weights only, and are never formed.
+        """
+        changes_tokens = self.decision.mix is not None or self.mask.scales_tokens
+        return changes_tokens and self.decision.acts(settings, training)
+
+
+VALUES: Mapping[str, tuple[Value, ...]] = {
+    "score": SCORES,
+    "normalise": NORMALISATIONS,
+    "no_grad": NO_GRADS,
+    "decision": DECISIONS,
+    "mask": MASKS,  # and subtract_C for any positive C
+    "aggregation": AGGREGATIONS,
+    "extra_token": EXTRA_TOKENS,
+}
+
+
+def names(axis: str) -> tuple[str, ...]:
+    """The values of an axis as a configuration writes them."""
+    return tuple(value.name for value in VALUES[axis])
+
+
+def find(axis: str, name: str) -> Value:
+    """The entry of that name.
+
+    Raises:
+        ValueError: no value of this axis; names those there are.
+    """
+    for value in VALUES[axis]:
+        if value.name == name:
+            return value
+    constant = _SUBTRACT.fullmatch(name) if axis == "mask" else None
+    if constant is not None and float(constant[1]) > 0:
+        return subtracting(float(constant[1]))
+    allowed = [value.name for value in VALUES[axis] if getattr(value, "constant", None) is None]
+    more = ", or subtract_C with a positive number C such as subtract_1e10" if axis == "mask" else ""
+    raise ValueError(f"'{name}' is not a {axis}; allowed: {', '.join(allowed)}{more}")
+
+
+@lru_cache(maxsize=4096)
+def find_all(*chosen: str) -> Axes:
+    """The entries of one value for each axis, in the order of `Axes`."""
+    entries: list[Any] = [find(axis, name) for axis, name in zip(Axes._fields, chosen, strict=True)]
+    return Axes(*entries)
+
+
+def acting_with(setting: str) -> dict[str, tuple[str, ...]]:
+    """Axis -> values with which a setting acts; empty for settings that always act."""
+    found = {
+        axis: tuple(value.name for value in values if setting in value.settings)
+        for axis, values in VALUES.items()
+    }
+    return {axis: values for axis, values in found.items() if values}

@@ -1,0 +1,153 @@
+"""What both tasks' configurations share: field types, the axes of SDTPS, optimiser and trainer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from sdtps.config.axes import DECISIONS, Axes, find, find_all, names
+
+if TYPE_CHECKING:
+    Score = str
+    Normalise = str
+    NoGrad = str
+    Decision = str
+    Aggregation = str
+    ExtraToken = str
+else:
+    Score = Literal[names("score")]
+    Normalise = Literal[names("normalise")]
+    NoGrad = Literal[names("no_grad")]
+    Decision = Literal[names("decision")]
+    Aggregation = Literal[names("aggregation")]
+    ExtraToken = Literal[names("extra_token")]
+
+
+class Frozen(BaseModel):
+    """Immutable, and an unknown key is an error. Booleans and numbers are never read from strings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+PositiveFraction = Annotated[float, Field(gt=0.0, le=1.0)]
+PositiveInt = Annotated[int, Field(ge=1)]
+NonNegative = Annotated[float, Field(ge=0.0)]
+Positive = Annotated[float, Field(gt=0.0)]
+
+
+class SdtpsConfig(Frozen):
+    """How patches are scored, decided on, and merged. Defaults: the paper's method with Top-K.
+
+    The values of each axis, their formulas and sources: `sdtps.config.axes`.
+    """
+
+    # False removes the module: the baseline of every ablation.
+    enabled: bool = True
+
+    # How a patch's score is made of cosines, and Norm of equation 2 on them (unspecified in the paper).
+    score: Score = "eq3"
+    normalise: Normalise = "minmax"
+    # beta of equation 3; not given in the paper, 0.25 in the paper-version module.
+    beta: Fraction = 0.25
+
+    # What is computed inside no_grad.
+    no_grad: NoGrad = "attention"
+
+    # How scores become the decision D.
+    decision: Decision = "topk"
+    # Of gumbel_ste and soft: tau; 1 in v1, 5 in v3.
+    temperature: Positive = 1.0
+    # Gumbel noise is clamped to [-noise_clamp, noise_clamp] (v3: 5); null = no clamp.
+    noise_clamp: Positive | None = None
+    # The paper-version module draws noise in evaluation too; v0 to v3 only in training.
+    noise_in_eval: bool = False
+
+    # How D enters the aggregation: none, log, importance, multiply, or subtract_C (published: 1e10).
+    mask: str = "none"
+    # How kept tokens are merged.
+    aggregation: Aggregation = "dual"
+    # The fused token of dropped patches.
+    extra_token: ExtraToken = "softmax"
+
+    # rho: K = ceil(rho x N). Paper: ViT 0.5, Swin 0.8.
+    keep_ratio: PositiveFraction = 0.5
+    # A = int(N x aggregation_ratio x rho). Released defaults: ViT 0.4, Swin 0.6.
+    aggregation_ratio: PositiveFraction = 0.4
+    # Hidden width of the weight network = int(C x this); 0.2 everywhere (512 gives 102).
+    aggregation_hidden: PositiveFraction = 0.2
+
+    # Weight of the SDTPS branch's loss (re-identification; 1 in v1, 2.0 from af9cf51 on).
+    loss_weight: NonNegative = 1.0
+
+    @field_validator("mask")
+    @classmethod
+    def _mask_is_known(cls, mask: str) -> str:
+        return find("mask", mask).name  # one spelling, one identity
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> SdtpsConfig:
+        chosen = self.axes
+        if chosen.mask.bias is not None and not chosen.aggregation.networks:
+            raise ValueError(
+                f"mask '{self.mask}' acts inside the aggregation, but aggregation is {self.aggregation}"
+            )
+        if chosen.mask.scales_tokens and chosen.decision.mix is not None:
+            hard = [d.name for d in DECISIONS if d.mix is None]
+            raise ValueError(
+                f"mask '{self.mask}' needs a hard decision ({' or '.join(hard)}), not {self.decision}"
+            )
+        return self
+
+    @property
+    def axes(self) -> Axes:
+        """The entry of each axis."""
+        return find_all(*(getattr(self, axis) for axis in Axes._fields))
+
+
+class OptimConfig(Frozen):
+    """Optimiser and schedule. Task configurations give their own recipe's defaults."""
+
+    name: Literal["adam", "adamw", "sgd"] = "adam"
+    lr: Positive = 3.5e-4
+    # Learning rate of the pretrained trunk: an absolute value (DeMo fixes CLIP at 5e-6) ...
+    backbone_lr: Positive | None = None
+    # ... or a factor on lr (released SEPS: 0.1). At most one of the two acts; null = trunk at lr.
+    backbone_lr_factor: Positive | None = None
+    # DeMo trains biases at twice the rate.
+    bias_lr_factor: Positive = 1.0
+    weight_decay: NonNegative = 1e-4
+    schedule: Literal["constant", "linear", "cosine", "multistep"] = "cosine"
+    # Linear warm-up from warmup_factor x lr; in epochs, fractional allowed.
+    warmup_epochs: NonNegative = 0.0
+    warmup_factor: Fraction = 0.1
+    # cosine and linear end at lr_min_factor x lr.
+    lr_min_factor: Fraction = 1e-3
+    # multistep: lr x gamma after each of these epochs.
+    milestones: tuple[PositiveInt, ...] = ()
+    gamma: Positive = 0.1
+    # DeMo multiplies each epoch's rate by 1 + n, n ~ N(0, 1) redrawn until |n| < 0.67.
+    lr_noise: bool = False
+
+
+class TrainConfig(Frozen):
+    """One trainer for both tasks."""
+
+    epochs: PositiveInt = 50
+    # Stop early after this many steps in all (smoke runs); null = train all epochs.
+    max_steps: PositiveInt | None = None
+    amp: Literal["off", "fp16", "bf16"] = "off"
+    # Global gradient norm limit; null = no clipping.
+    clip_grad_norm: Positive | None = None
+    eval_every: PositiveInt = 1  # epochs; the last epoch is always evaluated
+    # Not part of a run's identity (they change nothing; the last four change rounding):
+    log_every: PositiveInt = 10  # steps between metric rows; losses are read from the device only then
+    checkpoint_every_steps: PositiveInt | None = None  # null = at epochs' ends only
+    # At an epoch's end a checkpoint is written when this many seconds have passed since the last one: a
+    # gigabyte with CLIP, which would otherwise be written every few seconds.
+    checkpoint_every_s: NonNegative = 30.0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: PositiveInt | None = None  # CPU threads; null = what the job was given
+    compile: bool = False
+    tf32: bool = False
