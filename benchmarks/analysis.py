@@ -19,11 +19,10 @@ import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from analysis.figures.binning import binned, grid
-from analysis.figures.curvedata import CurveSet, SeedCurve, VariantCurve
-from analysis.figures.curveline import draw_curve
-from analysis.figures.palette import COLOURS, Style
-from analysis.figures.style import saved, styled
+from ablations.study.schema import FigureSpec
+from analysis.figures.curves import Plot, draw_curves
+from analysis.figures.style import COLOURS, Style, saved, styled
+from analysis.results.curves import Curve, curve_of
 from analysis.results.outcomes import Outcome, Run
 from analysis.runs import metrics as metricrows
 from analysis.runs.collect import collect
@@ -117,7 +116,7 @@ def _collect(runs: int, rows: int) -> dict[str, Any]:
 
 
 def _draw(steps: int) -> dict[str, Any]:
-    from analysis.figures.venues import VENUES
+    from analysis.figures import VENUES
     from benchmarks.machine import compare, machine, pick_device
 
     variants, seeds = 8, 5
@@ -147,21 +146,14 @@ def _draw(steps: int) -> dict[str, Any]:
     }
 
 
-def _curves(step: np.ndarray, values: list[np.ndarray]) -> CurveSet:
-    on = grid(step, 400)
+def _curves(step: np.ndarray, values: list[np.ndarray]) -> list[Curve]:
     made = []
     for number, mine in enumerate(values):
-        lines = [SeedCurve(s, "completed", binned(step, v, on), None) for s, v in enumerate(mine)]
-        table = np.stack([line.line.mean for line in lines])
         runs = tuple(Run(s, "completed", "", None, None, "", {}) for s in range(len(mine)))
         outcome = Outcome("bench", f"v{number}", f"v{number}", None, runs)
-        low, high = table.min(axis=0), table.max(axis=0)
-        whole = np.ones(on.bins, bool)
-        x = lines[0].line.x
-        made.append(
-            VariantCurve(f"v{number}", outcome, tuple(lines), x, table.mean(axis=0), low, high, whole)
-        )
-    return CurveSet("loss", "train", 1.0, None, on, tuple(made))
+        series = {seed: (step, line) for seed, line in enumerate(mine)}
+        made.append(curve_of(outcome, "train", "loss", series))
+    return made
 
 
 def _picture() -> Figure:
@@ -170,11 +162,12 @@ def _picture() -> Figure:
     return picture
 
 
-def _figure(curves: CurveSet) -> Figure:
+def _figure(curves: list[Curve]) -> Figure:
     picture = _picture()
-    axes = picture.subplots()
-    for number, curve in enumerate(curves.curves):
-        draw_curve(axes, curve, Style(COLOURS[number % len(COLOURS)]), curves, log=False)
+    study: Any = SimpleNamespace(name="bench", metrics={})
+    shown = Plot(study, FigureSpec(name="bench"), tuple(curves), 1.0, epochs=False, log=False)
+    styles = {c.variant: Style(COLOURS[n % len(COLOURS)]) for n, c in enumerate(curves)}
+    draw_curves(picture.subplots(), shown, curves, styles)
     return picture
 
 

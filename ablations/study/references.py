@@ -63,6 +63,7 @@ def check_references(
             variant((*path, "in_every_panel", i), name)
         key((*path, "panel_by"), figure.panel_by)
         key((*path, "axis"), figure.axis)
+        key((*path, "axis_y"), figure.axis_y)
         if figure.kind == "sweep":
             metric((*path, "metric"), figure.metric)
     for path, entry in reported:

@@ -197,12 +197,14 @@ class FigureSpec(Frozen):
 
     name: str
     # curves: a logged metric against epochs. sweep: a metric of the result against `axis`.
-    kind: Literal["curves", "sweep"] = "curves"
+    # heatmap: the same against `axis` (columns) and `axis_y` (rows).
+    kind: Literal["curves", "sweep", "heatmap"] = "curves"
     metric: str = "loss"
     variants: tuple[str, ...] = ()
     panel_by: str | None = None  # one panel for each value of this dotted key
     in_every_panel: tuple[str, ...] = ()  # variants repeated in all panels, such as the baseline
-    axis: str | None = None  # sweep: a dotted configuration key
+    axis: str | None = None  # sweep, heatmap: a dotted configuration key
+    axis_y: str | None = None  # heatmap: another one
     log_y: bool = False
     log_x: bool = False
     band: Literal["sd", "minmax", "t95", "none"] = "minmax"
@@ -214,10 +216,17 @@ class FigureSpec(Frozen):
     caption: str = ""
 
     @model_validator(mode="after")
-    def _axis_with_sweep(self) -> FigureSpec:
-        if (self.kind == "sweep") != (self.axis is not None):
+    def _axes_of_kind(self) -> FigureSpec:
+        if (self.kind != "curves") != (self.axis is not None):
             raise ValueError(
-                "'axis' (a dotted configuration key) goes with kind: sweep, and only there"
+                "'axis' (a dotted configuration key) goes with kind: sweep or heatmap, and only there"
+            )
+        if (self.kind == "heatmap") != (self.axis_y is not None) or (
+            self.axis_y is not None and self.axis_y == self.axis
+        ):
+            raise ValueError(
+                "'axis_y' (a dotted configuration key other than 'axis') goes with kind: heatmap, "
+                "and only there"
             )
         return self
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis import commands
-from analysis.figures.venues import VENUES
+from analysis.figures import VENUES
 from sdtps.errors import SdtpsError, did_you_mean
 
 if TYPE_CHECKING:
@@ -27,10 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
+    """Draw and print the files; 1 where a figure could not be drawn, after all others."""
     from ablations.study.schema import FigureSpec
-    from analysis.figures import file as figurefile
-    from analysis.figures.curves import draw
-    from analysis.figures.variantpage import variant_page
+    from analysis.figures.figure import attempt, variant_page, write
     from analysis.runs.averaging import KINDS, refuse_to_average
     from analysis.runs.collect import collect
 
@@ -40,24 +39,28 @@ def command(arguments: argparse.Namespace) -> int:
         _refuse_unlogged(collected, study, arguments.metric)
     marks = refuse_to_average(collected, allow=KINDS)
     console = commands.console()
+    problems = 0
     for study in studies:
         specs = [
             FigureSpec(name=metric.replace("/", "-"), metric=metric) for metric in arguments.metric
         ]
         drawn = [
-            draw(collected, study, spec, marks, arguments.venue) for spec in specs or study.figures
+            attempt(collected, study, spec, marks, arguments.venue) for spec in specs or study.figures
         ]
         if arguments.variants:
             drawn += [variant_page(collected, study, v, arguments.venue) for v in study.variants]
         for figure in drawn:
-            for path in figurefile.write(figure, arguments.out):
+            for path in write(figure, arguments.out):
                 console.print(str(path))
-    return 0
+            if figure.problem:
+                problems += 1
+                console.print(f"{study.name}: {figure.problem}", style="red", markup=False)
+    return 1 if problems else 0
 
 
 def _refuse_unlogged(collected: Collected, study: Study, asked: Sequence[str]) -> None:
     """Raises SdtpsError for a curve of a metric that no run of a study with runs has logged."""
-    from analysis.figures.caption import NAMES
+    from analysis.figures.curves import NAMES
 
     known = {*collected.metrics_of(study.name, "train"), *collected.metrics_of(study.name, "eval")}
     if not known:

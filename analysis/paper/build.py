@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.figures import curves
-from analysis.figures import file as figurefile
+from analysis.figures import figure
 from analysis.paper import macros
 from analysis.paper import parts as evidence
 from analysis.paper.macros import Macro
@@ -81,10 +80,10 @@ def build(
         for made in tables.tables(collected, study, marks):
             built.tables.append(made)
             built.files += render.write(made, folder / "tables")
-        for drawn in curves.figures(collected, study, marks, options.venue):
+        for drawn in figure.figures(collected, study, marks, options.venue):
             say(f"figure {drawn.name}")
             built.figures.append(drawn.name)
-            built.files += figurefile.write(drawn, folder / "figures")
+            built.files += figure.write(drawn, folder / "figures")
         built.macros += macros.macros(collected, study)
     overview = studies_table(collected, studies, others)
     for made in (overview, *reported_tables()):

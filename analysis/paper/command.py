@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis import commands
-from analysis.figures.venues import VENUES
+from analysis.figures import VENUES
 
 if TYPE_CHECKING:
     from analysis.runs.collect import Collected

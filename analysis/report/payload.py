@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.figures.palette import Style, palette
+from analysis.figures.style import Style, palette
 from analysis.report import logs, series
 from analysis.results import numbers
 from analysis.results.numbers import counted

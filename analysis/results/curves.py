@@ -180,7 +180,7 @@ def curves(
             run.seed: (step[seeds == run.seed], value[seeds == run.seed]) for run in found[name].runs
         }
         clock = clocks.get(found[name].variant)
-        made.append(_curve(found[name], str(kind), metric, series, clock, points, seed_points))
+        made.append(curve_of(found[name], str(kind), metric, series, clock, points, seed_points))
     return made
 
 
@@ -247,15 +247,16 @@ def _epochs(curve: Curve, steps: np.ndarray) -> np.ndarray:
 # -- the mean -----------------------------------------------------------------------------------
 
 
-def _curve(
+def curve_of(
     outcome: Outcome,
     kind: str,
     metric: str,
     series: Mapping[int, tuple[np.ndarray, np.ndarray]],
-    clock: Clock | None,
-    points: int,
-    seed_points: int,
+    clock: Clock | None = None,
+    points: int = POINTS,
+    seed_points: int = SEED_POINTS,
 ) -> Curve:
+    """A variant's curve from its seeds' (steps, values), each in order of step."""
     latest = max((int(step[-1]) for step, _ in series.values() if len(step)), default=0)
     seeds = tuple(
         _seed(run.seed, run.state, *series[run.seed], latest, seed_points) for run in outcome.runs

@@ -37,8 +37,8 @@ def readable(value: Any) -> str:
     return str(value)
 
 
-def on_axis(study: Study, names: Sequence[str], axis: str) -> list[str]:
-    """Of some variants those that differ in `axis` alone, in the given order: from the baseline, if any
+def on_axis(study: Study, names: Sequence[str], *axes: str) -> list[str]:
+    """Of some variants those that differ in `axes` alone, in the given order: from the baseline, if any
     other does; or else as many as do from each other."""
 
     def others(name: str) -> str | None:
@@ -47,7 +47,7 @@ def on_axis(study: Study, names: Sequence[str], axis: str) -> list[str]:
             return None
         config = study.variants[name].config
         flat = config if isinstance(config, dict) else flatten(resolved(config))
-        left_out = {*NOT_IN_IDENTITY, axis}
+        left_out = {*NOT_IN_IDENTITY, *axes}
         return repr(sorted((k, repr(v)) for k, v in flat.items() if k not in left_out))
 
     groups: dict[str, list[str]] = {}

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from planted import NOW, plant, planted_study
 
-from analysis.figures import curves
-from analysis.figures import file as figurefile
+from analysis.figures import figure
 from analysis.paper.explain import describe
 from analysis.paper.export import export
 from analysis.report.command import write as write_report
@@ -89,8 +88,8 @@ def test_every_reader_goes_on_beside_an_odd_file(tmp_path: Path, odd: Callable[[
     marks = refuse_to_average(collected, allow=KINDS)
     for table in tables.tables(collected, study, marks):
         render.write(table, tmp_path / "tables")
-    for drawn in curves.figures(collected, study, marks):
-        figurefile.write(drawn, tmp_path / "figures")
+    for drawn in figure.figures(collected, study, marks):
+        figure.write(drawn, tmp_path / "figures")
     write_report(collected, tmp_path / "report.html")
     export(collected, "csv", tmp_path / "csv")
     for where in collected.runs["where"]:

@@ -6,25 +6,23 @@ import io
 import json
 import math
 import re
+import shutil
+import subprocess
 import time
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from matplotlib.axes import Axes
 from planted import NOW, WEIRD, falling, hard_study, plant, plant_hard, planted_study
 from pypdf import PdfReader
 
 from ablations.study.schema import FigureSpec, TableSpec
 from analysis.cli import main
-from analysis.figures import binning
-from analysis.figures import file as figurefile
-from analysis.figures.curvedata import curve_set
-from analysis.figures.curves import draw as draw_all
-from analysis.figures.palette import Style, palette
-from analysis.figures.variantpage import variant_page
-from analysis.figures.venues import VENUES
+from analysis.figures import VENUES, figure
+from analysis.figures.curves import plot
+from analysis.figures.figure import FigureError, figures, variant_page
+from analysis.figures.figure import draw as draw_all
+from analysis.figures.style import Style, palette
 from analysis.runs.collect import Collected, collect
 from analysis.tables.study import table
 from sdtps.config import parse_config
@@ -57,7 +55,7 @@ def exploding(tmp_path):
 def curve(pair, variant, **fields):
     study, collected = pair
     spec = FigureSpec(name="f", **fields)
-    return next(c for c in curve_set(collected, study, spec).curves if c.variant == variant)
+    return next(c for c in plot(collected, study, spec).curves if c.variant == variant)
 
 
 def test_the_mean_is_linear_also_on_a_logarithmic_axis(exploding):
@@ -69,17 +67,17 @@ def test_the_mean_is_linear_also_on_a_logarithmic_axis(exploding):
 def test_a_diverged_seed_ends_in_a_mark_and_leaves_the_label(exploding):
     bad = curve(exploding, "bad")
     assert bad.label == "bad (2/3)"
-    assert bad.seeds[1].end == (11.0, 2.0)  # the last finite value: step 12 was no number
-    assert bad.whole[:11].all() and not bad.whole[11:].any()
+    assert bad.seeds[1].last == (11.0, 2.0)  # step 12 was no number
+    assert set(bad.n[:11]) == {3} and set(bad.n[11:]) == {2}
     assert np.isfinite(bad.mean).all()  # the two others go on
     assert curve(exploding, "fine").label == "fine"
 
 
 def test_an_explosion_turns_the_axis_logarithmic(exploding):
     study, collected = exploding
-    assert curve_set(collected, study, FigureSpec(name="f")).explodes
+    assert plot(collected, study, FigureSpec(name="f")).log
     calm = FigureSpec(name="f", variants=("fine",))
-    assert not curve_set(collected, study, calm).explodes
+    assert not plot(collected, study, calm).log
     assert "The vertical axis is logarithmic." in draw(collected, study, FigureSpec(name="f")).caption
 
 
@@ -92,27 +90,11 @@ def test_the_caption_follows_from_what_is_drawn(exploding):
 
 def test_bands_are_what_the_caption_says(exploding):
     seeds = np.array([falling(3) * f for f in (1.0, 1.01, 1.02)])
-    sd = curve(exploding, "fine", band="sd")
-    assert sd.high[2] - sd.mean[2] == pytest.approx(seeds.std(ddof=1))
-    t95 = curve(exploding, "fine", band="t95")
-    assert t95.high[2] - t95.mean[2] == pytest.approx(4.302653 * seeds.std(ddof=1) / math.sqrt(3))
-    assert curve(exploding, "fine", band="minmax").high[2] == pytest.approx(seeds.max())
-
-
-def test_a_gap_is_not_bridged_by_smoothing():
-    values = np.array([1.0, 1.0, np.nan, 3.0, 3.0])
-    assert binning.smoothed(values, 0.9)[3:] == pytest.approx([3.0, 3.0])
-    assert np.isnan(binning.smoothed(values, 0.9)[2])
-
-
-@given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=300), st.integers(1, 40))
-def test_binning_keeps_extremes_and_mean(values, limit):
-    steps = np.arange(1, len(values) + 1)
-    on = binning.grid(steps, limit)
-    line = binning.binned(steps, np.array(values), on)
-    assert np.nanmax(line.high) == max(values) and np.nanmin(line.low) == min(values)
-    counts = np.bincount(np.searchsorted(on.edges, steps, side="right") - 1, minlength=on.bins)
-    assert np.nansum(line.mean * counts) == pytest.approx(sum(values))
+    fine = curve(exploding, "fine")
+    half = {kind: (fine.band(kind)[1] - fine.mean)[2] for kind in ("sd", "t95")}
+    assert half["sd"] == pytest.approx(seeds.std(ddof=1))
+    assert half["t95"] == pytest.approx(4.302653 * seeds.std(ddof=1) / math.sqrt(3))
+    assert fine.band("minmax")[1][2] == pytest.approx(seeds.max())
 
 
 def big(variants: int, seeds: int, steps: int) -> tuple:
@@ -172,10 +154,10 @@ def big(variants: int, seeds: int, steps: int) -> tuple:
 
 def test_a_spike_of_one_step_in_a_long_run_is_drawn_at_its_height():
     study, collected = big(3, 2, 20_000)
-    curves = curve_set(collected, study, FigureSpec(name="f"))
-    assert curves.grid.merges and len(curves.grid.edges) == 401
-    assert np.nanmax(curves.curves[2].seeds[1].line.high) == 40.0
-    assert np.nanmax(curves.curves[2].mean) < 5.0  # which the mean of the bin would have hidden
+    spiked = plot(collected, study, FigureSpec(name="f")).curves[2]
+    assert spiked.merged == 50 and len(spiked.mean) == 400
+    assert np.nanmax(spiked.seeds[1].value) == 40.0
+    assert np.nanmax(spiked.mean) < 5.0  # which the mean of the window would have hidden
     picture = draw(collected, study, FigureSpec(name="f"), endings=("png",))
     from PIL import Image
 
@@ -247,17 +229,17 @@ def test_a_value_that_is_not_finite_on_the_way_is_marked_and_ends_no_curve(tmp_p
     plant(tmp_path, study, "a", 0, loss=lambda s: math.inf if s < 4 else 2.0)
     plant(tmp_path, study, "a", 1, loss=lambda s: 2.0)
     collected = collect([study], tmp_path, now=NOW)
-    curve = curve_set(collected, study, FigureSpec(name="f")).curves[0]
-    assert list(curve.seeds[0].line.broken) == [1, 2, 3] and curve.seeds[0].end is None
-    assert list(curve.whole) == [False] * 3 + [True] * 7
+    curve = plot(collected, study, FigureSpec(name="f")).curves[0]
+    assert list(curve.seeds[0].broken) == [1, 2, 3] and curve.seeds[0].end is None
+    assert list(np.isfinite(curve.mean)) == [False] * 3 + [True] * 7
     text = " ".join(draw(collected, study, FigureSpec(name="f")).caption)
-    assert "Triangles at the upper border" in text and "dotted where a seed has no value" in text
+    assert "Triangles at the upper border" in text and "a gap where a seed has no finite value" in text
 
 
 def test_what_a_caption_explains_is_in_the_figure(exploding):
     study, collected = exploding
     calm = " ".join(draw(collected, study, FigureSpec(name="f", variants=("fine",))).caption)
-    for word in ("dotted", "Triangles", "cross", "bar marks", "k/N", "logarithmic", "Names stand"):
+    for word in ("Dotted", "Triangles", "cross", "bar marks", "k/N", "logarithmic", "legend lists"):
         assert word not in calm, word
 
 
@@ -278,8 +260,8 @@ def test_a_variant_without_the_metric_is_named_and_has_no_entry(tmp_path):
 
 def test_names_stand_in_the_order_in_which_curves_end(exploding):
     study, collected = exploding
-    curves = curve_set(collected, study, FigureSpec(name="f"))
-    assert [curve.variant for curve in curves.by_end()] == ["bad", "fine"]
+    shown = plot(collected, study, FigureSpec(name="f"))
+    assert [curve.variant for curve in shown.by_end()] == ["bad", "fine"]
 
 
 def test_panels_and_sweeps_are_drawn(hard, tmp_path):
@@ -290,7 +272,7 @@ def test_panels_and_sweeps_are_drawn(hard, tmp_path):
     drawn = draw_all(collected, study, sweep)
     text = PdfReader(io.BytesIO(drawn.files["pdf"])).pages[0].extract_text()
     assert "div." in text and "OOM" in text
-    paths = figurefile.write(drawn, tmp_path / "figures")
+    paths = figure.write(drawn, tmp_path / "figures")
     assert {p.suffix for p in paths} == {".pdf", ".svg", ".png", ".tex", ".json"}
     assert "figures/hard-s.pdf" in (tmp_path / "figures" / "hard-s.tex").read_text()
 
@@ -400,3 +382,114 @@ def test_a_metric_that_nothing_logs_is_named_instead_of_drawn_empty(
     place = ["--runs-dir", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
     assert main(["curves", *place, *words]) == code
     assert not code or "no run logged '" in capsys.readouterr().err
+
+
+def test_a_bad_figure_stops_no_other_and_says_why(tmp_path):
+    specs = (
+        FigureSpec(name="bad", kind="sweep", metric="mAPP", axis="sdtps.keep_ratio"),
+        FigureSpec(name="unknown", variants=("b",)),
+        FigureSpec(name="good"),
+    )
+    study = planted_study("s", ["a"], seeds=(0,), figures=specs)
+    plant(tmp_path, study, "a", 0)
+    bad, unknown, good = figures(collect([study], tmp_path, now=NOW), study)
+    assert "has no 'mAPP'" in bad.problem and "Did you mean 'mAP'" in bad.problem
+    assert "no variant 'b'" in unknown.problem
+    assert good.problem is None and set(good.files) == {"pdf", "svg", "png", "csv"}
+    figure.write(bad, tmp_path / "figures")
+    written = (tmp_path / "figures" / "s-bad.tex").read_text()
+    assert "could not be drawn" in written and "includegraphics" not in written
+
+
+def test_the_command_draws_the_others_and_fails(tmp_path, monkeypatch, capsys):
+    sweep = FigureSpec(name="bad", kind="sweep", metric="mAPP", axis="sdtps.keep_ratio")
+    study = planted_study("s", ["a"], seeds=(0,), figures=(sweep, FigureSpec(name="good")))
+    plant(tmp_path / "runs", study, "a", 0)
+    monkeypatch.setattr("analysis.commands.load", lambda _: ([study], []))
+    place = ["--runs-dir", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
+    assert main(["curves", *place]) == 1
+    assert "has no 'mAPP'" in capsys.readouterr().out and (tmp_path / "out" / "s-good.pdf").exists()
+
+
+def test_a_label_without_a_font_is_refused_by_name(tmp_path):
+    study = planted_study("s", {"a": {"label": "odd \U000f0000"}}, seeds=(0,))
+    plant(tmp_path, study, "a", 0)
+    with pytest.raises(FigureError, match="no font of this machine has"):
+        draw(collect([study], tmp_path, now=NOW), study, FigureSpec(name="f"))
+
+
+def test_zero_and_negative_values_are_told_on_a_logarithmic_axis(tmp_path):
+    study = planted_study("s", ["a", "b"], seeds=(0,))
+    plant(tmp_path, study, "a", 0, loss=lambda s: 1.0 - 0.25 * s)
+    plant(tmp_path, study, "b", 0, loss=lambda s: 1.0)
+    collected = collect([study], tmp_path, now=NOW)
+    text = " ".join(draw(collected, study, FigureSpec(name="f", log_y=True)).caption)
+    assert "Zero and negative values" in text and ": a (7)." in text
+    assert "Zero and negative" not in " ".join(draw(collected, study, FigureSpec(name="f")).caption)
+
+
+def test_variants_that_evaluate_at_different_steps_each_join_their_own_points(tmp_path, monkeypatch):
+    study = planted_study("s", ["a", "b"], seeds=(0,))
+    scores = {"mAP": [0.1 + 0.02 * n for n in range(12)]}
+    for variant, steps in (("a", 39), ("b", 54)):
+        plant(tmp_path, study, variant, 0, scores=scores, steps_per_epoch=steps)
+    lines = []
+    plot_ = Axes.plot
+    monkeypatch.setattr(Axes, "plot", lambda self, *a, **k: lines.append(a) or plot_(self, *a, **k))
+    collected = collect([study], tmp_path, now=NOW)
+    draw(collected, study, FigureSpec(name="f", metric="mAP"))
+    shown = plot(collected, study, FigureSpec(name="f", metric="mAP"))
+    assert [[len(y) for _, y in c.lines()] for c in shown.curves] == [[12], [12]]
+    epochs = [x for x in (np.asarray(line[0]) for line in lines) if len(x) == 12 and x[-1] == 12]
+    assert shown.epochs and len(epochs) == 2  # two unbroken lines of twelve epochs
+
+
+def test_what_a_figure_shows_is_beside_it_as_csv(exploding):
+    import pandas as pd
+
+    study, collected = exploding
+    drawn = draw(collected, study, FigureSpec(name="f"))
+    table = pd.read_csv(io.BytesIO(drawn.files["csv"]))
+    bad = table[table["variant"] == "bad"]
+    np.testing.assert_allclose(bad["mean"], curve(exploding, "bad").mean)
+    assert bad["n"].tolist() == [3] * 11 + [2] * 9
+
+
+def grid_of_two(tmp_path):
+    made = {}
+    for keep in (0.3, 0.5):
+        for decision in ("topk", "gumbel_ste"):
+            sdtps = {"keep_ratio": keep, "decision": decision}
+            config = parse_config({"task": "reid", "sdtps": sdtps})
+            made[f"{decision}{keep:g}"] = {"config": config}
+    study = planted_study("grid", made, seeds=(0, 1))
+    for number, variant in enumerate(list(made)[:3]):
+        for seed in study.seeds:
+            plant(tmp_path, study, variant, seed, scores={"mAP": [0.1 * number + 0.2]})
+    return study, collect([study], tmp_path, now=NOW)
+
+
+def test_a_grid_over_two_settings_has_a_heat_map_with_every_number(tmp_path):
+    study, collected = grid_of_two(tmp_path)
+    axes = {"axis": "sdtps.keep_ratio", "axis_y": "sdtps.decision"}
+    spec = FigureSpec(name="h", kind="heatmap", metric="mAP", **axes)
+    drawn = draw(collected, study, spec)
+    text = PdfReader(io.BytesIO(drawn.files["pdf"])).pages[0].extract_text()
+    assert all(word in text for word in ("20.0", "30.0", "40.0", "--", "gumbel_ste", "topk"))
+    assert set(drawn.runs) == set(study.variants)
+    with pytest.raises(ValueError, match="axis_y"):
+        FigureSpec(name="h", kind="heatmap", metric="mAP", axis="sdtps.keep_ratio")
+
+
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="no pdflatex")
+def test_a_figure_enters_any_document_that_has_graphicx(exploding, tmp_path):
+    study, collected = exploding
+    figure.write(draw(collected, study, FigureSpec(name="f")), tmp_path / "generated" / "figures")
+    document = (
+        r"\documentclass{article}\usepackage{graphicx}\begin{document}"
+        r"\input{generated/figures/x-f}\end{document}"
+    )
+    (tmp_path / "other.tex").write_text(document)
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "other.tex"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout[-2000:]

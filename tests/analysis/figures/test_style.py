@@ -1,17 +1,20 @@
-"""Variants are told apart by everybody, without colours too, and where curves lie on each other."""
+"""Variants are told apart by everybody, also without colours and where curves overlap; letters."""
 
 from __future__ import annotations
 
+import io
 import itertools
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from planted import NOW, falling, plant, planted_study
+from pypdf import PdfReader
 
 from ablations.study.schema import FigureSpec
-from analysis.figures.curvedata import curve_set
-from analysis.figures.curveline import places
-from analysis.figures.palette import BASELINE, COLOURS, palette
+from analysis.figures import VENUES
+from analysis.figures.curves import marker_places, plot
+from analysis.figures.style import BASELINE, COLOURS, palette, saved, styled, undrawable
 from analysis.runs.collect import collect
 
 # Machado, Oliveira and Fernandes 2009, severity 1: linear sRGB as people with the dichromacy see it.
@@ -91,9 +94,27 @@ def test_markers_of_curves_that_lie_on_each_other_take_turns(tmp_path, epochs):
     study = planted_study("same", ["a", "b", "c"], seeds=(0, 1))
     for variant, seed in itertools.product(study.variants, study.seeds):
         plant(tmp_path, study, variant, seed, scores={"mAP": [0.5] * epochs}, loss=falling)
-    curves = curve_set(collect([study], tmp_path, now=NOW), study, FigureSpec(name="f"))
-    found = places(curves)
+    shown = plot(collect([study], tmp_path, now=NOW), study, FigureSpec(name="f"))
+    found = marker_places(shown.curves)
     marked = np.concatenate([found[name] for name in study.variants])
     assert all(len(found[name]) for name in study.variants)
     assert len(np.unique(marked)) == len(marked)
-    assert curves.coinciding(log=False) == [["a", "b", "c"]]
+    assert shown.coinciding() == [["a", "b", "c"]]
+
+
+def test_letters_are_drawn_as_themselves_in_the_papers_font():
+    """matplotlib's own Computer Modern draws `_` as an accent, `<` as `¡` and `±` as `ffi`."""
+    text = 'a_b <c> {d} | ~ ^ \\ " τ = 5 ± 2 × 3 – — “q” ≥ é'
+    with styled(VENUES["iclr"], text):
+        picture = Figure(figsize=(5, 1))
+        picture.text(0.1, 0.5, text, parse_math=False)
+        content = saved(picture, ("pdf",))["pdf"]
+    page = PdfReader(io.BytesIO(content)).pages[0]
+    assert page.extract_text().split() == text.split()
+    names = {str(f.get_object()["/BaseFont"]) for f in page["/Resources"]["/Font"].values()}
+    assert any("ComputerModern" in name for name in names)
+
+
+def test_letters_that_no_font_has_are_named():
+    assert undrawable("τ ≥ Привет é") == ""
+    assert undrawable("a\U000f0000b\U000f0001") == "\U000f0000\U000f0001"  # for private use

@@ -1,0 +1,236 @@
+"""A study's figures: drawn from the frames, and written with LaTeX, CSV and JSON beside them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from analysis.figures import VENUES
+from analysis.figures.caption import curve_caption
+from analysis.figures.curves import curve_figure, plot, variant_figure
+from analysis.figures.style import ENDINGS, Style, palette, saved, styled, undrawable
+from analysis.figures.sweep import heat_map, sweep
+from analysis.results import curves as curveframe
+from analysis.results.outcomes import Outcome, outcomes
+from analysis.results.settings import on_axis
+from analysis.runs.averaging import Mark
+from analysis.runs.collect import Collected
+from analysis.tables import captions, latex
+from analysis.tables.filenames import file_name
+from analysis.tables.render import write_if_changed
+from sdtps.errors import SdtpsError, did_you_mean
+
+if TYPE_CHECKING:
+    from ablations.study.model import Study
+    from ablations.study.schema import FigureSpec
+
+
+class FigureError(SdtpsError):
+    """A figure that cannot be drawn, and why."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A finished figure: its files' bytes by ending, its caption, and what it was drawn from.
+
+    Attributes:
+        runs: variant to folders below runs/. width: inches.
+        problem: why there is no picture; None where there is one.
+    """
+
+    name: str
+    study: str
+    files: dict[str, bytes]
+    caption: tuple[str, ...]
+    notes: tuple[str, ...]
+    origin: tuple[str, ...]
+    runs: dict[str, list[str]]
+    width: float
+    problem: str | None = None
+
+
+def figures(
+    collected: Collected, study: Study, marks: Sequence[Mark] = (), venue: str = "iclr"
+) -> list[Drawn]:
+    """Every figure that the manifest declares. One that cannot be drawn says so and stops no other."""
+    return [attempt(collected, study, spec, marks, venue) for spec in study.figures]
+
+
+def attempt(
+    collected: Collected,
+    study: Study,
+    spec: FigureSpec,
+    marks: Sequence[Mark] = (),
+    venue: str = "iclr",
+) -> Drawn:
+    """`draw`, or a figure without a picture whose `problem` says why."""
+    try:
+        return draw(collected, study, spec, marks, venue)
+    except Exception as error:
+        why = str(error) if isinstance(error, SdtpsError) else f"{type(error).__name__}: {error}"
+        return Drawn(
+            name=file_name(study, spec.name),
+            study=study.name,
+            files={},
+            caption=(f"This figure could not be drawn: {why}",),
+            notes=(),
+            origin=captions.origin(collected, study),
+            runs={},
+            width=VENUES[venue].width(spec.width),
+            problem=why,
+        )
+
+
+def draw(
+    collected: Collected,
+    study: Study,
+    spec: FigureSpec,
+    marks: Sequence[Mark] = (),
+    venue: str = "iclr",
+    endings: Sequence[str] = ENDINGS,
+) -> Drawn:
+    """One figure, in PDF, SVG and PNG unless `endings` says less; curves with their CSV.
+
+    Raises:
+        FigureError: an unknown metric or variant, or letters that no font of this machine has.
+    """
+    size = VENUES[venue]
+    width = size.width(spec.width)
+    found = outcomes(collected, study)
+    names = _names(collected, study, spec, found)
+    styles = palette(study, tuple(n for n in found if n not in study.variants))
+    labels = [found[name].label for name in names]
+    data: dict[str, bytes] = {}
+    left_out: list[str] = []
+    with styled(size, *labels, *study.variants):
+        if spec.kind == "curves":
+            shown = plot(collected, study, spec)
+            picture = curve_figure(shown, width, styles)
+            caption = curve_caption(shown)
+            table = curveframe.frame(shown.curves)
+            data = {"csv": table.to_csv(index=False, float_format="%.8g").encode()}
+        else:
+            axes = [axis for axis in (spec.axis, spec.axis_y) if axis is not None]
+            on = on_axis(study, names, *axes)
+            left_out = [found[name].label for name in names if name not in on]
+            names = on
+            if spec.kind == "sweep":
+                picture, caption = sweep(study, spec, found, names, width, styles)
+            else:
+                picture, caption = heat_map(study, spec, found, names, width)
+        files = saved(picture, endings)
+    rows = [found[name] for name in names]
+    said = (
+        *caption,
+        *captions.left_out("Not drawn", left_out),
+        captions.data(collected, study),
+        *captions.warnings(marks, study.name),
+    )
+    return Drawn(
+        name=file_name(study, spec.name),
+        study=study.name,
+        files={**files, **data},
+        caption=said,
+        notes=captions.notes(collected, study, rows),
+        origin=captions.origin(collected, study),
+        runs={row.variant: [run.where for run in row.runs] for row in rows},
+        width=width,
+    )
+
+
+def _names(
+    collected: Collected, study: Study, spec: FigureSpec, found: dict[str, Outcome]
+) -> list[str]:
+    """The variants of a figure, after everything that could be misspelt was looked at."""
+    names = list(spec.variants or found)
+    for name in names:
+        if name not in found:
+            raise FigureError(f"figure {spec.name}: no variant '{name}'. {did_you_mean(name, found)}")
+    if spec.kind != "curves" and spec.metric not in study.metrics:
+        known = did_you_mean(spec.metric, study.metrics)
+        raise FigureError(f"figure {spec.name}: metrics: has no '{spec.metric}'. {known}")
+    for label in (*(found[name].label for name in names), spec.title or ""):
+        if letters := undrawable(label):
+            raise FigureError(
+                f"figure {spec.name}: no font of this machine has {', '.join(letters)} of the label "
+                f"'{label}'. Install one that does, or write the label in letters that it has"
+            )
+    return names
+
+
+def variant_page(collected: Collected, study: Study, variant: str, venue: str = "iclr") -> Drawn:
+    """All that one variant logged: loss parts, learning rate, gradient norms, scores; a panel each."""
+    from ablations.study.schema import FigureSpec
+
+    style = palette(study).get(variant, Style("#000000"))
+    metrics = dict.fromkeys(m for k in ("train", "eval") for m in collected.metrics_of(study.name, k))
+    metrics.pop(curveframe.TIME, None)
+    size = VENUES[venue]
+    found = outcomes(collected, study)[variant]
+    with styled(size, found.label):
+        plots = [
+            plot(collected, study, FigureSpec(name="page", metric=metric), [variant])
+            for metric in metrics
+        ]
+        files = saved(variant_figure(collected, plots, style, size.page))
+    return Drawn(
+        name=f"{study.name}-variant-{study.variants[variant].slug}",
+        study=study.name,
+        files=files,
+        caption=(f"Everything that {found.label} logged; dotted lines: requeues and other events.",),
+        notes=captions.notes(collected, study, [found]),
+        origin=captions.origin(collected, study),
+        runs={variant: [run.where for run in found.runs]},
+        width=size.page,
+    )
+
+
+def write(drawn: Drawn, folder: Path) -> list[Path]:
+    """The figure's files, LaTeX around it and JSON beside it; unchanged files are left alone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    caption = " ".join(s for s in (*drawn.caption, *drawn.notes) if s)
+    data = {
+        "figure": drawn.name,
+        "study": drawn.study,
+        "caption": caption,
+        "origin": list(drawn.origin),
+        "runs": drawn.runs,
+        "width_inches": drawn.width,
+        **({"problem": drawn.problem} if drawn.problem else {}),
+    }
+    files = {
+        **drawn.files,
+        "tex": _environment(drawn, folder, caption).encode(),
+        "json": (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode(),
+    }
+    paths = []
+    for ending, content in files.items():
+        paths.append(folder / f"{drawn.name}.{ending}")
+        write_if_changed(paths[-1], content)
+    return paths
+
+
+def _environment(drawn: Drawn, folder: Path, caption: str) -> str:
+    r"""A figure environment that any document with graphicx can input.
+
+    `\generated` is where the document finds the folder above `figures/`; a document that does not say
+    gets its name, as it is beside the document.
+    """
+    picture = (
+        rf"\includegraphics{{\generated/{folder.name}/{drawn.name}.pdf}}"
+        if "pdf" in drawn.files
+        else r"\fbox{no picture}"
+    )
+    lines = [
+        *(f"% {line}" for line in drawn.origin),
+        rf"\providecommand{{\generated}}{{{folder.absolute().parent.name}}}%",
+        r"\begin{figure}[htbp]",
+        r"\centering",
+        picture,
+        rf"\caption{{{latex.escape(caption)}}}\label{{fig:{drawn.name}}}",
+        r"\end{figure}%",
+    ]
+    return "\n".join(lines) + "\n"
