@@ -61,13 +61,10 @@ studies: venv
 	[ $$worst = 0 ] || { echo "Some runs failed; curves and claims go without them." >&2; exit $$worst; }
 
 bench: venv
-	$(PY) -m sdtps bench
-	$(PY) -m ablations bench
-	$(PY) -m analysis bench --runs 3000
+	$(PY) -m benchmarks
 
 bench-gpu: venv
-	$(PY) -m sdtps bench gpu --device cuda
-	$(PY) -m ablations bench --packing 8
+	$(PY) -m benchmarks --device cuda
 
 slurm-large: venv
 	.ci/packages slurm

@@ -1,8 +1,7 @@
-"""python -m analysis bench: measured speeds of this package on this machine, as JSON."""
+"""Reading a grid of runs beside reading row by row; drawing curves beside drawing every step."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import statistics
@@ -26,22 +25,10 @@ from analysis.results.curves import Curve, curve_of
 from analysis.results.outcomes import Outcome, Run
 from analysis.runs import metrics as metricrows
 from analysis.runs.collect import collect
-from sdtps.commandline import at_least
 from sdtps.run.folder import RunFolder
 
 REPEATS = 3  # of what takes seconds
 READ_RUNS = 100  # run folders that both readers read
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=at_least(1), default=10_000, help="run folders to collect")
-    parser.add_argument("--rows", type=at_least(1), default=500, help="rows in each metrics.jsonl")
-
-
-def command(arguments: argparse.Namespace) -> int:
-    for result in bench(arguments.runs, arguments.rows):
-        print(json.dumps(result), flush=True)
-    return 0
 
 
 def bench(runs: int, rows: int, steps: int = 50_000) -> Iterator[dict[str, Any]]:

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from ablations.launch import dispatch
 from ablations.launch.plan import make_plan
 from ablations.slurm.queue import Scheduler
 from ablations.store.states import run_states
 from ablations.study.manifest import load_study
 from ablations.study.model import RunSpec, Study
+from benchmarks.machine import compare
 from sdtps.config import identity, parse_config, resolved
+from sdtps.errors import SubmissionError
 from sdtps.run.folder import RunFolder
 
 REPEATS = 5
+QUICK = Path(__file__).parents[1] / "ablations" / "quick.yaml"
 SEEDS = 10
 _MANIFEST = """\
 study: bench
@@ -54,7 +61,9 @@ def bench(folders: int, compared: int, expanded: int) -> Iterator[dict[str, Any]
         yield {"bench": "status", **_compare(_status, _status_plainly, small, large)}
         yield {"bench": "plan", **_compare(_plan, _plan_plainly, small, large)}
         study = _study(Path(temporary) / "expand", expanded)
-        timed = _in_turns(lambda: load_study(study.path).runs(), lambda: _expand_plainly(study))
+        timed = compare(
+            lambda: load_study(study.path).runs(), lambda: _expand_plainly(study), repeats=REPEATS
+        )
         yield {"bench": "expand", "runs": len(study.runs()), **timed}
 
 
@@ -123,26 +132,12 @@ def _compare(
     large: Planted,
 ) -> dict[str, Any]:
     assert ours(small) == plain(small), "the two ways disagree"
-    timed = _in_turns(lambda: ours(small), lambda: plain(small))
+    timed = compare(lambda: ours(small), lambda: plain(small), repeats=REPEATS, warmup=0)
     seconds = [_seconds(lambda: ours(large)) for _ in range(REPEATS)]
     return {
         "folders": len(large[0].runs()),
         "seconds": round(statistics.median(seconds), 4),
         "compared": {"folders": len(small[0].runs()), **timed},
-    }
-
-
-def _in_turns(ours: Callable[[], object], plain: Callable[[], object]) -> dict[str, Any]:
-    """Medians of both, in turns, so that other work on the machine hits both alike."""
-    seconds: dict[str, list[float]] = {"ours": [], "reference": []}
-    for _ in range(REPEATS):
-        seconds["ours"].append(_seconds(ours))
-        seconds["reference"].append(_seconds(plain))
-    medians = {name: statistics.median(times) for name, times in seconds.items()}
-    return {
-        "seconds": {name: round(median, 4) for name, median in medians.items()},
-        "repeats": REPEATS,
-        "speedup": round(medians["reference"] / medians["ours"], 1),
     }
 
 
@@ -184,3 +179,46 @@ def _config(run: RunSpec, texts: dict[str, str]) -> str:
     if run.variant not in texts:
         texts[run.variant] = yaml.dump(resolved(run.config), sort_keys=False)
     return texts[run.variant]
+
+
+# -- several runs at once -------------------------------------------------------------------------
+
+
+def packing(together: int) -> dict[str, Any]:
+    """Seconds of `together` runs of the quick study, one after the other and all at once.
+
+    The runs are of different variants with one seed. A run before them writes the images, so that
+    neither way pays for it; starting Python is part of both.
+
+    Raises:
+        SubmissionError: more runs than the study has variants, or only one.
+    """
+    study = load_study(QUICK)
+    runs = [run for run in study.runs() if run.seed == study.seeds[0]]
+    if not 2 <= together < len(runs):
+        raise SubmissionError(f"--packing {together}: give 2 to {len(runs) - 1} runs of {QUICK.name}")
+    with tempfile.TemporaryDirectory() as name, contextlib.redirect_stdout(sys.stderr):
+        folder = Path(name)
+        _work(study, runs[together : together + 1], folder / "before", 1)
+        alone, _ = _work(study, runs[:together], folder / "alone", 1)
+        packed, steps = _work(study, runs[:together], folder / "packed", together)
+    return {
+        "bench": "packing",
+        "together": together,
+        "cpus": os.cpu_count(),
+        "seconds": {"ours": round(packed, 2), "reference": round(alone, 2)},
+        "steps": steps,
+        "speedup": round(alone / packed, 2),
+    }
+
+
+def _work(study: Study, runs: Sequence[RunSpec], runs_dir: Path, slots: int) -> tuple[float, int]:
+    """Seconds until the last of `runs` has ended, and the steps that they trained."""
+    begun = time.perf_counter()
+    report = dispatch.submit(study, runs, runs_dir, executor="local", slots=slots)
+    seconds = time.perf_counter() - begun
+    bad = [f"{path}: {how}" for path, how in report.outcomes.items() if how == "failed"]
+    if bad or len(report.outcomes) < len(runs):
+        raise RuntimeError("runs failed, so their seconds say nothing:\n  " + "\n  ".join(bad))
+    results = (RunFolder(path).result() or {} for path in report.outcomes)
+    return seconds, sum(int(result.get("steps") or 0) for result in results)

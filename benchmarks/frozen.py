@@ -7,7 +7,6 @@ The reference takes pixels from the cache and evaluates the backbone without gra
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.machine import cache_in, compare, machine
+from benchmarks.machine import cache_in, compare, machine, seconds_now
 from sdtps.config import ReidConfig, parse_config
 from sdtps.data.reid_batches import ReidBatch
 from sdtps.training.device import keep_freed_memory, seed_everything
@@ -43,9 +42,9 @@ def run(
         plain_task = _task(_config(device, size, batch, frozen=False), device)
         assert plain_task.model.backbone is not None
         plain_task.model.backbone.requires_grad_(False)
-        filled = -_now(device)
+        filled = -seconds_now(device)
         task = _task(_config(device, size, batch, frozen=True), device)
-        filled += _now(device)
+        filled += seconds_now(device)
         ours, first = _stepper(task)
         plain, plain_first = _stepper(plain_task)
         timed = compare(ours, plain, device, repeats=repeats, warmup=3)
@@ -117,9 +116,3 @@ def _stepper(task: Any) -> tuple[Callable[[], object], float]:
 def _batches(task: Any) -> Iterator[ReidBatch]:
     for epoch in count(1):
         yield from task.train_batches(epoch, 0)
-
-
-def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()

@@ -9,13 +9,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 def machine(device: torch.device) -> dict[str, Any]:
     """Processor or GPU, threads and versions."""
+    import torch
+
     return {
         "host": platform.node(),
         "processor": _processor(),
@@ -36,6 +39,8 @@ def _processor() -> str:
 
 def pick_device(name: str | None) -> torch.device:
     """The named device, or a GPU where there is one."""
+    import torch
+
     return torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
@@ -56,14 +61,16 @@ def cache_in(folder: Path) -> Iterator[None]:
 def compare(
     ours: Callable[[], object],
     reference: Callable[[], object],
-    device: torch.device,
+    device: torch.device | None = None,
     *,
     repeats: int,
     warmup: int = 2,
 ) -> dict[str, Any]:
     """Median seconds of both, timed in turns so that other work on the machine hits both alike.
 
-    `speedup` is the reference's median over ours.
+    Returns:
+        seconds (medians), fastest, repeats, `speedup` (the reference's median over ours) and `spread`:
+        half the distance between the quartiles of the turns' own speedups, as a share of `speedup`.
     """
     ways = {"ours": ours, "reference": reference}
     seconds: dict[str, list[float]] = {name: [] for name in ways}
@@ -71,14 +78,31 @@ def compare(
         for name, way in ways.items():
             begun = time.perf_counter()
             way()
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
+            synchronise(device)
             if turn >= warmup:
                 seconds[name].append(time.perf_counter() - begun)
     medians = {name: statistics.median(times) for name, times in seconds.items()}
+    speedup = medians["reference"] / medians["ours"]
+    turns = [r / o for o, r in zip(seconds["ours"], seconds["reference"], strict=True)]
+    low, _, high = statistics.quantiles(turns, n=4) if len(turns) > 1 else (0.0, 0.0, 0.0)
     return {
         "seconds": medians,
         "fastest": {name: min(times) for name, times in seconds.items()},
         "repeats": repeats,
-        "speedup": round(medians["reference"] / medians["ours"], 2),
+        "speedup": round(speedup, 2),
+        "spread": round((high - low) / 2 / speedup, 3),
     }
+
+
+def synchronise(device: torch.device | None) -> None:
+    """Wait for a GPU's queued work; nothing on a CPU."""
+    if device is not None and device.type == "cuda":
+        import torch
+
+        torch.cuda.synchronize(device)
+
+
+def seconds_now(device: torch.device | None = None) -> float:
+    """The clock, once the device has finished what was queued."""
+    synchronise(device)
+    return time.perf_counter()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.machine import machine
+from benchmarks.machine import machine, seconds_now
 from benchmarks.step import SyntheticTask
 from sdtps.config import ReidConfig, parse_config
 from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder
@@ -102,9 +101,9 @@ def measure(device: torch.device, case: Case, repeats: int) -> dict[str, Any]:
 
         seconds: dict[str, list[float]] = {"step": [], "row": [], "noted": [], "status": []}
         for turn in range(3 + repeats):
-            begun = _now(device)
+            begun = seconds_now(device)
             last = step()
-            took = {"step": [_now(device) - begun]}
+            took = {"step": [seconds_now(device) - begun]}
             took["row"] = [_timed(row, device) for _ in range(ROWS_A_STEP)]
             took["noted"], took["status"] = [_timed(noted, device)], [_timed(status, device)]
             if turn >= 3:
@@ -131,12 +130,6 @@ def _share(seconds: dict[str, float], every: int) -> float:
 
 
 def _timed(do: Callable[[], None], device: torch.device) -> float:
-    begun = _now(device)
+    begun = seconds_now(device)
     do()
-    return _now(device) - begun
-
-
-def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
+    return seconds_now(device) - begun

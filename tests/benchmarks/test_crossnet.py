@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import json
+from typing import Literal
 
 import pytest
 import torch
 
 from benchmarks import crossnet
-from sdtps.cli import main
 
 
 @pytest.mark.parametrize("form", ["released", "paper"])
 def test_prints_seconds_memory_and_agreement(
-    form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    form: Literal["released", "paper"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(crossnet, "VIT", crossnet.Encoder(16, True, 0.5, 0.4))
     monkeypatch.setattr(crossnet, "SWIN", crossnet.Encoder(9, False, 0.8, 0.6))
     # The child processes that measure memory are slow to start; they are tested below.
     monkeypatch.setattr(crossnet, "peak_by_itself", lambda case, way: 1.0)
-    words = ["bench", "crossnet", "--form", form, "--device", "cpu", "--repeats", "1"]
-    assert main([*words, "--pairs", "2", "3", "--block", "3", "2"]) == 0
-    result = json.loads(capsys.readouterr().out)
+    result = crossnet.run("cpu", form=form, pairs=(2, 3), block=(3, 2), repeats=1)
+    json.dumps(result)
     assert [(c["name"], c["encoder"]["patches"]) for c in result["cases"]] == [
         ("train", 16),
         ("train", 9),

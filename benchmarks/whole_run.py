@@ -1,24 +1,15 @@
-"""Everything that needs a GPU, as one program without network: `make bench-gpu`.
-
-step     a training step of CLIP ViT-B/16 (bf16, compiled) beside the plain three-call step in fp16
-data     cached images, resident on the GPU, beside JPEG files
-eval     ranking on the GPU beside a loop over queries
-crossnet the batched cross-net beside the loop over captions, on blocks that the loop is soon done with
-run      50 epochs of RGBNT201's shape: generated images of 171 identities, evaluated every 5 epochs
-"""
+"""Seconds of a whole run: 50 epochs on generated images of RGBNT201's shape, evaluated every 5."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks import crossnet, data, evaluation, step
 from benchmarks.machine import cache_in, machine
 from sdtps.config import ReidConfig, identity, parse_config
 from sdtps.data.generated import generate_rgbnt201, rgbnt201_name
@@ -27,15 +18,6 @@ from sdtps.training.job import execute
 
 # 171 x 4 x 6 = 4,104 training triples (RGBNT201: 3,951) and 35 x 4 x 6 = 840 for the test (836).
 SHAPE = {"train_pids": 171, "test_pids": 35, "cameras": 4, "images_per_camera": 6}
-
-
-def run(device: torch.device) -> Iterator[dict[str, Any]]:
-    """One result after the other."""
-    yield step.run(device)
-    yield data.run(device, sizes=((256, 128),), repeats=3)
-    yield evaluation.run(device)
-    yield crossnet.run(device.type, block=(128, 128), repeats=3)
-    yield whole_run(device)
 
 
 def whole_run(
