@@ -120,6 +120,7 @@ def test_the_bench_says_how_many_runs_it_can_pack(
     number: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from benchmarks.packing import packing
+
     from sdtps.commandline import guarded
 
     assert guarded(lambda: len(packing(int(number)))) == 2
