@@ -35,7 +35,7 @@ NOT_IN_IDENTITY = frozenset(
 BY_FILE_NAME = frozenset({"backbone.weights", "image_encoder.weights", "text_encoder.weights"})
 # Keys that came when there were runs already, each with the value at which a run is what it was before:
 # left out at that value, so that those runs keep their names.
-CAME_LATER = {"backbone.frozen": False}
+CAME_LATER = {"backbone.frozen": False, "image_encoder.resize_positions": False}
 # Raise this when the meaning of a configuration changes without its keys changing.
 IDENTITY_VERSION = 1
 

@@ -55,6 +55,8 @@ class ImageEncoderConfig(Frozen):
     weights: str = "random"
     size: PositiveInt = 224  # 224 or 384 for ViT-B/16 and Swin-B
     frozen: bool = False  # True: features are computed once and cached
+    # Interpolate position tables of weights that were trained at another image size.
+    resize_positions: bool = False
     # tiny_vit and tiny_swin only. Swin: two stages, `depth` blocks each, patches merged 2 x 2 between.
     patch: PositiveInt = 16
     width: PositiveInt = 64

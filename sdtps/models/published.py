@@ -138,6 +138,57 @@ VISION = Layout(
         ("pooler.{rest}", "pooler.{rest}"),
     ),
 )
+# timm's names, which DeiT's own checkpoints share, against transformers 5's modules.
+TIMM_VIT = Layout(
+    "timm_vit",
+    "ViT and DeiT of timm",
+    (
+        *same(
+            ("cls_token", "embeddings.cls_token"),
+            ("pos_embed", "embeddings.position_embeddings"),
+            ("patch_embed.proj.{kind}", "embeddings.patch_embeddings.projection.{kind}"),
+            ("norm.{kind}", "layernorm.{kind}"),
+            ("blocks.{n}.attn.proj.{kind}", "layers.{n}.attention.o_proj.{kind}"),
+            ("blocks.{n}.norm1.{kind}", "layers.{n}.layernorm_before.{kind}"),
+            ("blocks.{n}.norm2.{kind}", "layers.{n}.layernorm_after.{kind}"),
+            ("blocks.{n}.mlp.fc{m}.{kind}", "layers.{n}.mlp.fc{m}.{kind}"),
+        ),
+        Rule(
+            "blocks.{n}.attn.qkv.{kind}",
+            tuple(f"layers.{{n}}.attention.{part}_proj.{{kind}}" for part in "qkv"),
+            THIRDS,
+        ),
+    ),
+)
+_TIMM_SWIN = "layers.{n}.blocks.{m}."
+# Patches are merged at the end of a stage, as in the published Swin; timm itself has moved that to the
+# beginning of the next stage (`sdtps.models.encoders` moves it back).
+TIMM_SWIN = Layout(
+    "timm_swin",
+    "Swin of Microsoft and of timm before 0.9",
+    (
+        *same(
+            ("patch_embed.proj.{kind}", "embeddings.patch_embeddings.projection.{kind}"),
+            ("patch_embed.norm.{kind}", "embeddings.norm.{kind}"),
+            ("norm.{kind}", "layernorm.{kind}"),
+            ("layers.{n}.downsample.{rest}", "encoder.layers.{n}.downsample.{rest}"),
+            (
+                _TIMM_SWIN + "attn.relative_position_bias_table",
+                _SWIN + "attention.relative_position_bias.relative_position_bias_table",
+            ),
+            (_TIMM_SWIN + "attn.proj.{kind}", _SWIN + "attention.o_proj.{kind}"),
+            (_TIMM_SWIN + "norm1.{kind}", _SWIN + "layernorm_before.{kind}"),
+            (_TIMM_SWIN + "norm2.{kind}", _SWIN + "layernorm_after.{kind}"),
+            (_TIMM_SWIN + "mlp.fc1.{kind}", _SWIN + "mlp.fc1.{kind}"),
+            (_TIMM_SWIN + "mlp.fc2.{kind}", _SWIN + "mlp.fc2.{kind}"),
+        ),
+        Rule(
+            _TIMM_SWIN + "attn.qkv.{kind}",
+            tuple(_SWIN + f"attention.{part}_proj.{{kind}}" for part in "qkv"),
+            THIRDS,
+        ),
+    ),
+)
 SEPS = Layout(
     "seps",
     "VSEModel of SEPS and LAPS, with ViT or Swin and BERT",
@@ -162,6 +213,8 @@ LAYOUTS = {
         CLIP_VISUAL,
         DEMO,
         VISION,
+        TIMM_VIT,
+        TIMM_SWIN,
         SEPS,
     )
 }

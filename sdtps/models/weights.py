@@ -1,7 +1,8 @@
 """Pretrained weights from a path. What does not fit exactly is an error that names it.
 
-Layouts read: a safetensors file, a PyTorch state dict, a TorchScript archive (OpenAI's ViT-B-16.pt is
-one), or a Hugging Face folder with model.safetensors or pytorch_model.bin. Nothing is downloaded.
+Layouts read: a safetensors file, a PyTorch state dict (alone or in a training checkpoint), a
+TorchScript archive (OpenAI's ViT-B-16.pt is one), or a Hugging Face folder with model.safetensors or
+pytorch_model.bin. Nothing is downloaded. No torch is imported before tensors are read.
 """
 
 from __future__ import annotations
@@ -9,16 +10,20 @@ from __future__ import annotations
 import os
 import pickle
 import zipfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any
 
 from sdtps.errors import WeightsError
-from sdtps.models.published import CLIP_VISUAL
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 FOLDER_FILES = ("model.safetensors", "pytorch_model.bin")
 NAMES_SHOWN = 8
+# What frameworks put in front of every name: DataParallel, torch.compile, Lightning and the like.
+WRAPPING = ("module.", "_orig_mod.", "model.")
+LFS_POINTER = b"version https://git-lfs"
 
 
 def find_weights(path: str) -> Path:
@@ -43,36 +48,135 @@ def find_weights(path: str) -> Path:
     )
 
 
+def file_mistake(path: Path) -> str | None:
+    """What is wrong with a weight file by its size, first bytes and end; None where it may be read."""
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        start = stream.read(512)
+    if not start:
+        return "is an empty file; copy or download it again"
+    if start.startswith(LFS_POINTER):
+        return (
+            "is a Git LFS pointer, not the weights themselves; fetch them with `git lfs pull` in the "
+            "repository that it comes from"
+        )
+    text = start.lstrip(b"\xef\xbb\xbf \r\n\t").lower()
+    if text.startswith((b"<!doctype", b"<html", b"<?xml", b"<head")):
+        return (
+            "is a web page (HTML), not weights: the download gave a login or error page. Open it in a "
+            "browser to see why, and download again"
+        )
+    if start[0] < 0x80 and text.startswith((b"{", b"[")):
+        return "is a text file (JSON), not weights; download again"
+    if start.startswith(b"PK\x03\x04") and not zipfile.is_zipfile(path):
+        return (
+            f"is truncated: a PyTorch archive without its end, {size:,} bytes are here; copy it again"
+        )
+    if _is_safetensors(start):
+        return _safetensors_mistake(path, size)
+    return None
+
+
+def _is_safetensors(start: bytes) -> bool:
+    return start[8:9] == b"{" and int.from_bytes(start[:8], "little") < 2**27
+
+
+def _safetensors_mistake(path: Path, size: int) -> str | None:
+    import json
+
+    with path.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        header = stream.read(length)
+    wanted = 8 + length
+    if size >= wanted:
+        try:
+            entries = json.loads(header)
+            wanted += max(e["data_offsets"][1] for n, e in entries.items() if n != "__metadata__")
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+            return "is no safetensors file: its header cannot be read; copy or download it again"
+    if size < wanted:
+        return f"is truncated: {size:,} of {wanted:,} bytes are here; copy or download it again"
+    return None
+
+
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a weight file by name, on the CPU.
+    """All tensors of a weight file by name, on the CPU; unpacked from a training checkpoint.
 
     Raises:
-        WeightsError: not a weight file.
+        WeightsError: not a weight file (with what it is), or several sets of weights in one.
     """
+    import torch
+
+    wrong = file_mistake(path)
+    if wrong is not None:
+        raise WeightsError(f"{path}: {wrong}")
+    with path.open("rb") as stream:
+        start = stream.read(16)
     try:
-        if path.suffix == ".safetensors":
+        if _is_safetensors(start):
             from safetensors.torch import load_file
 
             return load_file(path)
         if _is_torchscript(path):
             return dict(torch.jit.load(path, map_location="cpu").state_dict())
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:  # torch's own text advises to read it unsafely
+    except pickle.UnpicklingError as error:  # torch's own text advises to read it unsafely
+        if "truncated" in str(error):
+            raise WeightsError(f"{path}: is truncated; copy or download it again") from None
+        if start[:1] not in (b"\x80", b"P"):
+            raise WeightsError(f"{path}: not a readable weight file (no PyTorch file)") from None
         raise WeightsError(
             f"{path}: not a readable weight file: it holds more than tensors in plain containers, "
             "which could run code while it is read. Save the model's state_dict() alone, or as "
             "safetensors."
         ) from None
+    except EOFError:
+        raise WeightsError(f"{path}: is truncated; copy or download it again") from None
     except Exception as error:  # the readers raise whatever a broken byte leads them to
         raise WeightsError(
             f"{path}: not a readable weight file ({type(error).__name__}: {str(error)[:200]})"
         ) from None
-    for wrapper in ("state_dict", "model"):
-        if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
-            content = content[wrapper]
-    if not isinstance(content, dict) or not any(isinstance(v, Tensor) for v in content.values()):
-        raise WeightsError(f"{path}: holds no named tensors")
-    return {name: value for name, value in content.items() if isinstance(value, Tensor)}
+    tensors = {
+        name: value
+        for name, value in _unpacked(content, path).items()
+        if isinstance(value, torch.Tensor)
+    }
+    for prefix in WRAPPING:
+        if all(name.startswith(prefix) for name in tensors):
+            tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
+    return tensors
+
+
+def _unpacked(content: Any, path: Path) -> dict[str, Any]:
+    """The one set of named tensors in a checkpoint, however deep: {"model_state_dict": ...} and so on.
+
+    Raises:
+        WeightsError: there is none, or there are several (a model and its moving average, say).
+    """
+    found = dict(_sets(content, ""))
+    largest = max(map(len, found.values()), default=0)
+    # A loss or a normaliser that is saved beside the model has a few tensors.
+    found = {name: tensors for name, tensors in found.items() if len(tensors) > largest / 10}
+    if len(found) > 1:
+        raise WeightsError(
+            f"{path}: holds several sets of weights: {', '.join(found)}. Save the one that is wanted "
+            "alone: torch.save(torch.load(FILE)[NAME], NEW_FILE)"
+        )
+    if found:
+        return next(iter(found.values()))
+    if isinstance(content, dict) and any(hasattr(value, "shape") for value in content.values()):
+        return content
+    raise WeightsError(f"{path}: holds no named tensors")
+
+
+def _sets(content: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(dotted name, tensors by name) for each dictionary of tensors; optimisers number theirs."""
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        return
+    if content and all(hasattr(value, "shape") for value in content.values()):
+        yield name or "state_dict", content
+    for key, value in content.items():
+        yield from _sets(value, f"{name}.{key}" if name else key)
 
 
 def _is_torchscript(path: Path) -> bool:
@@ -86,24 +190,43 @@ def load_exactly(model: nn.Module, tensors: dict[str, Tensor], source: str) -> N
     """Copy `tensors` into `model`; every one must have a place and every place a tensor.
 
     Raises:
-        WeightsError: missing, unexpected or mismatched tensors, all of them.
+        WeightsError: missing, unexpected or mismatched tensors, or values that are not finite; all.
     """
+    import torch
+
     wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     found = {name: tuple(value.shape) for name, value in tensors.items()}
+    if not wanted.keys() & found.keys():
+        raise WeightsError(
+            f"{source} does not fit the model: none of its {len(found)} tensors has a name of the "
+            f"model's, so it is another architecture, or its names are not known here. It holds "
+            f"{_some(found)}; the model has {_some(wanted)}"
+        )
     mismatched = [
         f"{name} is {found[name]}, the model has {wanted[name]}"
         for name in wanted
         if name in found and found[name] != wanted[name]
     ]
+    broken = [
+        name
+        for name, value in tensors.items()
+        if value.is_floating_point() and not torch.isfinite(value).all()
+    ]
     problems = [
         _listed("missing", [name for name in wanted if name not in found]),
         _listed("unexpected", [name for name in found if name not in wanted]),
         _listed("of another shape", mismatched),
+        _listed("with NaN or infinite values", broken),
     ]
     problems = [p for p in problems if p]
     if problems:
         raise WeightsError(f"{source} does not fit the model:\n  " + "\n  ".join(problems))
     model.load_state_dict(tensors)
+
+
+def _some(names: Iterable[str]) -> str:
+    names = list(names)
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def _listed(what: str, names: list[str]) -> str:
@@ -145,6 +268,8 @@ def clip_from_openai(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     A name below `visual.` that no ViT of OpenAI's has stays as it is, so that loading reports it beside
     everything else that does not fit.
     """
+    from sdtps.models.published import CLIP_VISUAL
+
     visual = {
         name.removeprefix("visual."): value.float()
         for name, value in tensors.items()
