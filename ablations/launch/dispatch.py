@@ -34,8 +34,7 @@ from ablations.store.states import run_states
 from ablations.store.submissions import JOBS, Submission, new_name
 from ablations.study.model import RunSpec, Study
 from ablations.study.schema import Resources
-from ablations.view.counted import counted
-from sdtps.errors import SubmissionError
+from sdtps.errors import SubmissionError, counted
 from sdtps.files import write_text
 from sdtps.run.folder import RunFolder
 

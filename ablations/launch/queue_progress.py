@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ablations.launch.queue_item import QueueItem
-from ablations.view.counted import counted
+from sdtps.errors import counted
 from sdtps.run.folder import RunFolder
 
 SHOW_SECONDS = 1.0

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Raises RunError where neither runs nor states are named."""
     from ablations.launch.submit import submit
-    from ablations.study.runnames import find_run
+    from ablations.study.arguments import find_run
     from ablations.view.hints import Again
 
     words = [w for w in RETRY_WORDS if getattr(arguments, w)]

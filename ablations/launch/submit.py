@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING
 from ablations.launch import canary, datafolder
 from ablations.launch.plan import RETRY_WORDS, Action, Plan, make_plan
 from ablations.store.states import run_states
-from ablations.study.arguments import add_data_root, add_steering, read_whole
+from ablations.study.arguments import add_data_root, add_steering, filtered, read_whole
 from ablations.study.model import Study
-from ablations.study.runnames import filtered
-from ablations.view.counted import counted
 from ablations.view.hints import Again
 from ablations.view.plan import plan_json, plan_lines
 from sdtps.commandline import at_least
-from sdtps.errors import SubmissionError, visible, visible_lines
+from sdtps.errors import SubmissionError, counted, visible, visible_lines
 
 if TYPE_CHECKING:
     from ablations.launch.dispatch import SubmitReport

@@ -19,8 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Run in RUNS/_trials/..., whose earlier contents go; returns 0 unless it diverged (3)."""
-    from ablations.study.runnames import find_run
-    from ablations.view.counted import counted
+    from ablations.study.arguments import find_run
+    from sdtps.errors import counted
     from sdtps.run.folder import RunFolder
     from sdtps.training.job import execute
 

@@ -25,8 +25,7 @@ from typing import Any
 from ablations.store import attempts as records
 from ablations.store import claims
 from ablations.store.submissions import Submission
-from ablations.view.counted import counted
-from sdtps.errors import SdtpsError
+from sdtps.errors import SdtpsError, counted
 from sdtps.run.folder import RunFolder
 
 PACKED = "SDTPS_PACKED"  # set for the runs that share a job

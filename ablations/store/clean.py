@@ -108,7 +108,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """The verb `clean`."""
     from ablations.store.states import run_states
-    from ablations.view.counted import counted
+    from sdtps.errors import counted
 
     study, runs_dir = read_study(arguments), arguments.runs_dir.resolve()
     doomed = select(

@@ -115,7 +115,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """The verb `cancel`; returns 1 where a run could not be ended from here."""
     from ablations.store.states import run_states
-    from ablations.view.counted import counted
+    from sdtps.errors import counted
 
     study, runs_dir = read_study(arguments), arguments.runs_dir.resolve()
     active = [s for s in run_states(study.runs(), runs_dir) if s.active]

@@ -1,19 +1,22 @@
-"""STUDY on a command line: a manifest by its path or by its name."""
+"""From what people type to studies and runs: a manifest by name or path, a run by part of its name."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sdtps.commandline import add_json, add_runs_dir, add_seeds, add_variants
-from sdtps.errors import ManifestError, did_you_mean
+from sdtps.errors import ManifestError, RunError, did_you_mean
 
 if TYPE_CHECKING:
-    from ablations.study.model import Study
+    from ablations.study.model import RunSpec, Study
 
+_LISTED = 10  # candidates that a message names
 DATA_ROOT = "SDTPS_DATA_ROOT"
 SHIPPED = Path(__file__).resolve().parents[1]  # the manifests that come with the program
 
@@ -92,6 +95,98 @@ def read_whole(arguments: argparse.Namespace) -> Study:
 
 def read_study(arguments: argparse.Namespace) -> Study:
     """The study that a command line is about, reduced to --variant and --seed."""
-    from ablations.study.runnames import filtered
-
     return filtered(read_whole(arguments), arguments.variant, arguments.seed)
+
+
+def run_folders(runs_dir: Path) -> list[Path]:
+    """Every folder runs_dir/STUDY/VARIANT/seed*, by two levels of listing."""
+    found = []
+    for study in _folders(runs_dir):
+        for variant in _folders(study):
+            found += [run for run in _folders(variant) if run.name.startswith("seed")]
+    return found
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        with os.scandir(path) as entries:
+            names = sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+    except OSError:
+        return []
+    return [path / name for name in names]
+
+
+def find_folder(text: str, runs_dir: Path) -> Path:
+    """The run folder that `text` names.
+
+    Raises:
+        RunError: none, or more than one, does; the text lists candidates.
+    """
+    for path in (Path(text), runs_dir / text):
+        if (path / "config.yaml").is_file() or (path / "run.json").is_file():
+            return path
+    folders = run_folders(runs_dir)
+    names = {str(f.relative_to(runs_dir)): f for f in folders}
+    return names[_the_one(text, names, f"below {runs_dir}")]
+
+
+def find_run(text: str, study: Study) -> RunSpec:
+    """The planned run that `text` names: VARIANT/seedK, VARIANT alone (its first seed), or a part.
+
+    Raises:
+        RunError: none, or more than one, does.
+    """
+    runs = {run.name: run for run in study.runs()}
+    for run in study.runs():
+        if text in (run.name, run.variant, run.slug, f"{run.variant}/seed{run.seed}"):
+            return run
+        if text in (f"{run.slug}/seed{run.seed}", f"{run.variant}/{run.seed}", str(run.folder("runs"))):
+            return run
+    return runs[_the_one(text, runs, f"in {study.path}")]
+
+
+def _the_one(text: str, names: Iterable[str], where: str) -> str:
+    names = list(names)
+    found = [n for n in names if text.strip("/") in n]
+    if len(found) == 1:
+        return found[0]
+    listed = found or names
+    more = f"\n  and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
+    what = f"'{text}' names {len(found)} runs" if found else f"'{text}' names no run"
+    shown = "".join(f"\n  {n}" for n in listed[:_LISTED])
+    raise RunError(f"{what} {where}.{' Runs:' if shown else ' There are no runs.'}{shown}{more}")
+
+
+def filtered(study: Study, variants: list[str], seeds: list[int]) -> Study:
+    """`study` reduced to variants (names, or patterns such as 'gumbel_*') and seeds; empty: all.
+
+    Raises:
+        ManifestError: a name, pattern or seed that fits nothing.
+    """
+    names: list[str] = []
+    for text in variants:
+        fits = [text] if text in study.variants else [v for v in study.variants if fnmatchcase(v, text)]
+        names += fits or [text]  # a text that fits nothing is told by `select`
+    return select(study, names if variants else None, seeds if seeds else None)
+
+
+def select(study: Study, variants: list[str] | None, seeds: list[int] | None) -> Study:
+    """`study` reduced to some variants and seeds.
+
+    Raises:
+        ManifestError: a name or seed that the study does not have.
+    """
+    unknown = [v for v in variants or [] if v not in study.variants]
+    texts = [f"no variant '{v}' in {study.path}. {did_you_mean(v, study.variants)}" for v in unknown]
+    texts += [
+        f"no seed {s} in {study.path}. Allowed: {', '.join(map(str, study.seeds))}."
+        for s in seeds or []
+        if s not in study.seeds
+    ]
+    if texts:
+        raise ManifestError("\n".join(texts))
+    return dataclasses.replace(
+        study,
+        variants={k: v for k, v in study.variants.items() if variants is None or k in variants},
+        seeds=tuple(s for s in study.seeds if seeds is None or s in seeds),
+    )

@@ -4,7 +4,7 @@ An example; only `product` or `zip` is needed:
 
     grid:
       name: "{mask}_tau{temperature}"            # default: every axis as key=value
-      label: "C = {mask}, tau = {temperature}"   # default: the name; label_tex likewise
+      label: "C = {mask}, tau = {temperature}"   # default: the name
       set: {sdtps.decision: gumbel_ste}          # the same for all of the grid
       product:
         sdtps.mask: {c10: subtract_10, c1e10: subtract_1e10}    # named values, or
@@ -31,13 +31,17 @@ from sdtps.errors import did_you_mean
 _FIELD = re.compile(r"\{([^{}]*)\}")
 _MOST = 20_000  # variants of one grid; more is a mistake, and memory
 
+LABEL_IS_ENOUGH = (
+    "is not a key any more: `label` is enough. Write τ, ≥ and × as they are; tables set them as "
+    "mathematics"
+)
+
 Values = tuple[Any, ...] | dict[str, Any]
 
 
 class GridSpec(Frozen):
     name: str | None = None
     label: str | None = None
-    label_tex: str | None = None
     set: dict[str, Any] = Field(default_factory=dict)
     product: dict[str, Values] = Field(default_factory=dict)
     zip: dict[str, Values] = Field(default_factory=dict)
@@ -51,7 +55,6 @@ class Point:
     name: str
     overrides: dict[str, Any]
     label: str | None
-    label_tex: str | None
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,9 @@ def expand(
     mistakes: Mistakes, source: Source, path: KeyPath, value: Any
 ) -> tuple[list[Point], dict[str, KeyPath]]:
     """The grid's variants (the last axis changes fastest), and where each key is written."""
+    if isinstance(value, dict) and "label_tex" in value:
+        mistakes.add(source, (*path, "label_tex"), LABEL_IS_ENOUGH)
+        value = {key: part for key, part in value.items() if key != "label_tex"}
     spec = mistakes.check(source, path, GridSpec, value)
     if spec is None:
         return [], {}
@@ -190,14 +196,10 @@ def _named(
             mistakes.add(source, path, f"two of its variants are named '{name}'; give 'name' more axes")
             return []
         overrides = {**spec.set, **{key: v.value for key, v in cell.items()}}
-        label, tex = (
-            spec.label and _fill(spec.label, words),
-            spec.label_tex and _fill(spec.label_tex, words),
-        )
-        points[name] = Point(name, overrides, label, tex)
+        points[name] = Point(name, overrides, spec.label and _fill(spec.label, words))
     return list(points.values())
 
 
 def _fill(template: str, words: dict[str, str]) -> str:
-    """Fields by their words; other braces, such as TeX's, stay."""
+    """Fields by their words; other braces stay."""
     return _FIELD.sub(lambda match: words.get(match[1], match[0]), template)

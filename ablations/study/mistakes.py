@@ -9,11 +9,10 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from ablations.view.counted import counted
 from sdtps.config.wording import place as placed
 from sdtps.config.wording import sentences, shown
 from sdtps.config.yaml12 import Document, KeyPath, parse, read_text
-from sdtps.errors import ManifestError, YamlError, visible
+from sdtps.errors import ManifestError, YamlError, counted, visible
 
 Model = TypeVar("Model", bound=BaseModel)
 

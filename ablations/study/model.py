@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
+import unicodedata
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +15,27 @@ from sdtps.config import Config, resolved
 from sdtps.config.identity import canonical, flatten, identities
 from sdtps.run.folder import folder_name
 
+_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,+=-]*")
+_LONGEST = 80  # file systems allow 255 bytes; people read less
+
+
+def is_safe(name: str) -> bool:
+    """Whether `name` can be a folder as it is: no separators, no leading dot or dash, not too long."""
+    return len(name) <= _LONGEST and _SAFE.fullmatch(name) is not None and not name.endswith(".")
+
+
+def slug(name: str) -> str:
+    """`name` where it is safe; else its readable part and six digits of its hash.
+
+    A variant's folder depends on its own name alone, so adding a variant never moves another's runs.
+    """
+    if is_safe(name):
+        return name
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    readable = re.sub(r"[^A-Za-z0-9.]+", "_", plain).strip("_.")[: _LONGEST - 7].rstrip("_.")
+    digits = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:6]
+    return f"{readable or 'variant'}-{digits}"
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -19,7 +43,8 @@ class Variant:
 
     Attributes:
         name: free text, as the manifest writes it; `slug` is its folder.
-        overrides: dotted key to value, as declared (grid variants: as expanded).
+        extends: the variant whose overrides, components and resources it starts from.
+        overrides: dotted key to value, inherited ones included (grid variants: as expanded).
         config: the resolved configuration.
         line: where the manifest declares it.
     """
@@ -30,7 +55,7 @@ class Variant:
     overrides: dict[str, Any]
     config: Config
     resources: Resources
-    label_tex: str | None = None
+    extends: str | None = None
     source: str | None = None
     note: str = ""
     components: dict[str, bool | str] = field(default_factory=dict)

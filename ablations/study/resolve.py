@@ -238,25 +238,26 @@ class Resolver:
                 del values[key]
 
 
+def inside(key: str, section: str) -> bool:
+    """`key` is `section` itself, or lies in it."""
+    return key == section or key.startswith(f"{section}.")
+
+
 def _related(a: str, b: str) -> bool:
     """One of the keys is the other, or lies in it. The empty key contains all."""
-    return not b or a == b or a.startswith(f"{b}.") or b.startswith(f"{a}.")
+    return not b or inside(a, b) or inside(b, a)
 
 
 def _clash(key: str, values: dict[str, Any]) -> str | None:
     """A key already set that is `key`, or a section of it, or lies in it."""
     if key in values:
         return key
-    return next((k for k in values if k.startswith(f"{key}.") or key.startswith(f"{k}.")), None)
+    return next((k for k in values if inside(k, key) or inside(key, k)), None)
 
 
 def _without(values: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
     """`values` without those that an override replaces: the same key, its section, or what is in it."""
-    return {
-        k: v
-        for k, v in values.items()
-        if not any(k == o or k.startswith(f"{o}.") or (o.startswith(f"{k}.")) for o in overrides)
-    }
+    return {k: v for k, v in values.items() if not any(inside(k, o) or inside(o, k) for o in overrides)}
 
 
 def _lay_over(values: dict[str, Any], over: dict[str, Any]) -> None:

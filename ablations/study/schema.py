@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from ablations.view.counted import counted
 from sdtps.config.common import Frozen, NonNegative, PositiveInt
+from sdtps.errors import counted
 
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):([0-5]?\d):([0-5]?\d)")
 _DAYS_HOURS = re.compile(r"(\d+)-(\d+)(?::([0-5]?\d))?")

@@ -7,13 +7,11 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from ablations import texlabel
-from ablations.study.grid import expand
+from ablations.study.grid import LABEL_IS_ENOUGH, expand
 from ablations.study.mistakes import Mistakes, Source
-from ablations.study.model import Variant
-from ablations.study.resolve import Resolver
+from ablations.study.model import Variant, slug
+from ablations.study.resolve import Resolver, inside
 from ablations.study.schema import Resources, TableSpec
-from ablations.study.slugs import slug
 from sdtps.config.common import Frozen
 from sdtps.config.identity import BY_FILE_NAME, NOT_IN_IDENTITY
 from sdtps.config.load import TASKS
@@ -36,7 +34,7 @@ class About(Frozen):
     """The keys of a variant that are not overrides: they have no dot."""
 
     label: Text | None = None
-    label_tex: Text | None = None
+    extends: Text | None = None  # start from this variant's overrides, components and resources
     source: Text | None = None
     note: str = ""
     components: dict[str, bool | str] = Field(default_factory=dict)
@@ -64,6 +62,28 @@ class Draft:
     overrides: dict[str, Any]
     places: dict[str, KeyPath]  # where each override is written
     broken: bool = False  # has mistakes already; no more are looked for in what is left of it
+
+    def on_top_of(self, other: Draft) -> Draft:
+        """This variant, with what it does not say itself taken from `other`."""
+        kept = {
+            key: value
+            for key, value in other.overrides.items()
+            if not any(inside(key, own) or inside(own, key) for own in self.overrides)
+        }
+        about = self.about.model_copy(
+            update={
+                "components": {**other.about.components, **self.about.components},
+                "resources": {**other.about.resources, **self.about.resources},
+            }
+        )
+        return Draft(
+            self.name,
+            self.path,
+            about,
+            {**kept, **self.overrides},
+            {**{key: other.places[key] for key in kept}, **self.places},
+            self.broken or other.broken,
+        )
 
 
 class VariantReader:
@@ -96,14 +116,13 @@ class VariantReader:
             path = ("grid", i) if isinstance(grids, list) else ("grid",)
             points, places = expand(self.mistakes, self.source, path, grid)
             for point in points:
-                self._check_tex((*path, "label_tex"), point.label_tex)
-                about = About(label=point.label or None, label_tex=point.label_tex or None)
+                about = About(label=point.label or None)
                 drafts.append(Draft(point.name, path, about, point.overrides, places))
         if not drafts and "variants" not in self.tree and grids is None:
             self.mistakes.add(self.source, (), "no variants: give 'variants', 'grid' or both")
         elif not drafts and not self.mistakes.found:
             self.mistakes.add(self.source, ("variants",), "holds no variant")
-        return drafts
+        return self._extended(drafts)
 
     def _draft(self, name: str, path: KeyPath, value: dict[str, Any]) -> Draft:
         before = self.mistakes.noted
@@ -112,17 +131,40 @@ class VariantReader:
             text = f"write the whole key with its dots, such as '{key}.{_first(about[key])}: ...'"
             self.mistakes.add(self.source, (*path, key), text)
             del about[key]
+        if about.pop("label_tex", None) is not None:
+            self.mistakes.add(self.source, (*path, "label_tex"), LABEL_IS_ENOUGH)
         checked = self.mistakes.check(self.source, path, About, about)
-        if checked is not None:
-            self._check_tex((*path, "label_tex"), checked.label_tex)
         overrides = {k: v for k, v in value.items() if "." in k}
         places = {k: (*path, k) for k in overrides}
         broken = self.mistakes.noted > before
         return Draft(name, path, checked or About(), overrides, places, broken)
 
-    def _check_tex(self, path: KeyPath, text: str | None) -> None:
-        for fault in texlabel.faults(text or ""):
-            self.mistakes.add(self.source, path, f"{shown(text)}: {fault}")
+    def _extended(self, drafts: list[Draft]) -> list[Draft]:
+        """The same with what each variant takes over by `extends`; its own keys win."""
+        by_name: dict[str, Draft] = {}
+        for draft in drafts:  # a name that is given twice is told elsewhere
+            by_name.setdefault(draft.name, draft)
+        done: dict[int, Draft] = {}
+
+        def extended(draft: Draft, chain: tuple[str, ...]) -> Draft:
+            if id(draft) in done:
+                return done[id(draft)]
+            wanted, path = draft.about.extends, (*draft.path, "extends")
+            whole = draft
+            if wanted in chain:
+                circle = " extends ".join([*chain[chain.index(wanted) :], wanted])
+                self.mistakes.add(self.source, path, f"leads back to itself: {circle}")
+                draft.broken = True
+            elif wanted is not None and wanted not in by_name:
+                text = f"'{wanted}' is not a variant. {did_you_mean(wanted, by_name)}"
+                self.mistakes.add(self.source, path, text)
+                draft.broken = True
+            elif wanted is not None:
+                whole = draft.on_top_of(extended(by_name[wanted], (*chain, wanted)))
+            done[id(draft)] = whole
+            return whole
+
+        return [extended(draft, (draft.name,)) for draft in drafts]
 
     def variants(self, drafts: list[Draft], resolver: Resolver, shared: Resources) -> list[Variant]:
         """The same with resolved configurations; two that are one configuration are a mistake."""
@@ -143,7 +185,7 @@ class VariantReader:
                     overrides=draft.overrides,
                     config=config,
                     resources=resources,
-                    label_tex=about.label_tex,
+                    extends=about.extends,
                     source=about.source,
                     note=about.note,
                     components=dict(about.components),

@@ -11,8 +11,7 @@ from ablations.launch.plan import Action, Plan
 from ablations.slurm.arrays import Chunk
 from ablations.study.arguments import add_data_root, add_steering, read_study
 from ablations.study.model import Study
-from ablations.view.counted import counted
-from sdtps.errors import visible
+from sdtps.errors import counted, visible
 
 _MOST_LINES = 2_000  # runs that are listed one by one; beyond it a variant is one line
 
@@ -57,7 +56,8 @@ def _lines(plan: Plan) -> Iterator[str]:
         by_variant.setdefault(action.run.variant, []).append(action)
     width = max((len(a.run.name) for a in runs), default=0)
     for name, actions in by_variant.items():
-        mark = " (baseline)" if name == study.baseline else ""
+        extends = study.variants[name].extends
+        mark = " (baseline)" if name == study.baseline else f" (extends {extends})" if extends else ""
         yield ""
         yield f"{name}{mark}: {differences(study, name)}"
         if len(runs) > _MOST_LINES:
@@ -126,6 +126,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             }
             for a in plan.actions
         ],
+        "extends": {v.name: v.extends for v in plan.study.variants.values() if v.extends},
         "differences": {
             name: {
                 k: {"base": old, "variant": new}

@@ -12,9 +12,9 @@ from ablations.launch.plan import ACTIVE, REPAIRED
 from ablations.store.runstatus import RunStatus
 from ablations.study.arguments import add_steering, read_study
 from ablations.study.model import Study
-from ablations.view.counted import counted as number
 from ablations.view.hints import Again
 from sdtps.errors import ConfigError, visible
+from sdtps.errors import counted as number
 from sdtps.run.folder import RunFolder
 
 ORDER = (

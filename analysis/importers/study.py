@@ -37,7 +37,6 @@ class ImportedVariant:
     config: dict[str, str]
     overrides: dict[str, str]  # settings in which it differs from the baseline
     components: dict[str, bool] = field(default_factory=dict)
-    label_tex: str | None = None
     source: str | None = None  # the file it was read from
     note: str = ""
     color: str | None = None

@@ -24,7 +24,7 @@ def compute_table(collected: Collected, study: Study, marks: Sequence[Mark] = ()
     rows = []
     for outcome in outcomes(collected, study).values():
         mine = runs[(runs["variant"] == outcome.variant) & (runs["imported"] == outcome.imported)]
-        name = text(outcome.label, tex=outcome.label_tex)
+        name = text(outcome.label)
         rows.append(Row(outcome.variant, (name, *_cells(mine))))
     rows.append(Row("*", (text("All"), *_cells(runs)), rule_before=True))
     columns = (

@@ -58,7 +58,6 @@ class Outcome:
     study: str
     variant: str
     label: str
-    label_tex: str | None
     runs: tuple[Run, ...]
     imported: bool = False
 
@@ -127,9 +126,7 @@ def outcomes(collected: Collected, study: Study) -> dict[str, Outcome]:
     for name, variant in study.variants.items():
         mine = frame[(frame["variant"] == name) & own]
         runs = _runs(mine)
-        found[name] = Outcome(
-            study.name, name, variant.label, variant.label_tex, runs, imported=all_imported
-        )
+        found[name] = Outcome(study.name, name, variant.label, runs, imported=all_imported)
     strangers = frame[frame["imported"] & ~own]
     for name in sorted(set(strangers["variant"])):
         mine = strangers[strangers["variant"] == name]

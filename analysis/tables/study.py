@@ -120,7 +120,7 @@ def _name_columns(study: Study, spec: TableSpec, rows: Sequence[Outcome]) -> lis
 
 def _name_cells(study: Study, spec: TableSpec, rows: Sequence[Outcome], row: Outcome) -> list[Cell]:
     told_apart = row.imported and not all(r.imported for r in rows)
-    name = text(row.label + (" (imported)" if told_apart else ""), tex=row.label_tex)
+    name = text(row.label + (" (imported)" if told_apart else ""))
     if leakmark.leaks(study, spec, row):
         name = leakmark.marked(name)
     variant = study.variants.get(row.variant)
@@ -208,7 +208,7 @@ def variants_table(collected: Collected, study: Study) -> Table:
             Row(
                 name,
                 (
-                    text(variant.label, tex=variant.label_tex),
+                    text(variant.label),
                     text(changes or "the base"),
                     text(variant.source or ""),
                 ),

@@ -83,7 +83,6 @@ def test_values_may_be_named_and_labels_follow_the_names(load: Load) -> None:
         "grid:\n"
         '  name: "c{mask}_tau{temperature}{noise_clamp}"\n'
         '  label: "C = {mask}"\n'
-        '  label_tex: "$\\\\mathcal{L}_{mask}$"\n'
         "  set: {sdtps.decision: gumbel_ste}\n"
         "  product:\n"
         "    sdtps.mask: {1: subtract_1, 1e10: subtract_1e10}\n"
@@ -93,7 +92,7 @@ def test_values_may_be_named_and_labels_follow_the_names(load: Load) -> None:
     )
     assert list(study.variants)[1:] == ["c1e10_tau1_clamp", "c1e10_tau5_clamp"]
     last = study.variants["c1e10_tau5_clamp"]
-    assert (last.label, last.label_tex) == ("C = 1e10", r"$\mathcal{L}_1e10$")
+    assert last.label == "C = 1e10"
     assert (last.config.sdtps.mask, last.config.sdtps.noise_clamp) == ("subtract_1e10", 5.0)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ablations.study.arguments import select
 from ablations.study.manifest import load_study
 from ablations.study.model import Study
-from ablations.study.runnames import select
 from sdtps.config import identity
 from sdtps.errors import ManifestError
 
@@ -420,12 +420,48 @@ def test_a_table_and_a_figure_may_have_one_name(load: Load) -> None:
     assert study.tables[0].name == study.figures[0].name == "main"
 
 
-def test_a_label_that_latex_would_stumble_over_is_told_with_its_line(load: Load) -> None:
-    found = only(load, f"{HEAD}{VARIANTS}  x: {{optim.lr: 1, label_tex: 'lr $10^-3'}}\n")
-    assert found.startswith("10: variants.x.label_tex: 'lr $10^-3': '$' without its partner")
+def test_a_label_for_latex_is_told_to_be_too_much_and_label_enough(load: Load) -> None:
+    found = only(load, f"{HEAD}{VARIANTS}  x: {{optim.lr: 1, label_tex: 'lr $10^-3$'}}\n")
+    assert found.startswith("10: variants.x.label_tex: is not a key any more: `label` is enough.")
     grid = "grid: {label_tex: 'mask {mask}', product: {sdtps.mask: [log, subtract_1e10]}}\n"
-    found = only(load, HEAD + grid + VARIANTS)
-    assert r"7: grid.label_tex: 'mask subtract_1e10': '_' outside of mathematics: write \_" in found
+    assert "7: grid.label_tex: is not a key any more" in only(load, HEAD + grid + VARIANTS)
+
+
+def test_a_variant_extends_another_and_its_own_keys_win(load: Load) -> None:
+    study = load(
+        HEAD
+        + VARIANTS
+        + "  hot: {extends: warm, optim.lr: 3, components: {b: true}}\n"
+        + "  warm: {extends: gumbel, optim.lr: 2, resources: {cpus: 5}, components: {a: true}}\n"
+    )
+    hot = study.variants["hot"]
+    assert hot.extends == "warm"
+    assert hot.overrides == {**study.variants["gumbel"].overrides, "optim.lr": 3}
+    assert hot.config.sdtps.decision == "gumbel_ste" and hot.config.optim.lr == 3
+    assert hot.resources.cpus == 5
+    assert hot.components == {"a": True, "b": True}
+    assert hot.label == "hot"
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        ("  a: {extends: b}\n  b: {extends: c}\n  c: {extends: b}\n", "b extends c extends b"),
+        ("  a: {extends: a, optim.lr: 1}\n", "leads back to itself: a extends a"),
+        ("  a: {extends: gumbl, optim.lr: 1}\n", "'gumbl' is not a variant. Did you mean 'gumbel'?"),
+    ],
+)
+def test_a_circle_and_an_unknown_variant_are_named(load: Load, extra: str, says: str) -> None:
+    assert says in only(load, HEAD + VARIANTS + extra)
+
+
+def test_a_mistake_that_is_inherited_is_told_once_where_it_is_written(load: Load) -> None:
+    found = only(
+        load,
+        f"{HEAD}{VARIANTS}  a: {{optim.lr: fast}}\n  b: {{extends: a, optim.lr: 2}}\n"
+        "  c: {extends: a}\n",
+    )
+    assert found.startswith("10: variants.a")
 
 
 @pytest.mark.parametrize("to", ["link.yaml", "no.yaml"])

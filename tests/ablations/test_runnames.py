@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from ablations.study.arguments import find_folder, find_run
 from ablations.study.manifest import load_study
-from ablations.study.runnames import find_folder, find_run
 from sdtps.errors import RunError
 
 

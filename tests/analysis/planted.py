@@ -242,7 +242,7 @@ def hard_study(name: str = "hard") -> Study:
             "all_diverged": {},
             "failed": {},
             "absent": {},
-            "tex": {"label": "L_ce", "label_tex": r"w/o $\mathcal{L}_{ce}$"},
+            "tex": {"label": "L_ce"},
         },
         metrics={
             "mAP": PERCENT,
