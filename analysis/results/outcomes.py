@@ -131,7 +131,7 @@ def outcomes(collected: Collected, study: Study) -> dict[str, Outcome]:
     for name in sorted(set(strangers["variant"])):
         mine = strangers[strangers["variant"] == name]
         key = name if name not in found else f"{name} (imported)"
-        found[key] = Outcome(study.name, name, name, None, _runs(mine), imported=True)
+        found[key] = Outcome(study.name, name, name, _runs(mine), imported=True)
     return found
 
 
