@@ -196,7 +196,7 @@ def packing(together: int) -> dict[str, Any]:
     study = load_study(QUICK)
     runs = [run for run in study.runs() if run.seed == study.seeds[0]]
     if not 2 <= together < len(runs):
-        raise SubmissionError(f"--packing {together}: give 2 to {len(runs) - 1} runs of {QUICK.name}")
+        raise SubmissionError(f"--together {together}: give 2 to {len(runs) - 1} runs of {QUICK.name}")
     with tempfile.TemporaryDirectory() as name, contextlib.redirect_stdout(sys.stderr):
         folder = Path(name)
         _work(study, runs[together : together + 1], folder / "before", 1)

@@ -326,9 +326,9 @@ class _Checks:
 
 def _code_digest() -> str:
     """Of the code that checks execute: sdtps, the checks themselves, the logs they read."""
-    from sdtps.run.provenance import source_digest
+    from sdtps.run.provenance import package_digest
 
-    digest = hashlib.sha256(source_digest().encode())
+    digest = hashlib.sha256(package_digest().encode())
     here = Path(__file__).parent
     logs = [here / "verdicts.py", *(here.parents[1] / "paper/reported").glob("*.csv")]
     for path in sorted([*logs, *here.glob("checks/*.py")]):

@@ -44,9 +44,9 @@ def parts(
     studies_dir: Path = Path("ablations"),
 ) -> list[Part]:
     """The claims (where there is a ledger), and the audit of each study that has a configuration."""
-    from sdtps.run.provenance import source_digest
+    from sdtps.run.provenance import package_digest
 
-    code = source_digest()
+    code = package_digest()
     found = []
     for study in studies:
         if getattr(study, "imported", False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.metadata
 import json
@@ -9,8 +10,9 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from sdtps.errors import RunError
 
 PACKAGE = Path(__file__).resolve().parents[1]
 PACKAGES = ("torch", "transformers", "numpy", "pillow", "safetensors", "pydantic", "submitit")
+RUN_ENTRY = "training/job.py"  # where a run begins
 SLURM_VARIABLES = {
     "job_id": "SLURM_JOB_ID",
     "array_job_id": "SLURM_ARRAY_JOB_ID",
@@ -31,16 +34,103 @@ DIFF_LIMIT = 200_000  # characters; a longer diff is cut, its size is told
 
 
 def source_digest(package: Path = PACKAGE) -> str:
-    """Twelve hexadecimal digits of the contents of every Python file below `package`.
+    """Twelve hexadecimal digits of the code that a run executes (`modules`).
 
-    It tells whether two runs were made by the same sources where a commit cannot: with uncommitted
-    work, or after a commit that touched only documents.
+    Comments, docstrings and formatting do not count. It tells whether two runs were made by the same
+    code where a commit cannot: with uncommitted work, or after a commit that touched only documents.
     """
+    return _digest(package, modules(package))
+
+
+def package_digest(package: Path = PACKAGE) -> str:
+    """As `source_digest`, of every module of the package, for results of the audit and the like."""
+    return _digest(package, package.rglob("*.py"))
+
+
+def modules(package: Path = PACKAGE) -> set[Path]:
+    """The modules that training a run imports, directly or through others: no audit, no command line.
+
+    Every module of a package that has no `training/job.py`.
+    """
+    todo, found = [package / RUN_ENTRY], set()
+    if not todo[0].is_file():
+        return set(package.rglob("*.py"))
+    while todo:
+        file = todo.pop()
+        if file in found or not file.is_file():
+            continue
+        found.add(file)
+        for name in _parsed(file)[1]:
+            first, *parts = name.split(".")
+            if first == package.name:
+                folder = package
+                todo.append(folder / "__init__.py")
+                for part in parts:
+                    todo += [folder / f"{part}.py", folder / part / "__init__.py"]
+                    folder = folder / part
+    return found
+
+
+def _digest(package: Path, files: Iterable[Path]) -> str:
     digest = hashlib.sha256()
-    for file in sorted(package.rglob("*.py")):
+    for file in sorted(files):
         digest.update(file.relative_to(package).as_posix().encode() + b"\0")
-        digest.update(file.read_bytes() + b"\0")
+        digest.update(_parsed(file)[0].encode() + b"\0")
     return digest.hexdigest()[:12]
+
+
+def _parsed(file: Path) -> tuple[str, set[str]]:
+    """A module's code as text, and what it imports, also inside functions."""
+    return _parsed_source(file.read_bytes())
+
+
+@cache
+def _parsed_source(source: bytes) -> tuple[str, set[str]]:
+    words: list[str] = []
+    imported: set[str] = set()
+    try:
+        _flatten(ast.parse(source), words, imported)
+    except (SyntaxError, ValueError):  # half-edited; a run will say so itself
+        return source.hex(), set()
+    return "\n".join(words), imported
+
+
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _flatten(node: Any, words: list[str], imported: set[str]) -> None:
+    """A syntax tree as words, without docstrings and what differs between versions of Python only."""
+    if isinstance(node, ast.AST):
+        words.append(type(node).__name__)
+        if isinstance(node, ast.Import):
+            imported.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            imported.add(node.module)
+            imported.update(f"{node.module}.{alias.name}" for alias in node.names)
+        documented = isinstance(
+            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        )
+        for name, value in ast.iter_fields(node):
+            if value is None or value == [] or name in ("ctx", "type_comment", "kind"):
+                continue
+            if name == "body" and documented and _is_text(value[0]):
+                value = value[1:]
+            words.append(name)
+            _flatten(value, words, imported)
+    elif isinstance(node, list):
+        words.append(str(len(node)))
+        for element in node:
+            _flatten(element, words, imported)
+    else:
+        words.append(repr(node))
+
+
+def _is_text(statement: ast.AST) -> bool:
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
 
 
 def code_version(root: Path | None = None) -> dict[str, Any]:

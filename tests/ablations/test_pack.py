@@ -119,9 +119,8 @@ def test_what_runs_need_together_is_held_against_the_partition() -> None:
 def test_the_bench_says_how_many_runs_it_can_pack(
     number: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from benchmarks.packing import packing
-
+    from benchmarks.dispatch import packing
     from sdtps.commandline import guarded
 
     assert guarded(lambda: len(packing(int(number)))) == 2
-    assert capsys.readouterr().err.strip() == f"--packing {number}: give 2 to 13 runs of quick.yaml"
+    assert capsys.readouterr().err.strip() == f"--together {number}: give 2 to 13 runs of quick.yaml"

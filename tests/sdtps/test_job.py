@@ -255,3 +255,51 @@ def test_the_digest_follows_the_sources(tmp_path: Path) -> None:
     file.write_text("x = 2\n")
     assert provenance.code_version(tmp_path)["digest"] != before["digest"]
     assert before["commit"] is None and before["dirty"] is False
+
+
+PACKAGE_FILES = {
+    "__init__.py": '"""Doc."""',
+    "training/__init__.py": "",
+    "training/job.py": "def execute():\n    from sdtps.models import model\n    return model.f(1)\n",
+    "models/__init__.py": "",
+    "models/model.py": '"""Doc."""\n\ndef f(x: int) -> int:\n    """Doc."""\n    return x + 1  # a\n',
+    "audit/__init__.py": "",
+    "audit/audit.py": "from sdtps.training import job\n",
+    "cli.py": "x = 1\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "same"),
+    [
+        ("models/model.py", "def f(x: int) -> int:\n    return (x\n            + 1)\n", True),
+        ("models/model.py", "def f(x: int) -> int:\n    return x + 2\n", False),
+        ("audit/audit.py", "y = 2\n", True),
+        ("cli.py", "y = 2\n", True),
+        ("models/__init__.py", "y = 2\n", False),
+        ("models/model.py", "def f(x:\n", False),
+    ],
+)
+def test_the_digest_covers_what_a_run_executes_without_comments_and_formatting(
+    tmp_path: Path, name: str, content: str, same: bool
+) -> None:
+    package = tmp_path / "sdtps"
+    for file, text in PACKAGE_FILES.items():
+        (package / file).parent.mkdir(parents=True, exist_ok=True)
+        (package / file).write_text(text)
+    before, whole = provenance.source_digest(package), provenance.package_digest(package)
+    (package / name).write_text(content)
+    assert (provenance.source_digest(package) == before) is same
+    assert (provenance.package_digest(package) == whole) is (same and name == "models/model.py")
+
+
+def test_the_digest_reaches_every_module_that_training_imports() -> None:
+    program = (
+        "import sys, sdtps.training.job, sdtps.training.loop, sdtps.training.reid\n"
+        "import sdtps.training.retrieval\n"
+        "print(*sorted(m.__file__ for n, m in sys.modules.items() if n.partition('.')[0] == 'sdtps'))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    loaded = {Path(name) for name in done.stdout.split()}
+    assert loaded <= provenance.modules(provenance.PACKAGE) and len(loaded) > 20
+    assert not {p for p in provenance.modules(provenance.PACKAGE) if "audit" in p.parts}
