@@ -10,7 +10,7 @@ VERBS = {
     "tables": ("analysis.tables.command", "tables of a study, in the terminal or as files", "results"),
     "curves": ("analysis.figures.command", "figures of a study as PDF, SVG and PNG", "results"),
     "compare": (
-        "analysis.results.compare_command",
+        "analysis.results.compare",
         "what the seeds can say about two variants",
         "results",
     ),
@@ -23,7 +23,7 @@ VERBS = {
     "import": ("analysis.importers.command", "other people's logs into run folders", "results"),
     "export": ("analysis.paper.export", "runs to TensorBoard or CSV", "results"),
     "audit-table": (
-        "analysis.tables.audit_table",
+        "analysis.tables.audit",
         "the gradient audit of a study as a table",
         "results",
     ),

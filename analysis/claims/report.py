@@ -12,8 +12,8 @@ from typing import Any
 from analysis.claims.ledger import Answer, counts
 from analysis.claims.verdicts import DECIDED
 from analysis.results.numbers import counted
+from analysis.tables.forms import write_if_changed
 from analysis.tables.latex import escape
-from analysis.tables.render import write_if_changed
 
 SHOWN = 2  # measurements in a table's cell; the JSON holds all
 KIND_TITLES = {

@@ -22,8 +22,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from analysis.figures.style import Style
 from analysis.results import curves as curveframe
 from analysis.results.curves import Curve
-from analysis.results.settings import readable, setting
 from analysis.runs.collect import Collected
+from analysis.runs.settings import readable, setting
 
 if TYPE_CHECKING:
     from ablations.study.model import Study

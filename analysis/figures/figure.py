@@ -15,12 +15,12 @@ from analysis.figures.style import ENDINGS, Style, palette, saved, styled, undra
 from analysis.figures.sweep import heat_map, sweep
 from analysis.results import curves as curveframe
 from analysis.results.outcomes import Outcome, outcomes
-from analysis.results.settings import on_axis
 from analysis.runs.averaging import Mark
 from analysis.runs.collect import Collected
+from analysis.runs.settings import on_axis
 from analysis.tables import captions, latex
-from analysis.tables.filenames import file_name
-from analysis.tables.render import write_if_changed
+from analysis.tables.forms import write_if_changed
+from analysis.tables.model import file_name
 from sdtps.errors import SdtpsError, did_you_mean
 
 if TYPE_CHECKING:

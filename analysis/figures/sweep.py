@@ -15,7 +15,7 @@ from analysis.figures.curves import metric_label, metric_name
 from analysis.figures.style import SMALLEST, Style
 from analysis.results import numbers, stats
 from analysis.results.outcomes import Outcome
-from analysis.results.settings import readable, setting
+from analysis.runs.settings import readable, setting
 from analysis.tables import captions
 
 if TYPE_CHECKING:

@@ -19,14 +19,12 @@ from analysis.paper import parts as evidence
 from analysis.paper.macros import Macro
 from analysis.runs.averaging import Mark, refuse_to_average
 from analysis.runs.collect import Collected, collect
-from analysis.tables import latex, render
+from analysis.tables import forms, latex
 from analysis.tables import study as tables
-from analysis.tables.filenames import file_name
-from analysis.tables.latex import Tex
-from analysis.tables.latextable import TEMPLATES
-from analysis.tables.model import Table
-from analysis.tables.papertables import reported_tables, studies_table
-from analysis.tables.render import write_if_changed
+from analysis.tables.forms import write_if_changed
+from analysis.tables.latex import TEMPLATES, Tex
+from analysis.tables.model import Table, file_name
+from analysis.tables.reported import reported_tables, studies_table
 
 if TYPE_CHECKING:
     from ablations.study.model import Study
@@ -79,7 +77,7 @@ def build(
         say(f"tables of {study.name}")
         for made in tables.tables(collected, study, marks):
             built.tables.append(made)
-            built.files += render.write(made, folder / "tables")
+            built.files += forms.write(made, folder / "tables")
         for drawn in figure.figures(collected, study, marks, options.venue):
             say(f"figure {drawn.name}")
             built.figures.append(drawn.name)
@@ -88,7 +86,7 @@ def build(
     overview = studies_table(collected, studies, others)
     for made in (overview, *reported_tables()):
         built.tables.append(made)
-        built.files += render.write(made, folder / "tables")
+        built.files += forms.write(made, folder / "tables")
     _glue(built, studies, others)
     _remove_strangers(built)
     _index(built, studies, others, options)

@@ -20,12 +20,12 @@ import numpy as np
 
 from analysis.claims.runs import StudyRuns
 from analysis.results import numbers, stats
-from analysis.results.cells import difference_cell, score_cell
 from analysis.results.costs import machines, seconds
-from analysis.results.outcomes import Epoch, Outcome, outcomes
+from analysis.results.frames import Epoch, Results, results
+from analysis.results.outcomes import Outcome
 from analysis.runs.collect import Collected
-from analysis.tables.latex import Tex, escape
-from analysis.tables.latextable import latex_cell
+from analysis.tables.cells import difference_cell, mean_cell, score_cell
+from analysis.tables.latex import Tex, escape, latex_cell
 from analysis.tables.model import Cell
 
 if TYPE_CHECKING:
@@ -59,15 +59,15 @@ class Macro:
 
 def macros(collected: Collected, study: Study) -> list[Macro]:
     """All macros of a study, in the manifest's order."""
-    found = outcomes(collected, study)
+    found = results(collected, study)
     runs = StudyRuns(collected, study.name)
     made = list(_study(collected, study))
-    for outcome in found.values():
+    for outcome in found.outcomes.values():
         if outcome.imported:
             continue
         slug = study.variants[outcome.variant].slug
         cells = {
-            **_scores(study, outcome, found[study.baseline], list(found.values())),
+            **_scores(found, outcome),
             **_losses(runs, outcome),
             "runs": Cell("text", f"{len(outcome.completed)}/{outcome.planned}"),
             "state": Cell("text", outcome.explanation() or "completed"),
@@ -80,21 +80,17 @@ def macros(collected: Collected, study: Study) -> list[Macro]:
     return made
 
 
-def _scores(
-    study: Study, outcome: Outcome, baseline: Outcome, rows: Sequence[Outcome]
-) -> dict[str, Cell]:
+def _scores(found: Results, outcome: Outcome) -> dict[str, Cell]:
     cells: dict[str, Cell] = {}
-    family = [row for row in rows if row.variant != baseline.variant and not row.imported]
-    epochs: tuple[tuple[Epoch, str], ...] = (("best", ""), ("final", ".final"))
-    for name, metric in study.metrics.items():
+    epochs: tuple[tuple[Epoch, str], ...] = (("best", ""), ("last", ".final"))
+    for name, metric in found.study.metrics.items():
         for epoch, suffix in epochs:
-            cell = score_cell(outcome, name, metric, epoch)
-            cells[f"{name}{suffix}"] = cell
-            cells[f"{name}{suffix}.mean"] = Cell(cell.kind, cell.text, runs=cell.runs, seeds=cell.seeds)
-            if outcome.variant != baseline.variant:
-                difference = difference_cell(outcome, baseline, name, metric, epoch, family)
-                if difference.kind == "number":
-                    cells[f"{name}{suffix}.difference"] = difference
+            result = found.get(outcome.key, name, epoch)
+            cells[f"{name}{suffix}"] = score_cell(result, outcome, metric)
+            cells[f"{name}{suffix}.mean"] = mean_cell(result, outcome, metric)
+            difference = difference_cell(result, metric)
+            if difference.kind == "number":
+                cells[f"{name}{suffix}.difference"] = difference
     return cells
 
 
@@ -122,20 +118,15 @@ def _losses(runs: StudyRuns, outcome: Outcome) -> dict[str, Cell]:
             continue
         note = None if len(finite) == outcome.planned else f"{len(finite)}/{outcome.planned}"
         mean = stats.summary(list(finite.values())).mean
-        tex, plain = magnitude(mean)
         cells[f"loss.{key}"] = Cell(
-            "text", plain, tex=tex, note=note, value=mean, runs=where, seeds=tuple(finite.items())
+            "text",
+            numbers.magnitude(mean),
+            note=note,
+            value=mean,
+            runs=where,
+            seeds=tuple(finite.items()),
         )
     return cells
-
-
-def magnitude(value: float) -> tuple[Tex, str]:
-    """A positive number of unknown size: two decimals below a thousand, a power of ten above."""
-    if value < 1000:
-        text = numbers.fixed(value, 2)
-        return Tex(text), text
-    mantissa, exponent = numbers.scientific(value)
-    return Tex(rf"${mantissa}\times 10^{{{exponent}}}$"), f"{mantissa}e{exponent}"
 
 
 def _study(collected: Collected, study: Study) -> Iterable[Macro]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.runs.fingerprint import fingerprint
-from analysis.tables.render import write, write_if_changed
+from analysis.tables.forms import write, write_if_changed
 
 if TYPE_CHECKING:
     from ablations.study.model import Study
@@ -51,7 +51,7 @@ def parts(
     for study in studies:
         if getattr(study, "imported", False):
             continue
-        key = _digest(code, study.digest, _sources("tables/audit_table.py"))
+        key = _digest(code, study.digest, _sources("tables/audit.py"))
         make = partial(_audit, study)
         found.append(Part(f"audit {study.name}", key, make, study))
     if ledger.exists():
@@ -137,7 +137,7 @@ def _claims(folder: Path, ledger: Path, studies_dir: Path, runs_dir: Path) -> li
 
 
 def _audit(study: Study, folder: Path) -> list[Path]:
-    from analysis.tables.audit_table import audit_table
+    from analysis.tables.audit import audit_table
     from sdtps.audit.audit import audit
     from sdtps.audit.audit import write as write_audit
 
@@ -157,8 +157,8 @@ def _audit(study: Study, folder: Path) -> list[Path]:
 def _numbers(folder: Path, wanted: Sequence[Part]) -> None:
     r"""audit-numbers.tex: \res{study}{variant}{audit.PART}, as the audit's table prints it."""
     from analysis.paper.macros import definition
-    from analysis.tables.audit_table import PARTS, audit_table
-    from analysis.tables.latextable import latex_cell
+    from analysis.tables.audit import PARTS, audit_table
+    from analysis.tables.latex import latex_cell
 
     lines = ["% made by sdtps paper; do not edit"]
     for part in wanted:

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from analysis.tables.render import write_if_changed
+from analysis.tables.forms import write_if_changed
 from sdtps.errors import SdtpsError
 
 # Any fixed time does: the PDF has no dates, and pdfTeX seeds its identifiers with it.

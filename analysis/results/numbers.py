@@ -88,6 +88,19 @@ def scientific(value: float, digits: int = 1) -> tuple[str, int]:
     return f"{mantissa:f}", exponent
 
 
+def magnitude(value: float) -> str:
+    """A positive number of unknown size: two decimals below a thousand, a power of ten above."""
+    if value < 1000:
+        return fixed(value, 2)
+    mantissa, exponent = scientific(value)
+    return f"{mantissa} × 10{raised(exponent)}"
+
+
+def raised(exponent: int) -> str:
+    """A whole number in raised digits: -9 is ⁻⁹."""
+    return str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
 def duration(seconds: float) -> str:
     """42 s, 3.5 min, 2.1 h: two or three significant figures."""
     if seconds < 99.5:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
@@ -14,7 +14,9 @@ from analysis.runs.state import STATES
 if TYPE_CHECKING:
     from ablations.study.model import Study
 
-Epoch = Literal["best", "final"]
+Epoch = Literal["last", "best"]
+# What result.json calls them.
+_RECORDED = {"last": "final", "best": "best"}
 
 
 @dataclass(frozen=True)
@@ -51,18 +53,25 @@ class Outcome:
     """All seeds of one variant.
 
     Attributes:
-        planned: how many runs the manifest plans (imported variants: how many were imported).
+        key: names it among the outcomes of its study: the variant, and ` (imported)` behind it where a
+            planned variant has the same name.
         imported: these runs are other people's logs.
+        dataset: the data that its runs name; several joined by `, `.
+        selected_on: the split on which its best epochs were selected; several joined by ` and `.
     """
 
     study: str
+    key: str
     variant: str
     label: str
     runs: tuple[Run, ...]
     imported: bool = False
+    dataset: str = ""
+    selected_on: str = ""
 
     @property
     def planned(self) -> int:
+        """How many runs the manifest plans; of imported variants, how many were imported."""
         return len(self.runs)
 
     @property
@@ -74,9 +83,9 @@ class Outcome:
         """Every planned seed completed: the only variants that may be called best."""
         return len(self.completed) == self.planned > 0
 
-    def values(self, metric: str, epoch: Epoch = "best") -> dict[int, float]:
+    def values(self, metric: str, epoch: Epoch = "last") -> dict[int, float]:
         """Seed to value of the completed runs that have this metric."""
-        key = f"{epoch}/{metric}"
+        key = f"{_RECORDED[epoch]}/{metric}"
         return {run.seed: run.scores[key] for run in self.completed if key in run.scores}
 
     def others(self) -> dict[str, list[Run]]:
@@ -118,26 +127,33 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def outcomes(collected: Collected, study: Study) -> dict[str, Outcome]:
-    """Variant to outcome: the manifest's variants in its order, then imported ones by name."""
+    """Key to outcome: the manifest's variants in its order, then imported ones by name."""
     frame = collected.runs_of(study.name)
     all_imported = bool(getattr(study, "imported", False))  # a study made of other people's logs
     own = frame["planned"] | all_imported
-    found: dict[str, Outcome] = {}
-    for name, variant in study.variants.items():
-        mine = frame[(frame["variant"] == name) & own]
-        runs = _runs(mine)
-        found[name] = Outcome(study.name, name, variant.label, runs, imported=all_imported)
+    found = {
+        name: _outcome(name, name, variant.label, frame[(frame["variant"] == name) & own], all_imported)
+        for name, variant in study.variants.items()
+    }
     strangers = frame[frame["imported"] & ~own]
     for name in sorted(set(strangers["variant"])):
-        mine = strangers[strangers["variant"] == name]
         key = name if name not in found else f"{name} (imported)"
-        found[key] = Outcome(study.name, name, name, _runs(mine), imported=True)
-    return found
+        found[key] = _outcome(key, name, name, strangers[strangers["variant"] == name], True)
+    return {key: replace(outcome, study=study.name) for key, outcome in found.items()}
 
 
-def _runs(frame: pd.DataFrame) -> tuple[Run, ...]:
+def _outcome(key: str, variant: str, label: str, frame: pd.DataFrame, imported: bool) -> Outcome:
     scores = [c for c in frame.columns if str(c).startswith(("best/", "final/"))]
-    return tuple(_run(record, scores) for record in frame.to_dict("records"))
+    return Outcome(
+        study="",
+        key=key,
+        variant=variant,
+        label=label,
+        runs=tuple(_run(record, scores) for record in frame.to_dict("records")),
+        imported=imported,
+        dataset=", ".join(sorted({str(name) for name in frame["dataset"] if name})),
+        selected_on=" and ".join(sorted({str(split) for split in frame["selected_on"] if split})),
+    )
 
 
 def _run(record: dict[Any, Any], scores: Sequence[str]) -> Run:

@@ -1,21 +1,23 @@
-"""Statistics over seeds: pure functions on small samples, and refusal of what few seeds cannot show.
+"""Statistics over seeds: pure functions on small samples, which refuse what few seeds cannot show.
 
-A run (variant, seed) is the unit of replication: images, queries and epochs of one run are not. Seeds
-are paired across variants, because a seed fixes initialisation and data order in both. Functions that
-draw take a seed for their own generator; none touches a global one.
+The unit of replication is one run (a variant and a seed), not an image, a query or an epoch. Our seeds
+are paired across variants, because a seed fixes initialisation and data order in both; other people's
+are not. Functions that draw random numbers take a seed and touch no global generator.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy import stats as scipy_stats
 
 CONFIDENCE = 0.95
 ALPHA = 0.05
+EQUAL = "all seeds give the same value: no spread to test against"
 # Percentile bootstrap intervals at 95 % cover 74 %, 83 % and 89 % with 3, 5 and 10 values.
 BOOTSTRAP_MINIMUM = 20
 EXACT_LIMIT = 14  # paired differences whose sign flips are counted one by one (2^14 = 16,384)
@@ -36,7 +38,10 @@ class Interval:
 
 @dataclass(frozen=True)
 class Summary:
-    """What is printed of n values. `sd` and `interval` are None for n = 1: one value has no spread."""
+    """What is printed of n values.
+
+    `sd` is None for n = 1. `interval` is None for n = 1 and where all values are equal.
+    """
 
     n: int
     mean: float
@@ -65,11 +70,17 @@ def summary(values: Sequence[float] | np.ndarray) -> Summary:
 def t_interval(
     values: Sequence[float] | np.ndarray, confidence: float = CONFIDENCE
 ) -> Interval | Refusal:
-    """Student's interval of the mean, exact for normal values at every n > 1."""
+    """Student's interval of the mean, exact for normal values at every n > 1.
+
+    Refused for a single value, and where all values are equal: a score on few queries takes few values,
+    so two equal seeds are common and do not mean that a third one would be the same.
+    """
     array = _sample(values)
     n = len(array)
     if n < 2:
         return Refusal("an interval needs at least 2 seeds")
+    if _no_spread(array):
+        return Refusal(EQUAL)
     half = float(scipy_stats.t.ppf((1 + confidence) / 2, n - 1) * np.std(array, ddof=1) / np.sqrt(n))
     mean = float(np.mean(array))
     return Interval(mean - half, mean + half)
@@ -83,51 +94,71 @@ def iqm(values: Sequence[float] | np.ndarray) -> float:
 
 
 @dataclass(frozen=True)
-class Paired:
-    """Differences a - b over the seeds that both have.
+class Difference:
+    """Mean difference a - b of two variants.
 
     `interval` and `p` (two-sided t test of mean 0) are None where the sample cannot give them;
     `refusal` then says why.
+
+    Attributes:
+        n: pairs of seeds, or the smaller of both samples where seeds are not paired.
+        by_seed: seed to difference; empty where seeds are not paired.
     """
 
-    seeds: tuple[int, ...]
+    n: int
     mean: float
-    sd: float | None
-    interval: Interval | None
-    p: float | None
-    refusal: str | None = None
-
-    @property
-    def n(self) -> int:
-        return len(self.seeds)
+    sd: float | None = None
+    interval: Interval | None = None
+    p: float | None = None
+    refusal: str = ""
+    by_seed: Mapping[int, float] = field(default_factory=dict)
 
 
-def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Paired | Refusal:
-    """Seed by seed difference of two variants; seeds that only one of them has do not enter."""
-    seeds = tuple(sorted(a.keys() & b.keys()))
+def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Difference | Refusal:
+    """Difference by seed of two variants; seeds that only one of them has do not enter."""
+    seeds = sorted(a.keys() & b.keys())
     if not seeds:
         return Refusal("no seed is finished in both variants")
-    difference = _sample([a[s] - b[s] for s in seeds])
-    mean = float(np.mean(difference))
-    if len(seeds) < 2:
-        return Paired(seeds, mean, None, None, None, "an interval needs at least 2 paired seeds")
-    sd = float(np.std(difference, ddof=1))
-    interval = t_interval(difference)
-    assert isinstance(interval, Interval)
-    if sd <= 1e-12 * max(1.0, abs(mean)):
+    by_seed = {seed: a[seed] - b[seed] for seed in seeds}
+    values = _sample(list(by_seed.values()))
+    n, mean = len(values), float(np.mean(values))
+    if n < 2:
+        return Difference(n, mean, refusal="an interval needs at least 2 paired seeds", by_seed=by_seed)
+    sd = float(np.std(values, ddof=1))
+    interval = t_interval(values)
+    if isinstance(interval, Refusal):
         reason = "all seeds differ by the same amount: no spread to test against"
-        return Paired(seeds, mean, sd, interval, None, reason)
-    p = float(scipy_stats.ttest_1samp(difference, 0.0).pvalue)
-    return Paired(seeds, mean, sd, interval, p)
+        return Difference(n, mean, sd, refusal=reason, by_seed=by_seed)
+    p = float(scipy_stats.ttest_1samp(values, 0.0).pvalue)
+    return Difference(n, mean, sd, interval, p, by_seed=by_seed)
+
+
+def unpaired(a: Sequence[float], b: Sequence[float]) -> Difference | Refusal:
+    """Difference of two independent samples (Welch): for runs whose seeds mean nothing to ours."""
+    if not len(a) or not len(b):
+        return Refusal("one of the two has no finished run")
+    left, right = _sample(a), _sample(b)
+    n, mean = min(len(left), len(right)), float(np.mean(left) - np.mean(right))
+    if n < 2:
+        return Difference(n, mean, refusal="an interval needs at least 2 runs of each")
+    if _no_spread(left) and _no_spread(right):
+        return Difference(n, mean, refusal=EQUAL)
+    test = scipy_stats.ttest_ind(left, right, equal_var=False)
+    low, high = test.confidence_interval(CONFIDENCE)
+    return Difference(n, mean, None, Interval(float(low), float(high)), float(test.pvalue))
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Holm's adjusted p values, in the given order; None (no test) stays None and does not count."""
-    known = [(p, index) for index, p in enumerate(p_values) if p is not None]
+    """Holm's adjusted p values, in the given order.
+
+    None (a comparison without a p, such as one whose seeds diverged) stays None and counts: it was
+    looked at as the others were, and would have been starred.
+    """
+    known = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
     adjusted: list[float | None] = [None] * len(p_values)
     largest = 0.0
-    for rank, (p, index) in enumerate(sorted(known)):
-        largest = max(largest, min(1.0, (len(known) - rank) * p))
+    for rank, (p, index) in enumerate(known):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p))
         adjusted[index] = largest
     return adjusted
 
@@ -172,7 +203,7 @@ def probability_of_improvement(
 
 @dataclass(frozen=True)
 class Equivalence:
-    """Two one-sided t tests on paired differences against a margin."""
+    """Two one-sided t tests against a margin."""
 
     equivalent: bool
     p: float
@@ -183,28 +214,141 @@ class Equivalence:
 def equivalence(
     a: Mapping[int, float], b: Mapping[int, float], margin: float, *, alpha: float = ALPHA
 ) -> Equivalence | Refusal:
-    """Whether two variants differ by less than `margin`. "No difference found" is no equivalence.
+    """Whether two variants, paired by seed, differ by less than `margin`.
+
+    "No difference found" is no equivalence.
 
     Raises:
         ValueError: the margin is not positive.
     """
-    if margin <= 0:
-        raise ValueError(f"margin {margin} is not positive")
     seeds = sorted(a.keys() & b.keys())
     if len(seeds) < 2:
+        _positive(margin)
         return Refusal("equivalence needs at least 2 paired seeds")
     difference = _sample([a[s] - b[s] for s in seeds])
-    n, mean = len(seeds), float(np.mean(difference))
-    error = float(np.std(difference, ddof=1) / np.sqrt(n))
-    interval = t_interval(difference, 1 - 2 * alpha)
-    assert isinstance(interval, Interval)
-    if error <= 1e-12 * max(1.0, abs(mean)):
-        inside = abs(mean) < margin
-        return Equivalence(inside, 0.0 if inside else 1.0, interval, margin)
-    above = scipy_stats.t.sf((mean + margin) / error, n - 1)
-    below = scipy_stats.t.cdf((mean - margin) / error, n - 1)
+    if _no_spread(difference):
+        return Refusal("all seeds differ by the same amount: no spread to test against")
+    return _within(difference, 0.0, margin, 1 / len(seeds), alpha)
+
+
+def equivalence_to_mean(
+    values: Sequence[float] | np.ndarray,
+    reported: float,
+    margin: float,
+    *,
+    reported_n: int = 1,
+    alpha: float = ALPHA,
+) -> Equivalence | Refusal:
+    """Whether the truth behind a mean that somebody reports is within `margin` of ours.
+
+    The reported mean of m runs is a draw, too: the standard error is sd * sqrt(1/m + 1/n), with our
+    spread standing in for theirs. m is 1 unless the source says otherwise.
+
+    Raises:
+        ValueError: the margin is not positive.
+    """
+    array = _sample(values)
+    if len(array) < 2:
+        _positive(margin)
+        return Refusal("equivalence needs at least 2 seeds")
+    if _no_spread(array):
+        return Refusal(EQUAL)
+    return _within(array, reported, margin, 1 / len(array) + 1 / reported_n, alpha)
+
+
+def difference_to_mean(
+    values: Sequence[float] | np.ndarray, reported: float, *, reported_n: int = 1
+) -> Difference | Refusal:
+    """Our mean minus a reported mean of `reported_n` runs, with the interval of that difference."""
+    array = _sample(values)
+    n, mean = len(array), float(np.mean(array)) - reported
+    if n < 2 or _no_spread(array):
+        return Difference(n, mean, refusal=EQUAL if n > 1 else "an interval needs at least 2 seeds")
+    sd = float(np.std(array, ddof=1))
+    error = sd * math.sqrt(1 / n + 1 / reported_n)
+    half = float(scipy_stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * error
+    p = float(2 * scipy_stats.t.sf(abs(mean) / error, n - 1))
+    return Difference(n, mean, sd, Interval(mean - half, mean + half), p)
+
+
+def _within(
+    values: np.ndarray, target: float, margin: float, share: float, alpha: float
+) -> Equivalence:
+    """Two one-sided tests of |mean - target| < margin; `share` is the standard error's (1/m + 1/n)."""
+    _positive(margin)
+    n, gap = len(values), float(np.mean(values)) - target
+    error = float(np.std(values, ddof=1)) * math.sqrt(share)
+    half = float(scipy_stats.t.ppf(1 - alpha, n - 1)) * error
+    above = scipy_stats.t.sf((gap + margin) / error, n - 1)
+    below = scipy_stats.t.cdf((gap - margin) / error, n - 1)
     p = float(max(above, below))
-    return Equivalence(p < alpha, p, interval, margin)
+    return Equivalence(p < alpha, p, Interval(gap - half, gap + half), margin)
+
+
+def _positive(margin: float) -> None:
+    if margin <= 0:
+        raise ValueError(f"margin {margin} is not positive")
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether a statement about a mean holds: True, False, or None where these seeds cannot tell.
+
+    Attributes:
+        why: why it is None; empty otherwise.
+        interval: 95 % t interval of the mean, where there is one.
+    """
+
+    holds: bool | None
+    why: str = ""
+    interval: Interval | None = None
+
+
+def decide(differences: Sequence[float]) -> Decision:
+    """Whether the mean of differences (one a seed) is above 0, by its 95 % t interval.
+
+    A seed that diverged has an infinite difference: all of one sign decide, others do not.
+    """
+    array = np.asarray(differences, dtype=np.float64)
+    if not array.size or np.isnan(array).any():
+        return Decision(None, "a seed has no value" if array.size else "no seed has finished")
+    if np.isinf(array).any():
+        if (array > 0).all() or (array < 0).all():
+            return Decision(bool(array[0] > 0))
+        return Decision(None, "some seeds diverged and others say the opposite")
+    interval = t_interval(array)
+    if isinstance(interval, Refusal):
+        return Decision(None, interval.reason)
+    if interval.low > 0 or interval.high < 0:
+        return Decision(bool(interval.low > 0), interval=interval)
+    return Decision(None, "the 95 % interval of the difference holds 0", interval)
+
+
+def decide_within(differences: Sequence[float], margin: float) -> Decision:
+    """Whether the mean of differences (one a seed) is nearer to 0 than `margin`.
+
+    True: shown by two one-sided tests at 5 %. False: the 95 % t interval lies outside the margin.
+
+    Raises:
+        ValueError: the margin is not positive.
+    """
+    _positive(margin)
+    array = np.asarray(differences, dtype=np.float64)
+    if not array.size or np.isnan(array).any():
+        return Decision(None, "a seed has no value" if array.size else "no seed has finished")
+    if np.isinf(array).any():
+        alike = bool(np.isinf(array).all() and len(set(np.sign(array))) == 1)
+        return Decision(False) if alike else Decision(None, "some seeds diverged and others did not")
+    interval = t_interval(array)
+    if isinstance(interval, Refusal):
+        return Decision(None, interval.reason)
+    if _within(array, 0.0, margin, 1 / len(array), ALPHA).equivalent:
+        return Decision(True, interval=interval)
+    if interval.low >= margin or interval.high <= -margin:
+        return Decision(False, interval=interval)
+    return Decision(
+        None, f"the 95 % interval of the difference crosses the margin {margin:g}", interval
+    )
 
 
 def bootstrap_interval(
@@ -249,3 +393,8 @@ def _sample(values: Sequence[float] | np.ndarray) -> np.ndarray:
     if not np.isfinite(array).all():
         raise ValueError("a value is not finite: a diverged run is no replicate of a finished one")
     return array
+
+
+def _no_spread(array: np.ndarray) -> bool:
+    """Whether all values are equal but for rounding errors of floating point."""
+    return float(np.ptp(array)) <= 1e-12 * max(1.0, float(np.abs(array).max()))

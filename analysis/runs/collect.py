@@ -39,6 +39,7 @@ class Collected:
         events: rows of kind `event` as dictionaries with study, variant and seed.
         unplanned: run folders of these studies that no manifest plans any more.
         spans: for each (study, variant) where its runs lie in `rows`, first to one past the last.
+        computed: what was computed from these runs already, such as `analysis.results.frames`.
     """
 
     studies: list[Study]
@@ -48,6 +49,7 @@ class Collected:
     events: list[dict[str, Any]] = field(default_factory=list)
     unplanned: list[Path] = field(default_factory=list)
     spans: dict[tuple[str, str], list[tuple[int, int]]] = field(default_factory=dict)
+    computed: dict[tuple[str, ...], Any] = field(default_factory=dict, repr=False)
 
     def study(self, name: str) -> Study:
         return next(s for s in self.studies if s.name == name)

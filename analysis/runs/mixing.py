@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from analysis.results.numbers import counted
-from analysis.results.settings import setting
+from analysis.runs.settings import setting
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -26,6 +26,7 @@ RUN_COLUMNS = (
     "imported",
     "code",
     "codes",
+    "dataset",
     "data",
     "weights",
     "commit",
@@ -58,6 +59,7 @@ def record_of(source: Source, rows: MetricRows, now: float, runs_dir: Path) -> d
     state, status = state_of(folder, now)
     run, unread = run_of(folder)
     code, environment, data = (mapping(run.get(k)) for k in ("code", "environment", "data"))
+    facts = mapping(mapping(run.get("imported")).get("facts"))
     notes: list[str] = [] if unread is None else [unread]
     result = (folder.result() if state == "completed" else None) or {}
     best, final = result.get("best") or {}, result.get("final") or {}
@@ -86,6 +88,7 @@ def record_of(source: Source, rows: MetricRows, now: float, runs_dir: Path) -> d
         "imported": bool(run.get("imported")),
         "code": codes[-1] if codes else None,
         "codes": codes,
+        "dataset": _word(data.get("name")) or _word(facts.get("dataset")),
         "data": _word(origin["data"] if "data" in origin else data.get("fingerprint")),
         "weights": _weights(origin["weights"] if "weights" in origin else run.get("weights")),
         "commit": code.get("commit"),
@@ -131,7 +134,7 @@ def run_frame(records: list[dict[str, Any]]) -> pd.DataFrame:
     columns = [*RUN_COLUMNS, *scores]
     frame = pd.DataFrame({c: [r.get(c) for r in records] for c in columns}, columns=columns)
     texts = ("study", "variant", "identity", "folder", "where", "state", "notes")
-    for name in (*texts, "code", "commit", "data", "reason", "selected_on", "gpu", "host"):
+    for name in (*texts, "code", "commit", "dataset", "data", "reason", "selected_on", "gpu", "host"):
         frame[name] = frame[name].astype(object).where(frame[name].notna(), None)
     counts = ("attempt", "attempts", "epoch", "step", "best_epoch", "final_epoch", "parameters")
     for name in counts:

@@ -6,15 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from analysis.results import numbers, stats
-from analysis.results.outcomes import Epoch, Outcome
+from analysis.results.frames import Epoch, Results
+from analysis.results.outcomes import Outcome
 from analysis.runs.averaging import Mark
 from analysis.runs.collect import Collected
+from analysis.runs.settings import readable, setting, varying
+from analysis.tables.model import Row
+from sdtps.config import RetrievalConfig
 
 if TYPE_CHECKING:
     from ablations.study.model import Study
-    from ablations.study.schema import MetricSpec, TableSpec
 
 CEILING = 0.98
+# Behind the names of rows whose evaluation gives a query the dense text of its own target image.
+LEAK = "†"
 
 
 def sentence(text: str) -> str:
@@ -43,24 +48,86 @@ def statistic(rows: Sequence[Outcome]) -> str:
     return f"Mean ± sample standard deviation (ddof 1) over {n}{single}."
 
 
-def epochs(spec: TableSpec, collected: Collected, study: Study) -> str:
-    """Which epoch's numbers are shown, and on which split it was chosen."""
-    runs = collected.runs_of(study.name)
-    splits = sorted({str(s) for s in runs["selected_on"] if s})
-    where = f" on the {' and '.join(splits)} split" if splits else ""
-    best = f"best epoch{where}"
-    if "test" in splits or "testall" in splits:
-        best += ", chosen there as published, which flatters every row"
-    if spec.epoch == "best":
-        return f"All metrics of a run are from its {best}."
-    if spec.epoch == "final":
+def epochs(shown: Sequence[Epoch], found: Results, names: Sequence[str]) -> str:
+    """Which epoch's numbers are shown, and on which split a best one was selected."""
+    if "best" not in shown:
         return "All numbers are from the last epoch."
-    return f"Left: {best}. Right: last epoch."
+    splits = sorted({found.outcomes[n].selected_on for n in names if found.outcomes[n].selected_on})
+    best = "the best epoch" + (f", selected on the {' and '.join(splits)} split" if splits else "")
+    warning = ""
+    if any(split.startswith("test") for split in splits):
+        warning = " The scores are from that split, too: optimistic, and not tested."
+    if len(shown) == 1:
+        return f"All metrics of a run are from {best}.{warning}"
+    return f"Left: the last epoch. Right: {best}.{warning}"
+
+
+def epoch_name(epoch: Epoch, rows: Sequence[Outcome]) -> str:
+    """The head over an epoch's columns."""
+    if epoch == "last":
+        return "last epoch"
+    on_test = any(row.selected_on.startswith("test") for row in rows)
+    return "best epoch on the test split" if on_test else "best epoch"
 
 
 def left_out(where: str, labels: Sequence[str]) -> tuple[str, ...]:
-    """Variants that a sweep does not show, which have more than its axis of their own."""
-    return (f"{where}, for other settings differ too: {'; '.join(labels)}.",) if labels else ()
+    """Variants that a sweep does not show, because they differ in further settings."""
+    return (f"{where}, because other settings differ too: {'; '.join(labels)}.",) if labels else ()
+
+
+def slice_of(study: Study, axis: str, names: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
+    """What is fixed in a sweep that does not show all variants, and which it leaves out."""
+    if not others or not names:
+        return ()
+    fixed = [key for key in varying(study, list(study.variants)) if key != axis]
+    settings = [
+        f"{key} = {readable(setting(study, names[0], key))}"
+        for key in fixed
+        if len({readable(setting(study, name, key)) for name in names}) == 1
+    ]
+    at = f" In all rows {', '.join(settings)}." if settings else ""
+    return (f"This is one slice of the study.{at}", *left_out("Not in the table", others))
+
+
+def differences(
+    found: Results, baseline: str, rows: Sequence[Row], metrics: Sequence[str], epoch: Epoch
+) -> str:
+    """What the column of differences is, and how it was tested."""
+    label = found.outcomes[baseline].label if baseline in found.outcomes else baseline
+    shown = [
+        found.get(row.key, metric, epoch)
+        for row in rows
+        for metric in metrics
+        if row.cells and row.key != baseline
+    ]
+    cells = [cell for row in rows for cell in row.cells if cell.signed]
+    if not cells:
+        return f"Δ: difference to {label}, empty where no seed is finished in both."
+    paired = {result.paired for result in shown if result.difference_n}
+    how = "paired by seed" if paired == {True} else "of unpaired runs"
+    if len(paired) > 1:
+        how = "paired by seed, unpaired where one side is imported"
+    text = f"Δ: mean difference to {label}, {how}, from unrounded values"
+    if any(cell.spread is not None for cell in cells):
+        text += ", ± half its 95 % t interval"
+    families = {r.family: r.family_size for r in shown if r.family_size}
+    if families:
+        starred = any(cell.note == "*" for cell in cells)
+        size = max(families.values())
+        test = f"t test, Holm-corrected over {_family(size, len(shown))}"
+        text += f"; *: p < 0.05 ({test})" if starred else f"; none has p < 0.05 ({test})"
+    if any(0 < result.difference_n < result.difference_planned for result in shown):
+        text += "; k/N: seeds that both have, not tested where some are missing"
+    if any(not result.difference_n for result in shown):
+        text += "; empty where no seed is finished in both"
+    return f"{text}."
+
+
+def _family(size: int, shown: int) -> str:
+    differences = numbers.counted(size, "difference")
+    if size == shown:
+        return f"all {differences} of this table"
+    return f"{differences}, those of this table and of others of the study"
 
 
 def ranking(any_marked: bool) -> str:
@@ -78,20 +145,20 @@ def shading(found: Mapping[str, Outcome], study: Study) -> str:
     return f"Grey: {baseline.label}, the baseline." if baseline else ""
 
 
-def ceiling(rows: Sequence[Outcome], metrics: Mapping[str, MetricSpec], epochs: Sequence[Epoch]) -> str:
+def ceiling(
+    found: Results, rows: Sequence[Outcome], metrics: Sequence[str], epochs: Sequence[Epoch]
+) -> str:
     """A warning where most rows are so near to 100 % that their order says little."""
     high = []
-    for name, metric in metrics.items():
-        values = [list(row.values(name, epochs[-1]).values()) for row in rows]
-        near = sum(bool(v) and stats.summary(v).mean >= CEILING for v in values)
+    for name in metrics:
+        metric = found.study.metrics[name]
+        near = sum(found.get(row.key, name, epochs[0]).mean >= CEILING for row in rows)
         if metric.unit == "%" and metric.direction == "up" and near > 1 and 2 * near > len(rows):
             high.append(f"{metric.label or name} in {near} of {len(rows)} rows")
     if not high:
         return ""
     percent = numbers.fixed(100 * CEILING, 0)
-    return (
-        f"At or above {percent} %: {', '.join(high)}; so near to the ceiling, their order says little."
-    )
+    return f"At or above {percent} %: {', '.join(high)}. So near to the ceiling, order says little."
 
 
 def data(collected: Collected, study: Study) -> str:
@@ -132,6 +199,32 @@ def identical_seeds(collected: Collected, row: Outcome) -> list[tuple]:
     seeds = losses["seed"].to_numpy()
     values = losses["value"].to_numpy()
     return stats.identical_curves({run.seed: values[seeds == run.seed] for run in row.runs})
+
+
+def leaks(study: Study, metrics: Sequence[str], row: Outcome) -> bool:
+    """Whether a row's metrics come from an evaluation with the dense text of the target image.
+
+    Decided by the configuration; `sdtps audit` decides the same by scoring. Metrics that name their
+    dense text (rsum@none) need no mark.
+    """
+    metrics = metrics or tuple(study.metrics)
+    variant = study.variants.get(row.key)
+    if variant is None or row.imported or all("@" in m and not m.endswith("@1k") for m in metrics):
+        return False
+    config = variant.config
+    if not isinstance(config, RetrievalConfig) or config.matching.form == "laps":
+        return False
+    return config.sdtps.enabled and config.matching.eval_dense_text == "own"
+
+
+def leak_note(study: Study, metrics: Sequence[str], rows: Sequence[Outcome]) -> tuple[str, ...]:
+    """What the mark means, where a row has it."""
+    if not any(leaks(study, metrics, row) for row in rows):
+        return ()
+    return (
+        f"{LEAK} Evaluated with the dense text of each query's own target image, which a query does "
+        "not have outside a benchmark.",
+    )
 
 
 def other_settings(study: Study) -> str:

@@ -21,9 +21,8 @@ def command(arguments: argparse.Namespace) -> int:
     """Show partial results too: what is missing is in the cells and below the table."""
     from analysis.runs.averaging import KINDS, refuse_to_average
     from analysis.runs.collect import collect
-    from analysis.tables import render
-    from analysis.tables.filenames import file_name
-    from analysis.tables.model import as_json
+    from analysis.tables import forms
+    from analysis.tables.model import as_json, file_name
     from analysis.tables.study import tables
 
     studies, _ = commands.load(arguments)
@@ -43,10 +42,10 @@ def command(arguments: argparse.Namespace) -> int:
     console = commands.console()
     for table in chosen:
         if arguments.out:
-            for path in render.write(table, arguments.out):
+            for path in forms.write(table, arguments.out):
                 console.print(str(path))
         elif arguments.form:
-            print(render.FORMS[arguments.form](table))
+            print(forms.FORMS[arguments.form](table))
         else:
-            console.print(render.to_terminal(table))
+            console.print(forms.to_terminal(table))
     return 0

@@ -1,6 +1,6 @@
 """A table before it has a form: cells with text, rank and the runs behind them.
 
-`tables.study` makes it, `tables.render` turns it into LaTeX, CSV, Markdown, HTML or a terminal's
+`tables.study` makes it, `tables.forms` turns it into LaTeX, CSV, Markdown, HTML or a terminal's
 table, `as_json` is what lies beside each and what `explain` reads. Nothing is rounded after this point.
 """
 
@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from ablations.study.model import Study
 
 CellKind = Literal["text", "number", "state", "check", "empty"]
 
@@ -20,7 +23,6 @@ class Cell:
 
     Attributes:
         text: plain text: a name, a rounded number (ASCII minus), a state's glyph.
-        tex: LaTeX to print instead of `text`.
         spread: rounded spread, printed after a plus-minus sign; None for one seed.
         note: small text behind it, such as 2/3.
         rank: 1 best, 2 second best, 0 neither.
@@ -31,7 +33,6 @@ class Cell:
 
     kind: CellKind
     text: str = ""
-    tex: str | None = None
     spread: str | None = None
     note: str | None = None
     rank: int = 0
@@ -48,15 +49,19 @@ class Cell:
         if self.kind == "check":
             return self.text or ""
         spread = f" ± {self.spread}" if self.spread is not None else ""
-        note = f" ({self.note})" if self.note else ""
-        return f"{self.text}{spread}{note}"
+        return f"{self.text}{spread}{self.behind}"
+
+    @property
+    def behind(self) -> str:
+        """The note as it is printed: a star at once, other notes in brackets."""
+        return "*" if self.note == "*" else f" ({self.note})" if self.note else ""
 
 
 EMPTY = Cell("empty")
 
 
-def text(value: str, *, tex: str | None = None) -> Cell:
-    return Cell("text", value, tex=tex)
+def text(value: str) -> Cell:
+    return Cell("text", value)
 
 
 def check(value: bool | str | None) -> Cell:
@@ -75,7 +80,6 @@ class Column:
 
     key: str
     label: str
-    tex: str | None = None
     unit: str = ""
     direction: Literal["up", "down"] | None = None
     group: str = ""
@@ -141,6 +145,11 @@ class Table:
             known = sorted({r.key for r in self.rows if r.cells})
             raise KeyError(f"{self.name} has rows {known} and columns {keys}")
         return rows[0].cells[keys.index(column)]
+
+
+def file_name(study: Study, name: str) -> str:
+    """What the file of a table or figure is called: STUDY-NAME, or NAME where it says the study."""
+    return name if name.startswith(study.name) else f"{study.name}-{name}"
 
 
 def ranked(rows: Sequence[Row], columns: Sequence[Column]) -> tuple[Row, ...]:

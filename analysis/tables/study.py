@@ -1,82 +1,68 @@
-"""Tables of a study, as its manifest declares them: main, components, leave-one-out, sweep.
+"""Tables of a study: those that its manifest declares, its variants, and the compute it used.
 
-`results.reproduction` makes the reported-against-reproduced table, `results.costs` the compute
-table. Cells are honest: a mean is over finished seeds and says k/N, a variant without any says why.
+Numbers come from the results frame. A mean is over the finished seeds and says k/N where some are not;
+a variant without any says why.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from analysis.results import costs as resources
-from analysis.results import numbers, reproduction
-from analysis.results.cells import difference_cell, score_cell
-from analysis.results.outcomes import Epoch, Outcome, outcomes
-from analysis.results.settings import axis_says_all, by_axis, grouped, on_axis, readable, setting
+from analysis.results import costs, numbers
+from analysis.results.frames import EPOCHS, Epoch, Results, differences_to, results
+from analysis.results.outcomes import Outcome
 from analysis.runs.averaging import Mark
 from analysis.runs.collect import Collected
-from analysis.tables import captions, leakmark
-from analysis.tables.filenames import file_name
-from analysis.tables.model import Cell, Column, Row, Table, check, ranked, text
+from analysis.runs.settings import by_axis, on_axis, readable, setting, varying
+from analysis.tables import captions
+from analysis.tables.cells import difference_cell, score_cell
+from analysis.tables.model import Cell, Column, Row, Table, check, file_name, ranked, text
+from analysis.tables.reported import reported_table
 
 if TYPE_CHECKING:
     from ablations.study.model import Study
-    from ablations.study.schema import MetricSpec, TableSpec
+    from ablations.study.schema import TableSpec
 
 
 def tables(collected: Collected, study: Study, marks: Sequence[Mark] = ()) -> list[Table]:
     """Every table of a study: those of its manifest, its variants, and the compute it used."""
     made = [table(collected, study, spec, marks) for spec in study.tables]
-    return [*made, variants_table(collected, study), resources.compute_table(collected, study, marks)]
+    return [*made, variants_table(collected, study), compute_table(collected, study, marks)]
 
 
 def table(collected: Collected, study: Study, spec: TableSpec, marks: Sequence[Mark] = ()) -> Table:
     """One declared table."""
     if spec.kind == "reported":
-        return reproduction.reported_table(collected, study, spec, marks)
-    found = outcomes(collected, study)
-    chosen = [found[name] for name in spec.rows] if spec.rows else list(found.values())
-    others: list[str] = []
-    baseline = spec.baseline or (study.baseline if spec.kind == "leave_one_out" else None)
-    if spec.kind == "leave_one_out" and baseline in found:
-        chosen = [found[baseline], *(row for row in chosen if row.variant != baseline)]
-    if spec.kind == "sweep":
-        axis = str(spec.axis)
-        # What differs in other settings, too, is in a sweep only where the manifest lists it.
-        kept = spec.rows or on_axis(study, list(found), axis)
-        others = [row.label for name, row in found.items() if name not in kept and not spec.rows]
-        chosen = by_axis(study, [found[name] for name in kept], axis)
-    metrics = {name: study.metrics[name] for name in spec.metrics or study.metrics}
-    epochs: tuple[Epoch, ...] = ("best", "final") if spec.epoch == "both" else (spec.epoch,)
-    differences = found.get(baseline) if baseline else None
-    columns = [
-        *_name_columns(study, spec, chosen),
-        *_metric_columns(metrics, epochs, differences),
-    ]
+        return reported_table(collected, study, spec, marks)
+    baseline = differences_to(study, spec)
+    found = results(collected, study, baseline)
+    chosen, slice_note = _rows(study, spec, found.outcomes)
+    epochs = shown_epochs(spec)
+    metrics = spec.metrics or tuple(study.metrics)
+    names = _name_columns(study, spec, chosen)
+    columns = [*names, *_metric_columns(study, metrics, epochs, baseline, chosen)]
     rows = [
         Row(
-            row.variant,
+            outcome.key,
             (
-                *_name_cells(study, spec, chosen, row),
-                *_metric_cells(row, metrics, epochs, differences, chosen),
+                *(_name_cell(study, spec, chosen, outcome, column) for column in names),
+                *_metric_cells(found, outcome, metrics, epochs, baseline, chosen),
             ),
-            shaded=row.variant == study.baseline and len(chosen) > 1,
+            shaded=outcome.key == study.baseline and len(chosen) > 1,
         )
-        for row in chosen
+        for outcome in chosen
     ]
     rows = list(ranked(rows, columns))
-    marked = any(cell.rank for row in rows for cell in row.cells)
-    if spec.group_by:
-        rows = grouped(study, rows, spec.group_by)
     title = spec.title or study.title
     caption = (
         captions.sentence(spec.caption or title),
         captions.statistic(chosen),
-        captions.epochs(spec, collected, study),
-        _difference_sentence(differences, rows),
-        captions.ranking(marked),
-        captions.ceiling(chosen, metrics, epochs),
+        captions.epochs(epochs, found, [row.key for row in chosen]),
+        captions.differences(found, baseline, rows, metrics, epochs[0]) if baseline else "",
+        captions.ranking(any(cell.rank for row in rows for cell in row.cells)),
+        captions.ceiling(found, chosen, metrics, epochs),
         captions.data(collected, study),
         *captions.warnings(marks, study.name),
     )
@@ -85,146 +71,242 @@ def table(collected: Collected, study: Study, spec: TableSpec, marks: Sequence[M
         study=study.name,
         title=title,
         columns=tuple(columns),
-        rows=tuple(rows),
+        rows=tuple(_grouped(study, rows, spec.group_by) if spec.group_by else rows),
         caption=tuple(sentence for sentence in caption if sentence),
         notes=(
             *captions.notes(collected, study, chosen),
-            *leakmark.note(study, spec, chosen),
-            *captions.left_out("Not in the table", others),
+            *captions.leak_note(study, metrics, chosen),
+            *slice_note,
             *([spec.notes] if spec.notes else []),
         ),
         origin=captions.origin(collected, study),
         marks=captions.warnings(marks, study.name),
-        shading=captions.shading(found, study),
+        shading=captions.shading(found.outcomes, study),
     )
 
 
-# -- columns ------------------------------------------------------------------------------------
+def shown_epochs(spec: TableSpec) -> tuple[Epoch, ...]:
+    """The epochs of a table, the last one first."""
+    if spec.epoch == "both":
+        return EPOCHS
+    return ("best",) if spec.epoch == "best" else ("last",)
+
+
+# -- rows ---------------------------------------------------------------------------------------
+
+
+def _rows(
+    study: Study, spec: TableSpec, found: dict[str, Outcome]
+) -> tuple[list[Outcome], tuple[str, ...]]:
+    """The rows in order, and what a sweep does not show."""
+    names = list(spec.rows or found)
+    note: tuple[str, ...] = ()
+    if spec.kind == "leave_one_out":
+        baseline = str(differences_to(study, spec))
+        if baseline in found:
+            names = [baseline, *(name for name in names if name != baseline)]
+    if spec.kind == "sweep":
+        axes = _axes(study, spec, names)
+        # What differs in further settings is in a sweep only where the manifest lists it.
+        kept = names if spec.rows or len(axes) > 1 else on_axis(study, names, axes[0])
+        names, every = by_axis(study, kept, *axes), names
+        left_out = [found[name].label for name in every if name not in kept]
+        note = captions.slice_of(study, axes[0], kept, left_out)
+    return [found[name] for name in names], note
+
+
+def _axes(study: Study, spec: TableSpec, names: Sequence[str]) -> list[str]:
+    """The axis of a sweep; and a second one, where the variants differ in these two alone."""
+    axis = str(spec.axis)
+    others = [key for key in varying(study, names) if key != axis]
+    return [axis, *others] if len(others) == 1 else [axis]
+
+
+def _grouped(study: Study, rows: Sequence[Row], key: str) -> list[Row]:
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(readable(setting(study, row.key, key)), []).append(row)
+    grouped: list[Row] = []
+    for number, (value, members) in enumerate(groups.items()):
+        grouped.append(Row("", (), heading=f"{key}: {value}", rule_before=number > 0))
+        grouped += members
+    return grouped
+
+
+# -- names --------------------------------------------------------------------------------------
 
 
 def _name_columns(study: Study, spec: TableSpec, rows: Sequence[Outcome]) -> list[Column]:
+    variant = Column("variant", "Variant", align="l")
+    columns = [variant]
     if spec.kind == "components":
-        names = _components(study, rows)
-        return [Column("variant", "Variant", align="l"), *(Column(n, n, align="c") for n in names)]
+        columns += [Column(name, name, align="c") for name in _components(study, rows)]
     if spec.kind == "sweep":
-        return [
-            Column("axis", str(spec.axis), align="l"),
-            *(
-                [Column("variant", "Variant", align="l")]
-                if not axis_says_all(study, spec, rows)
-                else []
-            ),
-        ]
-    return [Column("variant", "Variant", align="l")]
+        names = [row.key for row in rows]
+        axes = _axes(study, spec, names)
+        columns = [Column(f"axis:{axis}", axis, align="l") for axis in axes]
+        values = {tuple(readable(setting(study, name, a)) for a in axes) for name in names}
+        if len(values) < len(names) or set(varying(study, names)) - set(axes):
+            columns.append(variant)
+    if len({row.dataset for row in rows if row.dataset}) > 1:
+        columns.append(Column("dataset", "Data", align="l"))
+    return columns
 
 
-def _name_cells(study: Study, spec: TableSpec, rows: Sequence[Outcome], row: Outcome) -> list[Cell]:
+def _name_cell(
+    study: Study, spec: TableSpec, rows: Sequence[Outcome], row: Outcome, column: Column
+) -> Cell:
+    kind, _, axis = column.key.partition(":")
+    if kind == "axis" and axis:
+        return text(readable(setting(study, row.key, axis)))
+    if column.key == "dataset":
+        return text(row.dataset or "not recorded")
+    if column.key != "variant":
+        own = study.variants[row.key].components if row.key in study.variants else {}
+        return check(own.get(column.key))
     told_apart = row.imported and not all(r.imported for r in rows)
-    name = text(row.label + (" (imported)" if told_apart else ""))
-    if leakmark.leaks(study, spec, row):
-        name = leakmark.marked(name)
-    variant = study.variants.get(row.variant)
-    if spec.kind == "components":
-        own = variant.components if variant else {}
-        return [name, *(check(own.get(c)) for c in _components(study, rows))]
-    if spec.kind == "sweep":
-        value = text(readable(setting(study, row.variant, str(spec.axis))))
-        return [value] if axis_says_all(study, spec, rows) else [value, name]
-    return [name]
+    mark = f" {captions.LEAK}" if captions.leaks(study, spec.metrics, row) else ""
+    return text(row.label + (" (imported)" if told_apart else "") + mark)
 
 
 def _components(study: Study, rows: Sequence[Outcome]) -> list[str]:
     names: dict[str, None] = {}
     for row in rows:
-        if row.variant in study.variants:
-            names.update(dict.fromkeys(study.variants[row.variant].components))
+        if row.key in study.variants:
+            names.update(dict.fromkeys(study.variants[row.key].components))
     return list(names)
 
 
+# -- numbers ------------------------------------------------------------------------------------
+
+
 def _metric_columns(
-    metrics: dict[str, MetricSpec], epochs: Sequence[Epoch], baseline: Outcome | None
+    study: Study,
+    metrics: Sequence[str],
+    epochs: Sequence[Epoch],
+    baseline: str | None,
+    rows: Sequence[Outcome],
 ) -> list[Column]:
     columns = []
     for epoch in epochs:
-        group = {"best": "best epoch", "final": "last epoch"}[epoch] if len(epochs) > 1 else ""
-        for name, metric in metrics.items():
+        group = captions.epoch_name(epoch, rows) if len(epochs) > 1 else ""
+        for name in metrics:
+            metric = study.metrics[name]
             label = metric.label or name
             columns.append(
                 Column(
                     f"{epoch}/{name}", label, unit=metric.unit, direction=metric.direction, group=group
                 )
             )
-            if baseline is not None:
-                columns.append(Column(f"{epoch}/{name}/difference", "Δ", tex=r"$\Delta$", group=group))
+            if baseline is not None and epoch == epochs[0]:
+                columns.append(Column(f"{epoch}/{name}/difference", "Δ", group=group))
     return columns
 
 
-# -- cells --------------------------------------------------------------------------------------
-
-
 def _metric_cells(
-    row: Outcome,
-    metrics: dict[str, MetricSpec],
+    found: Results,
+    outcome: Outcome,
+    metrics: Sequence[str],
     epochs: Sequence[Epoch],
-    baseline: Outcome | None,
+    baseline: str | None,
     rows: Sequence[Outcome],
 ) -> list[Cell]:
     cells = []
     all_imported = all(r.imported for r in rows)
     for epoch in epochs:
-        for name, metric in metrics.items():
-            cells.append(score_cell(row, name, metric, epoch, count_imported=all_imported))
-            if baseline is not None:
-                others = [r for r in rows if r.variant != baseline.variant]
-                cells.append(difference_cell(row, baseline, name, metric, epoch, others))
+        for name in metrics:
+            result, metric = found.get(outcome.key, name, epoch), found.study.metrics[name]
+            cells.append(score_cell(result, outcome, metric, count_imported=all_imported))
+            if baseline is not None and epoch == epochs[0]:
+                cells.append(difference_cell(result, metric))
     return cells
 
 
-def _difference_sentence(baseline: Outcome | None, rows: Sequence[Row]) -> str:
-    """What Δ is, and what stands behind it in this table."""
-    if baseline is None:
-        return ""
-    others = [row for row in rows if row.cells and row.key != baseline.variant]
-    cells = [cell for row in others for cell in row.cells if cell.signed]
-    if not cells:
-        return f"Δ: difference to {baseline.label}, empty where no seed is finished in both."
-    text = f"Δ: mean difference to {baseline.label}, paired by seed, from unrounded values"
-    if any(cell.spread is not None for cell in cells):
-        test = f"paired t test, Holm-corrected over {numbers.counted(len(others), 'row')}"
-        text += ", ± half its 95 % t interval; "
-        starred = any(cell.note == "*" for cell in cells)
-        text += f"*: p < 0.05 in a {test}" if starred else f"none has p < 0.05 in a {test}"
-    if any(not any(cell.signed for cell in row.cells) for row in others):
-        text += "; empty where no seed is finished in both"
-    return f"{text}."
+# -- variants and compute -----------------------------------------------------------------------
 
 
 def variants_table(collected: Collected, study: Study) -> Table:
     """Each variant with what it changes and where it comes from."""
+    keys = {key for variant in study.variants.values() for key in variant.overrides}
+    sections = {key.partition(".")[0] for key in keys}
+    section = f"{sections.pop()}." if len(sections) == 1 and all("." in key for key in keys) else ""
     rows = []
     for name, variant in study.variants.items():
-        changes = ", ".join(f"{k} = {readable(v)}" for k, v in variant.overrides.items())
-        rows.append(
-            Row(
-                name,
-                (
-                    text(variant.label),
-                    text(changes or "the base"),
-                    text(variant.source or ""),
-                ),
-            )
+        changes = ", ".join(
+            f"{key.removeprefix(section)} = {readable(value)}"
+            for key, value in variant.overrides.items()
         )
+        cells = (text(variant.label), text(changes or "the base"), text(variant.source or ""))
+        rows.append(Row(name, cells))
     columns = (
         Column("variant", "Variant", align="l"),
         Column("changes", "Differs from the base in", align="l", width=0.42),
         Column("source", "Source", align="l", width=0.25),
     )
+    where = f"All settings shown are in the section {section[:-1]}." if section else ""
     return Table(
         name=f"{study.name}-variants",
         study=study.name,
         title=f"Variants of {study.title}",
         columns=columns,
         rows=tuple(rows),
-        caption=(f"Variants of the study {study.name}. {captions.other_settings(study)}",),
+        caption=tuple(
+            filter(
+                None,
+                (f"Variants of the study {study.name}.", where, captions.other_settings(study)),
+            )
+        ),
         origin=captions.origin(collected, study),
+    )
+
+
+def compute_table(collected: Collected, study: Study, marks: Sequence[Mark] = ()) -> Table:
+    """What each variant and the whole study cost."""
+    runs = collected.runs_of(study.name)
+    rows = []
+    for outcome in results(collected, study).outcomes.values():
+        mine = runs[(runs["variant"] == outcome.variant) & (runs["imported"] == outcome.imported)]
+        where = tuple(run.where for run in outcome.runs)
+        rows.append(Row(outcome.key, (text(outcome.label), *_costs(costs.cost(mine), where))))
+    total = _costs(costs.cost(runs), tuple(runs["where"]))
+    rows.append(Row("*", (text("All"), *total), rule_before=True))
+    columns = (
+        Column("variant", "Variant", align="l"),
+        Column("runs", "Runs"),
+        Column("time", "Time", align="r"),
+        Column("wasted", "Wasted time", align="r"),
+        Column("per_run", "Per finished run", align="r"),
+        Column("memory", "Peak memory", unit="MiB", align="r"),
+    )
+    unknown = any(cell.text == "--" for row in rows for cell in row.cells)
+    return Table(
+        name=f"{study.name}-compute",
+        study=study.name,
+        title=f"Compute used by {study.title}",
+        columns=columns,
+        rows=tuple(rows),
+        caption=(
+            f"Compute used by the study {study.name} on {costs.machines(runs)}.",
+            "Time: how long all attempts held a machine. Wasted: the part of it in runs that diverged, "
+            "failed or were interrupted. Peak memory: the largest of all runs.",
+            *(["--: not recorded."] if unknown else []),
+            *captions.warnings(marks, study.name),
+        ),
+        origin=captions.origin(collected, study),
+    )
+
+
+def _costs(cost: costs.Cost, where: tuple[str, ...]) -> tuple[Cell, ...]:
+    def time(value: float) -> Cell:
+        if math.isnan(value):
+            return text("--")
+        return Cell("text", numbers.duration(value), value=value, runs=where)
+
+    memory = cost.memory
+    return (
+        text(f"{cost.completed}/{cost.runs}"),
+        *map(time, (cost.seconds, cost.wasted, cost.per_run)),
+        text("--")
+        if math.isnan(memory)
+        else Cell("number", numbers.fixed(memory, 0), value=memory, runs=where),
     )

@@ -242,7 +242,7 @@ def hard_study(name: str = "hard") -> Study:
             "all_diverged": {},
             "failed": {},
             "absent": {},
-            "tex": {"label": "L_ce"},
+            "tex": {"label": "w/o L₁, τ ≥ 2"},
         },
         metrics={
             "mAP": PERCENT,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from analysis.cli import main
-from analysis.tables.audit_table import audit_table
-from analysis.tables.render import to_csv, to_latex
+from analysis.tables.audit import audit_table
+from analysis.tables.forms import to_csv, to_latex
 
 
 def document() -> dict[str, Any]:
@@ -59,7 +59,7 @@ def document() -> dict[str, Any]:
 
 def test_cells_say_factors_and_states() -> None:
     table = audit_table(document())
-    assert table.cell("gumbel_tau1", "score_mlp").tex == r"$5.4 \times 10^{9}$"
+    assert table.cell("gumbel_tau1", "score_mlp").text == "5.4 × 10⁹"
     assert table.cell("no_grad & co", "score_mlp").text == "no path"
     assert table.cell("no_grad & co", "untrained").text == "5.8"
     assert table.cell("gumbel_tau1", "skipped").text == "10/10"
@@ -91,8 +91,8 @@ def test_latex_is_escaped_and_csv_is_plain() -> None:
 def test_the_command_writes_every_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "audit.json"
     path.write_text(json.dumps(document()))
-    assert main(["audit", str(path), "--out", str(tmp_path / "out")]) == 0
+    assert main(["audit-table", str(path), "--out", str(tmp_path / "out")]) == 0
     assert {p.suffix for p in (tmp_path / "out").iterdir()} >= {".tex", ".csv", ".md", ".html"}
     path.write_text("[]")
-    assert main(["audit", str(path)]) == 2
+    assert main(["audit-table", str(path)]) == 2
     assert "not an audit" in capsys.readouterr().err

@@ -18,7 +18,7 @@ from analysis.paper.explain import describe
 from analysis.runs import metrics as metricrows
 from analysis.runs.collect import collect
 from analysis.runs.state import state_of
-from analysis.tables.render import to_terminal
+from analysis.tables.forms import to_terminal
 from analysis.tables.study import tables
 from sdtps.run.folder import RunFolder
 

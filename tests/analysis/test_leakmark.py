@@ -8,6 +8,7 @@ import pytest
 
 from ablations.study.manifest import load_study
 from analysis.runs.collect import collect
+from analysis.tables.latex import latex_cell
 from analysis.tables.study import tables
 
 ABLATIONS = Path(__file__).parents[2] / "ablations"
@@ -32,7 +33,7 @@ def test_published_evaluation_is_marked(made):
     assert not found["laps_vit224"].endswith("†")
     assert any(SAID in note for note in main.notes)
     (cell,) = [row.cells[0] for row in main.rows if row.key == "paper_vit224"]
-    assert cell.tex is not None and cell.tex.endswith(r"$^{\dagger}$")
+    assert latex_cell(cell).endswith(r"\ensuremath{\dagger}")
 
 
 def test_row_without_dense_text_is_not_marked(made):

@@ -18,7 +18,7 @@ from analysis.report.command import write as write_report
 from analysis.runs.averaging import KINDS, refuse_to_average
 from analysis.runs.collect import collect
 from analysis.runs.fingerprint import fingerprint
-from analysis.tables import render
+from analysis.tables import forms
 from analysis.tables import study as tables
 from sdtps.files import read_bytes
 from sdtps.run.folder import RunFolder
@@ -87,7 +87,7 @@ def test_every_reader_goes_on_beside_an_odd_file(tmp_path: Path, odd: Callable[[
         assert name in found.loc[(name, 1), "notes"], name
     marks = refuse_to_average(collected, allow=KINDS)
     for table in tables.tables(collected, study, marks):
-        render.write(table, tmp_path / "tables")
+        forms.write(table, tmp_path / "tables")
     for drawn in figure.figures(collected, study, marks):
         figure.write(drawn, tmp_path / "figures")
     write_report(collected, tmp_path / "report.html")

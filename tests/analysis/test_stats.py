@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from analysis.results import stats
-from analysis.results.stats import Interval, Refusal
+from analysis.results.stats import Refusal
 
 VALUES = [0.812, 0.809, 0.123]
 A = {0: 0.71, 1: 0.73, 2: 0.70, 3: 0.75}
@@ -69,19 +69,82 @@ def test_paired_differences_equal_scipys_related_t_test():
 
 
 def test_only_seeds_of_both_variants_are_paired():
-    assert stats.paired(A, {2: 0.7, 3: 0.7, 9: 0.0}).seeds == (2, 3)
+    assert tuple(stats.paired(A, {2: 0.7, 3: 0.7, 9: 0.0}).by_seed) == (2, 3)
     assert stats.paired({0: 0.5}, {0: 0.25}).refusal == "an interval needs at least 2 paired seeds"
     assert stats.paired({0: 0.5}, {1: 0.25}) == Refusal("no seed is finished in both variants")
 
 
 def test_equal_differences_give_no_p():
     result = stats.paired({0: 0.5, 1: 0.6}, {0: 0.4, 1: 0.5})
-    assert result.p is None and "same amount" in result.refusal
+    assert result.p is None and result.interval is None and "same amount" in result.refusal
+    same = stats.equivalence({0: 0.5, 1: 0.6}, {0: 0.4, 1: 0.5}, 0.2)
+    assert isinstance(same, Refusal) and "same amount" in same.reason
+    assert isinstance(stats.t_interval([0.25, 0.25]), Refusal)
+
+
+def test_runs_whose_seeds_are_not_ours_are_compared_unpaired():
+    a, b = [0.7, 0.72, 0.69], [0.6, 0.63]
+    found, test = stats.unpaired(a, b), scipy_stats.ttest_ind(a, b, equal_var=False)
+    low, high = test.confidence_interval()
+    assert (found.n, found.p, found.by_seed) == (2, pytest.approx(test.pvalue), {})
+    assert (found.interval.low, found.interval.high) == pytest.approx((low, high))
+    assert stats.unpaired([0.5], [0.4, 0.5]).p is None
+
+
+def test_a_reported_mean_is_a_draw_of_its_own_runs():
+    values = [0.740, 0.742, 0.744]
+    sd, n = np.std(values, ddof=1), 3
+    for m in (1, 5):
+        error = sd * math.sqrt(1 / n + 1 / m)
+        same = stats.equivalence_to_mean(values, 0.74, 0.01, reported_n=m)
+        p = max(
+            scipy_stats.t.sf((0.002 + 0.01) / error, 2), scipy_stats.t.cdf((0.002 - 0.01) / error, 2)
+        )
+        assert same.p == pytest.approx(p)
+        gap = stats.difference_to_mean(values, 0.74, reported_n=m)
+        half = scipy_stats.t.ppf(0.975, 2) * error
+        assert (gap.interval.low, gap.interval.high) == pytest.approx((0.002 - half, 0.002 + half))
+
+
+@pytest.mark.parametrize(
+    ("differences", "holds", "why"),
+    [
+        ([1.0, 1.1, 0.9], True, ""),
+        ([-1.0, -1.1, -0.9], False, ""),
+        ([1.0, -1.1, 0.9], None, "holds 0"),
+        ([1.0, 1.0], None, "no spread"),
+        ([5.0], None, "at least 2"),
+        ([], None, "no seed"),
+        ([math.inf, math.inf], True, ""),
+        ([-math.inf, -1.0], False, ""),
+        ([math.inf, -1.0], None, "diverged"),
+        ([math.nan, 1.0], None, "no value"),
+    ],
+)
+def test_a_statement_is_decided_by_its_interval(differences, holds, why):
+    decision = stats.decide(differences)
+    assert decision.holds is holds and why in decision.why
+
+
+@pytest.mark.parametrize(
+    ("differences", "holds"),
+    [
+        ([0.1, -0.1, 0.05], True),
+        ([3.0, 3.1, 2.9], False),
+        ([0.5, 1.5, 1.0], None),
+        ([math.inf, math.inf], False),
+        ([math.inf, 0.0], None),
+    ],
+)
+def test_being_near_is_decided_by_two_one_sided_tests(differences, holds):
+    assert stats.decide_within(differences, 1.0).holds is holds
 
 
 def test_holm_by_hand():
     assert stats.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert stats.holm([0.01, None, 0.04]) == pytest.approx([0.02, None, 0.04], nan_ok=True)
+    # One without a p (its seeds diverged) would have been starred too, and counts.
+    assert stats.holm([0.01, None, 0.04]) == pytest.approx([0.03, None, 0.08])
+    assert stats.holm([0.0135, None, None, None, None])[0] == pytest.approx(0.0675)
     assert stats.holm([0.9, 0.8]) == [1.0, 1.0]
 
 
@@ -160,6 +223,8 @@ def test_seeds_with_equal_curves_are_found():
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=12))
 def test_the_interval_lies_around_the_mean_and_shifts_with_it(values):
     s = stats.summary(values)
-    assert isinstance(s.interval, Interval)
+    if s.interval is None:
+        assert np.ptp(values) <= 1e-12 * max(1.0, max(map(abs, values)))
+        return
     assert s.interval.low <= s.mean <= s.interval.high
     assert min(values) - 1e-6 <= stats.iqm(values) <= max(values) + 1e-6

@@ -9,16 +9,18 @@ import re
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from planted import NOW, WEIRD, hard_study, plant, plant_all, plant_hard, planted_study
 from rich.console import Console
 
 from ablations.study.schema import MetricSpec, Reported, TableSpec
 from analysis.cli import main
+from analysis.results.frames import Result
 from analysis.results.reproduction import verdict
 from analysis.runs.averaging import refuse_to_average
 from analysis.runs.collect import collect
-from analysis.tables import render
+from analysis.tables import forms
 from analysis.tables.study import table, tables
 
 FORBIDDEN = re.compile(r"\b(nan|inf|none|<na>|null)\b", re.IGNORECASE)
@@ -48,7 +50,7 @@ def test_each_outcome_has_its_own_cell(hard):
     assert plain(main, "all_diverged", "best/mAP") == "div. (ep. 1–3)"
     assert plain(main, "failed", "best/mAP") == "OOM"
     assert plain(main, "absent", "best/mAP") == "--"
-    assert plain(main, "none", "final/mAP") == "76.4 ± 0.2"
+    assert plain(main, "none", "last/mAP") == "76.4 ± 0.2"
 
 
 def test_best_is_decided_on_printed_values_among_whole_variants(hard):
@@ -66,8 +68,8 @@ def test_the_caption_says_what_was_computed(hard):
         "What each name does to the table.",
         "Mean ± sample standard deviation (ddof 1)",
         "k/N where some are not",
-        "best epoch on the test split",
-        "Right: last epoch",
+        "Left: the last epoch. Right: the best epoch, selected on the test split.",
+        "The scores are from that split, too",
         "by printed value, not by a test",
         "underlined",
         "The images are generated",
@@ -81,14 +83,11 @@ def test_every_mark_is_explained_and_nothing_else(hard):
     main = made["hard-main"]
     grey = "Grey: none, the baseline."
     assert any(row.shaded for row in main.rows)
-    assert (
-        grey in render.to_latex(main)
-        and grey in render.to_html(main)
-        and r"\rowcolor" in render.to_latex(main)
-    )
-    assert grey not in render.to_markdown(main)  # which has no grey
+    assert grey in forms.to_html(main) and "none (baseline)" in forms.to_latex(main)
+    assert grey not in forms.to_latex(main)  # which has no grey either
+    assert grey not in forms.to_markdown(main)  # which has no grey
     sweep = replace(main, rows=tuple(replace(row, shaded=False) for row in main.rows))
-    assert grey not in render.to_latex(sweep)
+    assert "(baseline)" not in forms.to_latex(sweep) and grey not in forms.to_html(sweep)
     loo = " ".join(made["hard-loo"].caption)
     cells = [cell for row in made["hard-loo"].rows for cell in row.cells]
     assert ("*: p < 0.05" in loo) == any(cell.note == "*" for cell in cells)
@@ -103,7 +102,7 @@ def test_scores_at_the_ceiling_are_said_to_say_little(tmp_path):
             plant(tmp_path, study, variant, seed, scores={"mAP": [0.99], "rank1": [0.5]})
     collected = collect([study], tmp_path, now=NOW)
     caption = " ".join(table(collected, study, study.tables[0]).caption)
-    assert "At or above 98 %: mAP in 3 of 3 rows;" in caption and "Rank-1 in" not in caption
+    assert "At or above 98 %: mAP in 3 of 3 rows." in caption and "Rank-1 in" not in caption
 
 
 def test_the_notes_name_each_seed_that_is_not_in_a_mean(hard):
@@ -121,7 +120,7 @@ def test_seeds_with_identical_curves_are_said_to_be(hard):
 @pytest.mark.parametrize("form", ["tex", "csv", "md", "html", "json"])
 def test_no_form_prints_what_is_no_number(hard, form):
     for name, made in hard[2].items():
-        text = render.FORMS[form](made)
+        text = forms.FORMS[form](made)
         if form == "json":
             json.loads(text, parse_constant=lambda c: pytest.fail(c))
             continue
@@ -130,28 +129,28 @@ def test_no_form_prints_what_is_no_number(hard, form):
 
 
 def test_latex_has_the_whole_tabular_with_equal_columns(hard):
-    text = render.to_latex(hard[2]["hard-main"])
-    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
-    body = text[text.index(r"\midrule") : text.index(r"\bottomrule")]
-    for line in body.splitlines()[1:]:
-        assert len(re.findall(r"(?<!\\)&", line)) == 6, line
+    text = forms.to_latex(hard[2]["hard-main"])
+    bodies = re.findall(r"\\midrule(.*?)\\bottomrule", text, re.DOTALL)
+    assert len(bodies) == 2 and text.count(r"\begin{tabular}{lccc}") == 2  # one for each epoch
+    for line in "".join(bodies).split("\n"):
+        assert not line or len(re.findall(r"(?<!\\)&", line)) == 3, line
     assert r"w/o\_msa \& 5\% \#1 \{x\}\textasciitilde{}\textasciicircum{}\textbackslash{}" in text
-    assert r"w/o $\mathcal{L}_{ce}$" in text
+    assert r"w/o L\ensuremath{_{1}}, \ensuremath{\tau} \ensuremath{\geq} 2" in text
     assert r"\textbf{81.4}" in text and r"NAR $\downarrow$" in text
-    assert r"\multicolumn{3}{c}{best epoch}" in text and r"\cmidrule(lr){2-4}" in text
+    assert r"\multicolumn{3}{c}{best epoch on the test split}" in text and r"\cmidrule(lr){2-4}" in text
 
 
 def test_csv_and_markdown_keep_names_and_trailing_zeros(hard):
     main = hard[2]["hard-main"]
-    rows = list(csv.reader(io.StringIO(render.to_csv(main))))
+    rows = list(csv.reader(io.StringIO(forms.to_csv(main))))
     assert [r[0] for r in rows[1:5]] == ["none", "NA", "off", "1"]
-    assert rows[3][1] == "90.0 ± 0.0 (2/3)"
-    assert r"w/o\_msa & 5% \#1 \{x\}\~^\\" in render.to_markdown(main)
-    assert "**81.4** ± 0.2" in render.to_markdown(main)
+    assert rows[3][4] == "90.0 ± 0.0 (2/3)"
+    assert r"w/o\_msa & 5% \#1 \{x\}\~^\\" in forms.to_markdown(main)
+    assert "**81.4** ± 0.2" in forms.to_markdown(main)
 
 
 def test_html_escapes_names_and_links_numbers_to_runs(hard):
-    text = render.to_html(hard[2]["hard-main"])
+    text = forms.to_html(hard[2]["hard-main"])
     assert "w/o_msa &amp; 5% #1 {x}~^\\" in text
     runs = re.findall(r'data-runs="([^"]+)"', text)
     assert "hard/none/seed0-" in runs[0]
@@ -159,13 +158,13 @@ def test_html_escapes_names_and_links_numbers_to_runs(hard):
 
 def test_the_terminal_shows_the_same_cells(hard):
     console = Console(width=220, record=True, file=io.StringIO())
-    console.print(render.to_terminal(hard[2]["hard-main"]))
+    console.print(forms.to_terminal(hard[2]["hard-main"]))
     text = console.export_text()
     assert "81.4 ± 0.2" in text and "div. (ep. 1–3)" in text and WEIRD in text
 
 
 def test_json_names_the_runs_behind_each_cell(hard):
-    data = json.loads(render.FORMS["json"](hard[2]["hard-main"]))
+    data = json.loads(forms.FORMS["json"](hard[2]["hard-main"]))
     cell = next(r for r in data["rows"] if r["key"] == "off")["cells"]["best/mAP"]
     assert cell["seeds"] == {"0": 0.9, "2": 0.9}
     assert len(cell["runs"]) == 3 and all(r.startswith("hard/off/seed") for r in cell["runs"])
@@ -179,12 +178,12 @@ def test_components_have_check_marks_or_their_word(hard):
 def test_differences_are_paired_by_seed_and_from_unrounded_means(hard):
     loo = hard[2]["hard-loo"]
     assert loo.rows[0].key == "none"
-    assert plain(loo, "tex", "best/mAP/difference") == "-10.4 ± 2.0 (*)"
-    assert plain(loo, "NA", "best/mAP/difference") == "0.0 ± 0.0"
+    assert plain(loo, "tex", "best/mAP/difference") == "-10.4 ± 2.0"  # the best epoch is not tested
+    assert plain(loo, "NA", "best/mAP/difference") == "0.0"
     assert (
         plain(loo, "none", "best/mAP/difference") == plain(loo, "absent", "best/mAP/difference") == ""
     )
-    assert "Holm-corrected over 8 rows" in " ".join(loo.caption)
+    assert "Holm" not in " ".join(loo.caption)
 
 
 def test_a_sweep_is_in_order_of_its_axis(tmp_path):
@@ -194,7 +193,7 @@ def test_a_sweep_is_in_order_of_its_axis(tmp_path):
     plant_all(tmp_path, study)
     made = table(collect([study], tmp_path, now=NOW), study, study.tables[0])
     assert [row.cells[0].text for row in made.rows] == ["0.05", "0.095", "0.14"]
-    assert [c.key for c in made.columns][:2] == ["axis", "best/mAP"]
+    assert [c.key for c in made.columns][:2] == ["axis:sdtps.keep_ratio", "best/mAP"]
 
 
 def test_running_variants_say_so(tmp_path):
@@ -219,38 +218,67 @@ def test_a_killed_seed_turns_a_cell_into_two_of_three(tmp_path):
 def test_compute_counts_what_failed_too(hard):
     compute = hard[2]["hard-compute"]
     assert plain(compute, "*", "runs") == "14/27"
-    assert plain(compute, "failed", "lost") == "6.0 min" == plain(compute, "failed", "time")
+    assert plain(compute, "failed", "wasted") == "6.0 min" == plain(compute, "failed", "time")
     assert "NVIDIA H100" in compute.caption[0]
 
 
 def test_variants_are_listed_with_their_differences(hard):
     listed = hard[2]["hard-variants"]
-    assert plain(listed, "NA", "changes") == "sdtps.keep_ratio = 0.095"
+    assert plain(listed, "NA", "changes") == "keep_ratio = 0.095"
+    assert "in the section sdtps" in listed.caption[1]
 
 
 # -- reported against reproduced ----------------------------------------------------------------
 
 
+def judged(reported, values, metric=PERCENT, **options):
+    """The verdict on a reported number, given the values of our seeds."""
+    result = Result(
+        *("s", "a", "mAP", "last", "a", False, "", ""),
+        len(values),
+        len(values),
+        dict(enumerate(values)),
+    )
+    return verdict(reported, replace(result, values=dict(enumerate(values))), metric, **options)
+
+
 @pytest.mark.parametrize(
-    ("reported", "values", "tolerance", "word"),
+    ("reported", "values", "tolerance", "n", "word"),
     [
-        ("74.0", [0.731, 0.735, 0.739], 1.0, "within tolerance"),
-        ("74.0", [0.735], 1.0, "inconclusive"),
-        ("74.0", [0.7396, 0.7404], None, "match"),
-        ("74", [0.7396, 0.7449], None, "match"),
-        ("74.0", [0.70, 0.71], None, "inconclusive"),
-        ("74.0", [0.731, 0.735, 0.739], None, "within seed spread"),
-        ("79.0", [0.731, 0.735, 0.739], None, "ours is worse"),
-        ("70.0", [0.731, 0.735, 0.739], None, "ours is better"),
-        ("79.0", [0.731, 0.735, 0.739], 2.0, "ours is worse"),
-        ("79.0", [0.76, 0.77, 0.81], 0.5, "within seed spread"),
-        ("79.0", [0.76, 0.77], 0.5, "inconclusive"),
-        ("79.0", [0.785, 0.787], 0.5, "within tolerance"),
-        ("79.0", [], None, "not run"),
+        ("74.0", [0.731, 0.735, 0.739], 1.0, None, "inconclusive"),
+        ("74.0", [0.7396, 0.7404, 0.7400], 1.0, None, "match"),
+        ("74.0", [0.731, 0.735, 0.739, 0.741, 0.738], 2.5, 5, "match"),
+        ("74.0", [0.731, 0.735, 0.739, 0.741, 0.738], 1.0, 1, "inconclusive"),
+        ("74.0", [0.52, 0.96], None, None, "inconclusive"),
+        ("74.0", [0.52, 0.96], 1.0, None, "inconclusive"),
+        ("74.0", [0.7396, 0.7404], None, None, "inconclusive"),
+        ("74.0", [0.735], 1.0, None, "inconclusive"),
+        ("74.0", [0.74, 0.74], 1.0, None, "inconclusive"),
+        ("79.0", [0.731, 0.735, 0.739], None, None, "ours is worse"),
+        ("70.0", [0.731, 0.735, 0.739], None, None, "ours is better"),
+        ("79.0", [0.731, 0.735, 0.739], 2.0, None, "ours is worse"),
+        ("0.74", [0.731, 0.735, 0.739], 2.0, None, "unit unclear"),
+        ("79.0", [], None, None, "not run"),
     ],
 )
-def test_verdicts(reported, values, tolerance, word):
-    assert verdict(reported, values, PERCENT, tolerance=tolerance) == word
+def test_verdicts(reported, values, tolerance, n, word):
+    assert judged(reported, values, tolerance=tolerance, reported_n=n) == word
+
+
+def test_per_cent_reported_for_a_fraction_is_told():
+    fraction = MetricSpec(direction="up", digits=3, unit="")
+    assert judged("74.0", [0.731, 0.735, 0.739], fraction) == "unit unclear"
+    assert judged("0.79", [0.731, 0.735, 0.739], fraction) == "ours is worse"
+
+
+def test_a_gap_of_the_tolerance_is_called_a_match_in_at_most_5_per_cent():
+    rng, trials = np.random.default_rng(0), 2000
+    for n in (2, 3, 5):
+        matches = 0
+        for _ in range(trials):
+            reported, ours = rng.normal(75.0, 0.5), rng.normal(0.74, 0.005, n)
+            matches += judged(f"{reported:.4f}", list(ours), tolerance=1.0) == "match"
+        assert matches / trials <= 0.065, n  # 5 %, and three standard errors of 2000 trials
 
 
 def test_a_caption_says_what_a_verdict_means_and_a_row_its_tolerance(tmp_path):
@@ -260,7 +288,7 @@ def test_a_caption_says_what_a_verdict_means_and_a_row_its_tolerance(tmp_path):
     made = table(collect([study], tmp_path, now=NOW), study, study.tables[0])
     (row,) = (row for row in made.rows if row.cells)
     assert row.cells[3].note == "tolerance 0.5" and row.cells[6].text == "ours is worse"
-    meaning = "ours is worse: outside the 95 % prediction interval of one further seed."
+    meaning = "ours is worse: the 95 % interval of the difference excludes 0; a reported number"
     assert meaning in " ".join(made.caption)
 
 
@@ -276,7 +304,7 @@ def test_an_own_caption_does_not_run_into_the_next_sentence(tmp_path, own, print
 
 def test_lower_is_better_turns_the_verdict_around():
     down = MetricSpec(direction="down", digits=1, unit="")
-    assert verdict("5.0", [3.0, 3.1, 2.9], down) == "ours is better"
+    assert judged("5.0", [3.0, 3.1, 2.9], down) == "ours is better"
 
 
 def test_third_parties_stand_apart_and_digits_are_kept(tmp_path):

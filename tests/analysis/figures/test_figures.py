@@ -144,6 +144,8 @@ def big(variants: int, seeds: int, steps: int) -> tuple:
                 "code": "c",
                 "commit": "c",
                 "generated_data": False,
+                "dataset": None,
+                "selected_on": None,
             }
             for v in study.variants
             for s in study.seeds
@@ -305,7 +307,7 @@ def test_a_sweep_joins_only_what_differs_in_its_axis_and_names_the_rest(tmp_path
     assert max(lines, key=lambda a: len(set(a[0])))[0] == (0.3, 0.5, 0.7)
     caption = " ".join(drawn.caption)
     assert "Variants: TOPK; LOW; HIGH." in caption
-    assert "Not drawn, for other settings differ too: ODD; SAME." in caption
+    assert "Not drawn, because other settings differ too: ODD; SAME." in caption
     assert set(drawn.runs) == {"topk", "low", "high"}
 
 
@@ -317,15 +319,14 @@ def test_a_sweep_away_from_the_baseline_is_drawn_whole(tmp_path):
     assert set(drawn.runs) == {"odd", "same"} and "Not drawn" not in " ".join(drawn.caption)
 
 
-def test_a_sweep_table_has_a_row_for_what_differs_in_its_axis_or_is_listed(tmp_path):
+def test_a_sweep_table_of_two_settings_shows_both_and_leaves_nothing_out(tmp_path):
     study, collected = swept(tmp_path)
     spec = TableSpec(name="s", kind="sweep", axis="sdtps.keep_ratio", metrics=("mAP",))
     made = table(collected, study, spec)
-    assert [row.cells[0].text for row in made.rows] == ["0.3", "0.5", "0.7"]
-    assert "Not in the table, for other settings differ too: ODD; SAME." in made.notes
+    assert len(made.rows) == 5 and [c.key.partition(":")[0] for c in made.columns[:2]] == ["axis"] * 2
+    assert not any("Not in the table" in note for note in made.notes)
     listed = table(collected, study, spec.model_copy(update={"rows": ("low", "odd")}))
-    cells = [[cell.text for cell in row.cells[:2]] for row in listed.rows]
-    assert cells == [["0.3", "LOW"], ["0.4", "ODD"]]
+    assert [row.cells[0].text for row in listed.rows] == ["0.3", "0.4"]
 
 
 def test_across_panels_one_setting_has_one_colour_and_one_entry(tmp_path):

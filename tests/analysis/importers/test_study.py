@@ -13,7 +13,7 @@ from analysis.importers.record import LogError
 from analysis.importers.study import imported_names, imported_study
 from analysis.report import command
 from analysis.runs.collect import collect
-from analysis.tables import render
+from analysis.tables import forms
 from analysis.tables.study import table, tables
 from tests.analysis.importers import logs
 
@@ -63,13 +63,13 @@ def test_its_tables_print_what_the_logs_print(runs: Path) -> None:
     assert main.cell("b_full", "best/mAP").plain == "63.2"
     assert main.cell("b_full", "best/mAP").rank == 1
     assert main.cell("c_short", "best/mAP").kind == "state"  # it ended at epoch 1 of 5: no result
-    text = render.to_markdown(main)
+    text = forms.to_markdown(main)
     assert "the log ends at epoch 1 of 5" in text and "Imported from other people's logs." in text
-    assert "flatters" in text  # DeMo selects on the test split
+    assert "selected on the test split" in text  # DeMo selects on the test split
     components = table(collected, study, study.tables[1])
     assert components.cell("b_full", "SDTPS").text == "✓"
     for made in tables(collected, study):
-        render.to_latex(made)
+        forms.to_latex(made)
 
 
 def test_imported_runs_stand_beside_planned_ones_and_are_marked(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.markup import escape as rich_escape
 from rich.table import Table as RichTable
 
-from analysis.tables.latextable import to_latex
+from analysis.tables.latex import to_latex
 from analysis.tables.model import Cell, Column, Table, as_json
 from sdtps.files import write_bytes
 

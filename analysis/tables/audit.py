@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis import commands
+from analysis.results.numbers import raised
 from analysis.tables.model import EMPTY, Cell, Column, Row, Table, text
 from sdtps.audit.table import gradient_table
 from sdtps.errors import SdtpsError
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    from analysis.tables import render
+    from analysis.tables import forms
 
     try:
         document = json.loads(arguments.audit.read_text(encoding="utf-8"))
@@ -42,9 +43,9 @@ def command(arguments: argparse.Namespace) -> int:
         raise SdtpsError(f"{arguments.audit}: not an audit: {error}") from None
     console = commands.console()
     if arguments.out is None:
-        console.print(render.to_terminal(table))
+        console.print(forms.to_terminal(table))
         return 0
-    for path in render.write(table, arguments.out):
+    for path in forms.write(table, arguments.out):
         console.print(str(path))
     return 0
 
@@ -76,8 +77,8 @@ def audit_table(document: Mapping[str, Any]) -> Table:
 
 
 def _cell(shown: str) -> Cell:
-    """Powers of ten as mathematics."""
+    """5.4e9 as 5.4 × 10⁹."""
     power = _POWER.fullmatch(shown)
     if power is None:
         return text(shown) if shown else EMPTY
-    return text(shown, tex=rf"${power[1]} \times 10^{{{power[2]}}}$")
+    return text(f"{power[1]} × 10{raised(int(power[2]))}")

@@ -1,0 +1,258 @@
+"""The `results` frame: every number of a study's results, computed once.
+
+One row for each (variant, metric, epoch). Tables, macros, claims, figures and the report read it and
+compute nothing of their own, so that one number is the same wherever it is printed. Values are in the
+metric's own scale: fractions where its unit is %.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from analysis.results import stats
+from analysis.results.outcomes import Epoch, Outcome, outcomes
+
+if TYPE_CHECKING:
+    from ablations.study.model import Study
+    from ablations.study.schema import TableSpec
+    from analysis.runs.collect import Collected
+
+EPOCHS: tuple[Epoch, ...] = ("last", "best")
+STUDY = "study"  # the family of the differences that no table prints
+
+
+@dataclass(frozen=True)
+class Result:
+    """One row of the frame: a metric of a variant at the last epoch, or at the selected one.
+
+    Attributes:
+        selected_on: the split that the best epoch was selected on; empty for the last epoch.
+        n, planned: finished seeds that have the metric; planned seeds.
+        sd: sample standard deviation (ddof 1). low, high: 95 % t interval of the mean.
+        difference: mean difference to the baseline, with its own n, planned and 95 % interval; NaN for
+            the baseline itself.
+        paired: by seed; otherwise the seeds are somebody else's and the test is Welch's.
+        adjusted_p: Holm's over the family, which counts differences without a p too.
+        starred: the last epoch, all seeds there, and adjusted_p below 0.05.
+        family: the tables whose differences are tested together, or `study`.
+        why: why there is no difference, interval or p.
+        values: seed to value. differences: seed to difference, where paired. states: seed to state.
+        runs: folders below runs/ of all planned seeds. baseline_runs: those of the baseline.
+    """
+
+    study: str
+    variant: str
+    metric: str
+    epoch: Epoch
+    label: str
+    imported: bool
+    dataset: str
+    selected_on: str
+    n: int
+    planned: int
+    mean: float = math.nan
+    sd: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    difference: float = math.nan
+    difference_n: int = 0
+    difference_planned: int = 0
+    difference_low: float = math.nan
+    difference_high: float = math.nan
+    paired: bool = True
+    p: float = math.nan
+    adjusted_p: float = math.nan
+    starred: bool = False
+    family: str = STUDY
+    family_size: int = 0
+    why: str = ""
+    values: Mapping[int, float] = field(default_factory=dict)
+    differences: Mapping[int, float] = field(default_factory=dict)
+    states: Mapping[int, str] = field(default_factory=dict)
+    runs: tuple[str, ...] = ()
+    baseline_runs: tuple[str, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Every planned seed has a value."""
+        return self.n == self.planned > 0
+
+
+class Results:
+    """The results of one study: `frame`, and single rows of it by `get`."""
+
+    def __init__(self, study: Study, baseline: str, found: dict[str, Outcome], rows: list[Result]):
+        self.study = study
+        self.baseline = baseline
+        self.outcomes = found
+        self._rows = {(row.variant, row.metric, row.epoch): row for row in rows}
+
+    def get(self, variant: str, metric: str, epoch: Epoch = "last") -> Result:
+        """Raises KeyError for a variant or metric that the study does not have."""
+        return self._rows[variant, metric, epoch]
+
+    def __iter__(self) -> Iterator[Result]:
+        return iter(self._rows.values())
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """All rows, in the manifest's order; the columns are the fields of `Result`, and `whole`."""
+        names = [f.name for f in fields(Result)]
+        frame = pd.DataFrame([{n: getattr(row, n) for n in names} for row in self], columns=names)
+        frame["whole"] = [row.whole for row in self]
+        return frame
+
+
+def results(collected: Collected, study: Study, baseline: str | None = None) -> Results:
+    """The results of `study`, with differences to `baseline` (default: the study's own).
+
+    Computed once for each `collected`, and kept there.
+    """
+    baseline = baseline or study.baseline
+    key = ("results", study.name, baseline)
+    if key not in collected.computed:
+        collected.computed[key] = _compute(collected, study, baseline)
+    made: Results = collected.computed[key]
+    return made
+
+
+def differences_to(study: Study, spec: TableSpec) -> str | None:
+    """The variant that a table prints differences to; None where it prints none."""
+    if spec.kind == "reported":
+        return None
+    return spec.baseline or (study.baseline if spec.kind == "leave_one_out" else None)
+
+
+def _compute(collected: Collected, study: Study, baseline: str) -> Results:
+    found = outcomes(collected, study)
+    rows = [
+        _result(outcome, found.get(baseline), metric, epoch)
+        for outcome in found.values()
+        for metric in study.metrics
+        for epoch in EPOCHS
+    ]
+    return Results(study, baseline, found, _with_stars(study, baseline, rows))
+
+
+def _result(outcome: Outcome, baseline: Outcome | None, metric: str, epoch: Epoch) -> Result:
+    """One row without what needs the whole family."""
+    values = outcome.values(metric, epoch)
+    spread: dict[str, Any] = {}
+    if values:
+        s = stats.summary(list(values.values()))
+        spread = {"mean": s.mean, "sd": math.nan if s.sd is None else s.sd}
+        if s.interval is not None:
+            spread |= {"low": s.interval.low, "high": s.interval.high}
+    return Result(
+        study=outcome.study,
+        variant=outcome.key,
+        metric=metric,
+        epoch=epoch,
+        label=outcome.label,
+        imported=outcome.imported,
+        dataset=outcome.dataset,
+        selected_on=outcome.selected_on if epoch == "best" else "",
+        n=len(values),
+        planned=outcome.planned,
+        values=values,
+        states={run.seed: run.state for run in outcome.runs},
+        runs=tuple(run.where for run in outcome.runs),
+        **spread,
+        **_difference(outcome, baseline, metric, epoch),
+    )
+
+
+def _difference(
+    outcome: Outcome, baseline: Outcome | None, metric: str, epoch: Epoch
+) -> dict[str, Any]:
+    if baseline is None or outcome.key == baseline.key:
+        return {}
+    ours, theirs = outcome.values(metric, epoch), baseline.values(metric, epoch)
+    paired = not (outcome.imported or baseline.imported)
+    answer = (
+        stats.paired(ours, theirs)
+        if paired
+        else stats.unpaired(list(ours.values()), list(theirs.values()))
+    )
+    found: dict[str, Any] = {
+        "paired": paired,
+        "difference_planned": (
+            len({run.seed for run in (*outcome.runs, *baseline.runs)})
+            if paired
+            else min(outcome.planned, baseline.planned)
+        ),
+        "baseline_runs": tuple(run.where for run in baseline.runs),
+    }
+    if isinstance(answer, stats.Refusal):
+        return {**found, "why": answer.reason}
+    found |= {
+        "difference": answer.mean,
+        "difference_n": answer.n,
+        "differences": answer.by_seed,
+        "why": answer.refusal,
+    }
+    if answer.interval is not None:
+        found |= {
+            "difference_low": answer.interval.low,
+            "difference_high": answer.interval.high,
+            "p": answer.p,
+        }
+    return found
+
+
+def _with_stars(study: Study, baseline: str, rows: list[Result]) -> list[Result]:
+    """The rows with their families, adjusted p values and stars."""
+    families = _families(study, baseline, rows)
+    members: dict[str, list[int]] = {}
+    for index, row in enumerate(rows):
+        if row.epoch == "last" and row.variant != baseline:
+            members.setdefault(families[row.variant, row.metric], []).append(index)
+    made = list(rows)
+    for family, indices in members.items():
+        tested = [rows[i] if _complete(rows[i]) else None for i in indices]
+        p_values = [None if row is None or math.isnan(row.p) else row.p for row in tested]
+        for index, adjusted in zip(indices, stats.holm(p_values), strict=True):
+            made[index] = replace(
+                rows[index],
+                family=family,
+                family_size=len(indices),
+                adjusted_p=math.nan if adjusted is None else adjusted,
+                starred=adjusted is not None and adjusted < stats.ALPHA,
+            )
+    return made
+
+
+def _complete(row: Result) -> bool:
+    """Whether no seed of the difference is lost: survivors alone would be starred too often."""
+    whole = row.difference_n == row.difference_planned
+    return whole if row.paired else whole and row.whole
+
+
+def _families(study: Study, baseline: str, rows: list[Result]) -> dict[tuple[str, str], str]:
+    """(variant, metric) to the family that its difference is tested in.
+
+    The differences of one table are one family. Two tables that print the same difference share one, so
+    that it has one p. Differences that no table prints, such as those of macros, are one family, too.
+    """
+    cells = list(dict.fromkeys((row.variant, row.metric) for row in rows if row.variant != baseline))
+    groups: list[tuple[list[str], set[tuple[str, str]]]] = []
+    for spec in study.tables:
+        if differences_to(study, spec) != baseline:
+            continue
+        names, metrics = set(spec.rows), set(spec.metrics or study.metrics)
+        group = {(v, m) for v, m in cells if (not names or v in names) and m in metrics}
+        tables = [spec.name]
+        for other in [g for g in groups if g[1] & group]:
+            groups.remove(other)
+            tables, group = [*other[0], *tables], other[1] | group
+        groups.append((tables, group))
+    family = dict.fromkeys(cells, STUDY)
+    for tables, group in groups:
+        family |= dict.fromkeys(group, " and ".join(tables))
+    return family

@@ -1,0 +1,222 @@
+"""Tables of numbers that others report: beside ours with a verdict, and on their own.
+
+What third parties got when they tried stands apart from what the authors report.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from analysis.results import numbers
+from analysis.results.frames import Epoch, Results, results
+from analysis.results.reproduction import VERDICTS, gap, verdict
+from analysis.runs.averaging import Mark
+from analysis.runs.collect import Collected
+from analysis.tables import captions
+from analysis.tables.cells import score_cell
+from analysis.tables.latex import TEMPLATES
+from analysis.tables.model import EMPTY, Cell, Column, Row, Table, file_name, text
+
+if TYPE_CHECKING:
+    from ablations.study.model import Study
+    from ablations.study.schema import Reported, TableSpec
+
+REPORTED = TEMPLATES.parent / "reported"
+
+
+def reported_table(
+    collected: Collected, study: Study, spec: TableSpec, marks: Sequence[Mark] = ()
+) -> Table:
+    """A row for each reported number: authors, third parties, then methods that were not run."""
+    found = results(collected, study)
+    metrics = spec.metrics or tuple(study.metrics)
+    epoch: Epoch = "best" if spec.epoch == "best" else "last"
+    entries = [r for r in study.reported if not spec.rows or r.variant in spec.rows]
+    compared = [r for r in entries if r.variant is not None]
+    groups = [
+        ("Reported by the authors", [r for r in compared if r.by == "authors"]),
+        ("Reproductions by third parties", [r for r in compared if r.by == "third party"]),
+        ("Reported, not run here", [r for r in entries if r.variant is None]),
+    ]
+    rows: list[Row] = []
+    for heading, members in groups:
+        lines = [
+            _row(entry, name, spec, found, epoch)
+            for entry in members
+            for name in entry.values
+            if name in metrics
+        ]
+        if lines:
+            rows.append(Row("", (), heading=heading, rule_before=bool(rows)))
+            rows += lines
+    outcomes = found.outcomes
+    used = [outcomes[r.variant] for r in compared if r.variant in outcomes]
+    columns = (
+        Column("subject", "Setting", align="l"),
+        Column("source", "Source", align="l", width=0.22),
+        Column("metric", "Metric", align="l"),
+        Column("reported", "Reported"),
+        Column("ours", "Ours"),
+        Column("difference", "Δ"),
+        Column("verdict", "Verdict", align="l"),
+    )
+    caption = (
+        captions.sentence(spec.caption or spec.title or "Reported against reproduced"),
+        "Reported numbers keep their printed digits.",
+        captions.statistic(used) if used else "",
+        captions.epochs((epoch,), found, [row.key for row in used]) if used else "",
+        _legend(rows, compared),
+        *captions.warnings(marks, study.name),
+    )
+    return Table(
+        name=file_name(study, spec.name),
+        study=study.name,
+        title=spec.title or "Reported against reproduced",
+        columns=columns,
+        rows=tuple(rows),
+        caption=tuple(sentence for sentence in caption if sentence),
+        notes=(
+            *captions.notes(collected, study, used),
+            *captions.leak_note(study, metrics, used),
+            *([spec.notes] if spec.notes else []),
+        ),
+        origin=captions.origin(collected, study),
+        marks=captions.warnings(marks, study.name),
+    )
+
+
+def _legend(rows: Sequence[Row], compared: Sequence[Reported]) -> str:
+    """What Δ and the verdicts of these rows mean."""
+    cells = [row.cells[-2:] for row in rows if row.cells]
+    said = {word.text for _, word in cells}
+    words: dict[str, list[str]] = {}
+    for word, meaning in VERDICTS.items():
+        if word in said:
+            words.setdefault(meaning, []).append(word)
+    parts = [f"{' or '.join(same)}: {meaning}" for meaning, same in words.items()]
+    if any(difference.kind == "number" for difference, _ in cells):
+        parts.insert(0, "Δ: ours minus reported, from unrounded values")
+    if words and any(entry.n is None for entry in compared):
+        parts.append("a reported number without n counts as a single run")
+    return f"{'; '.join(parts)}." if parts else ""
+
+
+def _row(entry: Reported, name: str, spec: TableSpec, found: Results, epoch: Epoch) -> Row:
+    study = found.study
+    metric = study.metrics[name]
+    unit = f" ({metric.unit})" if metric.unit else ""
+    outcome = found.outcomes.get(entry.variant) if entry.variant else None
+    subject = outcome.label if outcome else str(entry.method or entry.variant)
+    if entry.dataset:
+        subject += f", {entry.dataset}"
+    if outcome is not None and captions.leaks(study, spec.metrics, outcome):
+        subject += f" {captions.LEAK}"
+    said = [f"n = {entry.n}"] if entry.n else []
+    if entry.tolerance is not None and outcome is not None:
+        said.append(f"tolerance {entry.tolerance:g}")
+    reported = Cell("text", entry.values[name], note=", ".join(said) or None, metric=name)
+    ours, difference, word = EMPTY, EMPTY, EMPTY
+    if outcome is not None:
+        result = found.get(outcome.key, name, epoch)
+        ours = score_cell(result, outcome, metric)
+        judged = verdict(
+            entry.values[name], result, metric, tolerance=entry.tolerance, reported_n=entry.n
+        )
+        glyph = outcome.glyph()
+        word = Cell("text", judged if result.values or glyph == "--" else glyph, runs=ours.runs)
+        if result.values and judged != "unit unclear":
+            difference = _gap_cell(entry, name, found, outcome.key, epoch)
+    key = f"{entry.variant or entry.method}|{entry.source}|{name}"
+    source = entry.source + (f"; {entry.note}" if entry.note else "")
+    cells = (text(subject), text(source), text(f"{metric.label or name}{unit}"), reported, ours)
+    return Row(key, (*cells, difference, word))
+
+
+def _gap_cell(entry: Reported, name: str, found: Results, key: str, epoch: Epoch) -> Cell:
+    metric, result = found.study.metrics[name], found.get(key, name, epoch)
+    ours = gap(entry.values[name], result, metric)
+    digits = max(metric.digits, numbers.decimals(entry.values[name]))
+    note = None if result.whole else f"{result.n}/{result.planned}"
+    return Cell(
+        "number",
+        numbers.signed(ours, digits),
+        note=note,
+        value=float(ours),
+        runs=result.runs,
+        signed=True,
+    )
+
+
+# -- tables that belong to no study -------------------------------------------------------------
+
+
+def studies_table(collected: Collected, studies: Sequence[Study], others: Sequence[Study]) -> Table:
+    """Every study of this project, and how many of its runs the paper has."""
+    rows = []
+    for study in (*studies, *others):
+        planned = len(study.variants) * len(study.seeds)
+        done = "not in this paper"
+        if study in studies:
+            runs = collected.runs_of(study.name)
+            done = f"{int((runs['state'] == 'completed').sum())}/{planned}"
+        size = f"{len(study.variants)} × {len(study.seeds)}"
+        rows.append(Row(study.name, (text(study.name), text(study.title), text(size), text(done))))
+    columns = (
+        Column("study", "Study", align="l"),
+        Column("title", "What it asks", align="l", width=0.42),
+        Column("size", "Variants × seeds"),
+        Column("runs", "Completed"),
+    )
+    return Table(
+        name="studies",
+        study="",
+        title="Studies",
+        columns=columns,
+        rows=tuple(rows),
+        caption=(
+            "The studies of this project and the runs behind this paper. Studies that are not "
+            "in this paper have no results here, and none are assumed.",
+        ),
+        origin=("made by sdtps paper; do not edit",),
+    )
+
+
+def reported_tables() -> list[Table]:
+    """Numbers that others report, from paper/reported: shown as theirs, beside nothing of ours."""
+    made = []
+    for spec in json.loads((REPORTED / "tables.json").read_text(encoding="utf-8")):
+        with (REPORTED / spec["csv"]).open(encoding="utf-8", newline="") as stream:
+            lines = [
+                line
+                for line in csv.DictReader(stream)
+                if all(line[key] == value for key, value in spec.get("where", {}).items())
+            ]
+        columns = tuple(
+            Column(c["key"], c["label"], align=c.get("align", "c"), width=c.get("width"))
+            for c in spec["columns"]
+        )
+        rows = tuple(
+            Row(str(number), tuple(text(_in_words(line[c.key]) or "--") for c in columns))
+            for number, line in enumerate(lines)
+        )
+        made.append(
+            Table(
+                name=spec["name"],
+                study="",
+                title=spec["caption"],
+                columns=columns,
+                rows=rows,
+                caption=(spec["caption"],),
+                origin=(f"numbers of others, from paper/reported/{spec['csv']}; do not edit",),
+            )
+        )
+    return made
+
+
+def _in_words(value: str) -> str:
+    """A report of a NaN is a report, and must not look like a fault of this paper."""
+    return re.sub(r"\bNaN\b", "not a number", value)
