@@ -78,8 +78,8 @@ def cpu_count() -> int:
 
 def default_slots(resources: Resources, gpus: Sequence[str]) -> int:
     """Runs at once: as many as the GPUs hold, or where no GPU is asked for or here, the CPUs."""
-    if resources.gpus and gpus:
-        return max(1, len(gpus) // resources.gpus) * resources.runs_per_gpu
+    if resources.gpu_count and gpus:
+        return max(1, len(gpus) // resources.gpu_count) * resources.runs_per_gpu
     return max(1, cpu_count() // resources.cpus)
 
 
@@ -96,11 +96,11 @@ def run_queue(
 
     That is completed, diverged, failed, cancelled (by somebody else) or interrupted (by Ctrl-C).
     """
-    gpus = visible_gpus() if resources.gpus else []
+    gpus = visible_gpus() if resources.gpu_count else []
     count = min(slots or default_slots(resources, gpus), len(items))
     if resources.max_parallel and slots is None:
         count = min(count, resources.max_parallel)
-    each = resources.gpus if gpus else 0
+    each = resources.gpu_count if gpus else 0
     # More slots than GPUs share them in turn: asked for explicitly, by --slots.
     places = [
         _Slot(tuple(gpus[(n * each + k) % len(gpus)] for k in range(each)) if each else ())

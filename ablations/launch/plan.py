@@ -315,6 +315,6 @@ def _estimate(actions: Sequence[Action], submitted: list[Action], arrays: Sequen
         hours[action.run.name] = taken
     gpu_hours = 0.0
     for array in arrays:
-        gpus = array.resources.gpus * array.resources.nodes
+        gpus = array.resources.gpu_count * array.resources.nodes
         gpu_hours += sum(gpus * max(hours[run.name] for run in job) for job in array.jobs())
     return Estimate(sum(hours.values()), gpu_hours, basis)

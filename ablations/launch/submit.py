@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ablations.launch import canary, datafolder
 from ablations.launch.plan import RETRY_WORDS, Action, Plan, make_plan
 from ablations.store.states import run_states
-from ablations.study.arguments import add_data_root, add_steering, filtered, read_whole
+from ablations.study.arguments import add_data_root, add_site, add_steering, filtered, read_whole
 from ablations.study.model import Study
 from ablations.view.hints import Again
 from ablations.view.plan import plan_json, plan_lines
@@ -53,6 +53,7 @@ def add_sending(parser: argparse.ArgumentParser) -> None:
         "--slots", type=at_least(1), metavar="N", help="local runs at once [what GPUs or CPUs hold]"
     )
     add_data_root(parser)
+    add_site(parser)
     parser.add_argument("--canary", action="store_true", help="first one run of each code path")
     parser.add_argument("--no-audit", action="store_true", help="do not audit gradients first")
     parser.add_argument("--strict", action="store_true", help="an audit's finding refuses submission")

@@ -97,12 +97,12 @@ def misfits(resources: Resources, nodes: list[Nodes], runs: int) -> list[str]:
             f"resources.timeout_min: {resources.timeout_min} is over the limit of {where}, {most}"
         )
     shared = min(resources.runs_per_gpu, runs)
-    tasks = max(1, resources.gpus) * shared  # one task or run a GPU, or several, each with its CPUs
+    tasks = max(1, resources.gpu_count) * shared  # a task or several runs for each GPU
     each = "runs on one GPU" if shared > 1 else "GPUs"
     for key, asked, have in (
         ("cpus", resources.cpus * tasks, [n.cpus for n in mine]),
         ("mem_gb", (resources.mem_gb or 0) * shared, [n.mem_gb for n in mine]),
-        ("gpus", resources.gpus, [n.gpus for n in mine]),
+        ("gpus", resources.gpu_count, [n.gpus for n in mine]),
         ("nodes", resources.nodes, [sum(n.count for n in mine)]),
     ):
         known_values = [h for h in have if h is not None]

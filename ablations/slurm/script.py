@@ -28,7 +28,7 @@ def signal_delay(timeout_min: int) -> int:
 
 def tasks_per_node(resources: Resources) -> int:
     """One task drives one GPU; without GPUs one task a node."""
-    return max(1, resources.gpus)
+    return max(1, resources.gpu_count)
 
 
 def script(

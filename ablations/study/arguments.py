@@ -75,6 +75,59 @@ def add_steering(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
+def add_site(parser: argparse.ArgumentParser) -> None:
+    """--site, and the options that win over it and over the manifest."""
+    parser.add_argument(
+        "--site",
+        metavar="FILE",
+        help="what belongs to this cluster; 'none' for no site [~/.config/sdtps/site.yaml]",
+    )
+    parser.add_argument("--partition", metavar="NAME")
+    parser.add_argument("--account", metavar="NAME")
+    parser.add_argument("--gpus", metavar="[TYPE:]N", help="on each node, such as a100:2")
+
+
+def at_site(study: Study, arguments: argparse.Namespace) -> Study:
+    """`study` with the resources that it gets here: the site fills what it leaves open, options win.
+
+    Raises:
+        ManifestError: a mistake in the site file or in the options, or resources that contradict.
+    """
+    from pydantic import ValidationError
+
+    from ablations.study.schema import Resources
+    from ablations.study.site import Site, read_site
+
+    if not hasattr(arguments, "site"):  # a verb that starts nothing
+        return study
+    word = arguments.site
+    site = Site() if word == "none" else read_site(Path(word) if word else None)
+    options = {key: getattr(arguments, key, None) for key in ("partition", "account", "gpus")}
+    given = {key: value for key, value in options.items() if value is not None}
+
+    def placed(resources: Resources) -> Resources:
+        try:
+            asked = site.over(resources).model_dump()
+            return Resources.model_validate({**asked, **given}) if given else site.over(resources)
+        except ValidationError as error:
+            texts = "; ".join(e["msg"].removeprefix("Value error, ") for e in error.errors())
+            raise ManifestError(f"{study.path}: resources at this site: {texts}") from None
+
+    known: dict[str, Resources] = {}
+
+    def once(resources: Resources) -> Resources:
+        return known.setdefault(resources.key(), placed(resources))
+
+    return dataclasses.replace(
+        study,
+        resources=once(study.resources),
+        variants={
+            name: dataclasses.replace(variant, resources=once(variant.resources))
+            for name, variant in study.variants.items()
+        },
+    )
+
+
 def add_data_root(parser: argparse.ArgumentParser) -> None:
     """--data-root: the folder that holds the benchmarks."""
     parser.add_argument(
@@ -86,11 +139,11 @@ def add_data_root(parser: argparse.ArgumentParser) -> None:
 
 
 def read_whole(arguments: argparse.Namespace) -> Study:
-    """The study that a command line is about, with all of its variants and seeds."""
+    """The study that a command line is about, with all of its variants and seeds, at this site."""
     from ablations.study.manifest import load_study
 
     root = getattr(arguments, "data_root", None) or os.environ.get(DATA_ROOT)
-    return load_study(arguments.study, data_root=root)
+    return at_site(load_study(arguments.study, data_root=root), arguments)
 
 
 def read_study(arguments: argparse.Namespace) -> Study:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from sdtps.config.common import Frozen, NonNegative, PositiveInt
 from sdtps.errors import counted
@@ -26,6 +26,7 @@ _MOST_MINUTES = 35_791_394  # 2^31 seconds
 _MOST_AT_ONCE = 4_000_001  # the largest MaxArraySize
 _LEAST_GB, _MOST_GB = 1 / 1024, 2**20  # from 1 MB to 1 PB
 
+_GPUS = re.compile(r"[A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+)?:([1-9]\d{0,4})")
 _MEMORY = "a number of GB from 0.001 (1 MB) to 1048576"
 _TIME = f"whole minutes from 1 to {_MOST_MINUTES} (90), or HH:MM:SS, or D-HH:MM"
 
@@ -40,10 +41,32 @@ _OURS = frozenset(
 _SAID_BY = {
     **{key: key for key in ("partition", "account", "qos", "constraint", "exclude", "nodes")},
     **{"time": "timeout_min", "mem": "mem_gb", "mem-per-cpu": "mem_gb", "cpus-per-task": "cpus"},
-    **{"gpus-per-node": "gpus", "ntasks-per-node": "cpus"},
+    **{"gpus-per-node": "gpus", "gres": "gpus", "ntasks-per-node": "cpus"},
+    **{"mail-user": "mail"},
 }
 
 Count = Annotated[int, Field(ge=1, le=_MOST_COUNTED)]
+
+
+def read_lines(value: Any) -> Any:
+    """Lines of text as a list of them: `setup: |` may hold several."""
+    return (
+        tuple(line for line in value.splitlines() if line.strip()) if isinstance(value, str) else value
+    )
+
+
+def read_gpus(value: Any) -> Any:
+    """A number of GPUs, or a type with one: 2, `a100:2`."""
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value)
+    typed = isinstance(value, str) and _GPUS.fullmatch(value)
+    number = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_COUNTED
+    if not typed and not number:
+        raise ValueError(
+            f"'{value}' is not allowed: write a number of GPUs from 0 to {_MOST_COUNTED}, or a type "
+            "with a number (a100:2)"
+        )
+    return value
 
 
 def minutes(value: Any) -> Any:
@@ -62,11 +85,23 @@ def minutes(value: Any) -> Any:
     )
 
 
+def _variables(value: dict[str, str]) -> dict[str, str]:
+    for name in value:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise ValueError(f"'{name}' is not the name of an environment variable")
+    return value
+
+
+Environment = Annotated[dict[str, str], AfterValidator(_variables)]
+
+
 class Resources(Frozen):
     """What one run asks of the scheduler. Runs with equal resources share one job array."""
 
     partition: str | None = None  # null: the cluster's default
-    gpus: int = Field(default=0, ge=0, le=_MOST_COUNTED)  # on each node
+    # On each node: a number, or a type with one, such as a100:2.
+    gpus: Annotated[int | str, BeforeValidator(read_gpus)] = 0
+    gres: bool = False  # ask for GPUs by --gres, where --gpus-per-node is not known
     nodes: Count = 1
     cpus: Count = 2  # for each task; one task drives one GPU
     # On each node; null: the default.
@@ -82,16 +117,20 @@ class Resources(Frozen):
     qos: str | None = None
     constraint: str | None = None
     exclude: str | None = None  # nodes, as sbatch --exclude takes them
+    mail: str | None = None  # who is told by e-mail, and of what
+    mail_type: str = "END,FAIL"
     # Requeues after preemption or time-out before a run counts as failed.
     max_requeues: int = Field(default=10, ge=0)
     # Shell lines before the run starts, such as `module load cuda`.
-    setup: tuple[str, ...] = ()
-    # Interpreter of the jobs; null: the one that submits.
-    python: str | None = None
+    setup: Annotated[tuple[str, ...], BeforeValidator(read_lines)] = ()
+    environment: Environment = Field(default_factory=dict)  # exported before `setup`
+    # Interpreter of the jobs, which may be a command: `apptainer exec --nv image.sif python`.
+    python: str | None = None  # null: the one that submits
+    srun: tuple[str, ...] = ()  # further options of srun, such as --mpi=pmix
     # Further sbatch options, such as {reservation: course}. Values are passed as they are.
     sbatch: dict[str, str | int | bool] = Field(default_factory=dict)
 
-    @field_validator("partition", "account", "qos", "constraint", "exclude", "python")
+    @field_validator("partition", "account", "qos", "constraint", "exclude", "python", "mail")
     @classmethod
     def _one_line(cls, value: str | None) -> str | None:
         if value is not None and (not value.strip() or not value.isprintable()):
@@ -120,7 +159,7 @@ class Resources(Frozen):
 
     @model_validator(mode="after")
     def _one_gpu_to_share(self) -> Resources:
-        if self.runs_per_gpu > 1 and (self.gpus, self.nodes) != (1, 1):
+        if self.runs_per_gpu > 1 and (self.gpu_count, self.nodes) != (1, 1):
             raise ValueError(
                 f"runs_per_gpu {self.runs_per_gpu} needs gpus: 1 and nodes: 1, found gpus: {self.gpus} "
                 f"and nodes: {self.nodes}"
@@ -137,6 +176,11 @@ class Resources(Frozen):
             )
         return self
 
+    @property
+    def gpu_count(self) -> int:
+        """GPUs of one node, whatever their type."""
+        return self.gpus if isinstance(self.gpus, int) else int(self.gpus.rpartition(":")[2])
+
     def key(self) -> str:
         """Equal for runs that may share an array; readable enough for a plan."""
         return self.model_dump_json()
@@ -146,9 +190,10 @@ class Resources(Frozen):
         parts = [self.partition or "default partition"]
         if self.nodes > 1:
             parts.append(counted(self.nodes, "node"))
-        if self.gpus:
+        if self.gpu_count:
             shared = f" for {self.runs_per_gpu} runs" if self.runs_per_gpu > 1 else ""
-            parts.append(f"{counted(self.gpus, 'GPU')}{shared}")
+            kind = f" {self.gpus.rpartition(':')[0]}" if isinstance(self.gpus, str) else ""
+            parts.append(f"{self.gpu_count}{kind} GPU{'s' * (self.gpu_count > 1)}{shared}")
         parts.append(counted(self.cpus, "CPU"))
         if self.mem_gb:
             parts.append(f"{self.mem_gb:g} GB")

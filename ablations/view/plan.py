@@ -9,7 +9,7 @@ from typing import Any
 
 from ablations.launch.plan import Action, Plan
 from ablations.slurm.arrays import Chunk
-from ablations.study.arguments import add_data_root, add_steering, read_study
+from ablations.study.arguments import add_data_root, add_site, add_steering, read_study
 from ablations.study.model import Study
 from sdtps.errors import counted, visible
 
@@ -157,6 +157,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_steering(parser)
     add_retry_states(parser)
     add_data_root(parser)
+    add_site(parser)
 
 
 def command(arguments: argparse.Namespace) -> int:
