@@ -26,6 +26,7 @@ VERBS = {
         "which parts of a study's variants learn: their gradients, at toy size",
         "submit",
     ),
+    "data": ("ablations.view.data", "what data and weights a study's runs would read", "models"),
     "status": ("ablations.view.status", "the state of every run; the exit code says it too", "watch"),
     "watch": ("ablations.view.watch", "a live table: state, epoch, loss, metric, time left", "watch"),
     "logs": ("ablations.view.logs", "the logs of one run", "watch"),

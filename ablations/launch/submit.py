@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ablations.launch import canary, datafolder
+from ablations.launch import canary
 from ablations.launch.plan import RETRY_WORDS, Action, Plan, make_plan
 from ablations.store.states import run_states
 from ablations.study.arguments import add_data_root, add_site, add_steering, filtered, read_whole
@@ -109,7 +109,8 @@ def submit(
     if only_again:
         plan = plan.without_new()
     if arguments.dry_run:
-        plan = dataclasses.replace(plan, warnings=(*plan.warnings, *check_data(plan, here=False)))
+        found = check_inputs(plan, here=False, deep=False)
+        plan = dataclasses.replace(plan, warnings=(*plan.warnings, *found))
         print_plan(plan, executor, sbatch=arguments.executor != "local", as_json=arguments.json)
         return 0
     if not arguments.json:
@@ -120,7 +121,7 @@ def submit(
         if arguments.json:
             print_sent(plan, [])
         return 0
-    for warning in check_data(plan, here=executor == "local"):
+    for warning in check_inputs(plan, here=executor == "local"):
         _say(f"Warning: {warning}.")
     if not arguments.no_audit and (names := new_variants(plan)):
         audit(whole, names, strict=arguments.strict)
@@ -177,16 +178,23 @@ def release(plan: Plan, arguments: argparse.Namespace) -> None:
     _say(f"Released {counted(len(done), 'held run')}.")
 
 
-def check_data(plan: Plan, *, here: bool) -> list[str]:
-    """Warnings where the data set is not here or not whole: nodes may see another folder.
+def check_inputs(plan: Plan, *, here: bool, deep: bool = True) -> list[str]:
+    """Warnings about data and weights that are not here or not whole: nodes may see other folders.
 
     Args:
         here: the runs are this machine's own, and start now.
+        deep: whether weights are read to their end.
 
     Raises:
         SubmissionError: `here`, and they would all fail.
     """
-    unseen, wrong = datafolder.mistakes(action.run for action in plan.submitted)
+    from sdtps.inputs import look_at
+
+    looks = look_at((action.run.config for action in plan.submitted), deep=deep)
+    unseen, wrong, known = (
+        list(dict.fromkeys(text for look in looks for text in getattr(look, kind)))
+        for kind in ("unseen", "mistakes", "warnings")
+    )
     if here and (unseen or wrong):
         texts = [*(f"{text}." for text in unseen), *wrong]
         raise SubmissionError("\n".join([*texts, "The runs would all fail; nothing was started."]))
@@ -195,7 +203,7 @@ def check_data(plan: Plan, *, here: bool) -> list[str]:
         first, *more = text.split("\n")
         others = f" (and {counted(len(more), 'line')} more)" if more else ""
         found.append(f"{first}{others}; jobs that see the same folder will fail")
-    return found
+    return found + known
 
 
 def audit(study: Study, names: list[str], *, strict: bool) -> None:

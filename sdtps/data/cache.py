@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +29,6 @@ def cache_key(**parts: Any) -> str:
     """A digest of everything that decides an array."""
     text = json.dumps({"version": CACHE_VERSION, **parts}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
-
-
-def files_key(paths: Iterable[Path], *more: object) -> str:
-    """A digest of each file's path, size and time of change, and of `more`."""
-    digest = hashlib.sha256(f"{' '.join(map(str, more))}\n".encode())
-    for path in paths:
-        state = path.stat()
-        digest.update(f"{path.absolute()}:{state.st_size}:{state.st_mtime_ns}\n".encode())
-    return digest.hexdigest()[:16]
 
 
 def mapped_once(target: Path, shape: tuple[int, ...], write: Callable[[Path], None]) -> np.ndarray:

@@ -36,6 +36,11 @@ class CaptionSplit:
     per_image: int
     dense: tuple[str, ...] | None  # one for each image; None = not asked for
 
+    def counts(self) -> dict[str, int]:
+        """How many images, captions and dense texts the split holds."""
+        dense = len(self.dense or ())
+        return {"images": len(self.images), "captions": len(self.captions), "dense_texts": dense}
+
     def fingerprint(self) -> str:
         """Changes with the images' names and sizes and with every text."""
         digest = hashlib.sha256()
@@ -60,7 +65,7 @@ def read_split(
         DataError: missing or broken files, counts that do not fit, empty texts; with file and line.
     """
     root = Path(root)
-    images, id_lines = _images(split, root, image_root or _image_root(dataset, root))
+    images, id_lines = _images(dataset, split, root, image_root)
     captions = _captions(root / f"{split}_caps.txt")
     if len(captions) % len(images) or id_lines not in (len(images), len(captions)):
         raise DataError(
@@ -110,12 +115,15 @@ def _lines(path: Path, why: str) -> list[str]:
     return lines
 
 
-def _images(split: str, root: Path, image_root: Path) -> tuple[tuple[Path, ...], int]:
+def _images(
+    dataset: str, split: str, root: Path, image_root: Path | None
+) -> tuple[tuple[Path, ...], int]:
     """The images of a split, and the number of lines that name them."""
     mapping_file = root / "id_mapping.json"
     mapping = _json("\n".join(_lines(mapping_file, "it maps image ids to file names")), mapping_file)
     ids_file = root / f"{split}_ids.txt"
     lines = _lines(ids_file, f"it lists the images of the split '{split}'")
+    image_root = image_root or _image_root(dataset, root)
     mistakes: list[str] = []
     found: dict[str, Path] = {}
     previous = None

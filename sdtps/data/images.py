@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -105,19 +106,26 @@ def signature_mistake(path: Path) -> str | None:
     return None
 
 
-def check_images(paths: Iterable[Path], folder: Path, key: str) -> None:
-    """Decode every image once before training, unless `folder` records that `key` was checked.
+def files_key(paths: Iterable[Path], *more: object) -> str:
+    """A digest of each file's path, size and time of change, and of `more`."""
+    digest = hashlib.sha256(f"{' '.join(map(str, more))}\n".encode())
+    for path in paths:
+        state = path.stat()
+        digest.update(f"{path.absolute()}:{state.st_size}:{state.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:16]
 
-    Args:
-        key: a digest of names, sizes and times of the files.
+
+def check_images(paths: Iterable[Path], folder: Path) -> None:
+    """Decode every image once before training, unless the cache `folder` records that this was done.
 
     Raises:
         DataError: files that cannot be decoded to their end, all of them (the first 20 named).
     """
-    record = folder / f"checked-{key}"
+    paths = list(dict.fromkeys(paths))
+    record = folder / f"checked-{files_key(paths)}"
     if record.exists():
         return
-    raise_mistakes(undecodable(list(dict.fromkeys(paths))))
+    raise_mistakes(undecodable(paths))
     with made_below(folder):
         folder.mkdir(parents=True, exist_ok=True)
         record.touch()

@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader, Dataset
 from sdtps import distributed
 from sdtps.config.reid import ReidDataConfig
 from sdtps.data.augment import AugmentConfig, BatchAugmentation, augment_image, normalise, normalise_
-from sdtps.data.cache import files_key, mapped_once, new_map
-from sdtps.data.images import BICUBIC, BILINEAR, open_image, raise_mistakes
+from sdtps.data.cache import mapped_once, new_map
+from sdtps.data.images import BICUBIC, BILINEAR, files_key, open_image, raise_mistakes
 from sdtps.data.reid_folders import Sample, third
 from sdtps.errors import DataError
 

@@ -98,6 +98,22 @@ class ReidDataset:
             }
         return {**counts, "skipped_queries": self.skipped_queries}
 
+    def warnings(self, *, camera_embedding: bool) -> list[str]:
+        """What a reader of the results should know."""
+        found = []
+        if camera_embedding and self.unseen_cameras:
+            numbers = ", ".join(map(str, self.unseen_cameras))
+            found.append(
+                f"test cameras never seen in training (numbered from 0): {numbers}; their rows of the "
+                "camera embedding stay as they were initialised (backbone.camera_embedding)"
+            )
+        if self.skipped_queries:
+            found.append(
+                f"{self.skipped_queries} of {len(self.query)} queries are skipped: no other "
+                f"{self.view_rule} in the gallery shows their identity"
+            )
+        return found
+
     def fingerprint(self) -> str:
         """Sixteen hexadecimal digits of the names and sizes of all files, in order of split."""
         digest = hashlib.sha256()

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from sdtps.config import ReidConfig
 from sdtps.data import augment, cache, images, reid_batches
-from sdtps.data.cache import Ragged, cache_key, files_key, mapped_once, new_map
+from sdtps.data.cache import Ragged, cache_key, mapped_once, new_map
 from sdtps.data.caption_batches import Source
+from sdtps.data.images import files_key
 from sdtps.data.reid_batches import (
     CachedTestBatches,
     JpegTestBatches,

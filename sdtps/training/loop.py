@@ -106,6 +106,7 @@ class Loop:
         self.resume()
         if self.writes:
             self.folder.update_run(**self.task.record)
+            self.log_data()
         with self.reporter:
             self.task.model.train()
             # The attempt before may have ended before its evaluation.
@@ -170,6 +171,19 @@ class Loop:
         return None
 
     # -- what is recorded -------------------------------------------------------------------------
+
+    def log_data(self) -> None:
+        """What the run trains on, and what a reader of its results should know, into train.log."""
+        data = self.task.record.get("data") or {}
+        for split, counts in (data.get("counts") or {}).items():
+            counted = counts.items() if isinstance(counts, dict) else [("", counts)]
+            text = ", ".join(f"{number} {what}".strip() for what, number in counted)
+            self.reporter.line(f"data: {split}: {text}")
+        for warning in data.get("warnings") or ():
+            self.reporter.line(f"warning: {warning}")
+        for part, file in (self.task.record.get("weights") or {}).items():
+            if isinstance(file, dict) and file.get("interpolated"):
+                self.reporter.line(f"weights of {part}: {'; '.join(file['interpolated'])}")
 
     def read_row(
         self,

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from sdtps import distributed
 from sdtps.config import ReidConfig
-from sdtps.data.cache import files_key
 from sdtps.data.images import BICUBIC, BILINEAR, check_images
 from sdtps.data.reid_batches import (
     CachedBatches,
@@ -52,6 +51,8 @@ class ReidTask:
                 "root": str(self.dataset.root),
                 "fingerprint": self.dataset.fingerprint(),
                 "generated": generated,
+                "counts": self.dataset.counts(),
+                "warnings": self.dataset.warnings(camera_embedding=config.backbone.camera_embedding),
             },
             "weights": None,
         }
@@ -77,8 +78,7 @@ class ReidTask:
             self.batches = CachedBatches(train, training, data, seed, device)
             self.test_batches = CachedTestBatches(samples, tested, data.test_batch_size, device)
         else:
-            files = self.dataset.files()
-            check_images(files, cache_root(), files_key(files))
+            check_images(self.dataset.files(), cache_root())
             self.batches = JpegBatches(train, data, seed, device)
             self.test_batches = JpegTestBatches(samples, data, device)
         self.steps_per_epoch = self.batches.steps_per_epoch

@@ -13,7 +13,7 @@ from sdtps.config import RetrievalConfig
 from sdtps.config.retrieval import DenseText
 from sdtps.data.caption_batches import RetrievalBatch, Source, TrainPairs
 from sdtps.data.captions import CaptionSplit, load_splits, split_names
-from sdtps.data.images import PixelFormat
+from sdtps.data.images import PixelFormat, check_images
 from sdtps.data.words import tokenised
 from sdtps.errors import DataError
 from sdtps.evaluation import retrieval as evaluation
@@ -46,6 +46,8 @@ class RetrievalTask:
         self.select_metric = "dev_rsum" if selects_on_dev else "rsum"
         splits, root, generated = load_splits(config, split_names(config))
         self._check_folds(len(splits[config.eval.test_split].images))
+        if not config.image_encoder.frozen:  # else all are decoded for the features
+            check_images((path for split in splits.values() for path in split.images), cache_root())
         encoders = Encoders(config, splits["train"], device)
         sources = {name: encoders.source(split) for name, split in splits.items()}
         self.test = sources[config.eval.test_split]
@@ -61,11 +63,11 @@ class RetrievalTask:
                 "root": str(root),
                 "fingerprint": _joint_fingerprint(splits),
                 "generated": generated,
+                "counts": {name: split.counts() for name, split in splits.items()},
+                "warnings": [],
             },
             "weights": {
-                "image_encoder": weights_record(
-                    config.image_encoder.name, config.image_encoder.weights
-                ),
+                "image_encoder": encoders.image_record(),
                 "text_encoder": weights_record(config.text_encoder.name, config.text_encoder.weights),
             },
         }
@@ -154,6 +156,12 @@ class Encoders:
         self.text_encoder: TextEncoder = build_text_encoder(
             config.text_encoder, [*train.captions, *(train.dense or ())]
         )
+
+    def image_record(self) -> dict[str, Any] | None:
+        """File and sha256 of the image encoder's weights, and what of them was interpolated."""
+        record = weights_record(self.config.image_encoder.name, self.config.image_encoder.weights)
+        adapted = self.image_encoder.adapted
+        return {**record, "interpolated": adapted} if record and adapted else record
 
     def model(self) -> RetrievalModel:
         """The model; a frozen encoder is not part of it."""

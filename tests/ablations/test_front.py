@@ -26,7 +26,7 @@ task: reid
 seeds: [0, 1]
 baseline: topk
 varies: [sdtps, optim.lr]
-overrides: {data.generate: {seed: 1}}
+overrides: {data.generate: {seed: 1}, backbone.weights: random}
 metrics: {mAP: {direction: up}}
 resources: {cpus: 1}
 variants:

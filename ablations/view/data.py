@@ -1,0 +1,59 @@
+"""sdtps data STUDY: what data and weights its runs would read, counted, and what is wrong with them.
+
+Exit code 1 where a run would fail.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from ablations.study.arguments import add_data_root, add_study, read_study
+from sdtps.commandline import add_json, add_variants
+
+if TYPE_CHECKING:
+    from sdtps.inputs import Look
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_study(parser)
+    add_variants(parser)
+    add_data_root(parser)
+    add_json(parser)
+    parser.set_defaults(seed=[])
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Look at each distinct input of the study's variants: names, images to their end, weights."""
+    from sdtps.inputs import look_at
+
+    study = read_study(arguments)
+    looks = look_at((variant.config for variant in study.variants.values()), images=True)
+    if arguments.json:
+        print(json.dumps([asdict(look) for look in looks], indent=2))
+    else:
+        print("\n\n".join("\n".join(lines(look)) for look in looks))
+    return 1 if any(look.unseen or look.mistakes for look in looks) else 0
+
+
+def lines(look: Look) -> list[str]:
+    """A look as text."""
+    told = []
+    if look.data is not None:
+        place = look.data["root"] or f"generated: {_counted(look.data['generated'])}"
+        told.append(f"{look.data['name']}: {place}")
+        for split, counts in look.data.get("counts", {}).items():
+            told.append(f"  {split}: {_counted(counts)}")
+    told += [f"{part}: {file}" for part, file in look.weights.items()]
+    told += [f"warning: {text}" for text in look.warnings]
+    told += [f"not here: {text}" for text in look.unseen]
+    told += [f"mistake: {text}" for text in look.mistakes]
+    return told
+
+
+def _counted(counts: Any) -> str:
+    if not isinstance(counts, dict):
+        return str(counts)
+    return ", ".join(f"{value} {name.replace('_', ' ')}" for name, value in counts.items())

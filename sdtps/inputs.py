@@ -1,0 +1,192 @@
+"""What a configuration reads from disk, looked at before anything is trained: data and weights.
+
+Every run that would fail at its start, one after the other, is told here once, by name and with what to
+do. No torch is imported unless weights are read to their end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sdtps.config import Config, ReidConfig, RetrievalConfig
+from sdtps.data.images import check_images
+from sdtps.errors import DataError, SdtpsError, WeightsError
+from sdtps.run.locations import cache_root, data_root
+
+
+@dataclass
+class Look:
+    """What was found.
+
+    Attributes:
+        data: name, root and counts of each split; None where the data could not be read.
+        weights: file by the part of the model that loads it.
+        unseen: folders and files that are not to be seen from this machine.
+        mistakes: what is wrong with those that are.
+        warnings: what a reader of the results should know.
+    """
+
+    data: dict[str, Any] | None = None
+    weights: dict[str, str] = field(default_factory=dict)
+    unseen: list[str] = field(default_factory=list)
+    mistakes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def look_at(configs: Iterable[Config], *, deep: bool = True, images: bool = False) -> list[Look]:
+    """`look` at each configuration; those that read the same files alike are looked at once."""
+    distinct = {_inputs_of(config): config for config in configs}
+    return [look(config, deep=deep, images=images) for config in distinct.values()]
+
+
+def look(config: Config, *, deep: bool = True, images: bool = False) -> Look:
+    """The data and the weights of a configuration.
+
+    Args:
+        deep: weights are loaded as a run loads them (architecture, resolution, NaN), instead of their
+            first bytes and length alone. Once for each file: the cache records what was found good.
+        images: every image is decoded, as a run does at its start, instead of its name read alone.
+    """
+    found = Look()
+    _look_at_data(config, found, images)
+    for part, weights in _weights_of(config).items():
+        _look_at_weights(config, part, weights, found, deep)
+    return found
+
+
+def _inputs_of(config: Config) -> str:
+    """Equal for configurations that read the same files in the same way."""
+    tree = config.data.model_dump()
+    for key in ("batch_size", "instances", "test_batch_size", "flip", "pad", "erase", "workers"):
+        tree.pop(key, None)
+    if isinstance(config, ReidConfig):
+        tree["backbone"] = config.backbone.model_dump()
+    else:
+        settings = (config.image_encoder, config.text_encoder, config.matching, config.eval)
+        image, text, matching, scored = (section.model_dump() for section in settings)
+        dense = {matching["dense_text"], matching["eval_dense_text"], *scored["also_dense_text"]}
+        tree |= {"image": image, "text": text, "form": matching["form"], "dense": sorted(dense)}
+        tree |= {"splits": [scored["select_on"], scored["test_split"]]}
+    return json.dumps(tree, sort_keys=True)
+
+
+def _look_at_data(config: Config, found: Look, images: bool) -> None:
+    data = config.data
+    if data.generate is not None:
+        found.data = {"name": data.dataset, "root": None, "generated": data.generate.model_dump()}
+        return
+    try:
+        root = data_root(data.root)
+    except DataError:
+        found.unseen.append("no data root: give --data-root or set SDTPS_DATA_ROOT")
+        return
+    if not root.exists():
+        found.unseen.append(f"{root} is not visible here")
+        return
+    try:
+        found.data, files = data_record(config)
+        if images:
+            check_images(files, cache_root())
+    except DataError as error:
+        found.mistakes.append(str(error))
+    else:
+        found.warnings += found.data["warnings"]
+
+
+def data_record(config: Config) -> tuple[dict[str, Any], list[Path]]:
+    """Name, root, counts and warnings of the data that a configuration reads, and its image files.
+
+    Raises:
+        DataError: as the readers say.
+    """
+    if isinstance(config, ReidConfig):
+        from sdtps.data.reid_folders import load_reid_data
+
+        dataset, _ = load_reid_data(config)
+        warnings = dataset.warnings(camera_embedding=config.backbone.camera_embedding)
+        record = {"name": dataset.name, "root": str(dataset.root), "counts": dataset.counts()}
+        return {**record, "warnings": warnings}, dataset.files()
+    from sdtps.data.captions import load_splits, split_names
+
+    splits, folder, _ = load_splits(config, split_names(config))
+    counts = {name: split.counts() for name, split in splits.items()}
+    record = {"name": config.data.dataset, "root": str(folder), "counts": counts, "warnings": []}
+    return record, [path for split in splits.values() for path in split.images]
+
+
+def _weights_of(config: Config) -> dict[str, str]:
+    """Part of the model to the weights that it loads; untrained parts are left out."""
+    parts = ("backbone",) if isinstance(config, ReidConfig) else ("image_encoder", "text_encoder")
+    named = {part: getattr(config, part).weights for part in parts}
+    return {part: weights for part, weights in named.items() if weights != "random"}
+
+
+def _look_at_weights(config: Config, part: str, weights: str, found: Look, deep: bool) -> None:
+    from sdtps.models.weights import file_mistake, find_weights
+
+    settings = getattr(config, part)
+    if weights == "packaged":
+        if not deep:
+            return
+        from sdtps.models.encoders import weight_file
+
+        try:
+            file = weight_file(settings.name, weights)
+        except WeightsError as error:
+            found.mistakes.append(f"{part}.weights: {error}")
+            return
+    else:
+        try:
+            file = find_weights(weights)
+        except WeightsError as error:
+            found.unseen.append(f"{part}.weights: {error}".rstrip("."))
+            return
+    found.weights[part] = str(file)
+    wrong = file_mistake(file)
+    if wrong is not None:
+        found.mistakes.append(f"{part}.weights: {file}: {wrong}")
+    elif deep:
+        try:
+            _load_once(config, part, file)
+        except SdtpsError as error:
+            found.mistakes.append(f"{part}.weights: {error}")
+
+
+def _load_once(config: Config, part: str, file: Path) -> None:
+    """Load weights as a run does, unless the cache records that this was done.
+
+    Raises:
+        SdtpsError: they do not load; as the builders say.
+    """
+    state = file.stat()
+    settings = getattr(config, part)
+    size = (config.data.height, config.data.width) if isinstance(config, ReidConfig) else ()
+    what = f"{file.absolute()}:{state.st_size}:{state.st_mtime_ns} {settings.model_dump_json()} {size}"
+    record = cache_root() / f"checked-{hashlib.sha256(what.encode()).hexdigest()[:20]}"
+    if record.exists():
+        return
+    _builder(config, part)()
+    try:
+        record.parent.mkdir(parents=True, exist_ok=True)
+        record.touch()
+    except OSError:  # looking does not need a cache
+        pass
+
+
+def _builder(config: Config, part: str) -> Callable[[], object]:
+    if isinstance(config, ReidConfig):
+        from sdtps.models.backbones import build_backbone
+
+        data = config.data
+        return lambda: build_backbone(config.backbone, data.height, data.width, cameras=1)
+    assert isinstance(config, RetrievalConfig)
+    from sdtps.models.encoders import build_image_encoder, build_text_encoder
+
+    if part == "image_encoder":
+        return lambda: build_image_encoder(config.image_encoder)
+    return lambda: build_text_encoder(config.text_encoder, [])
