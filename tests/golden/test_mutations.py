@@ -104,7 +104,7 @@ MUTANTS = {
     ),
     "mean_positive": ("models.losses", ".amax(dim=1)", ".nan_to_num(0, 0, 0).mean(dim=1)"),
     "own_view_stays": (
-        "evaluation.metrics",
+        "evaluation.reid",
         "kept = ~(same_pid & (",
         "kept = ~(same_pid & ~same_pid & (",
     ),

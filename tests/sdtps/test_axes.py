@@ -1,0 +1,162 @@
+"""Every value of every axis works in both tasks and in the reference loop, gradients included.
+
+The values are read from the table: a new entry is tested by being there.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from benchmarks.crossnet_loop import similarity_loop
+from sdtps.config import SdtpsConfig
+from sdtps.config.axes import (
+    AGGREGATIONS,
+    DECISIONS,
+    EXTRA_TOKENS,
+    MASKS,
+    VALUES,
+    Axes,
+    acting_with,
+    find,
+    subtracting,
+)
+from sdtps.config.retrieval import MatchingConfig
+from sdtps.crossnet import CrossNet
+from sdtps.multimodal import MODALITIES, MultiModal
+
+IMAGES, CAPTIONS, PATCHES, WIDTH = 3, 4, 12, 8
+# What the value of an axis is tried with: settings that make a difference visible.
+SEEN = {"no_grad": "none", "temperature": 0.5, "aggregation_ratio": 0.6}
+
+
+def combinations() -> list[dict[str, str]]:
+    """Each value of each axis alone; every decision with every mask, and with every extra token."""
+    alone = [{axis: value.name} for axis, values in VALUES.items() for value in values]
+    masked = [
+        {"decision": d.name, "mask": m.name, "aggregation": a.name}
+        for d, m, a in product(DECISIONS, (*MASKS, subtracting(10)), AGGREGATIONS)
+    ]
+    extra = [
+        {"decision": d.name, "extra_token": e.name, "mask": m.name}
+        for d, e, m in product(DECISIONS, EXTRA_TOKENS, MASKS)
+        if m.scales_tokens or m.bias is None
+    ]
+    return [c for c in (*alone, *masked, *extra) if config(c) is not None]
+
+
+def config(chosen: dict[str, str]) -> SdtpsConfig | None:
+    """None where the values exclude each other (a mask without aggregation, say)."""
+    try:
+        return SdtpsConfig(**{**SEEN, **chosen})
+    except ValidationError:
+        return None
+
+
+def gradients(loss: Tensor, leaves: list[Tensor], module: nn.Module) -> list[Tensor | None]:
+    return list(torch.autograd.grad(loss, [*leaves, *module.parameters()], allow_unused=True))
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("chosen", combinations(), ids=lambda c: "-".join(c.values()))
+def test_three_modalities(chosen: dict[str, str], training: bool) -> None:
+    sdtps = config(chosen)
+    assert sdtps is not None
+    torch.manual_seed(0)
+    module = MultiModal(sdtps, WIDTH, PATCHES).double().train(training)
+    made = {"dtype": torch.float64, "requires_grad": True}
+    patches = {m: torch.randn(IMAGES, PATCHES, WIDTH, **made) for m in MODALITIES}
+    globals_ = {m: torch.randn(IMAGES, WIDTH, **made) for m in MODALITIES}
+    output = module(patches, globals_)
+    kept = 6
+    for modality in MODALITIES:
+        decision = output["masks"][modality]
+        assert decision.shape == (IMAGES, PATCHES)
+        assert (decision > 0.5).sum() == IMAGES * kept or sdtps.axes.decision.mix is not None
+        assert torch.isfinite(output["tokens"][modality]).all()
+    acts = sdtps.axes.decision.acts(sdtps, training)
+    if sdtps.axes.no_grad.selection:  # no path leads back to the patches
+        return
+    if acts:  # D passes a gradient on to the scores
+        decision = output["masks"]["rgb"]
+        weights = torch.linspace(-1, 1, PATCHES, dtype=torch.float64)
+        (to_patches,) = torch.autograd.grad(
+            (decision * weights).sum(), [patches["rgb"]], retain_graph=True
+        )
+        assert to_patches.abs().sum() > 0
+    found = gradients(output["feature"].square().sum(), list(patches.values()), module)
+    assert all(g is not None and torch.isfinite(g).all() for g in found[:3])
+    assert all(g is None or torch.isfinite(g).all() for g in found)
+
+
+FORMS: list[dict[str, Any]] = [
+    {"form": "laps", "dense_text": "none", "eval_dense_text": "none"},
+    {"form": "released", "alignment": "mean"},
+    {"form": "paper"},
+]
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("form", FORMS, ids=lambda f: f["form"])
+@pytest.mark.parametrize("chosen", combinations(), ids=lambda c: "-".join(c.values()))
+def test_the_cross_net_is_the_reference_loop(
+    chosen: dict[str, str], form: dict[str, Any], training: bool
+) -> None:
+    sdtps = config(chosen)
+    assert sdtps is not None
+    torch.manual_seed(0)
+    matching = MatchingConfig(top_k=3, chunk=6, **form)
+    net = CrossNet(sdtps, matching, width=WIDTH, patches=PATCHES, class_token=True)
+    net.double().train(training)
+    made = {"dtype": torch.float64, "requires_grad": True}
+    leaves = [torch.randn(IMAGES, 1 + PATCHES, WIDTH, **made), torch.randn(CAPTIONS, 5, WIDTH, **made)]
+    arguments = [*leaves, torch.tensor([5, 1, 3, 4])]
+    if matching.dense_text != "none":
+        leaves.append(torch.randn(CAPTIONS, 7, WIDTH, **made))
+        arguments += [leaves[2], torch.tensor([2, 7, 1, 6])]
+    outcomes = []
+    for score in (lambda: net(*arguments).similarity, lambda: similarity_loop(net, *arguments)):
+        torch.manual_seed(1)
+        similarity = score()
+        weights = torch.linspace(-1, 2, similarity.numel(), dtype=torch.float64).view_as(similarity)
+        outcomes.append([similarity, *gradients((similarity * weights).sum(), leaves, net)])
+    for ours, loop in zip(*outcomes, strict=True):
+        if ours is None or loop is None:
+            assert all(g is None or not g.any() for g in (ours, loop))
+        else:
+            scale = max(loop.abs().max().item(), 1e-3)
+            torch.testing.assert_close(ours, loop, rtol=1e-9, atol=1e-9 * scale)
+
+
+def test_the_table_is_what_configurations_and_studies_see() -> None:
+    for axis in Axes._fields:
+        names = [value.name for value in VALUES[axis]]
+        assert len(set(names)) == len(names)
+        for value in VALUES[axis]:
+            assert value.text and value.source
+            assert set(value.settings) <= set(SdtpsConfig.model_fields)
+            assert find(axis, value.name).name == value.name
+            chosen = config({axis: value.name})
+            if chosen is None:  # a mask that needs another aggregation than the default
+                continue
+            assert getattr(chosen.axes, axis).name == value.name
+    assert acting_with("temperature") == {"decision": ("gumbel_ste", "soft")}
+    assert acting_with("keep_ratio") == {}
+
+
+def test_what_the_audit_compares_with_is_a_configuration() -> None:
+    for value in (*DECISIONS, *MASKS):
+        for changes in getattr(value, "counterfactuals", {}).values():
+            SdtpsConfig(**{"aggregation": "single", **changes})
+
+
+def test_reading_the_table_needs_no_torch() -> None:
+    code = "import sys, sdtps.config.axes, sdtps.config; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
