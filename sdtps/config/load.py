@@ -9,6 +9,7 @@ from typing import Any, Union, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from sdtps.config.acting import idle_settings
 from sdtps.config.identity import resolved
 from sdtps.config.reid import ReidConfig
 from sdtps.config.retrieval import RetrievalConfig
@@ -75,31 +76,40 @@ def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def check_config(tree: dict[str, Any]) -> tuple[Config | None, list[tuple[str, str]]]:
+def check_config(
+    tree: dict[str, Any], *, idle: bool = False
+) -> tuple[Config | None, list[tuple[str, str]]]:
     """A frozen configuration from nested dictionaries laid over the task's defaults, or its mistakes.
 
-    Returns the configuration and no mistakes, or None and (dotted key, sentence) for each mistake.
+    Args:
+        idle: accept settings off their default that nothing reads (see `sdtps.config.acting`).
+
+    Returns:
+        the configuration and no mistakes, or None and (dotted key, sentence) for each mistake.
     """
     task = tree.get("task", "reid")
     if not isinstance(task, str) or task not in TASKS:
         return None, [("task", f"unknown task '{task}'. {did_you_mean(str(task), TASKS)}")]
     tree = merged(resolved(TASKS[task]()), tree)
     try:
-        return TASKS[task].model_validate(_tuples(tree)), []
+        config = TASKS[task].model_validate(_tuples(tree))
     except ValidationError as error:
         return None, mistakes(error, task, tree)
+    if not idle and (found := idle_settings(config)):
+        return None, found
+    return config, []
 
 
-def parse_config(tree: dict[str, Any], *, where: str = "configuration") -> Config:
+def parse_config(tree: dict[str, Any], *, where: str = "configuration", idle: bool = False) -> Config:
     """A frozen configuration from nested dictionaries, laid over the task's defaults.
 
     A section given in part keeps the task's own values for the rest (DeMo's optimiser, say), not the
-    section's general ones.
+    section's general ones. `idle` as in `check_config`.
 
     Raises:
         ConfigError: unknown keys, wrong types, parts that do not fit; all of them in one text.
     """
-    config, found = check_config(tree)
+    config, found = check_config(tree, idle=idle)
     if config is None:
         lines = [f"{where}: {key or tree.get('task', 'reid')}: {text}" for key, text in found]
         raise ConfigError("\n".join(lines))
@@ -117,4 +127,5 @@ def load_config(path: Path) -> Config:
         raise ConfigError(f"{path}: there is no file of that name")
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: holds no configuration")
-    return parse_config(tree, where=str(path))
+    # What a run was is read as it is, also where an idle setting would be refused today.
+    return parse_config(tree, where=str(path), idle=True)

@@ -133,6 +133,11 @@ class ReidConfig(Frozen):
             )
         if not (self.sdtps.enabled or self.fusion.kind != "none" or self.loss.global_branch):
             raise ValueError("nothing to train: sdtps, fusion and loss.global_branch are all off")
+        if self.eval.feature == "global" and not self.loss.global_branch:
+            raise ValueError(
+                "eval.feature global would rank an untrained branch: loss.global_branch is false. "
+                "Set eval.feature to concat or sdtps, or loss.global_branch to true"
+            )
         drawn = [k for k in ("flip", "pad", "erase") if getattr(self.data, k)]
         if self.backbone.frozen and drawn:
             raise ValueError(

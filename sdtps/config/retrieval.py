@@ -154,6 +154,12 @@ class RetrievalConfig(Frozen):
             raise ValueError(
                 "matching.form laps has no dense text: set dense_text, eval_dense_text to none"
             )
+        branches = len(self.sdtps.axes.aggregation.networks)
+        if self.sdtps.enabled and branches > 1 and self.matching.form != "paper":
+            raise ValueError(
+                f"sdtps.aggregation {self.sdtps.aggregation} merges two branches, but matching.form "
+                f"{self.matching.form} aligns each by itself: set sdtps.aggregation to single or none"
+            )
         if self.image_encoder.frozen and self.data.augment:
             raise ValueError("a frozen image_encoder's features are cached: set data.augment to false")
         if self.text_encoder.frozen and self.data.word_noise:

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sdtps.config import ReidConfig, RetrievalConfig, config_keys, identity, parse_config, resolved
+from sdtps.config.acting import RULES, effective, idle_settings
 from sdtps.config.identity import NOT_IN_IDENTITY
+from sdtps.config.load import TASKS
 from sdtps.errors import ConfigError
 
 
@@ -70,3 +72,166 @@ def test_parts_that_contradict_each_other_are_refused() -> None:
         parse_config({"sdtps": {"aggregation": "none", "mask": "log"}})
     with pytest.raises(ConfigError, match="exclude each other"):
         parse_config({"fusion": {"kind": "hdm"}})
+
+
+IDLE = [
+    ({"sdtps": {"temperature": 5.0}}, "sdtps.temperature", "sdtps.decision gumbel_ste or soft"),
+    ({"sdtps": {"noise_clamp": 5.0}}, "sdtps.noise_clamp", "sdtps.decision gumbel_ste"),
+    ({"sdtps": {"noise_in_eval": True}}, "sdtps.noise_in_eval", "sdtps.decision gumbel_ste"),
+    ({"sdtps": {"score": "attention_sum", "beta": 0.5}}, "sdtps.beta", "sdtps.score eq3"),
+    (
+        {"sdtps": {"aggregation": "none", "aggregation_ratio": 0.6}},
+        "sdtps.aggregation_ratio",
+        "sdtps.aggregation single or dual",
+    ),
+    ({"backbone": {"patch": 8}}, "backbone.patch", "backbone.name tiny_vit"),
+    (
+        {"backbone": {"camera_embedding": False, "camera_std": 0.5}},
+        "backbone.camera_std",
+        "backbone.camera_embedding true",
+    ),
+    ({"optim": {"gamma": 0.5}}, "optim.gamma", "optim.schedule multistep"),
+    ({"optim": {"milestones": [3]}}, "optim.milestones", "optim.schedule multistep"),
+    (
+        {"optim": {"schedule": "constant", "lr_min_factor": 0.1}},
+        "optim.lr_min_factor",
+        "optim.schedule cosine or linear",
+    ),
+    (
+        {"optim": {"warmup_epochs": 0.0, "warmup_factor": 0.5}},
+        "optim.warmup_factor",
+        "optim.warmup_epochs above 0",
+    ),
+    ({"optim": {"backbone_lr_factor": 0.1}}, "optim.backbone_lr_factor", "optim.backbone_lr null"),
+    (
+        {
+            "backbone": {"frozen": True},
+            "data": {"flip": 0.0, "pad": 0, "erase": 0.0},
+            "optim": {"backbone_lr": 1e-3},
+        },
+        "optim.backbone_lr",
+        "backbone.frozen false",
+    ),
+    (
+        {"sdtps": {"enabled": False}, "fusion": {"kind": "hdm", "heads": 8}},
+        "fusion.heads",
+        "fusion.kind hdm_atmoe",
+    ),
+    (
+        {"loss": {"global_branch": False}, "fusion": {"direct": False}},
+        "fusion.direct",
+        "loss.global_branch true",
+    ),
+    (
+        {"loss": {"id_weight": 0.0, "label_smoothing": 0.2}},
+        "loss.label_smoothing",
+        "loss.id_weight above 0",
+    ),
+    (
+        {"loss": {"triplet_weight": 0.0, "triplet_margin": 0.3}},
+        "loss.triplet_margin",
+        "loss.triplet_weight above 0",
+    ),
+    ({"task": "retrieval", "sdtps": {"loss_weight": 2.0}}, "sdtps.loss_weight", "task reid"),
+    (
+        {"task": "retrieval", "image_encoder": {"width": 32}},
+        "image_encoder.width",
+        "image_encoder.name tiny_vit or tiny_swin",
+    ),
+    (
+        {"task": "retrieval", "text_encoder": {"depth": 3}},
+        "text_encoder.depth",
+        "text_encoder.name tiny_bert",
+    ),
+    (
+        {"task": "retrieval", "matching": {"alignment": "mean", "top_k": 3}},
+        "matching.top_k",
+        "matching.alignment mean_topk or topk",
+    ),
+    (
+        {"task": "retrieval", "loss": {"ratio": "none", "ratio_weight": 1.0}},
+        "loss.ratio_weight",
+        "a loss.ratio",
+    ),
+    (
+        {"task": "retrieval", "loss": {"ratio": "released", "lambda_sparse": 0.5}},
+        "loss.lambda_sparse",
+        "loss.ratio separate or eq7",
+    ),
+    (
+        {"task": "retrieval", "matching": {"dense_text": "none"}, "loss": {"lambda_dense": 0.5}},
+        "loss.lambda_dense",
+        "matching.dense_text own or shuffled",
+    ),
+    (
+        {
+            "task": "retrieval",
+            "matching": {"dense_text": "none", "eval_dense_text": "none"},
+            "data": {"max_dense_words": 50},
+        },
+        "data.max_dense_words",
+        "a dense text in",
+    ),
+]
+
+
+@pytest.mark.parametrize(("tree", "key", "needs"), IDLE, ids=lambda v: v if isinstance(v, str) else "")
+def test_a_setting_that_nothing_reads_is_refused_with_what_makes_it_act(tree, key, needs) -> None:
+    with pytest.raises(ConfigError) as told:
+        parse_config(tree)
+    (line,) = [line for line in str(told.value).splitlines() if f" {key}: " in line]
+    assert "does nothing here" in line
+    assert f"it acts with {needs}" in line
+
+
+def test_every_rule_names_keys_that_exist_and_holds_for_the_defaults() -> None:
+    for task, rules in RULES.items():
+        assert {key for rule in rules for key in rule.keys} <= config_keys(task).keys()
+        assert idle_settings(TASKS[task]()) == []
+
+
+def test_a_part_that_is_switched_off_keeps_what_its_base_says_and_counts_as_one() -> None:
+    plain = parse_config({"sdtps": {"enabled": False}})
+    inherited = parse_config({"sdtps": {"enabled": False, "mask": "log", "keep_ratio": 0.7}})
+    assert identity(plain, 0) != identity(inherited, 0)
+    assert effective(plain) == effective(inherited)
+    assert effective(plain) != effective(ReidConfig())
+
+
+def test_two_merged_branches_need_the_form_that_has_them() -> None:
+    for form in ("released", "laps"):
+        matching = {"form": form, "dense_text": "none", "eval_dense_text": "none"}
+        with pytest.raises(ConfigError, match=r"set sdtps\.aggregation to single or none"):
+            parse_config({"task": "retrieval", "matching": matching})
+
+
+def test_an_untrained_branch_is_not_ranked() -> None:
+    with pytest.raises(ConfigError, match="untrained branch"):
+        parse_config({"loss": {"global_branch": False}, "eval": {"feature": "global"}})
+
+
+def test_configurations_from_before_keep_their_names() -> None:
+    """Recorded before the axes became entries of a table; runs of these names exist."""
+    assert {name: identity(parse_config(tree), 0) for name, tree in RECORDED.items()} == NAMES
+
+
+RECORDED = {
+    "reid": {},
+    "gumbel": {"sdtps": {"decision": "gumbel_ste", "temperature": 5.0, "mask": "subtract_1e10"}},
+    "no sdtps": {"sdtps": {"enabled": False, "mask": "log"}},
+    "demo": {"sdtps": {"enabled": False}, "fusion": {"kind": "hdm_atmoe", "heads": 8}},
+    "retrieval": {"task": "retrieval"},
+    "released": {
+        "task": "retrieval",
+        "sdtps": {"score": "attention_sum", "no_grad": "selection", "aggregation": "single"},
+        "matching": {"form": "released", "alignment": "mean"},
+    },
+}
+NAMES = {
+    "reid": "fcbde660c9",
+    "gumbel": "fb0914f0da",
+    "no sdtps": "56d6e1f098",
+    "demo": "52a23d75c1",
+    "retrieval": "0e6d32bda1",
+    "released": "a8be306ad6",
+}
