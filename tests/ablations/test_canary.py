@@ -22,7 +22,7 @@ variants:
   lr: {optim.lr: 1e-3}
   c10: {sdtps.mask: subtract_10}
   c1e10: {sdtps.mask: subtract_1e10}
-  clamp: {sdtps.noise_clamp: 5.0}
+  clamp: {sdtps.decision: gumbel_ste, sdtps.noise_clamp: 5.0}
   soft: {sdtps.decision: soft}
 """
 

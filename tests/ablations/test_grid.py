@@ -31,7 +31,10 @@ def load(tmp_path: Path) -> Load:
 
 
 def test_a_product_has_every_combination_with_readable_names(load: Load) -> None:
-    study = load("grid: {product: {sdtps.temperature: [1.0, 5], sdtps.mask: [log, subtract_1e10]}}\n")
+    study = load(
+        "grid: {set: {sdtps.decision: gumbel_ste}, "
+        "product: {sdtps.temperature: [1.0, 5], sdtps.mask: [log, subtract_1e10]}}\n"
+    )
     assert list(study.variants) == [
         "base",
         "temperature=1,mask=log",

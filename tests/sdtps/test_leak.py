@@ -91,7 +91,7 @@ def test_another_images_text_is_a_control_not_a_leak() -> None:
 
 def retrieval(**matching: Any) -> RetrievalConfig:
     tree: dict[str, Any] = {"task": "retrieval", "matching": matching}
-    if matching.get("form") == "laps":
+    if matching.get("form") != "paper":
         tree["sdtps"] = {"score": "attention_sum", "aggregation": "single"}
     config = parse_config(tree)
     assert isinstance(config, RetrievalConfig)
