@@ -188,6 +188,10 @@ class _Reader:
         found = {
             k: self.mistakes.check(self.source, ("metrics", k), MetricSpec, v) for k, v in value.items()
         }
+        for name, spec in found.items():
+            if spec is not None and spec.direction is None:
+                text = "must say which way is better: up or down"
+                self.mistakes.add(self.source, ("metrics", name, "direction"), text)
         # A metric with a mistake still exists: tables that name it are not wrong as well.
         return {k: v or MetricSpec(direction="up") for k, v in found.items()}
 

@@ -204,7 +204,8 @@ class Resources(Frozen):
 class MetricSpec(Frozen):
     """How a metric is read and printed. Values are fractions in [0, 1] where unit is %."""
 
-    direction: Literal["up", "down"]  # which way is better; there is no default on purpose
+    # Which way is better; a manifest has to say it. None (imported logs only): nobody knows.
+    direction: Literal["up", "down"] | None
     digits: int = Field(default=1, ge=0, le=6)  # printed, after the unit is applied
     unit: str = "%"  # "%" prints 100 x value; anything else prints value and unit as they are
     label: str | None = None  # null: the metric's name
@@ -221,7 +222,8 @@ class TableSpec(Frozen):
     metrics: tuple[str, ...] = ()
     rows: tuple[str, ...] = ()
     baseline: str | None = None  # differences are taken to it; null: the study's baseline
-    epoch: Literal["best", "final", "both"] = "best"
+    # The best epoch is usually chosen on the test split: it stands beside the last, without a star.
+    epoch: Literal["last", "best", "both"] = "both"
     axis: str | None = None  # sweep: a dotted configuration key
     group_by: str | None = None  # rows are grouped by the value of this dotted key
     title: str | None = None

@@ -89,7 +89,7 @@ def shown_epochs(spec: TableSpec) -> tuple[Epoch, ...]:
     """The epochs of a table, the last one first."""
     if spec.epoch == "both":
         return EPOCHS
-    return ("best",) if spec.epoch == "best" else ("last",)
+    return (spec.epoch,)
 
 
 # -- rows ---------------------------------------------------------------------------------------

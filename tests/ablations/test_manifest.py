@@ -484,3 +484,10 @@ def test_variants_that_differ_in_a_weights_folder_only_are_told_that_the_name_co
     text = only(load, f"{head}{VARIANTS}{extra}")
     assert "'there' and 'here'" in text
     assert "of backbone.weights only the file's name counts, not its folder" in text
+
+
+def test_a_metric_of_a_manifest_has_to_say_which_way_is_better(load):
+    text = HEAD.replace("rank1: {direction: up}", "rank1: {direction: null}")
+    assert "metrics.rank1.direction: must say which way is better: up or down" in only(
+        load, f"{text}{VARIANTS}"
+    )
