@@ -1,31 +1,30 @@
-"""Logs of DeMo and DeMo2 (RGBNT201, RGBNT100, MSVR310): the trainer's file or its redirected output.
+"""Logs of DeMo, TransReID, CLIP-ReID and their relatives: the trainer's file or its redirected output.
 
 One epoch may be evaluated under several heads: `ori` (plain global features), `moe` (the second
-branch) and `[moe,ori]` (both concatenated, on which the authors select). All are kept:
+branch) and `[moe,ori]` (both concatenated, on which DeMo's authors select). All are kept:
 `mAP` is the main head, `mAP/ori` and `mAP/moe` the others. Line formats: `DeMo/engine/processor.py`.
+CLIP-ReID trains its prompts first, without an accuracy; these lines become rows of kind `stage1`.
 """
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from analysis.importers import schedule
-from analysis.importers.bestlines import settle
-from analysis.importers.builder import best_row
-from analysis.importers.demoswitches import arrangement
-from analysis.importers.linereader import LineReader
-from analysis.importers.naming import seed_of, variant_name
-from analysis.importers.record import ImportedRun, fraction, number
-from analysis.importers.text import Line
+from analysis.importers.run import ImportedRun, fraction, number, percent, seed_of
+from analysis.importers.text import Line, LogReader
 
 NAME = "demo"
 LOOKS_FOR = "lines such as 'DeMo.train INFO: Epoch[1] Iteration[10/54] Loss: ...'"
 
 _PREFIX = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),\d+ [\w.]+ [A-Z]+: ?")
 _TRAIN = re.compile(r"Epoch\[(\d+)\] Iteration\[(\d+)/(\d+)\] Loss: (\S+), Acc: (\S+), Base Lr: (\S+)$")
+_STAGE1 = re.compile(r"Epoch\[(\d+)\] Iteration\[(\d+)/(\d+)\] Loss: (\S+), Base Lr: (\S+)$")
 _EPOCH_DONE = re.compile(r"Epoch (\d+) done\. Time per batch: (\S+)\[s\] Speed: (\S+)\[samples/s\]$")
 _HEAD = re.compile(r"Current is the (.+?) feature testing!$")
 _EVALUATION = re.compile(r"Validation Results - Epoch: (\d+)$")
@@ -34,31 +33,45 @@ _RANK = re.compile(r"CMC curve, Rank-(\d+)\s*: ?(\S+)%$")
 _BEST = re.compile(r"Best (mAP|Rank-\d+): (\S+)%$")
 _SECTION = re.compile(r"^([A-Z][A-Z_0-9]*):\s*$")
 _KEY = re.compile(r"^ {2}([A-Z][A-Z_0-9]*): ?(.*)$")
+_SUB_KEY = re.compile(r"^ {4}([A-Z][A-Z_0-9]*): ?(.*)$")
 _TOP_KEY = re.compile(r"^([A-Z][A-Z_0-9]*): (.*)$")
 _SUBSET = re.compile(r"^\s+(train|query|gallery)\s+\|\s+(\d+)\s+\|\s+(\d+)\s+\|\s+(\d+)$")
 _SIZE = re.compile(r"number of (parameters|GFLOPs): ?([\d.]+)$")
 # Lines that announce a record; one of these that matches nothing above is reported.
 _RECORD_WORDS = ("Epoch[", "Validation Results", "mAP:", "CMC curve", "Best mAP", "Best Rank")
 MAIN_HEADS = ("moe+ori", "", "moe", "ori")
+# Switches of DeMo2's components, in the order in which an arrangement's name lists them.
+_SWITCHES = (
+    ("HDM", "MODEL.HDM"),
+    ("ATM", "MODEL.ATM"),
+    ("FRCA", "MODEL.USE_FRCA"),
+    ("SACR", "MODEL.USE_SACR"),
+    ("MultiModalSACR", "MODEL.USE_MULTIMODAL_SACR"),
+    ("SDTPS", "MODEL.USE_SDTPS"),
+    ("DGAF", "MODEL.USE_DGAF"),
+    ("LIF", "MODEL.USE_LIF"),
+)
 
 
 def recognises(name: str, text: str) -> bool:
     """True where the file holds DeMo's training lines, or at least its logger's name."""
-    return bool(re.search(r"Epoch\[\d+\] Iteration\[\d+/\d+\] Loss: ", text)) or " DeMo INFO: " in text
+    return " DeMo INFO: " in text or bool(re.search(r"Epoch\[\d+\] Iteration\[\d+/\d+\] Loss: ", text))
 
 
-class DemoLog(LineReader):
-    """A log of DeMo or DeMo2."""
+class DemoLog(LogReader):
+    """A log of DeMo, TransReID or CLIP-ReID."""
 
     format_name = NAME
+    split = "test"  # its trainer validates on query and gallery, and has no other split
 
-    def __init__(self, path: Path, content: bytes) -> None:
-        super().__init__(path, content)
+    def __init__(self, path: Path, content: bytes, restarts: bool) -> None:
+        super().__init__(path, content, restarts)
         self.facts: dict[str, Any] = {"data": {}}
         self.iterations: dict[int, int] = {}  # epoch -> batches of that epoch
         self.epoch_rates: dict[int, float] = {}
-        self.section = ""
+        self.section = self.subsection = ""
         self.in_config = False
+        self.stage1 = False  # the prompts are being trained
         self.head = ""
         self.evaluated: int | None = None  # epoch of the evaluation being read
         self.heads: list[str] = []
@@ -72,12 +85,16 @@ class DemoLog(LineReader):
         if prefix:
             self.last_time = prefix.group(1)
             self.in_config = text.startswith("Running with config")
-            self.section = ""
+            self.section = self.subsection = ""
         elif self.in_config and self._config_line(text):
             return
         self.builder.follow_traceback(line.number, line.text, bool(prefix))
         if text == "start training":
-            self.builder.restart_announced(line.number)
+            if self.stage1:
+                self.builder.new_stage()
+            else:
+                self.builder.restart(line.number)
+            self.stage1 = False
             self.first_time = self.first_time or self.last_time
             self.evaluated, self.head = None, ""
             return
@@ -92,10 +109,14 @@ class DemoLog(LineReader):
     def _config_line(self, text: str) -> bool:
         """Takes a line of the configuration dump; False ends the dump."""
         if match := _SECTION.match(text):
-            self.section = match.group(1)
+            self.section, self.subsection = match.group(1), ""
             return True
         if self.section and (match := _KEY.match(text)):
+            self.subsection = "" if match.group(2) else f"{self.section}.{match.group(1)}"
             self.config[f"{self.section}.{match.group(1)}"] = match.group(2)
+            return True
+        if self.subsection and (match := _SUB_KEY.match(text)):
+            self.config[f"{self.subsection}.{match.group(1)}"] = match.group(2)
             return True
         if match := _TOP_KEY.match(text):
             self.config[match.group(1)] = match.group(2)
@@ -108,6 +129,11 @@ class DemoLog(LineReader):
     def _record(self, text: str, line: int) -> bool:
         if match := _TRAIN.search(text):
             self._train_line(match, line)
+        elif match := _STAGE1.search(text):
+            self.stage1 = True
+            epoch, iteration, total = (int(match.group(i)) for i in (1, 2, 3))
+            loss, rate = number(match.group(4)), number(match.group(5))
+            self.builder.first_stage(epoch, (epoch - 1) * total + iteration, loss=loss, lr=rate)
         elif match := _HEAD.search(text):
             self.head = match.group(1).strip("[]").replace(",", "+").replace(" ", "")
             self.evaluated = None
@@ -144,7 +170,8 @@ class DemoLog(LineReader):
         epoch, iteration, total = (int(match.group(i)) for i in (1, 2, 3))
         loss, accuracy, rate = (number(match.group(i)) for i in (4, 5, 6))
         self.iterations[epoch] = total
-        self.epoch_rates = {e: r for e, r in self.epoch_rates.items() if e <= epoch}
+        if self.epoch_rates and epoch < next(reversed(self.epoch_rates)):  # started again
+            self.epoch_rates = {e: r for e, r in self.epoch_rates.items() if e <= epoch}
         self.epoch_rates.setdefault(epoch, rate)
         step = self._steps_before(epoch) + iteration
         time = self.last_time.replace(" ", "T") or None
@@ -180,7 +207,9 @@ class DemoLog(LineReader):
         if main:
             for row in evaluations:
                 _promote(row, main)
-        planned = self.config.get("SOLVER.MAX_EPOCHS", "")
+        planned = self.config.get("SOLVER.STAGE2.MAX_EPOCHS") or self.config.get(
+            "SOLVER.MAX_EPOCHS", ""
+        )
         epochs_planned = int(planned) if planned.isdigit() else None
         last = evaluations[-1]["epoch"] if evaluations else self.last_epoch_done
         finished = bool(epochs_planned) and last >= (epochs_planned or 0)
@@ -189,14 +218,13 @@ class DemoLog(LineReader):
         name, components = arrangement(self.config)
         self.facts |= {
             "dataset": self.config.get("DATASETS.NAMES", "").strip("(')"),
-            "lr_schedule_observed": schedule.observed(
+            "lr_schedule_observed": observed_schedule(
                 rates, warmup_epochs=int(warmup) if warmup.isdigit() else 0, finished=finished
             ),
             "train_seconds": _seconds(self.first_time, self.last_time),
             "main_head": main,
         }
         run = self.builder.finish(
-            variant=variant_name(self.path),
             epochs_planned=epochs_planned,
             finished=finished if epochs_planned else None,
             select=("mAP", "max"),
@@ -205,14 +233,13 @@ class DemoLog(LineReader):
             facts=self.facts,
         )
         run.label, run.components = name, components
-        run.selected_on = "test"  # its trainer validates on query and gallery, and has no other split
         for head in self.heads:
-            if head and (best := best_row(evaluations, f"mAP/{head}", "max")):
+            if head and (best := _best_row(evaluations, f"mAP/{head}")):
                 run.heads[head] = {
                     "epoch": best["epoch"],
                     **{m.split("/")[0]: v for m, v in best.items() if m.endswith(f"/{head}")},
                 }
-        settle(run, self.claimed_best)
+        settle_ties(run, self.claimed_best)
         return run
 
 
@@ -227,3 +254,87 @@ def _seconds(first: str, last: str) -> float | None:
         return None
     form = "%Y-%m-%d %H:%M:%S"
     return (datetime.strptime(last, form) - datetime.strptime(first, form)).total_seconds()
+
+
+def _best_row(rows: Sequence[dict[str, Any]], metric: str) -> dict[str, Any] | None:
+    """The row with the highest `metric`; the earliest of equals."""
+    usable = [row for row in rows if row.get(metric, math.nan) == row.get(metric)]
+    return max(usable, key=lambda row: (row[metric], -row["step"]), default=None)
+
+
+def arrangement(config: Mapping[str, str]) -> tuple[str, dict[str, bool]]:
+    """A name such as 'SDTPS+DGAF-v1' and the component switches, from a DeMo configuration.
+
+    The name is empty where the configuration has none of the switches: nothing names the arrangement.
+    """
+    components = {name: config[key] == "True" for name, key in _SWITCHES if key in config}
+    parts = []
+    for name, on in components.items():
+        if on:
+            version = config.get(f"MODEL.{name}_VERSION", "").strip("'\"")
+            parts.append(f"{name}-{version}" if version else name)
+    return "+".join(parts) or ("baseline" if components else ""), components
+
+
+def settle_ties(run: ImportedRun, printed: Mapping[str, str]) -> None:
+    """Choose among evaluations that tie at the printed precision by the log's own `Best` lines.
+
+    A trainer compares unrounded values, so its best may be any of the ties; all metrics must
+    come from one evaluation, and its last `Best` lines, `printed` by metric, say which.
+    """
+    if run.best is None or "mAP" not in run.best:
+        return
+    rows = [row for row in run.rows if row["kind"] == "eval"]
+    ties = [row for row in rows if row.get("mAP") == run.best["mAP"]]
+    claimed = {name: fraction(text) for name, text in printed.items()}
+    agreeing = [row for row in ties if all(row.get(n, v) == v for n, v in claimed.items())]
+    run.facts["first_best_epoch"] = run.best["epoch"]
+    run.best = (agreeing or ties)[0]
+    run.printed = {
+        name: percent(value)
+        for name, value in run.best.items()
+        if name == "mAP" or name.startswith("rank")
+    }
+    if len(ties) > 1:
+        epochs = ", ".join(str(row["epoch"]) for row in ties)
+        run.notes.append(
+            f"epochs {epochs} tie at the printed best mAP {run.printed['mAP']}%; "
+            f"epoch {run.best['epoch']} agrees with the log's Best lines"
+            if agreeing
+            else f"epochs {epochs} tie at the printed best mAP {run.printed['mAP']}%"
+        )
+    if not agreeing:
+        for name, text in printed.items():
+            if (found := run.best.get(name)) is not None and found != claimed[name]:
+                run.notes.append(
+                    f"the log says Best {name} {text}%, its evaluation of epoch "
+                    f"{run.best['epoch']} says {percent(found)}%"
+                )
+
+
+def observed_schedule(rates: Sequence[float], *, warmup_epochs: int, finished: bool) -> str:
+    """cosine, linear, multistep, constant, or constant-so-far / warmup-so-far; '' without values.
+
+    Args:
+        rates: one learning rate for each epoch, in order.
+        warmup_epochs: leading epochs that may rise and are left out where rates rise in them.
+        finished: the run reached its last planned epoch, so that no later drop can follow.
+    """
+    if not rates:
+        return ""
+    peak = max(range(len(rates)), key=lambda i: (rates[i], i))  # the last of equal peaks
+    rising = all(a <= b for a, b in pairwise(rates[: peak + 1]))
+    first = rates.index(rates[peak])
+    after = list(rates[first if rising else 0 :])
+    levels = [after[0]] + [b for a, b in pairwise(after) if a != b]
+    if len(levels) == 1:
+        if first > 0 and first == len(rates) - 1 and len(rates) <= warmup_epochs:
+            return "warmup-so-far"
+        return "constant" if finished else "constant-so-far"
+    if any(b > a for a, b in pairwise(levels)):
+        return "other"
+    # Steps hold a level for several epochs; an annealed rate changes (almost) every epoch.
+    if len(levels) <= 2 or len(levels) < len(after) / 2:
+        return "multistep"
+    drops = [a - b for a, b in pairwise(levels)]
+    return "linear" if max(drops) <= 1.1 * min(drops) else "cosine"

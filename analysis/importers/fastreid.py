@@ -11,10 +11,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from analysis.importers.linereader import LineReader
-from analysis.importers.naming import seed_of, variant_name
-from analysis.importers.record import ImportedRun, fraction, number
-from analysis.importers.text import Line
+from analysis.importers.run import ImportedRun, fraction, number, seed_of
+from analysis.importers.text import Line, LogReader
 
 NAME = "fastreid"
 LOOKS_FOR = "lines such as 'fastreid.utils.events]:  eta: 0:10:00  epoch/iter: 0/199  total_loss: ...'"
@@ -37,13 +35,14 @@ def recognises(name: str, text: str) -> bool:
     return "fastreid." in text and bool(re.search(r"total_loss: |Evaluation results in csv", text))
 
 
-class FastreidLog(LineReader):
+class FastreidLog(LogReader):
     """A log of fast-reid."""
 
     format_name = NAME
+    split = "test"
 
-    def __init__(self, path: Path, content: bytes) -> None:
-        super().__init__(path, content)
+    def __init__(self, path: Path, content: bytes, restarts: bool) -> None:
+        super().__init__(path, content, restarts)
         self.sections: list[tuple[int, str]] = []
         self.in_config = False
         self.header: list[str] | None = None
@@ -72,7 +71,7 @@ class FastreidLog(LineReader):
                     line.number, line.text, "a progress line without epoch or iter"
                 )
             elif text.startswith("Starting training from iteration"):
-                self.builder.restart_announced(line.number)
+                self.builder.restart(line.number)
             elif _FINISHED.search(text):
                 self.finished = True
             elif self.in_results and text.startswith("|"):
@@ -138,15 +137,13 @@ class FastreidLog(LineReader):
 
     def finish(self) -> ImportedRun:
         epochs = self.config.get("SOLVER.MAX_EPOCH", "")
-        run = self.builder.finish(
-            variant=variant_name(self.path),
+        return self.builder.finish(
             epochs_planned=int(epochs) if epochs.isdigit() else None,
             finished=True if self.finished else None,
             config=self.config,
             seed=seed_of(self.config.get("SEED")),
             facts={"dataset": self.datasets[0] if self.datasets else ""},
         )
-        return run
 
 
 def _metric(name: str) -> str:

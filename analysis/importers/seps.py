@@ -1,4 +1,4 @@
-"""Training logs of SEPS and LAPS (image-text retrieval): `train.log` of Python's logging, or stdout.
+"""Training logs of SEPS, LAPS and of VSE++ and its relatives (SCAN, VSRN, SGRAF), which print alike.
 
 Scores are recalls in per cent; `rsum` is the sum of the six. Epochs and iterations count from 0 there.
 An epoch may be evaluated several times. Line formats: `lib/evaluation.py`, `lib/train.py` of SEPS.
@@ -11,10 +11,8 @@ from ast import literal_eval
 from pathlib import Path
 from typing import Any
 
-from analysis.importers.linereader import LineReader
-from analysis.importers.naming import seed_of, variant_name
-from analysis.importers.record import ImportedRun, fraction, number
-from analysis.importers.text import Line
+from analysis.importers.run import ImportedRun, fraction, number, seed_of
+from analysis.importers.text import Line, LogReader
 
 NAME = "seps"
 LOOKS_FOR = (
@@ -23,6 +21,7 @@ LOOKS_FOR = (
 
 _TRAIN = re.compile(r"Epoch: \[(\d+)\]\[(\d+)/(\d+)\]\s+(.*)$")
 _METER = re.compile(r"([A-Za-z][\w-]*) (\S+) \((\S+?)\)")
+_RATE = re.compile(r"\blr ([\d.eE+-]+)(?=\s)")  # VSE++ prints the rate without an average
 _RECALLS = re.compile(
     r"(Image to text|Text to image)(?: \(R@1, R@5, R@10\))?: (\S+), (\S+), (\S+?)(?:,|$|\s)"
 )
@@ -40,18 +39,19 @@ _METERS = {"Loss": "loss", "Le": "loss", "lr": "lr"}
 
 
 def recognises(name: str, text: str) -> bool:
-    return bool(re.search(r"Epoch: \[\d+\]\[\d+/\d+\]\s+Iter ", text)) or (
+    return bool(re.search(r"Epoch: \[\d+\]\[\d+/\d+\]\s+(?:Iter|Eit) ", text)) or (
         "Image to text" in text and "rsum" in text
     )
 
 
-class SepsLog(LineReader):
-    """A log of SEPS or LAPS."""
+class SepsLog(LogReader):
+    """A log of SEPS, LAPS, VSE++ or one of their relatives."""
 
     format_name = NAME
+    split = "val"  # the trainer evaluates its development split after each epoch
 
-    def __init__(self, path: Path, content: bytes) -> None:
-        super().__init__(path, content)
+    def __init__(self, path: Path, content: bytes, restarts: bool) -> None:
+        super().__init__(path, content, restarts)
         self.epoch, self.step = 0, 0
         self.length: dict[int, int] = {}
         self.scores: dict[str, float] = {}
@@ -82,6 +82,7 @@ class SepsLog(LineReader):
                 self.claimed_best = (fraction(match.group(2)), line.number)
             elif match := _ARGUMENTS.search(text):
                 self.config |= {k: _plain(v.strip()) for k, v in _ARGUMENT.findall(match.group(1))}
+                self.builder.restart(line.number)
             elif text.lstrip().startswith(
                 ("Epoch: [", "Image to text", "Text to image", "Current rsum")
             ):
@@ -92,6 +93,8 @@ class SepsLog(LineReader):
     def _train(self, match: re.Match[str], line: Line) -> None:
         epoch, iteration, length = (int(match.group(i)) for i in (1, 2, 3))
         meters = {name: current for name, current, _ in _METER.findall(match.group(4))}
+        if "lr" not in meters and (rate := _RATE.search(match.group(4))):
+            meters["lr"] = rate.group(1)
         values = {ours: number(meters[name]) for name, ours in _METERS.items() if name in meters}
         if "loss" not in values:
             self.builder.cannot_read(line.number, line.text, "a training line without a loss")
@@ -113,7 +116,6 @@ class SepsLog(LineReader):
                 row["rsum"] = float(f"{sum(recalls):.6f}")
         planned = self.config.get("num_epochs", "")
         run = self.builder.finish(
-            variant=variant_name(self.path),
             epochs_planned=int(planned) if planned.isdigit() else None,
             select=("rsum", "max"),
             config=self.config,

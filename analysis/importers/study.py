@@ -12,18 +12,15 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ablations.study.schema import FigureSpec, MetricSpec, TableSpec
-from analysis.importers.columns import is_share
-from analysis.importers.folder import IMPORTED
-from analysis.importers.naming import slug
-from analysis.importers.record import LogError
-from analysis.runs.state import run_of
+from analysis.importers.metrics import Direction, is_share, known
+from analysis.importers.run import LogError
+from analysis.importers.store import IMPORTED, slug
 from sdtps.errors import did_you_mean
 from sdtps.run.folder import RunFolder
 
-_LOWER_IS_BETTER = ("loss", "error", "err", "fid", "perplexity")
 _LABELS = {f"rank{k}": f"Rank-{k}" for k in (1, 5, 10, 20)}
 
 
@@ -81,7 +78,7 @@ class ImportedStudy:
 def imported_names(runs_dir: Path | str) -> list[str]:
     """Names of all studies that have imported runs."""
     names = {
-        str(run_of(RunFolder(file.parent))[0].get("study", file.parents[2].name))
+        str(RunFolder(file.parent).run().get("study", file.parents[2].name))
         for file in (Path(runs_dir) / IMPORTED).glob("*/*/seed*/run.json")
     }
     return sorted(names)
@@ -94,7 +91,7 @@ def imported_study(name: str, runs_dir: Path | str) -> ImportedStudy:
         LogError: nothing was imported under that name.
     """
     place = Path(runs_dir) / IMPORTED / slug(name)
-    records = [run_of(RunFolder(file.parent))[0] for file in sorted(place.glob("*/seed*/run.json"))]
+    records = [RunFolder(file.parent).run() for file in sorted(place.glob("*/seed*/run.json"))]
     records = [record for record in records if record.get("imported")]
     if not records:
         known = imported_names(runs_dir)
@@ -198,13 +195,21 @@ def _metrics(records: Sequence[dict[str, Any]]) -> dict[str, MetricSpec]:
                 printed.setdefault(name, []).append(value)
     return {
         name: MetricSpec(
-            direction="down" if any(word in name.lower() for word in _LOWER_IS_BETTER) else "up",
+            direction=_direction(name, records),
             digits=_digits(printed[name], 2 if is_share(name) else 0),
             unit="%" if is_share(name) else "",
             label=_LABELS.get(name),
         )
         for name in names
     }
+
+
+def _direction(name: str, records: Sequence[dict[str, Any]]) -> Literal["up", "down"] | None:
+    """What the import recorded; None where nobody declared one."""
+    declared = [(record["imported"].get("metrics") or {}).get(name) or {} for record in records]
+    said = {entry.get("direction") for entry in declared} - {None}
+    found: Direction | None = next(iter(said)) if len(said) == 1 else known(name).direction
+    return found if found in ("up", "down") else None
 
 
 def _digits(values: Sequence[float], shift: int) -> int:

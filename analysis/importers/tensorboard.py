@@ -1,11 +1,12 @@
 """TensorBoard event files, read with TensorBoard's own reader. Scalars only.
 
-Several event files in one folder are one run that was restarted: later files supersede earlier ones
-from their first step on. Steps count from 0 in most writers; they are kept as they are.
+Several event files in one folder are one run that was started again: a later file replaces what an
+earlier one holds from its first step on. Steps are kept as they are.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 from collections.abc import Iterator
@@ -13,33 +14,60 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from analysis.importers.builder import RunBuilder
-from analysis.importers.columns import canonical, is_share, kind_of, says_per_cent
-from analysis.importers.naming import variant_name
-from analysis.importers.record import ImportedRun, LogError
+from analysis.importers.mapping import Plan, plan_of
+from analysis.importers.metrics import known, separate
+from analysis.importers.run import ImportedRun, LogError, RunBuilder
+from analysis.importers.table import Options, answer, refuse_open_questions
 
 NAME = "tensorboard"
 LOOKS_FOR = "a file name with 'tfevents'"
-_EPOCH_TAGS = frozenset({"epoch"})
+_EPOCH_TAGS = frozenset({"epoch", "train/epoch"})
+_NO_METRICS = frozenset({"time", "data_time", "rank_data_time", "eta_seconds", "train/global_step"})
+
+Series = dict[str, dict[int, tuple[float, float]]]  # tag -> step -> (value, wall time)
 
 
-def recognises(name: str, text: str) -> bool:
-    return "tfevents" in name or "brain.Event:" in text[:200]
+def recognises(name: str, content: bytes) -> bool:
+    return "tfevents" in name or b"brain.Event:" in content[:200]
 
 
-def read(path: Path, content: bytes) -> list[ImportedRun]:
-    """The run of one event file."""
-    return read_folder([path])
-
-
-def read_folder(paths: list[Path]) -> list[ImportedRun]:
+def read_folder(paths: list[Path], options: Options) -> list[ImportedRun]:
     """The run of the event files of one folder, in order of their first event.
 
     Raises:
-        LogError: no scalar could be read.
+        LogError: no scalar could be read, or a tag does not say enough.
     """
-    series: dict[str, dict[int, tuple[float, float]]] = {}  # tag -> step -> (value, wall time)
-    builder = RunBuilder(paths[0], b"".join(p.read_bytes() for p in paths), NAME)
+    builder = RunBuilder(paths[0], b"", NAME, restarts=options.restarts)
+    builder.sha256 = hashlib.sha256(b"".join(p.read_bytes() for p in paths)).hexdigest()
+    series, plan = _series(paths, builder, options)
+    if not series:
+        raise LogError(f"{paths[0]}: no scalar in it; this importer reads scalars only")
+    answer(plan, options)
+    plan.ask()
+    refuse_open_questions(plan, paths[0])
+    builder.metrics = {m.name: m for m in plan.metrics.values() if m.split != "train"}
+    _add_rows(builder, series, plan)
+    times = [time for values in series.values() for _, time in values.values()]
+    run = builder.finish(
+        variant=plan.variant_name,
+        epochs_planned=plan.epochs_planned,
+        select=plan.select,
+        seed=plan.seed_value,
+        facts={"train_seconds": round(max(times) - min(times), 3), "event_files": len(paths)},
+    )
+    if not _EPOCH_TAGS & {tag.lower() for tag in series}:
+        run.facts["epochs"] = None
+    return [run]
+
+
+def propose_plan(paths: list[Path]) -> tuple[Plan, list[str]]:
+    """What the tags tell, and all tags."""
+    series, plan = _series(paths, RunBuilder(paths[0], b"", NAME), Options())
+    return plan, list(series)
+
+
+def _series(paths: list[Path], builder: RunBuilder, options: Options) -> tuple[Series, Plan]:
+    series: Series = {}
     files = sorted(([*_scalars(p, builder)] for p in paths), key=lambda s: s[0][3] if s else math.inf)
     for index, scalars in enumerate(files):
         if index and scalars:
@@ -50,21 +78,20 @@ def read_folder(paths: list[Path]) -> list[ImportedRun]:
             builder.notes.append(f"event file {index + 1} of {len(files)} goes on from step {first}")
         for tag, step, value, time in scalars:
             series.setdefault(tag, {})[step] = (value, time)
-    if not any(series.values()):
-        raise LogError(f"{paths[0]}: no scalar in it; this importer reads scalars only")
-    _add_rows(builder, series)
-    times = [time for values in series.values() for _, time in values.values()]
-    run = builder.finish(
-        variant=variant_name(paths[0]),
-        finished=True,  # event files do not say what was planned
-        facts={"train_seconds": round(max(times) - min(times), 3), "event_files": len(paths)},
-    )
-    run.open_units = {canonical(tag) for tag in series if _unsure(tag)}
-    return [run]
-
-
-def _unsure(tag: str) -> bool:
-    return is_share(canonical(tag)) and not says_per_cent(tag)
+    series = {tag: values for tag, values in series.items() if values}
+    if options.mapping is not None:
+        return series, plan_of(options.mapping, list(series), str(paths[0]))
+    found = {}
+    ours = all(path.name.endswith(".sdtps") for path in paths)  # our own export: fractions
+    for tag, values in series.items():
+        if tag.lower() in _EPOCH_TAGS or tag.lower() in _NO_METRICS:
+            continue
+        metric = known(tag, max((v for v, _ in values.values() if math.isfinite(v)), default=-math.inf))
+        if ours and metric.split != "train":
+            unit = "fraction" if metric.unit in ("unknown", "percent") else metric.unit or "raw"
+            metric = type(metric)(metric.name, metric.split, metric.direction or "none", unit)
+        found[tag] = metric
+    return series, Plan(metrics=separate(found), step="step")
 
 
 def _scalars(path: Path, builder: RunBuilder) -> Iterator[tuple[str, int, float, float]]:
@@ -99,25 +126,23 @@ def _shortest(array: Any) -> float:
     return float(str(value)) if array.dtype.itemsize == 4 else float(value)
 
 
-def _add_rows(builder: RunBuilder, series: dict[str, dict[int, tuple[float, float]]]) -> None:
+def _add_rows(builder: RunBuilder, series: Series, plan: Plan) -> None:
     epochs = next((series[tag] for tag in series if tag.lower() in _EPOCH_TAGS), {})
-    per_cent = {tag for tag in series if says_per_cent(tag)}
     rows: dict[tuple[int, str], dict[str, float]] = {}
     times: dict[int, float] = {}
-    for tag, values in series.items():
-        if tag.lower() in _EPOCH_TAGS:
-            continue
-        for step, (value, time) in values.items():
-            shown = value / 100 if tag in per_cent else value
-            rows.setdefault((step, kind_of(tag)), {})[canonical(tag)] = shown
+    for tag, metric in plan.metrics.items():
+        for step, (value, time) in series.get(tag, {}).items():
+            kind = "train" if metric.split == "train" else "eval"
+            shown = value / 100 if metric.unit == "percent" else value
+            rows.setdefault((step, kind), {})[metric.name] = shown
             times[step] = max(time, times.get(step, 0.0))
     for step, kind in sorted(rows, key=lambda k: (k[0], k[1] != "train")):
-        values_here = rows[step, kind]
-        epoch = int(epochs[step][0]) if step in epochs else step
+        epoch = (
+            math.ceil(epochs[step][0]) if step in epochs and math.isfinite(epochs[step][0]) else step
+        )
         stamp = datetime.fromtimestamp(times[step], UTC).isoformat(timespec="seconds")
+        values: dict[str, Any] = {**rows[step, kind], "time": stamp}
         if kind == "train":
-            builder.train(epoch, step, 0, **values_here, time=stamp)
+            builder.train(epoch, step, 0, **values)
         else:
-            builder.evaluation(epoch, step, {**values_here, "time": stamp})
-    if per_cent:
-        builder.notes.append(f"read as per cent: {', '.join(sorted(per_cent))}")
+            builder.evaluation(epoch, step, values)

@@ -1,6 +1,6 @@
 """Other people's logs as clean numbered lines, whatever wrote them.
 
-Tolerates a byte-order mark, UTF-8, UTF-16 and Latin-1 mixed line by line, CRLF, progress bars that
+Reads a byte-order mark, UTF-8, UTF-16 and Latin-1 mixed line by line, CRLF, progress bars that
 overwrite themselves with a bare carriage return, and terminal colours.
 """
 
@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import codecs
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
+
+from analysis.importers.metrics import Metric, known, split_of
+from analysis.importers.run import ImportedRun, LogError, RunBuilder
 
 # CSI sequences (colours, cursor), OSC sequences (window titles), and the two-byte escapes.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -25,17 +30,10 @@ class Line:
     text: str
 
 
-def decode_line(raw: bytes) -> str:
-    """UTF-8, or where a line is not UTF-8 the encoding of Western Windows consoles."""
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return raw.decode("cp1252", errors="replace")
-
-
 def clean(text: str) -> str:
     """`text` without terminal escapes, overstrikes and NUL bytes."""
-    text = _ESCAPES.sub("", text)
+    if "\x1b" in text:
+        text = _ESCAPES.sub("", text)
     while "\b" in text:
         shorter = _BACKSPACES.sub("", text)
         if shorter == text:
@@ -52,18 +50,71 @@ def decode(content: bytes) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:
-        return "\n".join(decode_line(line) for line in content.split(b"\n"))
+        return "\n".join(_decode_line(line) for line in content.split(b"\n"))
+
+
+def _decode_line(raw: bytes) -> str:
+    """UTF-8, or where a line is not UTF-8 the encoding of Western Windows consoles."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return raw.decode("cp1252", errors="replace")
+
+
+def split_lines(text: str) -> Iterator[str]:
+    """The lines of `text` one by one, each with its line end. A list would double the memory."""
+    start = 0
+    while start < len(text):
+        end = text.find("\n", start) + 1 or len(text)
+        yield text[start:end]
+        start = end
 
 
 def lines(content: bytes) -> Iterator[Line]:
     """Every non-empty line; what a carriage return overwrote comes as a line of its own."""
-    for number, text in enumerate(decode(content).split("\n"), start=1):
+    for number, text in enumerate(split_lines(decode(content)), start=1):
         for part in text.split("\r"):
             cleaned = clean(part).rstrip()
             if cleaned:
                 yield Line(number, cleaned)
 
 
-def read_bytes(path: Path) -> bytes:
-    """The file's content. Raises OSError."""
-    return Path(path).read_bytes()
+class LogReader(ABC):
+    """A log with a grammar of its own: takes each line of one file, then hands over the run."""
+
+    format_name: ClassVar[str]
+    split: ClassVar[str]  # the split that the program evaluates on
+
+    def __init__(self, path: Path, content: bytes, restarts: bool) -> None:
+        self.path = path
+        self.builder = RunBuilder(path, content, self.format_name, restarts=restarts)
+        self.builder.describe = self.describe
+        self.config: dict[str, str] = {}
+
+    @classmethod
+    def read(cls, path: Path, content: bytes, restarts: bool = False) -> list[ImportedRun]:
+        """The run of one log file.
+
+        Raises:
+            LogError: nothing could be read, or a restart that nothing announces.
+        """
+        reader = cls(path, content, restarts)
+        for line in lines(content):
+            reader.feed(line)
+        run = reader.finish()
+        if not run.rows and not run.config and run.state != "failed":
+            raise LogError(f"{path}: looks like a {cls.format_name} log, but holds no training line")
+        return [run]
+
+    def describe(self, name: str) -> Metric:
+        """What an evaluated metric is. These programs print per cents, read as fractions."""
+        direction = known(name, per_cent=True).direction or "none"
+        return Metric(name, split_of(name) or self.split, direction, "percent")
+
+    @abstractmethod
+    def feed(self, line: Line) -> None:
+        """Take one line."""
+
+    @abstractmethod
+    def finish(self) -> ImportedRun:
+        """The run, after the last line."""

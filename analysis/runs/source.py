@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.importers.folder import IMPORTED
-from analysis.importers.naming import slug
+from analysis.importers.store import IMPORTED, slug
 from analysis.runs.state import run_of
 from sdtps.run.folder import RunFolder
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.importers import autodetect, folder
-from analysis.importers.record import LogError
+from analysis.importers import command, store
+from analysis.importers.run import LogError
 from sdtps.run.folder import RunFolder
 from tests.analysis.importers import logs
 
@@ -21,15 +21,18 @@ SAMPLES = {
     ),
     "fastreid": ("log.txt", logs.FASTREID),
     "seps": ("train.log", logs.SEPS),
-    "lightning": ("metrics.csv", "epoch,step,train_loss,val_mAP\n0,49,1.5,\n0,49,,0.4\n1,99,1.0,\n"),
+    "lightning": ("metrics.csv", "epoch,step,train_loss,val_mAP\n0,49,1.5,\n0,49,,40.4\n1,99,1.0,\n"),
     "huggingface": (
         "trainer_state.json",
         json.dumps(
             {"log_history": [{"epoch": 1, "loss": 2.0, "step": 5}], "max_steps": 5, "global_step": 5}
         ),
     ),
-    "csv": ("a.csv", "variant,seed,epoch,loss,mAP\na,0,1,2.5,70.1\na,0,2,1.5,71.3\nb,1,1,2.4,69.9\n"),
-    "jsonl": ("a.jsonl", '{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0, "mAP": 0.5}\n'),
+    "csv": (
+        "a.csv",
+        "variant,seed,epoch,loss,val_mAP\na,0,1,2.5,70.1\na,0,2,1.5,71.3\nb,1,1,2.4,69.9\n",
+    ),
+    "jsonl": ("a.jsonl", '{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0, "val_mAP": 50.5}\n'),
 }
 JUNK = (
     b"\x00",
@@ -71,12 +74,12 @@ def test_damaged_files_are_read_or_refused(tmp_path: Path, format_name: str) -> 
     read = 0
     for _ in range(250):
         path.write_bytes(damaged(text.encode(), rng))
-        runs, complaints = autodetect.read([path], format_name)
+        runs, complaints = command.read([path], format_name=format_name)
         assert runs or complaints
         read += bool(runs)
         for run in runs:
             assert all(row["step"] < 2**31 and row["epoch"] < 2**31 for row in run.rows)
-            json.dumps(folder.finite_tree(run.rows), allow_nan=False)
+            json.dumps(store.finite_tree(run.rows), allow_nan=False)
     assert read > 50 or format_name == "huggingface"  # JSON has no readable half
 
 
@@ -87,13 +90,13 @@ def test_damaged_runs_can_be_written_and_read_back(tmp_path: Path) -> None:
         path = tmp_path / str(number) / name
         path.parent.mkdir()
         path.write_bytes(damaged(text.encode(), rng))
-        runs, _ = autodetect.read([path], "demo")
-        for run in folder.settle_seeds(runs):
-            written = folder.write(run, "s", tmp_path / "runs")
+        runs, _ = command.read([path], format_name="demo")
+        for run in store.settle(runs):
+            written = store.write(run, "s", tmp_path / "runs")
             assert RunFolder(written.path).run()["imported"]["format"] == "demo"
             assert not written.torn_lines()
 
 
 def test_a_path_that_does_not_exist_is_named(tmp_path: Path) -> None:
     with pytest.raises(LogError, match="no such file"):
-        autodetect.read([tmp_path / "gone.log"])
+        command.read([tmp_path / "gone.log"])

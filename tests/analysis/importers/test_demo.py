@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.importers import demo, folder
-from analysis.importers.record import ImportedRun
+from analysis.importers import demo, store
+from analysis.importers.run import ImportedRun
 from tests.analysis.importers import logs
 
 HEADS = {"ori": "60.1", "moe": "61.5", "[moe,ori]": "63.2"}
@@ -186,7 +186,7 @@ def test_steps_count_over_epochs_of_different_length() -> None:
     ],
 )
 def test_schedules_are_told_from_their_rates(rates: list[float], finished: bool, expected: str) -> None:
-    from analysis.importers.schedule import observed
+    from analysis.importers.demo import observed_schedule as observed
 
     assert observed(rates, warmup_epochs=10, finished=finished) == expected
 
@@ -196,5 +196,5 @@ def test_labels_name_the_settings_in_which_likes_differ() -> None:
         read(whole(extra=f"  LIF_BETA: {beta}\n"), f"lif_{beta}.log") for beta in ("0.4", "0.4", "0.2")
     ]
     runs[1].variant = "again"
-    folder.label_runs(runs)
+    store.label_runs(runs)
     assert [run.label for run in runs] == ["SDTPS", "SDTPS", "SDTPS, LIF_BETA=0.2"]

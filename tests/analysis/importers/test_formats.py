@@ -7,19 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from analysis.importers import autodetect, command, folder
-from analysis.importers.record import ImportedRun, LogError, fraction, percent
+from analysis.importers import command, store, table
+from analysis.importers.run import ImportedRun, LogError, fraction, percent
 from sdtps.run.folder import RunFolder
 from tests.analysis.importers import logs
 
 
-def read(path: Path, text: str | bytes) -> ImportedRun:
+def read(path: Path, text: str | bytes, options: table.Options | None = None) -> ImportedRun:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text.encode() if isinstance(text, str) else text)
-    runs, complaints = autodetect.read([path])
+    runs, complaints = command.read([path], options)
     assert not complaints, complaints
     (run,) = runs
     return run
+
+
+FRACTIONS = table.Options(unit="fraction")
 
 
 def rows(run: ImportedRun, kind: str, *names: str) -> list[tuple]:
@@ -98,7 +101,7 @@ def test_lightning(tmp_path: Path) -> None:
     (place / "hparams.yaml").write_text("lr: 1e-3\nseed: 4\nmax_epochs: 2\n")
     text = "epoch,step,train_loss,val_loss,val_mAP\n0,49,1.5,,\n0,49,,1.4,0.40\n"
     text += "1,99,1.0,,\n1,99,,1.2,0.55\n"
-    run = read(place / "metrics.csv", text)
+    run = read(place / "metrics.csv", text, FRACTIONS)
     assert (run.format, run.variant, run.seed, run.state) == ("lightning", "my_run", 4, "completed")
     assert rows(run, "train", "epoch", "step", "loss") == [(1, 50, 1.5), (2, 100, 1.0)]
     assert rows(run, "eval", "epoch", "mAP", "val_loss") == [(1, 0.4, 1.4), (2, 0.55, 1.2)]
@@ -115,7 +118,7 @@ def test_hugging_face(tmp_path: Path) -> None:
     state = {"log_history": history, "global_step": 200, "max_steps": 200, "num_train_epochs": 2}
     state["best_model_checkpoint"] = "out/checkpoint-100"
     place = tmp_path / "tuned" / "checkpoint-200" / "trainer_state.json"
-    run = read(place, json.dumps(state))
+    run = read(place, json.dumps(state), FRACTIONS)
     assert (run.format, run.variant, run.state) == ("huggingface", "tuned", "completed")
     assert rows(run, "train", "epoch", "step", "loss", "lr") == [
         (1, 50, 2.0, 1e-4),
@@ -124,13 +127,13 @@ def test_hugging_face(tmp_path: Path) -> None:
     assert run.best and (run.best["step"], run.best["accuracy"]) == (100, 0.8)
     assert run.facts["train_seconds"] == 60.5
     state["global_step"], state["log_history"] = 150, history[:3]
-    assert read(place, json.dumps(state)).state == "incomplete"
+    assert read(place, json.dumps(state), FRACTIONS).state == "incomplete"
 
 
 def test_a_torn_trainer_state_is_an_error_that_says_where(tmp_path: Path) -> None:
     path = tmp_path / "trainer_state.json"
     path.write_text('{"log_history": [\n{"step": 1}')
-    runs, complaints = autodetect.read([path])
+    runs, complaints = command.read([path])
     assert not runs and "line 2" in complaints[0]
 
 
@@ -149,7 +152,7 @@ def test_tensorboard_and_a_restart_in_a_second_file(tmp_path: Path) -> None:
                     Event(wall_time=1000.0 * (part + 1) + step, step=step, summary=summary)
                 )
         writer.close()
-    runs, complaints = autodetect.read([place])
+    runs, complaints = command.read([place], FRACTIONS)
     assert not complaints
     (run,) = runs
     assert (run.format, run.variant) == ("tensorboard", "tb_run")
@@ -157,15 +160,15 @@ def test_tensorboard_and_a_restart_in_a_second_file(tmp_path: Path) -> None:
     assert run.best and (run.best["step"], run.best["mAP"]) == (7, 0.7)
     torn = next(place.glob("*.1"))
     torn.write_bytes(torn.read_bytes()[:-7])
-    assert autodetect.read([place])[0][0].best["step"] == 6
+    assert command.read([place], FRACTIONS)[0][0].best["step"] == 6
 
 
 def test_csv_with_several_runs_and_per_cents(tmp_path: Path) -> None:
-    text = "\ufeffvariant;seed;epoch;loss;mAP (%)\r\nfull;0;1;2.5;70.1\r\n"
+    text = "\ufeffvariant;seed;epoch;loss;val_mAP (%)\r\nfull;0;1;2.5;70.1\r\n"
     text += "full;0;2;1.5;71.3\r\nfull;1;1;2.4;69.9\r\n"
     path = tmp_path / "grid.csv"
     path.write_bytes(text.encode() + b"full;1;2\r\n")
-    runs, complaints = autodetect.read([path])
+    runs, complaints = command.read([path])
     assert not complaints
     assert [(r.variant, r.seed, r.best["mAP"]) for r in runs if r.best] == [
         ("full", 0, 0.713),
@@ -177,7 +180,7 @@ def test_csv_with_several_runs_and_per_cents(tmp_path: Path) -> None:
 def test_numbers_with_a_decimal_comma_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("epoch;mAP;note\n1;0,5;a\n2;0,6;b\n")
-    runs, complaints = autodetect.read([path])
+    runs, complaints = command.read([path])
     assert not runs and "line 2: column 'mAP' holds '0,5'" in complaints[0]
 
 
@@ -197,7 +200,7 @@ def test_our_own_metrics_read_back(tmp_path: Path) -> None:
             {"kind": "train", "attempt": 1, "epoch": 1, "step": step, "loss": 1.0 / step}
         )
     own.append_metrics({"kind": "eval", "attempt": 1, "epoch": 1, "step": 2, "mAP": 0.5})
-    runs, _ = autodetect.read([own.metrics_file])
+    runs, _ = command.read([own.metrics_file])
     assert runs[0].rows == own.metrics()
 
 
@@ -207,14 +210,14 @@ def test_what_nobody_recognises_is_refused_with_the_known_formats(
 ) -> None:
     path = tmp_path / "x.log"
     path.write_bytes(content)
-    runs, complaints = autodetect.read([path])
+    runs, complaints = command.read([path])
     assert not runs
     assert "fastreid" in complaints[0] and str(path) in complaints[0]
 
 
 def test_an_unknown_format_name_gets_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(LogError, match="Did you mean 'fastreid'"):
-        autodetect.read([tmp_path], "fastried")
+        command.read([tmp_path], format_name="fastried")
 
 
 # -- written as run folders ----------------------------------------------------------------------
@@ -279,14 +282,14 @@ def test_copies_are_imported_once_and_namesakes_get_their_folder(tmp_path: Path)
     text = logs.demo_header(epochs=1) + logs.demo_epoch(1, {"[moe,ori]": "63.2"})
     for place, content in (("x", text), ("y", text), ("z", text.replace("63.2", "64.2"))):
         read(tmp_path / place / "a.log", content)
-    runs, _ = autodetect.read([tmp_path])
-    kept = folder.settle_seeds(runs)
-    assert [run.variant for run in kept] == ["x/a", "z/a"]
+    runs, _ = command.read([tmp_path])
+    kept = store.settle(runs)
+    assert [run.variant for run in kept] == ["x", "z"]
     assert any("byte-identical" in note for note in kept[0].notes)
 
 
 def test_unknown_seeds_are_numbered_and_said_so(tmp_path: Path) -> None:
     read(tmp_path / "a.csv", "epoch,loss\n1,2.0\n")
-    runs, _ = autodetect.read([tmp_path / "a.csv"])
-    (run,) = folder.settle_seeds(runs)
-    assert run.seed == 0 and any("does not tell its seed" in note for note in run.notes)
+    runs, _ = command.read([tmp_path / "a.csv"])
+    (run,) = store.settle(runs)
+    assert run.seed == 0 and any("nothing tells its seed" in note for note in run.notes)

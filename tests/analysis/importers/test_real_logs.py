@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from analysis.importers import demo
-from analysis.importers.record import ImportedRun, percent
+from analysis.importers.run import ImportedRun, percent
 
 pytestmark = pytest.mark.real_data
 

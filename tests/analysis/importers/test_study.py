@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from planted import NOW, plant, planted_study
 
-from analysis.importers import autodetect, folder
-from analysis.importers.record import LogError
+from analysis.importers import command, store
+from analysis.importers.run import LogError
 from analysis.importers.study import imported_names, imported_study
-from analysis.report import command
+from analysis.report import command as report
 from analysis.runs.collect import collect
 from analysis.tables import forms
 from analysis.tables.study import table, tables
@@ -23,11 +23,11 @@ def imported(tmp_path: Path, study: str, **texts: str) -> Path:
     place.mkdir(parents=True)
     for name, text in texts.items():
         (place / f"{name}.log").write_text(text)
-    runs, _ = autodetect.read([place])
-    kept = folder.settle_seeds(runs)
-    folder.label_runs(kept)
+    runs, _ = command.read([place])
+    kept = store.settle(runs)
+    store.label_runs(kept)
     for run in kept:
-        folder.write(run, study, tmp_path / "runs")
+        store.write(run, study, tmp_path / "runs")
     return tmp_path / "runs"
 
 
@@ -86,7 +86,7 @@ def test_imported_runs_stand_beside_planned_ones_and_are_marked(tmp_path: Path) 
 
 def test_the_report_of_imported_runs_needs_no_manifest(runs: Path, tmp_path: Path) -> None:
     study = imported_study("grid", runs)
-    command.write(collect([study], runs, now=NOW), tmp_path / "report.html")
+    report.write(collect([study], runs, now=NOW), tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     assert '"63.2"' in text and "a_base" in text
 
@@ -101,15 +101,15 @@ def test_four_grids_of_real_logs_give_their_tables_and_loss_curves(tmp_path: Pat
     data = os.environ.get("SDTPS_REAL_DATA")
     if not data:
         pytest.skip("SDTPS_REAL_DATA is not set")
-    found, complaints = autodetect.read([Path(data) / "demo_logs"])
+    found, complaints = command.read([Path(data) / "demo_logs"])
     assert not complaints
     grids: dict[str, list] = {}
     for run in found:
-        grids.setdefault(run.source.parent.name, []).append(run)
+        grids.setdefault(run.study, []).append(run)
     for name, members in grids.items():
-        folder.label_runs(members)
-        for run in folder.settle_seeds(members):
-            folder.write(run, name, tmp_path)
+        store.label_runs(members)
+        for run in store.settle(members):
+            store.write(run, name, tmp_path)
     studies = [imported_study(name, tmp_path) for name in imported_names(tmp_path)]
     collected = collect(studies, tmp_path, now=NOW)
     assert len(studies) == 5 and len(collected.runs) == 32
@@ -123,7 +123,7 @@ def test_four_grids_of_real_logs_give_their_tables_and_loss_curves(tmp_path: Pat
             assert row.cells[1].kind == "number"
         for variant in study.variants:
             assert len(collected.rows_of(study.name, variant, "train", "loss")) >= 50
-    command.write(collected, tmp_path / "report.html")
+    report.write(collected, tmp_path / "report.html")
     vehicles = next(s for s in whole if s.name.startswith("MSVR310"))
     shown = table(collected, vehicles, vehicles.tables[0])
     assert shown.cell("01_baseline", "best/mAP").text == "22.9"

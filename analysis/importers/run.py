@@ -1,0 +1,345 @@
+"""A run read from somebody else's files: its rows in the order of the log, its state, its best."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any, Literal
+
+from analysis.importers.metrics import Metric, best_of
+from sdtps.errors import SdtpsError
+
+# completed: a planned length was reached. ended: the log ends and names no planned length.
+# incomplete: the log ends before the planned length and does not say why.
+ImportedState = Literal["completed", "ended", "incomplete", "diverged", "failed", "cancelled"]
+
+LIMIT = 2**31  # epochs and steps from here on are damage
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Failure)\b.*")
+# What a scheduler or a shell prints when it ends a job.
+_KILLED = re.compile(
+    r"^(?:slurmstepd: error: .*|srun: error: .*|Killed|Segmentation fault.*|Terminated)$"
+)
+
+
+class LogError(SdtpsError):
+    """A file that no importer can read, that breaks its format, or that leaves a question open."""
+
+
+@dataclass(frozen=True)
+class Unread:
+    """A line that looks like a record but could not be read."""
+
+    line: int  # 1-based; 0 = the file as a whole
+    text: str
+    reason: str
+
+    def __str__(self) -> str:
+        where = f"line {self.line}" if self.line else "file"
+        shown = self.text if len(self.text) <= 100 else self.text[:97] + "..."
+        return f"{where}: {self.reason}: {shown!r}" if shown else f"{where}: {self.reason}"
+
+
+@dataclass
+class ImportedRun:
+    """One run. Rows follow metrics.jsonl (see `sdtps.run.folder`): fractions, epochs from 1."""
+
+    source: Path
+    sha256: str
+    format: str
+    rows: list[dict[str, Any]]
+    state: ImportedState
+    metrics: dict[str, Metric] = field(default_factory=dict)  # by name in the evaluation rows
+    study: str = ""
+    variant: str = ""  # as the file says; else the path tells it (`analysis.importers.store`)
+    seed: int | None = None
+    reason: str = ""
+    failure: str = ""  # oom, timeout, node, error: only where state is failed
+    config: dict[str, Any] = field(default_factory=dict)  # flat, values as printed
+    components: dict[str, bool] = field(default_factory=dict)
+    label: str = ""
+    best: dict[str, Any] | None = None  # the selected evaluation row
+    final: dict[str, Any] | None = None  # the last evaluation row
+    select: str = ""  # "mAP max": how `best` was chosen; "" where nothing selects
+    selected_on: str | None = None  # the split that `best` was selected on
+    heads: dict[str, dict[str, Any]] = field(default_factory=dict)  # best row of each head
+    printed: dict[str, str] = field(default_factory=dict)  # best values exactly as the log prints them
+    facts: dict[str, Any] = field(default_factory=dict)
+    unread: list[Unread] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def number(text: str) -> float:
+    """A printed number, `nan` and `inf` included.
+
+    Raises:
+        ValueError: not a number.
+    """
+    return float(text.strip().rstrip(","))
+
+
+def seed_of(text: str | None) -> int | None:
+    """A printed seed, or None where there is none."""
+    text = (text or "").strip()
+    return int(text) if re.fullmatch(r"\d+", text) else None
+
+
+def is_number(text: str) -> bool:
+    """Whether `number` can read `text`."""
+    try:
+        number(text)
+    except ValueError:
+        return False
+    return True
+
+
+def fraction(percent: str) -> float:
+    """A printed percentage as the float nearest to the exact decimal fraction: '22.9' is 0.229.
+
+    Raises:
+        ValueError: not a decimal number.
+    """
+    try:
+        value = Decimal(percent.strip().rstrip("%").strip())
+    except InvalidOperation:
+        raise ValueError(f"'{percent}' is not a percentage") from None
+    if not value.is_finite():
+        return float(value)
+    return float(value.scaleb(-2))
+
+
+def percent(value: float) -> str:
+    """The inverse of `fraction`: 0.229 is '22.9', without binary noise and trailing zeros."""
+    text = format(Decimal(repr(value)).scaleb(2).normalize(), "f")
+    return text if "." in text else f"{text}.0"
+
+
+def finite(value: Any) -> bool:
+    """Whether `value` is a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+class RunBuilder:
+    """Collects the rows of one run in the order of the log and finishes them into an `ImportedRun`.
+
+    A step that goes back is a restart only where the log announces one (`restart`): rows of the
+    earlier attempt from there on are dropped and counted. Without an announcement it is an error.
+    """
+
+    def __init__(
+        self, source: Path, content: bytes, format_name: str, *, restarts: bool = False
+    ) -> None:
+        """`restarts`: a step that goes back is a restart, because somebody said so."""
+        self.source = Path(source)
+        self.sha256 = hashlib.sha256(content).hexdigest()
+        self.format = format_name
+        self.restarts = restarts
+        self.attempt = 1
+        self.rows: list[dict[str, Any]] = []
+        self.unread: list[Unread] = []
+        self.notes: list[str] = []
+        self.metrics: dict[str, Metric] = {}
+        self.describe: Callable[[str], Metric] | None = None  # of evaluated names not in `metrics`
+        self.error = ""
+        self.error_line = 0
+        self._announced = 0  # line of the sign that training starts again
+        self._in_traceback = False
+        self._last: dict[str, dict[str, Any]] = {}  # kind -> its last row of this attempt
+
+    def train(self, epoch: int, step: int, line: int, **values: Any) -> None:
+        """A training row; a second one of the same step adds its values.
+
+        Raises:
+            LogError: the step goes back without a sign of a new start.
+        """
+        self._add("train", epoch, step, line, values)
+
+    def evaluation(self, epoch: int, step: int, values: Mapping[str, Any], line: int = 0) -> None:
+        """An evaluation row; values of the same step go into the same row. Raises as `train`."""
+        self._add("eval", epoch, step, line, values)
+
+    def first_stage(self, epoch: int, step: int, **values: Any) -> None:
+        """A row of a stage before the training proper, kept apart as kind `stage1`."""
+        self.rows.append({"kind": "stage1", "attempt": 1, "epoch": epoch, "step": step, **values})
+
+    def new_stage(self) -> None:
+        """The training proper begins; its steps count from 1 again."""
+        self._last = {}
+
+    def restart(self, line: int) -> None:
+        """The log announces that training starts; a second time it is a restart."""
+        self._announced = line or 1
+
+    def follow_traceback(self, line: int, text: str, is_record: bool) -> None:
+        """Takes every line: remembers the exception that ends the last traceback."""
+        if text.startswith("Traceback (most recent call last)"):
+            self._in_traceback = True
+        elif _KILLED.match(text):
+            self.error, self.error_line = text.strip(), line
+        elif self._in_traceback and not is_record and not text[:1].isspace() and _EXCEPTION.match(text):
+            self.error, self.error_line = text.strip(), line
+            self._in_traceback = False
+
+    def cannot_read(self, line: int, text: str, reason: str) -> None:
+        self.unread.append(Unread(line, text, reason))
+
+    def _add(self, kind: str, epoch: int, step: int, line: int, values: Mapping[str, Any]) -> None:
+        if not (0 <= epoch < LIMIT and 0 <= step < LIMIT):
+            self.cannot_read(line, "", f"epoch {epoch}, step {step} cannot be meant")
+            return
+        announced, self._announced = self._announced, 0
+        before = max((row["step"] for row in self._last.values()), default=-1)
+        if step < before or (announced and self._last and step == before):
+            if not announced and not self.restarts:
+                raise LogError(
+                    f"{self.source}: line {line}: step {step} follows step {before}, and nothing says "
+                    "that training started again. Say --restarts if it did"
+                )
+            self._start_again(epoch, step, announced or line)
+        same = self._last.get(kind)
+        kept = {name: value for name, value in values.items() if value is not None}
+        if same is not None and same["step"] == step and same["epoch"] == epoch:
+            if kind == "train" and (
+                other := sorted(n for n in kept if same.get(n, kept[n]) != kept[n])
+            ):
+                self.cannot_read(line, "", f"a second record of step {step} with another {other[0]}")
+                return
+            same.update(kept)
+            return
+        row = {"kind": kind, "attempt": self.attempt, "epoch": epoch, "step": step, **kept}
+        self.rows.append(row)
+        self._last[kind] = row
+
+    def _start_again(self, epoch: int, step: int, line: int) -> None:
+        kept = [r for r in self.rows if r["kind"] in ("event", "stage1") or r["step"] < step]
+        dropped = len(self.rows) - len(kept)
+        self.attempt += 1
+        event = {"kind": "event", "attempt": self.attempt, "epoch": epoch, "step": max(step - 1, 0)}
+        self.rows = [*kept, {**event, "event": "restart", "superseded_rows": dropped}]
+        self._last = {}
+        rows = "1 row" if dropped == 1 else f"{dropped} rows"
+        self.notes.append(
+            f"line {line}: restart at epoch {epoch}; {rows} of the earlier attempt dropped"
+        )
+        self.error = ""  # what ended the earlier attempt did not end the run
+        self._in_traceback = False
+
+    def finish(
+        self,
+        *,
+        variant: str = "",
+        epochs_planned: int | None = None,
+        finished: bool | None = None,
+        select: tuple[str, str] | None = None,
+        config: Mapping[str, Any] | None = None,
+        seed: int | None = None,
+        facts: Mapping[str, Any] | None = None,
+    ) -> ImportedRun:
+        """The run.
+
+        Args:
+            finished: whether the planned length was reached; None tells it from the epochs, and where
+                `epochs_planned` is None too, nobody knows (`ended`).
+            select: metric and "max" or "min" by which the program chose its best epoch; None takes the
+                first well-known metric.
+        """
+        evaluations = [row for row in self.rows if row["kind"] == "eval"]
+        losses = [row for row in self.rows if row["kind"] == "train" and "loss" in row]
+        for row in evaluations if self.describe else ():
+            for name, value in row.items():
+                if isinstance(value, float) and name not in self.metrics and self.describe:
+                    self.metrics[name] = self.describe(name)
+        best, chosen = best_of(evaluations, self.metrics, select)
+        last_epoch = max((r["epoch"] for r in self.rows if r["kind"] in ("train", "eval")), default=0)
+        if evaluations and best is None:
+            self.notes.append("no metric selects a best epoch; the last one stands for it")
+            best = evaluations[-1]
+        if finished is None and epochs_planned is not None:
+            finished = last_epoch >= epochs_planned and bool(evaluations or losses)
+        state, reason, failure = self._state(finished, losses, last_epoch, epochs_planned)
+        good = [row["loss"] for row in losses if math.isfinite(row["loss"])]
+        bad = len(losses) - len(good)
+        if bad and state != "diverged":
+            self.notes.append(
+                f"{bad} of {len(losses)} logged losses are not finite; training recovered"
+            )
+        selecting = self.metrics.get(chosen.split(" ")[0]) if chosen else None
+        return ImportedRun(
+            source=self.source,
+            sha256=self.sha256,
+            format=self.format,
+            rows=self.rows,
+            state=state,
+            metrics=self.metrics,
+            variant=variant,
+            seed=seed,
+            reason=reason,
+            failure=failure,
+            config=dict(config or {}),
+            best=best,
+            final=evaluations[-1] if evaluations else None,
+            select=chosen,
+            selected_on=selecting.split if selecting else None,
+            facts={
+                "epochs": last_epoch,
+                "evaluations": len(evaluations),
+                "epochs_planned": epochs_planned,
+                "attempts": self.attempt,
+                "max_loss": max(good, default=None),
+                "final_loss": losses[-1]["loss"] if losses and finite(losses[-1]["loss"]) else None,
+                "nonfinite_losses": bad,
+                **(facts or {}),
+            },
+            unread=self.unread,
+            notes=self.notes,
+        )
+
+    def _state(
+        self,
+        finished: bool | None,
+        losses: Sequence[dict[str, Any]],
+        last_epoch: int,
+        planned: int | None,
+    ) -> tuple[ImportedState, str, str]:
+        first_bad = _start_of_nonfinite_tail(losses)
+        if first_bad is not None:
+            where = f"epoch {first_bad['epoch']}, step {first_bad['step']}"
+            return "diverged", f"the loss is not finite from {where} on", ""
+        if self.error and not finished:
+            if self.error.startswith("KeyboardInterrupt"):
+                return "cancelled", self.error, ""
+            return "failed", self.error, failure_kind(self.error)
+        if self.error:
+            self.notes.append(f"line {self.error_line}: an error after training ended: {self.error}")
+        if finished:
+            return "completed", "", ""
+        if finished is None:
+            return "ended", "ended, length unknown", ""
+        of = f" of {planned}" if planned else ""
+        return "incomplete", f"the log ends at epoch {last_epoch}{of}", ""
+
+
+def failure_kind(error: str) -> str:
+    """oom, timeout, node or error, from the words of an exception or of the scheduler."""
+    lowered = error.lower()
+    if "out of memory" in lowered or re.search(r"\boom\b|oom[-_]kill|memoryerror", lowered):
+        return "oom"
+    if "time limit" in lowered or "timeouterror" in lowered:
+        return "timeout"
+    if "node_fail" in lowered or "ecc error" in lowered or "nvlink" in lowered:
+        return "node"
+    return "error"
+
+
+def _start_of_nonfinite_tail(losses: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The first row of the non-finite losses that end the log; None where the last one is finite."""
+    first = None
+    for row in reversed(losses):
+        if math.isfinite(row["loss"]):
+            break
+        first = row
+    return first
