@@ -18,7 +18,7 @@ import yaml
 from ablations.launch import dispatch
 from ablations.launch.plan import make_plan
 from ablations.slurm.queue import Scheduler
-from ablations.store.states import run_states
+from ablations.store.life import run_states
 from ablations.study.manifest import load_study
 from ablations.study.model import RunSpec, Study
 from benchmarks.machine import compare

@@ -1,19 +1,23 @@
-"""Canaries: one run of each code path goes first, the rest after these have made their first steps."""
+"""Canaries: a short array makes a few steps of each code path; the rest starts if they succeed."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from ablations.launch.plan import ACTIVE, Action
-from ablations.store.runstatus import RunStatus
+from ablations.launch.dispatch import submit
+from ablations.launch.plan import Action
+from ablations.store import attempts
+from ablations.store.claims import read
+from ablations.study.model import Study
 from sdtps.config import Config, resolved
 from sdtps.config.identity import flatten
 from sdtps.errors import SubmissionError
-from sdtps.run.folder import RunFolder
 
-POLL_SECONDS = 5.0
+FOLDER = "_canaries"  # a run store of their own, below the runs folder
+STEPS = 3
+MINUTES = 15  # at most, for each
 
 
 def code_path(config: Config) -> str:
@@ -39,51 +43,46 @@ def pick(actions: Sequence[Action]) -> list[Action]:
     return list(first.values())
 
 
-def stepped(folder: Path) -> bool:
-    """The run has trained at least one step in this attempt."""
-    status = RunFolder(folder).status() or {}
-    return int(status.get("step") or 0) >= 1
+def send(
+    study: Study, actions: Sequence[Action], runs_dir: Path, *, executor: str, slots: int | None = None
+) -> str | None:
+    """Start canaries for `actions`, apart from their runs; returns what the rest has to wait for.
 
-
-def wait(
-    canaries: Sequence[Action],
-    states: Callable[[], Sequence[RunStatus]],
-    *,
-    sleep: Callable[[float], None] = time.sleep,
-    say: Callable[[str], None] = print,
-) -> None:
-    """Return once every canary has stepped or completed.
-
-    Args:
-        states: gives the canaries' states now, in order.
+    On a cluster that is a dependency (`afterok:ID`): the terminal is free, and jobs whose canary failed
+    never start. On local slots the canaries are worked through first, and None is returned.
 
     Raises:
-        SubmissionError: one ended before its first step, diverged in it, or is held; its last log
-            lines follow.
+        SubmissionError: the scheduler refused, or a local canary failed; its last log lines follow.
     """
-    said = -1
-    while True:
-        now = states()
-        dead = [s for s in now if s.held or s.state not in ACTIVE | {"completed"}]
-        if dead:
-            raise SubmissionError(_report(dead))
-        done = sum(
-            s.state == "completed" or (s.state == "running" and stepped(action.folder))
-            for action, s in zip(canaries, now, strict=True)
-        )
-        if done != said:
-            say(f"Canaries that have made their first steps: {done} of {len(canaries)}.")
-            said = done
-        if done == len(canaries):
-            return
-        sleep(POLL_SECONDS)
+    runs = []
+    for action in pick(actions):
+        asked = action.run.resources
+        short = {"timeout_min": min(MINUTES, asked.timeout_min), "max_parallel": None}
+        runs.append(replace(action.run, resources=asked.model_copy(update=short)))
+    store = runs_dir / FOLDER
+    folders = [run.folder(store) for run in runs]
+    report = submit(study, runs, store, executor=executor, slots=slots, over=folders, max_steps=STEPS)
+    if executor != "local":
+        return f"afterok:{':'.join(report.jobs)}" if report.jobs else None
+    pairs = zip(runs, folders, strict=True)
+    failed = [(run.name, folder) for run, folder in pairs if not _well(folder)]
+    if failed:
+        raise SubmissionError(_report(failed))
+    return None
 
 
-def _report(dead: Sequence[RunStatus]) -> str:
-    lines = [f"{len(dead)} of the canaries failed; the other runs were not submitted."]
-    for status in dead:
-        word = f"{status.state} ({status.kind})" if status.kind else status.state
-        lines.append(f"  {status.run.name}: {word}{': ' + status.detail if status.detail else ''}")
-        lines += [f"    {text}" for text in status.log_tail.splitlines()[-3:]]
-    lines.append("  Mend them and submit again: what runs is left alone, what is missing is submitted.")
+def _well(folder: Path) -> bool:
+    claim = read(folder)
+    end = attempts.read(folder, claim.submission).last_end if claim else None
+    return end is not None and end.code == 0
+
+
+def _report(failed: Sequence[tuple[str, Path]]) -> str:
+    from ablations.slurm import verdict
+
+    lines = [f"{len(failed)} of the canaries failed; the other runs were not started."]
+    for name, folder in failed:
+        lines.append(f"  {name}:")
+        lines += [f"    {text}" for text in verdict.tail(attempts.log_file(folder)).splitlines()[-3:]]
+    lines.append("  Fix these, then submit again; running jobs are kept.")
     return "\n".join(lines)

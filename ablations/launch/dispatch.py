@@ -4,10 +4,10 @@
     2. a claim for each run; what another submission holds is left out
     3. the intent: which runs, in which order, by which code
     4. sbatch, or this machine's queue
-    5. the receipt: the job id
+    5. the receipt: job id and cluster
 
 A submitter may die between any two of these. The next one tells by 3 whether the scheduler may have
-been asked, then by the name whether it took the job, and goes on from what it finds.
+been asked, then by the name whether it took the job, and resumes from what it finds.
 """
 
 from __future__ import annotations
@@ -19,29 +19,27 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from ablations.launch.queue_item import QueueItem
+from ablations.launch.plan import Action, Chunk, chunks, halves
 from ablations.slurm import commands as slurm
-from ablations.slurm import sbatch
 from ablations.slurm import script as batch
-from ablations.slurm.arrays import Chunk, chunks, halves
 from ablations.slurm.queue import Scheduler
-from ablations.store import claims, repair, snapshot
-from ablations.store.claimed import Claimed
-from ablations.store.claims import Claim
-from ablations.store.runstatus import RunStatus
-from ablations.store.states import run_states
-from ablations.store.submissions import JOBS, Submission, new_name
+from ablations.store import claims, snapshot, submissions
+from ablations.store.claims import JOBS, Claim
+from ablations.store.life import RunStatus, run_states
+from ablations.store.submissions import Claimed, Submission, new_name
 from ablations.study.model import RunSpec, Study
 from ablations.study.schema import Resources
+from sdtps import files
 from sdtps.errors import SubmissionError, counted
-from sdtps.files import write_text
 from sdtps.run.folder import RunFolder
 
 # What a job calls with its run folder; tests put something short in its place.
 ENTRY = "sdtps.training.job:execute"
 ENTRY_VARIABLE = "SDTPS_JOB_ENTRY"
 WRITERS = 16  # run folders written at the same time
+LIMIT = "the cluster's limit on jobs"
 
 
 class TooMany(SubmissionError):
@@ -65,6 +63,11 @@ class SubmitReport:
     sbatch_calls: int = 0
     outcomes: dict[Path, str] = field(default_factory=dict)
 
+    @property
+    def partial(self) -> bool:
+        """The cluster took some of the runs and not the others."""
+        return LIMIT in self.skipped.values()
+
 
 def submit(
     study: Study,
@@ -76,30 +79,46 @@ def submit(
     replace: Collection[Path] = frozenset(),
     over: Collection[Path] = frozenset(),
     entry: str | None = None,
+    max_steps: int | None = None,
+    after: str | None = None,
 ) -> SubmitReport:
     """Submit those of `runs` that nobody has; on local slots, work through them.
 
     Args:
         slots: local runs at once.
-        replace: folders of ended runs that may be run again, going on from their checkpoint.
+        replace: folders of ended or unknown runs that may be run again, from their checkpoint.
         over: folders of ended runs that start from nothing; what they hold is put aside.
         entry: `module:function` in place of the trainer.
+        max_steps: stop each run after so many steps (a canary).
+        after: sbatch's dependency, such as `afterok:17`.
 
     Raises:
         SubmissionError: refused (nothing of the refused part is recorded), or no clear answer.
         KeyboardInterrupt: the local queue was stopped; what had not ended is given back.
     """
     runs_dir = Path(runs_dir).resolve()
-    order = _Order(study, runs_dir, executor, entry or os.environ.get(ENTRY_VARIABLE, ENTRY))
-    repair.repair(runs, runs_dir)
+    batch.check_path(runs_dir)
+    claims.share(runs_dir)
+    order = _Order(
+        study,
+        runs_dir,
+        executor,
+        entry or os.environ.get(ENTRY_VARIABLE, ENTRY),
+        max_steps=max_steps,
+        after=after,
+    )
+    folders = [run.folder(runs_dir) for run in runs]
+    submissions.repair(folders)
     again = {Path(p).resolve() for p in (*replace, *over)}
     # Read before the states are told: a claim made meanwhile is then not the one that was judged.
-    order.judged = {folder: claims.read(folder) for folder in (run.folder(runs_dir) for run in runs)}
+    order.judged = {folder: claims.read(folder) for folder in folders}
     wanted = []
-    for run, status in zip(runs, run_states(runs, runs_dir), strict=True):
-        folder = run.folder(runs_dir)
-        if status.state in ("planned", "interrupted") or (folder in again and not status.active):
+    for run, folder, status in zip(runs, folders, run_states(runs, runs_dir), strict=True):
+        free = status.state in ("planned", "interrupted") and not status.elsewhere
+        if free or (folder in again and not status.active):
             wanted.append(run)
+            if status.state == "unknown" and status.job_id:
+                slurm.cancel([status.job_id], say=lambda _: None)  # where it still waits or runs here
         else:
             order.report.skipped[folder] = _why(status)
     if wanted:
@@ -108,17 +127,38 @@ def submit(
     return order.report
 
 
-def render(study: Study, runs: Sequence[RunSpec], runs_dir: Path, executor: str = "slurm") -> list[str]:
+def take_over(actions: Sequence[Action]) -> list[Path]:
+    """Link each run to the completed equal run that stands for it; returns the folders made."""
+    made = []
+    for action in actions:
+        assert action.equal is not None
+        folder = action.folder
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        target = Path("../..") / action.equal.parent.parent.name / submissions.key(action.equal)
+        try:
+            folder.symlink_to(target, target_is_directory=True)
+        except FileExistsError:
+            continue
+        made.append(folder)
+    return made
+
+
+def render(
+    study: Study,
+    runs: Sequence[RunSpec],
+    runs_dir: Path,
+    max_array_size: int = slurm.DEFAULT_MAX_ARRAY_SIZE,
+) -> list[str]:
     """What sbatch would be given for `runs`, array by array. Writes nothing and asks nobody."""
-    jobs = Path(runs_dir).resolve() / study.name / JOBS
-    frozen = Path(runs_dir).resolve() / snapshot.CODE / "DIGEST"
+    runs_dir = Path(runs_dir).resolve()
+    # Stands for the name that a submission makes up.
+    placeholder = runs_dir / study.name / JOBS / f"sdtps-{study.name}-NAME"
     texts = []
-    for chunk in chunks(runs, slurm.DEFAULT_MAX_ARRAY_SIZE):
-        # Stands for the name that a submission makes up.
-        placeholder = Submission(jobs / f"sdtps-{study.name}-NAME")
-        texts.append(
-            batch.script(placeholder, chunk.resources, len(chunk.runs), chunk.throttle, frozen)
-        )
+    for chunk in chunks(runs, max_array_size):
+        frozen = runs_dir / snapshot.CODE / "DIGEST"
+        text = batch.script(placeholder, chunk.resources, len(chunk.runs), chunk.throttle, frozen)
+        setup = batch.setup_text(chunk.resources)
+        texts.append(f"{text}\n# setup.sh:\n{setup}" if setup else text)
     return texts
 
 
@@ -130,6 +170,8 @@ class _Order:
     runs_dir: Path
     executor: str
     entry: str
+    max_steps: int | None = None
+    after: str | None = None
     report: SubmitReport = field(default_factory=SubmitReport)
     over: frozenset[Path] = frozenset()
     judged: dict[Path, Claim | None] = field(default_factory=dict)
@@ -141,8 +183,7 @@ class _Order:
                 self._work(chunk, frozen, slots)
             return
         previous: str | None = None
-        parts = chunks(runs, slurm.max_array_size())
-        waiting = deque(parts)
+        waiting = deque(chunks(runs, slurm.max_array_size()))
         smallest = max(1, len(runs) // 64)  # arrays are not cut below it: each is a question to sbatch
         while waiting:
             chunk = waiting.popleft()
@@ -154,7 +195,7 @@ class _Order:
                     continue
                 left = [chunk, *waiting]
                 for run in (run for part in left for run in part.runs):
-                    self.report.skipped[run.folder(self.runs_dir)] = "the cluster's limit on jobs"
+                    self.report.skipped[run.folder(self.runs_dir)] = LIMIT
                 if not self.report.jobs:
                     raise
                 print(f"{error}\n  Submit again when some jobs have ended.", file=sys.stderr)
@@ -168,27 +209,31 @@ class _Order:
 
     def _array(self, chunk: Chunk, frozen: Path, previous: str | None) -> str | None:
         """Submit one array; returns its job id, or None where others hold all of its runs."""
-        claimed = self._claim(chunk)
-        if not claimed.runs:
+        claimed, runs = self._claim(chunk)
+        if not runs:
             claimed.submission.discard()
             return None
+        conditions = [self.after] if self.after else []
+        conditions += [f"afterany:{previous}"] if chunk.after_previous and previous else []
         try:
             script = batch.script(
-                claimed.submission,
+                claimed.submission.folder,
                 chunk.resources,
-                len(claimed.runs),
+                len(runs),
                 chunk.throttle,
                 frozen,
-                dependency=f"afterany:{previous}" if chunk.after_previous and previous else None,
+                dependency=",".join(conditions) or None,
             )
-            write_text(claimed.submission.script_file, script)
-            self._write_runs(claimed, chunk.resources, frozen)
+            files.write_text(claimed.submission.script_file, script)
+            if setup := batch.setup_text(chunk.resources):
+                files.write_text(claimed.submission.folder / "setup.sh", setup)
+            self._write_runs(claimed, runs, chunk.resources, frozen)
         except BaseException:
             claimed.give_back()
             raise
         self.report.sbatch_calls += 1
-        job = _ask(claimed, chunk.resources)
-        claimed.submission.write_receipt(job)
+        job, cluster = _ask(claimed, chunk.resources)
+        claimed.submission.write_receipt(job, cluster=cluster)
         Scheduler(self.runs_dir).expire()
         self.report.jobs.append(job)
         self.report.submitted += claimed.folders
@@ -198,18 +243,18 @@ class _Order:
         """Work through the chunk on this machine."""
         from ablations.launch import local
 
-        claimed = self._claim(chunk)
-        if not claimed.runs:
+        claimed, runs = self._claim(chunk)
+        if not runs:
             claimed.submission.discard()
             return
         try:
-            self._write_runs(claimed, chunk.resources, frozen)
+            self._write_runs(claimed, runs, chunk.resources, frozen)
         except BaseException:
             claimed.give_back()
             raise
         items = [
-            QueueItem(index, folder, f"{run.slug} seed {run.seed}")
-            for index, (run, folder) in enumerate(zip(claimed.runs, claimed.folders, strict=True))
+            local.QueueItem(index, folder, f"{run.slug} seed {run.seed}")
+            for index, (run, folder) in enumerate(zip(runs, claimed.folders, strict=True))
         ]
         self.report.submitted += claimed.folders
         self.report.outcomes |= local.run_queue(
@@ -221,42 +266,34 @@ class _Order:
             max_requeues=chunk.resources.max_requeues,
         )
 
-    def _claim(self, chunk: Chunk) -> Claimed:
+    def _claim(self, chunk: Chunk) -> tuple[Claimed, list[RunSpec]]:
         """A new submission, and those runs of the chunk that nobody else holds."""
         folder = self.runs_dir / self.study.name / JOBS / new_name(self.study.name)
         claimed = Claimed(Submission(folder))
+        runs = []
         try:
             claimed.submission.begin(Claim.new(claimed.submission.name, self.executor))
-            self._take(claimed, chunk)
+            for run in chunk.runs:
+                run_folder = run.folder(self.runs_dir)
+                if claimed.take(run_folder, self.judged[run_folder]):
+                    runs.append(run)
+                else:
+                    self.report.skipped[run_folder] = "another submission was first"
         except BaseException:
             claimed.give_back()
             raise
-        return claimed
+        return claimed, runs
 
-    def _take(self, claimed: Claimed, chunk: Chunk) -> None:
-        for run in chunk.runs:
-            run_folder = run.folder(self.runs_dir)
-            fresh = not run_folder.exists()
-            run_folder.mkdir(parents=True, exist_ok=True)
-            earlier = self.judged[run_folder]
-            source = claimed.submission.claim_file
-            if earlier is None:
-                won = claims.take(run_folder, source)
-            else:
-                won = claims.replace(run_folder, earlier, source)
-            if won:
-                claimed.add(run, run_folder, fresh, earlier)
-            else:
-                self.report.skipped[run_folder] = "another submission was first"
-
-    def _write_runs(self, claimed: Claimed, resources: Resources, frozen: Path) -> None:
+    def _write_runs(
+        self, claimed: Claimed, runs: list[RunSpec], resources: Resources, frozen: Path
+    ) -> None:
         """The run folders' own files, then the intent."""
         labels = {v.name: v.label for v in self.study.variants.values()}
 
         def write(run: RunSpec, folder: Path) -> None:
-            repair.sweep(folder, self.runs_dir)
+            submissions.sweep(folder, self.runs_dir)
             if folder in self.over:
-                repair.put_aside(folder, self.runs_dir)
+                submissions.put_aside(folder, self.runs_dir)
             record = {
                 "study": run.study,
                 "variant": run.variant,
@@ -268,7 +305,8 @@ class _Order:
 
         # Each file waits for the disk; many at once wait together.
         with ThreadPoolExecutor(WRITERS) as writers:
-            list(writers.map(write, claimed.runs, claimed.folders))
+            list(writers.map(write, runs, claimed.folders))
+        more: dict[str, Any] = {} if self.max_steps is None else {"max_steps": self.max_steps}
         claimed.submission.write_intent(
             claimed.folders,
             study=self.study.name,
@@ -276,35 +314,43 @@ class _Order:
             entry=self.entry,
             max_requeues=resources.max_requeues,
             resources=resources.model_dump(mode="json"),
-            snapshot=str(frozen),
+            snapshot=frozen.name,
+            cluster=_cluster(resources) if self.executor == "slurm" else "",
+            **more,
         )
 
 
-def _ask(claimed: Claimed, resources: Resources) -> str:
-    """The job id that sbatch gave, found by the job's name where its answer was lost.
+def _cluster(resources: Resources) -> str:
+    """The cluster that sbatch will send the jobs to."""
+    asked = resources.sbatch.get("clusters") or resources.sbatch.get("cluster")
+    return str(asked or slurm.cluster_name())
+
+
+def _ask(claimed: Claimed, resources: Resources) -> tuple[str, str]:
+    """Job id and cluster that sbatch gave, found by the job's name where its answer was lost.
 
     Raises:
         SubmissionError: refused, after everything was given back; or nobody knows.
     """
-    name = claimed.submission.name
+    name, usual = claimed.submission.name, _cluster(resources)
     interrupted: KeyboardInterrupt | None = None
     try:
-        answer = sbatch.submit(claimed.submission.script_file, resources, Path.cwd())
+        answer = slurm.sbatch(claimed.submission.script_file, resources, Path.cwd())
     except KeyboardInterrupt as error:
-        interrupted, answer = error, sbatch.Answer(unclear="interrupted")
+        interrupted, answer = error, slurm.Answer(unclear="interrupted")
     if answer.job_id is not None:
-        return answer.job_id
+        return answer.job_id, answer.cluster or usual
     if answer.refused is not None:
         claimed.give_back()
-        kind = TooMany if sbatch.is_limit(answer.refused) else SubmissionError
+        kind = TooMany if slurm.is_limit(answer.refused) else SubmissionError
         raise kind(_refusal(answer.refused))
     try:
-        job = slurm.find_array(name)
+        job = slurm.find_array(name, None if usual == slurm.cluster_name() else usual)
     except slurm.NoAnswer as error:
         raise SubmissionError(
             f"sbatch gave no clear answer: {answer.unclear}\n"
             f"  {error}\n"
-            f"  Nobody knows whether the array {name} ({counted(len(claimed.runs), 'run')}) is"
+            f"  Nobody knows whether the array {name} ({counted(len(claimed.folders), 'run')}) is"
             " queued. What it holds stays claimed; submit again later, and it will be looked up before"
             " anything is queued twice."
         ) from None
@@ -317,14 +363,14 @@ def _ask(claimed: Claimed, resources: Resources) -> str:
             "  Nothing was queued. Submit again."
         )
     if interrupted is not None:
-        claimed.submission.write_receipt(job)
+        claimed.submission.write_receipt(job, cluster=usual)
         raise interrupted
-    return job
+    return job, usual
 
 
 def _refusal(words: str) -> str:
-    key = None if sbatch.is_limit(words) else sbatch.key_to_change(words)
-    hint = f"  Change {key} in the manifest." if key else "  Nothing of it was queued."
+    key = None if slurm.is_limit(words) else slurm.key_to_change(words)
+    hint = f"  Change {key} in the study." if key else "  Nothing of it was queued."
     quoted = "\n".join(f"  {line}" for line in words.splitlines())
     return f"sbatch refused the array:\n{quoted}\n{hint}"
 

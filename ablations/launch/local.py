@@ -7,35 +7,47 @@ others back.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
-import re
-import shlex
 import signal
-import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING
+from types import FrameType, TracebackType
+from typing import Any, Self
 
-from ablations.launch.queue_item import QueueItem
-from ablations.launch.queue_progress import QueueProgress
-from ablations.slurm import script as batch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from ablations.slurm import options, verdict
+from ablations.slurm.executor import LocalProcess
 from ablations.store import attempts as records
 from ablations.store import claims
+from ablations.store.attempts import KILLED
 from ablations.store.submissions import Submission
 from ablations.study.schema import Resources
-from sdtps.run.folder import RunFolder
-
-if TYPE_CHECKING:
-    from submitit.local.local import LocalJob
+from sdtps.errors import counted
+from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder
 
 POLL_SECONDS = 0.1
-KILLED = 137  # as the shell has SIGKILL
+BUSY_MIB = 1024  # a GPU with more memory in use is somebody else's
+SHOW_SECONDS = 1.0
+LINE_SECONDS = 30.0  # between lines about running runs, where there is no terminal
+_TAIL_BYTES = 4096
+
+
+@dataclass
+class QueueItem:
+    """One run of the queue."""
+
+    index: int
+    folder: Path
+    name: str
+    restart: int = 0
 
 
 @dataclass
@@ -44,7 +56,7 @@ class _Slot:
 
     gpus: tuple[str, ...]
     item: QueueItem | None = None
-    job: LocalJob[object] | None = None
+    job: LocalProcess | None = None
     started: float = 0.0
 
 
@@ -59,16 +71,21 @@ class _Stop:
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them; else those not in use."""
     if (given := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         return [g.strip() for g in given.split(",") if g.strip() and g.strip() != "-1"]
+    import pynvml
+
     try:
-        done = subprocess.run(
-            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        pynvml.nvmlInit()
+        used = [
+            pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(k)).used / 2**20
+            for k in range(pynvml.nvmlDeviceGetCount())
+        ]
+    except pynvml.NVMLError:  # no driver, no GPU
         return []
-    return [str(k) for k in range(len(re.findall(r"^GPU \d+", done.stdout, re.MULTILINE)))]
+    free = [str(k) for k, mib in enumerate(used) if mib < BUSY_MIB]
+    return free or [str(k) for k in range(len(used))]
 
 
 def cpu_count() -> int:
@@ -78,7 +95,7 @@ def cpu_count() -> int:
 
 def default_slots(resources: Resources, gpus: Sequence[str]) -> int:
     """Runs at once: as many as the GPUs hold, or where no GPU is asked for or here, the CPUs."""
-    if resources.gpu_count and gpus:
+    if gpus and resources.gpu_count:
         return max(1, len(gpus) // resources.gpu_count) * resources.runs_per_gpu
     return max(1, cpu_count() // resources.cpus)
 
@@ -110,8 +127,12 @@ def run_queue(
     waiting = deque(items)
     outcomes: dict[Path, str] = {}
     with _stop_on_signals() as stop, QueueProgress(len(items), len(places)) as progress:
-        told = 0
+        told, beaten = 0, 0.0
         while True:
+            if time.monotonic() - beaten > HEARTBEAT_SECONDS:
+                beaten = time.monotonic()
+                with contextlib.suppress(OSError):
+                    submission.beat()
             for slot in places:
                 if slot.item is not None and not _running(slot):
                     again = _finish(submission, slot, resources, max_requeues, stop.asked > 0)
@@ -123,7 +144,7 @@ def run_queue(
                     slot.item = slot.job = None
                 while slot.item is None and waiting and not stop.asked:
                     item = waiting.popleft()
-                    if not _wanted(submission, item.folder):
+                    if not claims.holds(item.folder, submission.name):
                         outcomes[item.folder] = "cancelled"
                         progress.ended(item, "cancelled")
                         continue
@@ -151,21 +172,11 @@ def run_queue(
 
 def _start(
     submission: Submission, slot: _Slot, resources: Resources, snapshot: Path, threads: int
-) -> LocalJob[object]:
-    from submitit import LocalExecutor
-
+) -> LocalProcess:
     assert slot.item is not None
-    tasks = batch.tasks_per_node(resources) if slot.gpus else 1
-    executor = LocalExecutor(folder=RunFolder(slot.item.folder).submitit_folder)
-    executor.update_parameters(
-        timeout_min=resources.timeout_min,
-        signal_delay_s=batch.signal_delay(resources.timeout_min),
-        tasks_per_node=tasks,
-        stderr_to_stdout=True,
-    )
-    python = shlex.quote(resources.python or sys.executable)
-    jobs = shlex.quote(str(submission.folder))
+    tasks = options.tasks_per_node(resources) if slot.gpus else 1
     variables = {
+        **resources.environment,
         "PYTHONPATH": os.pathsep.join(p for p in (str(snapshot), os.environ.get("PYTHONPATH")) if p),
         "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": str(max(1, threads // tasks)),
@@ -173,21 +184,25 @@ def _start(
         "SDTPS_SLOT_GPUS": ",".join(slot.gpus),
         "SDTPS_RESTART": str(slot.item.restart),
     }
-    with _environment(variables), _no_keyboard_interrupt():
-        command = f"{python} -P -u -m ablations.slurm.worker {jobs} {slot.item.index}"
-        job: LocalJob[object] = executor._submit_command(command)
-    return job
+    worker = ["-P", "-u", "-m", "ablations.launch.worker", str(submission.folder)]
+    return LocalProcess(
+        RunFolder(slot.item.folder).submitit_folder,
+        [*options.interpreter(resources), *worker, str(slot.item.index)],
+        variables,
+        timeout_min=resources.timeout_min,
+        signal_delay_s=options.signal_delay(resources.timeout_min),
+        tasks=tasks,
+    )
 
 
 def _running(slot: _Slot) -> bool:
-    process = slot.job._process if slot.job else None
-    return process is not None and process.poll() is None
+    return slot.job is not None and slot.job.running
 
 
 def _signal(slot: _Slot, number: signal.Signals) -> None:
     """To the run's process by way of its controller; SIGKILL to both, as nothing passes it on."""
-    assert slot.job is not None and slot.job._process is not None and slot.item is not None
-    slot.job._process.send_signal(number)
+    assert slot.job is not None and slot.item is not None
+    slot.job.signal(number)
     if number == signal.SIGKILL:
         claim = claims.read(slot.item.folder)
         start = records.read(slot.item.folder, claim.submission).last_start if claim else None
@@ -205,24 +220,18 @@ def _finish(
     attempts = records.read(item.folder, name)
     start = attempts.last_start
     if start is None or start.restart < item.restart:  # dead before the worker began
-        records.write_start(item.folder, name, slot.job.job_id, item.restart)
-        records.write_end(item.folder, name, slot.job.job_id, item.restart, 127, terminated=False)
+        records.write_start(item.folder, name, slot.job.id, item.restart)
+        records.write_end(item.folder, name, slot.job.id, item.restart, 127, terminated=False)
         return None
     end = attempts.last_end
     if end is None:
         late = time.monotonic() - slot.started > resources.timeout_min * 60 - 1
-        code = records.TIMED_OUT if late else KILLED
+        code = verdict.TIMED_OUT if late else KILLED
         records.write_end(item.folder, name, start.job, start.restart, code, terminated=stopping)
         return None
-    if end.code == records.INTERRUPTED and not stopping and _wanted(submission, item.folder):
+    if end.code == verdict.INTERRUPTED and not stopping and claims.holds(item.folder, submission.name):
         return QueueItem(item.index, item.folder, item.name, item.restart + 1)
     return None
-
-
-def _wanted(submission: Submission, folder: Path) -> bool:
-    """The run still is ours, and nobody has cancelled it."""
-    claim = claims.read(folder)
-    return claim is not None and claim.submission == submission.name and not claim.cancelled
 
 
 def _outcome(submission: Submission, folder: Path) -> str:
@@ -231,10 +240,10 @@ def _outcome(submission: Submission, folder: Path) -> str:
         return "completed"
     if (files.status() or {}).get("state") == "diverged":
         return "diverged"
-    if not _wanted(submission, folder):
+    if not claims.holds(folder, submission.name):
         return "cancelled"
     end = records.read(folder, submission.name).last_end
-    return "interrupted" if end is None or end.code == records.INTERRUPTED else "failed"
+    return "interrupted" if end is None or end.code == verdict.INTERRUPTED else "failed"
 
 
 def _give_back(submission: Submission, outcomes: dict[Path, str]) -> None:
@@ -248,31 +257,6 @@ def _give_back(submission: Submission, outcomes: dict[Path, str]) -> None:
 
 
 @contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """`variables` in this process's environment, which submitit passes on, while it starts a job."""
-    earlier = {key: os.environ.get(key) for key in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for key, value in earlier.items():
-            if value is None:
-                os.environ.pop(key, None)
-            else:
-                os.environ[key] = value
-
-
-@contextmanager
-def _no_keyboard_interrupt() -> Iterator[None]:
-    """Processes started here do not see the terminal's Ctrl-C: the queue tells them what to do."""
-    earlier = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, earlier)
-
-
-@contextmanager
 def _stop_on_signals() -> Iterator[_Stop]:
     stop = _Stop()
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -282,3 +266,101 @@ def _stop_on_signals() -> Iterator[_Stop]:
     finally:
         for number, handler in earlier.items():
             signal.signal(number, handler)
+
+
+# -- what the queue shows: bars on a terminal, one line an event elsewhere ----------------------------
+
+
+class QueueProgress:
+    """A bar for the queue and one for each running run."""
+
+    def __init__(self, total: int, slots: int) -> None:
+        self._console = Console(stderr=True)
+        self._total = total
+        self._done = 0
+        self._shown = self._told = time.monotonic()
+        self._bars: dict[Path, Any] = {}
+        self._progress: Progress | None = None
+        if self._console.is_terminal:
+            self._progress = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=20),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[text]}"),
+                TimeElapsedColumn(),
+                console=self._console,
+            )
+            self._all = self._progress.add_task(f"{slots} at once", total=total, text="")
+
+    def __enter__(self) -> Self:
+        if self._progress:
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._progress:
+            self._progress.stop()
+
+    def started(self, item: QueueItem) -> None:
+        if self._progress:
+            self._bars[item.folder] = self._progress.add_task(
+                f"  {item.name}", total=100, text="starts"
+            )
+
+    def ended(self, item: QueueItem, outcome: str) -> None:
+        self._done += 1
+        self._line(f"[{self._done}/{self._total}] {item.name}: {outcome}{_figures(item.folder)}")
+        if self._progress and item.folder in self._bars:
+            self._progress.remove_task(self._bars.pop(item.folder))
+            self._progress.update(self._all, completed=self._done)
+
+    def stopping(self, running: int, *, at_once: bool) -> None:
+        """The user wants out."""
+        if at_once:
+            self._line("Killing what still runs.")
+        elif running:
+            them = counted(running, "run")
+            self._line(f"Stopping after a checkpoint of {them}. Ctrl-C again kills at once.")
+
+    def show(self, running: Sequence[QueueItem]) -> None:
+        """Bring the bars up to date, seldom enough to cost nothing."""
+        now = time.monotonic()
+        if self._progress:
+            if now - self._shown < SHOW_SECONDS:
+                return
+            self._shown = now
+            for item in running:
+                status = RunFolder(item.folder).status() or {}
+                percent = 100 * float(status.get("progress") or 0.0)
+                text = f"epoch {status.get('epoch', 0)}{_figures(item.folder)}"
+                self._progress.update(self._bars[item.folder], completed=round(percent), text=text)
+        elif now - self._told > LINE_SECONDS:
+            self._told = now
+            for item in running:
+                status = RunFolder(item.folder).status() or {}
+                percent = 100 * float(status.get("progress") or 0.0)
+                self._line(f"  {item.name}: {percent:.0f} %{_figures(item.folder)}")
+
+    def _line(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _figures(folder: Path) -> str:
+    """`, loss 0.52` from the newest line of metrics.jsonl that has one."""
+    try:
+        with RunFolder(folder).metrics_file.open("rb") as stream:
+            stream.seek(max(0, stream.seek(0, 2) - _TAIL_BYTES))
+            lines = stream.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    for line in reversed(lines):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict) and row.get("kind") == "train":
+            loss = row.get("loss")
+            return f", loss {loss:.4g}" if isinstance(loss, (int, float)) else ", loss not finite"
+    return ""

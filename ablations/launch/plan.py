@@ -5,68 +5,142 @@ a few old configurations, to say how they differ).
 
     state                         without --retry        with it
     planned (nothing there)       submit                 submit
-    interrupted                   submit                 submit: goes on from its checkpoint
+    planned, equal run elsewhere  link or skip           the same
+    interrupted                   submit                 submit: resumes from its checkpoint
     queued, running, requeued     skip                   `held`: its held job is released
+    unknown                       skip                   `unknown`: from its checkpoint
     completed                     skip                   `stale`: from scratch, where other code made it
     diverged                      skip                   `diverged`: from scratch
     failed: lost, node, killed    submit                 submit: it was not the run's fault
     failed: result                skip                   `failed`: from scratch, the file is put aside
-    failed: unreadable            skip                   skip: the file must be mended or deleted
+    failed: unreadable            skip                   skip: the file must be repaired or deleted
+    failed: oom                   skip                   `oom`: with twice the memory
     failed: anything else         skip                   `failed`: from its checkpoint
     cancelled                     skip                   `cancelled`: from its checkpoint
+
+In a copy of a store nothing is submitted again that was submitted from the original, unless asked.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal
 
-from ablations.slurm.arrays import Chunk, chunks
+from ablations.slurm import options
+from ablations.slurm.commands import DEFAULT_MAX_ARRAY_SIZE
+from ablations.store import life
+from ablations.store.life import Life
+from ablations.store.submissions import read_json
 from ablations.study.model import RunSpec, Study
+from ablations.study.schema import Resources
 from sdtps.config import resolved
 from sdtps.config.identity import NOT_IN_IDENTITY, flatten
 from sdtps.errors import ConfigError
-from sdtps.files import read_bytes
 from sdtps.run.folder import RunFolder
 
-RETRY_WORDS = ("failed", "diverged", "cancelled", "stale", "held")
-ACTIVE = frozenset({"queued", "running", "requeued"})
-# Kinds of failure that say nothing about the run: machine, scheduler or submitter went away under it.
-REPAIRED = frozenset({"lost", "node", "killed", "preempted"})
-MAX_ARRAY_SIZE = 1001  # SLURM's default MaxArraySize: the largest index is one less
+RETRY_WORDS = ("failed", "oom", "diverged", "cancelled", "unknown", "stale", "held")
 _EXPLAINED = 20  # older settings that are read and compared in one plan
 
 # new: nothing there. resume: from the run's checkpoint. over: from nothing, what is there is put aside.
 Start = Literal["new", "resume", "over"]
+What = Literal["submit", "skip", "release", "link"]
 
 
-class State(Protocol):
-    """What planning needs to know of a run's state (see ablations/store/states.py)."""
+# -- job arrays ---------------------------------------------------------------------------------
 
-    @property
-    def state(self) -> str: ...
-    @property
-    def kind(self) -> str | None: ...
-    @property
-    def detail(self) -> str: ...
-    @property
-    def held(self) -> bool: ...
+
+@dataclass(frozen=True)
+class Chunk:
+    """One array.
+
+    Attributes:
+        throttle: runs of this array at once; None: no limit.
+        after_previous: starts when the array before it has ended.
+        chained: the class's arrays wait for each other.
+    """
+
+    runs: tuple[RunSpec, ...]
+    resources: Resources
+    throttle: int | None = None
+    after_previous: bool = False
+    chained: bool = False
+
+    def jobs(self) -> list[tuple[RunSpec, ...]]:
+        """The runs of each job: one, or with resources.runs_per_gpu up to so many."""
+        together = self.resources.runs_per_gpu
+        return [self.runs[k : k + together] for k in range(0, len(self.runs), together)]
+
+
+def halves(chunk: Chunk) -> list[Chunk]:
+    """Two arrays for one, for a cluster that does not take so many jobs at once."""
+    parts = _parts(chunk.jobs(), -(-len(chunk.jobs()) // 2))
+    limit = chunk.throttle
+    # Side by side they would be more than the limit; the array after them waits for one of them only.
+    chained = chunk.chained or (limit is not None and limit < len(parts))
+    shares = [limit] * len(parts) if chained else _shares(limit, [len(part) for part in parts])
+    return [
+        Chunk(tuple(part), chunk.resources, share, chunk.after_previous or (chained and k > 0), chained)
+        for k, (part, share) in enumerate(zip(parts, shares, strict=True))
+    ]
+
+
+def chunks(runs: Sequence[RunSpec], max_array_size: int) -> list[Chunk]:
+    """Arrays of nearly equal size, each of less than `max_array_size` jobs (the index's limit)."""
+    classes: dict[str, list[RunSpec]] = {}
+    for run in runs:
+        classes.setdefault(run.resources.key(), []).append(run)
+    found = []
+    for members in classes.values():
+        resources = members[0].resources
+        parts = _parts(Chunk(tuple(members), resources).jobs(), max(1, max_array_size - 1))
+        limit = resources.max_parallel
+        shares = _shares(limit, [len(part) for part in parts])
+        chained = limit is not None and limit < len(parts)
+        found += [
+            Chunk(tuple(part), resources, limit if chained else share, chained and number > 0, chained)
+            for number, (part, share) in enumerate(zip(parts, shares, strict=True))
+        ]
+    return found
+
+
+def _parts(jobs: list[tuple[RunSpec, ...]], size: int) -> list[list[RunSpec]]:
+    """The runs of `jobs` in as few parts of `size` jobs as hold them; no job is cut."""
+    count = -(-len(jobs) // size)
+    bounds = [len(jobs) * k // count for k in range(count + 1)]
+    return [[run for job in jobs[a:b] for run in job] for a, b in pairwise(bounds)]
+
+
+def _shares(limit: int | None, sizes: list[int]) -> list[int | None]:
+    """`limit` split over arrays by size. Each gets at least one; the sum is `limit` where it can be."""
+    if limit is None:
+        return [None] * len(sizes)
+    bounds = [limit * sum(sizes[:k]) // sum(sizes) for k in range(len(sizes) + 1)]
+    return [max(1, b - a) for a, b in pairwise(bounds)]
+
+
+# -- the plan -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Action:
-    """What is done with one run, and why."""
+    """What is done with one run, and why.
+
+    Attributes:
+        run: with the resources that it is to get.
+        equal: of `link`: the completed run of the same hash that stands for it.
+    """
 
     run: RunSpec
-    action: Literal["submit", "skip", "release"]
+    action: What
     reason: str
     folder: Path
     state: str
     start: Start = "new"
+    equal: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -94,7 +168,7 @@ class Plan:
     arrays: tuple[Chunk, ...]  # job arrays: one for each class of resources, or more by MaxArraySize
     estimate: Estimate
     warnings: tuple[str, ...] = ()
-    max_array_size: int = MAX_ARRAY_SIZE
+    max_array_size: int = DEFAULT_MAX_ARRAY_SIZE
 
     @property
     def submitted(self) -> list[Action]:
@@ -106,13 +180,20 @@ class Plan:
         return [a for a in self.actions if a.action == "release"]
 
     @property
+    def linked(self) -> list[Action]:
+        """Runs that an equal run of another study or name stands for."""
+        return [a for a in self.actions if a.action == "link"]
+
+    @property
     def skipped(self) -> list[Action]:
         return [a for a in self.actions if a.action == "skip"]
 
     def without_new(self) -> Plan:
         """Only what is run again: runs that were never submitted are skipped."""
         actions = tuple(
-            replace(a, action="skip", reason="never submitted") if a.state == "planned" else a
+            replace(a, action="skip", reason="never submitted")
+            if a.state == "planned" and a.action == "submit"
+            else a
             for a in self.actions
         )
         submitted = [a for a in actions if a.action == "submit"]
@@ -128,12 +209,12 @@ class Plan:
 def make_plan(
     study: Study,
     runs_dir: Path | str,
-    states: Sequence[State],
+    states: Sequence[Life],
     *,
     retry: Iterable[str] = (),
     retry_runs: Iterable[str] = (),
     code: str | None = None,
-    max_array_size: int = MAX_ARRAY_SIZE,
+    max_array_size: int = DEFAULT_MAX_ARRAY_SIZE,
 ) -> Plan:
     """Decide what happens with each run of `study`.
 
@@ -147,17 +228,18 @@ def make_plan(
     runs = study.runs()
     retry, retry_runs = frozenset(retry), frozenset(retry_runs)
     older = _Older(study, runs_dir)
+    equal = _Equal(study, runs_dir, code)
     made_by_other = 0
     actions = []
     for run, status in zip(runs, states, strict=True):
         folder = run.folder(runs_dir)
         made_by = _code(folder) if code and status.state in ("completed", "diverged") else None
         stale = made_by is not None and made_by != code
-        why, action, start = _decide(status, stale, made_by, retry, run.name in retry_runs)
-        made_by_other += stale and status.state == "completed" and action == "skip"
+        action = _decide(run, folder, status, stale, made_by, retry, run.name in retry_runs)
+        made_by_other += stale and status.state == "completed" and action.action == "skip"
         if status.state == "planned" and not status.detail:
-            why = older.reason(run) or why
-        actions.append(Action(run, action, why, folder, status.state, start))
+            action = equal.instead(action) or replace(action, reason=older.reason(run) or action.reason)
+        actions.append(action)
     warnings = []
     if made_by_other:
         warnings.append(
@@ -178,55 +260,149 @@ def make_plan(
 
 
 def _decide(
-    status: State, stale: bool, made_by: str | None, retry: frozenset[str], named: bool
-) -> tuple[str, Literal["submit", "skip", "release"], Start]:
-    """(reason, action, start): the table at the top of this file."""
+    run: RunSpec,
+    folder: Path,
+    status: Life,
+    stale: bool,
+    made_by: str | None,
+    retry: frozenset[str],
+    named: bool,
+) -> Action:
+    """The table at the top of this file."""
     state = status.state
     word = f"{state} ({status.kind})" if status.kind else state
     detail = status.detail.partition("\n")[0][:160]
     ended = f"{word}: {detail}" if detail else word
+
+    def skip(why: str) -> Action:
+        return Action(run, "skip", why, folder, state, "resume")
+
+    def submit(why: str, start: Start = "resume", resources: Resources | None = None) -> Action:
+        one = run if resources is None else replace(run, resources=resources)
+        return Action(one, "submit", why, folder, state, start)
+
+    asked = state in retry or named
     if state == "planned":
-        return detail or "no run yet", "submit", "resume" if detail else "new"
-    if state == "interrupted":
-        return ended, "submit", "resume"
-    if state in ACTIVE:
+        return submit(detail or "no run yet", "resume" if detail else "new")
+    if state in life.ACTIVE:
         if status.held and ("held" in retry or named):
-            return ended, "release", "resume"
-        return f"{ended}{' (--retry held releases it)' * status.held}", "skip", "resume"
+            return Action(run, "release", ended, folder, state, "resume")
+        return skip(f"{ended}{' (--retry held releases it)' * status.held}")
+    if state == "unknown":
+        if asked:
+            return submit(f"{ended}; asked for: make sure that it does not run")
+        return skip(f"{ended} (--retry unknown runs it again)")
     if state == "completed":
         if stale and ("stale" in retry or named):
-            return f"made by other code ({made_by}): run again", "submit", "over"
+            return submit(f"made by other code ({made_by}): run again", "over")
         if named:
-            return (
-                "completed: asked for by name, but its code and settings are unchanged",
-                "skip",
-                "over",
-            )
-        return f"completed by other code ({made_by})" if stale else "completed", "skip", "resume"
+            return skip("completed: asked for by name, but its code and settings are unchanged")
+        return skip(f"completed by other code ({made_by})" if stale else "completed")
     if status.kind == "unreadable":
-        return f"{ended}: mend or delete it", "skip", "resume"
-    if status.kind in REPAIRED:
-        return f"{ended}; goes on", "submit", "resume"
-    if state in retry or named or (stale and "stale" in retry):
-        # Going on from a diverged checkpoint would diverge again, and a finished one has no more to do.
+        return skip(f"{ended}: repair or delete it")
+    if state == "interrupted" or status.resumes:
+        if status.elsewhere and not (named or "failed" in retry):
+            where = f"submitted from {status.elsewhere}, which this store is a copy of"
+            return skip(f"{ended} ({where}; --retry failed runs it again)")
+        return submit(ended if state == "interrupted" else f"{ended}; resumes")
+    if status.kind == "oom":
+        how = _after_oom(run, folder, ended, raised=asked, asked=named or "oom" in retry)
+        return skip(how) if isinstance(how, str) else submit(how[0], "resume", how[1])
+    if asked or (stale and "stale" in retry):
+        # Resuming from a diverged checkpoint would diverge again, and a finished one has no more to do.
         over = state == "diverged" or status.kind == "result"
-        how = "from scratch" if over else "again"
-        return f"{ended}; {how}", "submit", "over" if over else "resume"
-    return f"{ended} (--retry {state} runs it again)", "skip", "resume"
+        return submit(f"{ended}; {'from scratch' if over else 'again'}", "over" if over else "resume")
+    return skip(f"{ended} (--retry {state} runs it again)")
+
+
+def _after_oom(
+    run: RunSpec, folder: Path, ended: str, *, raised: bool, asked: bool
+) -> tuple[str, Resources | None] | str:
+    """(why, resources) to submit with, or why not: with the same memory it would end in the same way.
+
+    Args:
+        raised: run it again where the study gives more memory than it had.
+        asked: run it again in any case, with twice the memory where a limit is set.
+    """
+    attempts = RunFolder(folder).run().get("attempts") or [{}]
+    used = attempts[-1].get("peak_memory_mib")
+    took = f" (it used {used / 1024:.1f} GB)" if isinstance(used, (int, float)) else ""
+    now, before = run.resources.mem_gb, life.memory_asked(folder)
+    if (raised or asked) and now is not None and before is not None and now > before:
+        return f"{ended}{took}; again with {now:g} GB instead of {before:g}", run.resources
+    had = before or now
+    if asked and had is not None and "CUDA" not in ended:
+        more = run.resources.model_copy(update={"mem_gb": 2 * had})
+        return f"{ended}{took}; again with {2 * had:g} GB instead of {had:g}", more
+    if asked:
+        return f"{ended}{took}; again", run.resources
+    memory = "the same memory" if had is None else f"{had:g} GB"
+    return f"{ended}{took}; not again with {memory}: raise resources.mem_gb, or --retry oom doubles it"
 
 
 def _code(folder: Path) -> str | None:
     """Digest of the sources that made the run, or None where it is not recorded."""
-    code = _json(folder / "run.json").get("code")
+    code = read_json(folder / "run.json").get("code")
     return str(code["digest"]) if isinstance(code, dict) and code.get("digest") else None
 
 
-def _json(path: Path) -> dict[str, Any]:
+class _Equal:
+    """Runs of the same hash in other studies, or of older names of a variant: not trained twice."""
+
+    def __init__(self, study: Study, runs_dir: Path, code: str | None) -> None:
+        self._study, self._runs_dir, self._code = study, runs_dir, code
+        self._known: dict[str, list[Path]] | None = None
+
+    def instead(self, action: Action) -> Action | None:
+        """What is done where an equal run exists; None where there is none."""
+        if action.folder.name not in self._found():
+            return None
+        why = ""
+        for folder in self._found()[action.folder.name]:
+            if folder == action.folder:
+                continue
+            name = folder.relative_to(self._runs_dir)
+            found = life.from_records(folder)
+            if found.state == "completed":
+                made_by = _code(folder)
+                if self._code is None or made_by == self._code:
+                    why = f"equal to {name}, which is completed: taken over"
+                    return replace(action, action="link", reason=why, equal=folder)
+                why = f"equal to {name}, but other code made that ({made_by})"
+            elif found.active and not found.elsewhere:
+                why = f"equal to {name}, which is {found.state}: submit again when that has ended"
+                return replace(action, action="skip", reason=why)
+        return replace(action, reason=why) if why else None
+
+    def _found(self) -> dict[str, list[Path]]:
+        """seedK-HASH to the folders of that name, in every study."""
+        if self._known is None:
+            self._known = {}
+            for study in _folders(self._runs_dir):
+                if study.name.startswith("_"):
+                    continue
+                for variant in _folders(study):
+                    for name in _names(variant):
+                        if name.startswith("seed"):
+                            self._known.setdefault(name, []).append(variant / name)
+        return self._known
+
+
+def _folders(path: Path) -> list[Path]:
     try:
-        value = json.loads(read_bytes(path) or b"")
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+        with os.scandir(path) as entries:
+            return sorted(path / e.name for e in entries if not e.name.startswith(".") and e.is_dir())
+    except OSError:
+        return []
+
+
+def _names(path: Path) -> list[str]:
+    """Names in a folder, without what is a link: a run that was taken over is not taken over again."""
+    try:
+        with os.scandir(path) as entries:
+            return [e.name for e in entries if not e.is_symlink()]
+    except OSError:
+        return []
 
 
 class _Older:
@@ -298,7 +474,7 @@ def _estimate(actions: Sequence[Action], submitted: list[Action], arrays: Sequen
     seconds: dict[str, list[float]] = {}
     for action in actions:
         if action.state == "completed":
-            took = _json(action.folder / "result.json").get("train_seconds")
+            took = read_json(action.folder / "result.json").get("train_seconds")
             if isinstance(took, (int, float)) and not isinstance(took, bool) and took > 0:
                 seconds.setdefault(action.run.variant, []).append(float(took))
     everything = [s for group in seconds.values() for s in group]
@@ -315,6 +491,6 @@ def _estimate(actions: Sequence[Action], submitted: list[Action], arrays: Sequen
         hours[action.run.name] = taken
     gpu_hours = 0.0
     for array in arrays:
-        gpus = array.resources.gpu_count * array.resources.nodes
+        gpus = options.gpus_of_node(array.resources) * array.resources.nodes
         gpu_hours += sum(gpus * max(hours[run.name] for run in job) for job in array.jobs())
     return Estimate(sum(hours.values()), gpu_hours, basis)

@@ -12,15 +12,16 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ablations.launch import canary
 from ablations.launch.plan import RETRY_WORDS, Action, Plan, make_plan
-from ablations.store.states import run_states
+from ablations.store.life import run_states
 from ablations.study.arguments import add_data_root, add_site, add_steering, filtered, read_whole
 from ablations.study.model import Study
 from ablations.view.hints import Again
 from ablations.view.plan import plan_json, plan_lines
 from sdtps.commandline import at_least
 from sdtps.errors import SubmissionError, counted, visible, visible_lines
+
+PARTIAL = 5  # exit code: the cluster took a part of the runs
 
 if TYPE_CHECKING:
     from ablations.launch.dispatch import SubmitReport
@@ -54,7 +55,8 @@ def add_sending(parser: argparse.ArgumentParser) -> None:
     )
     add_data_root(parser)
     add_site(parser)
-    parser.add_argument("--canary", action="store_true", help="first one run of each code path")
+    parser.add_argument("--canary", action="store_true", help="first a few steps of each code path")
+    parser.add_argument("--limit", type=at_least(1), metavar="N", help="start at most N runs now")
     parser.add_argument("--no-audit", action="store_true", help="do not audit gradients first")
     parser.add_argument("--strict", action="store_true", help="an audit's finding refuses submission")
 
@@ -71,7 +73,7 @@ def plan_study(
 ) -> Plan:
     """What would be done now, against the run store and the scheduler."""
     from ablations.slurm import commands as slurm
-    from ablations.slurm import fit
+    from ablations.slurm import options
     from sdtps.run.provenance import source_digest
 
     runs_dir = arguments.runs_dir.resolve()
@@ -87,13 +89,16 @@ def plan_study(
     )
     if not on_slurm:
         return plan
-    return dataclasses.replace(plan, warnings=(*plan.warnings, *fit.check(plan)))
+    arrays = [(array.resources, len(array.runs)) for array in plan.arrays]
+    return dataclasses.replace(plan, warnings=(*plan.warnings, *options.check(arrays)))
 
 
 def submit(
     arguments: argparse.Namespace, retry_runs: tuple[str, ...] = (), *, only_again: bool = False
 ) -> int:
-    """Submit what is missing; returns the exit code (0: done, 1: local runs that failed).
+    """Submit what is missing; returns the exit code.
+
+    0: done. 1: local runs failed. 5: the cluster's limit on jobs admitted only a part.
 
     Args:
         retry_runs: names of runs to run again, whatever ended them.
@@ -117,6 +122,8 @@ def submit(
         print("\n".join(plan_lines(plan)))
     if plan.released:
         release(plan, arguments)
+    if plan.linked:
+        take_over(plan)
     if not plan.submitted:
         if arguments.json:
             print_sent(plan, [])
@@ -126,6 +133,14 @@ def submit(
     if not arguments.no_audit and (names := new_variants(plan)):
         audit(whole, names, strict=arguments.strict)
     return dispatch(plan, arguments, executor)
+
+
+def take_over(plan: Plan) -> None:
+    """Link the runs that an equal completed run stands for."""
+    from ablations.launch import dispatch as jobs
+
+    made = jobs.take_over(plan.linked)
+    _say(f"Took over {counted(len(made), 'equal run')} instead of training again.")
 
 
 def choose_executor(word: str) -> str:
@@ -142,7 +157,7 @@ def print_plan(plan: Plan, executor: str, *, sbatch: bool, as_json: bool) -> Non
     from ablations.launch.dispatch import render
 
     runs = [action.run for action in plan.submitted]
-    texts = render(plan.study, runs, plan.runs_dir) if runs and sbatch else []
+    texts = render(plan.study, runs, plan.runs_dir, plan.max_array_size) if runs and sbatch else []
     if as_json:
         print(json.dumps({**plan_json(plan), "executor": executor, "sbatch": texts}, indent=2))
         return
@@ -237,19 +252,21 @@ def audit(study: Study, names: list[str], *, strict: bool) -> None:
 def dispatch(plan: Plan, arguments: argparse.Namespace, executor: str) -> int:
     """Hand the plan's runs to the executor; local slots work through them before this returns.
 
-    With --canary one run of each code path goes first.
+    With --canary a few steps of each code path go first. With --limit no more than so many are sent.
     """
-    actions = plan.submitted
+    actions = plan.submitted[: arguments.limit]
     reports: list[SubmitReport] = []
+    after: str | None = None
     try:
         if arguments.canary:
-            first = canary.pick(actions)
-            reports.append(_send(plan, first, arguments, executor))
-            runs = [action.run for action in first]
-            canary.wait(first, lambda: run_states(runs, plan.runs_dir), say=_say)
-            actions = [a for a in actions if a not in first]
-        if actions:
-            reports.append(_send(plan, actions, arguments, executor))
+            from ablations.launch import canary
+
+            after = canary.send(
+                plan.study, actions, plan.runs_dir, executor=executor, slots=arguments.slots
+            )
+            if after is not None and not arguments.json:
+                print(f"Canaries are queued; the runs start if they succeed ({after}).")
+        reports.append(_send(plan, actions, arguments, executor, after))
     finally:
         if arguments.json:
             print_sent(plan, reports)
@@ -258,11 +275,17 @@ def dispatch(plan: Plan, arguments: argparse.Namespace, executor: str) -> int:
     if failed:
         number = counted(len(failed), "run")
         _say(f"{number} did not complete: {Again.of(arguments).control('status')}")
-    return 1 if failed else 0
+    if failed:
+        return 1
+    return PARTIAL if any(report.partial for report in reports) else 0
 
 
 def _send(
-    plan: Plan, actions: list[Action], arguments: argparse.Namespace, executor: str
+    plan: Plan,
+    actions: list[Action],
+    arguments: argparse.Namespace,
+    executor: str,
+    after: str | None,
 ) -> SubmitReport:
     """Submit `actions`, and say so."""
     from ablations.launch.dispatch import submit as send
@@ -275,6 +298,7 @@ def _send(
         slots=arguments.slots,
         replace=[a.folder for a in actions if a.start == "resume"],
         over=[a.folder for a in actions if a.start == "over"],
+        after=after,
     )
     if not arguments.json:
         jobs = f" (job {', '.join(report.jobs)})" if report.jobs else ""
@@ -295,6 +319,7 @@ def print_sent(plan: Plan, reports: Sequence[SubmitReport]) -> None:
             for folder, why in report.skipped.items()
         },
         "released": [action.run.name for action in plan.released],
+        "taken_over": [action.run.name for action in plan.linked],
     }
     print(json.dumps(answer, indent=2))
 

@@ -1,6 +1,6 @@
-"""What this project asks of SLURM besides sbatch: squeue, sacct, scancel, scontrol.
+"""Every SLURM command that this project calls: sbatch, squeue, sacct, scancel, scontrol, sinfo.
 
-Each has its ways to fail; one that does not answer says nothing about any job.
+Each can fail in its own way. One that does not answer says nothing about any job.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 
 from ablations.study.schema import Resources
 
-QUERY_SECONDS = 45
+QUERY_SECONDS = 45.0
+SUBMIT_SECONDS = 180  # a busy controller may take its MessageTimeout several times
 DEFAULT_MAX_ARRAY_SIZE = 1001
+_IDS_A_CALL = 200  # well below the longest command line
 
 WAITING = frozenset(
     {
         *("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"),
         "SPECIAL_EXIT",
-        "PREEMPTED",  # squeue shows it while a preempted job is on its way back
     }
 )
 ENDED = frozenset(
@@ -34,7 +37,7 @@ ENDED = frozenset(
 
 # JobHeldAdmin, JobHeldUser, `job requeued in held state`, `launch failed requeued held` ...
 _HELD = re.compile(r"JobHeld|(\b|_)held(\b|_)|special.exit", re.IGNORECASE)
-# Its last start is still being cleared away, and then it will be held: released now, it is lost.
+# The last start is still being cleared away, and then the job is held: released now, it is lost.
 _NOT_YET_HELD = frozenset({"REQUEUE_HOLD"})
 
 
@@ -75,20 +78,21 @@ class JobInfo:
 
 
 def environment(resources: Resources | None = None) -> dict[str, str]:
-    """This process's environment without what a surrounding job would pass on to a new one.
+    """This process's environment without any variable that changes what SLURM's commands do.
 
-    SLURM_CONF stays: it says which cluster. Of sbatch's own defaults (SBATCH_..., which beat the
-    options written in the script) those stay that the manifest leaves open.
+    SQUEUE_PARTITION would filter our questions, SBATCH_WAIT block, SLURM_CLUSTERS ask elsewhere; and a
+    surrounding job would pass its own settings on. SLURM_CONF stays: it says which cluster. For sbatch,
+    defaults of account, partition, QOS and reservation stay where the study leaves them open.
     """
-    open_defaults = set()
-    if resources is not None:
+    kept = {"SLURM_CONF"}
+    if resources is not None and "SLURM_JOB_ID" not in os.environ:  # inside a job they are that job's
         wanted = {"ACCOUNT": resources.account, "PARTITION": resources.partition, "QOS": resources.qos}
-        open_defaults = {f"SBATCH_{key}" for key, value in wanted.items() if value is None}
-        open_defaults |= {"SBATCH_RESERVATION", "SBATCH_CLUSTERS"}
-    if "SLURM_JOB_ID" in os.environ:  # inside a job they are that job's
-        open_defaults = set()
-    kept = {"SLURM_CONF", *open_defaults}
-    prefixes = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_", "PMI_", "PMIX_")
+        kept |= {f"SBATCH_{key}" for key, value in wanted.items() if value is None}
+        kept |= {"SBATCH_RESERVATION"}
+    prefixes = (
+        *("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SALLOC_", "SQUEUE_", "SACCT_", "SCANCEL_"),
+        *("SINFO_", "SCONTROL_", "SUBMITIT_", "PMI_", "PMIX_"),
+    )
     names = {"MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
     return {
         key: value
@@ -97,14 +101,11 @@ def environment(resources: Resources | None = None) -> dict[str, str]:
     }
 
 
-# -- questions ----------------------------------------------------------------------------------
-
-
 class NoAnswer(Exception):
     """The scheduler did not answer. This says nothing about any job."""
 
 
-_FIELDS = ("JobArrayID", "State", "RestartCnt", "exit_code", "NodeList", "Reason", "Name")
+# -- which cluster ------------------------------------------------------------------------------
 
 
 def configured() -> bool:
@@ -116,26 +117,87 @@ def configured() -> bool:
     if shutil.which("sbatch") is None:
         return False
     try:
-        _ask(["scontrol", "ping"])
+        ask(["scontrol", "ping"])
     except NoAnswer as answer:
         return "configuration source" not in str(answer)
     return True
 
 
-def squeue(name: str | None = None) -> dict[str, JobInfo]:
-    """Every job of this user that the scheduler still remembers (ended ones for MinJobAge), by id.
+def max_array_size() -> int:
+    """MaxArraySize of this cluster: array indices stay below it. SLURM's default if nobody answers."""
+    found = _config(*_where()).get("MaxArraySize", "")
+    return max(2, int(found)) if found.isdigit() else DEFAULT_MAX_ARRAY_SIZE
+
+
+def cluster_name() -> str:
+    """ClusterName of the cluster that commands here speak to; empty where nobody says."""
+    conf, _ = _where()
+    for place in filter(None, (conf, "/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf")):
+        try:
+            text = Path(place).read_text(errors="replace")
+        except OSError:
+            continue
+        if match := re.search(r"^\s*ClusterName\s*=\s*(\S+)", text, re.MULTILINE | re.IGNORECASE):
+            return match[1]
+    return _config(*_where()).get("ClusterName", "")
+
+
+def _where() -> tuple[str, str]:
+    return os.environ.get("SLURM_CONF", ""), os.environ.get("PATH", "")
+
+
+@lru_cache(maxsize=4)
+def _config(conf: str, path: str) -> dict[str, str]:
+    """`scontrol show config`, asked once by each process; empty where it does not answer."""
+    try:
+        text = ask(["scontrol", "show", "config"])
+    except NoAnswer:
+        return {}
+    return dict(re.findall(r"^(\w+)\s*=\s*(\S+)", text, re.MULTILINE))
+
+
+# -- questions ----------------------------------------------------------------------------------
+
+_FIELDS = ("JobArrayID", "State", "RestartCnt", "exit_code", "NodeList", "Reason", "Name")
+
+
+def squeue(
+    jobs: Collection[str] = (),
+    *,
+    name: str | None = None,
+    cluster: str | None = None,
+    timeout_s: float = QUERY_SECONDS,
+) -> dict[str, JobInfo]:
+    """Jobs that the scheduler still remembers (ended ones for MinJobAge), of any user, by id.
 
     Args:
-        name: only jobs of this name.
+        jobs: ids of whole arrays; name: instead, the jobs of this name.
+        cluster: another cluster than the one that commands here speak to.
 
     Raises:
         NoAnswer: squeue failed or timed out.
     """
-    command = ["squeue", "--noheader", "--array", "--states=all", f"--user={os.getuid()}"]
-    command += [f"--name={name}"] if name else []
-    command += ["--Format=" + ",".join(f"{field}:|" for field in _FIELDS)]
+    base = ["squeue", "--noheader", "--array", "--states=all"]
+    base += [f"--clusters={cluster}"] if cluster else []
+    base += ["--Format=" + ",".join(f"{field}:|" for field in _FIELDS)]
+    if name is not None:
+        return _rows(ask([*base, f"--name={name}"], timeout_s))
+    found: dict[str, JobInfo] = {}
+    ids = sorted(jobs)
+    for start in range(0, len(ids), _IDS_A_CALL):
+        try:
+            text = ask([*base, f"--jobs={','.join(ids[start : start + _IDS_A_CALL])}"], timeout_s)
+        except NoAnswer as answer:
+            if "Invalid job id" not in str(answer):  # said of a single job that is forgotten
+                raise
+            text = ""
+        found |= _rows(text)
+    return found
+
+
+def _rows(text: str) -> dict[str, JobInfo]:
     jobs = {}
-    for line in _ask(command).splitlines():
+    for line in text.splitlines():
         parts = line.strip().split("|")
         if len(parts) < len(_FIELDS) or not re.fullmatch(r"\d+(_\d+)?", parts[0]):
             continue  # a banner, or a job that is no array element we could own
@@ -154,16 +216,19 @@ def squeue(name: str | None = None) -> dict[str, JobInfo]:
     return jobs
 
 
-def sacct(jobs: Collection[str]) -> dict[str, JobInfo]:
+def sacct(
+    jobs: Collection[str], *, cluster: str | None = None, timeout_s: float = QUERY_SECONDS
+) -> dict[str, JobInfo]:
     """What accounting remembers of `jobs` (ids of whole arrays or elements), by element.
 
     Raises:
         NoAnswer: no accounting here, or it does not answer.
     """
-    command = ["sacct", "-X", "-n", "-P", "-j", ",".join(sorted(jobs))]
+    command = ["sacct", "-X", "-n", "-P", "-a", "-j", ",".join(sorted(jobs))]
+    command += ["-M", cluster] if cluster else []
     command += ["-o", "JobID,State,ExitCode,NodeList,JobName"]
     found = {}
-    for line in _ask(command).splitlines():
+    for line in ask(command, timeout_s).splitlines():
         parts = line.strip().split("|")
         if len(parts) < 5 or not re.fullmatch(r"\d+(_\d+)?", parts[0]):
             continue
@@ -183,7 +248,7 @@ def sacct(jobs: Collection[str]) -> dict[str, JobInfo]:
 LOOKUP_PAUSES: Sequence[float] = (0, 3, 6, 12)
 
 
-def find_array(name: str) -> str | None:
+def find_array(name: str, cluster: str | None = None) -> str | None:
     """The id of the array called `name`, asked repeatedly: a controller's first answer may be empty.
 
     Returns:
@@ -196,7 +261,7 @@ def find_array(name: str) -> str | None:
     for pause in LOOKUP_PAUSES:
         time.sleep(pause)
         try:
-            jobs = squeue(name)
+            jobs = squeue(name=name, cluster=cluster)
         except NoAnswer as error:
             failure = error
             continue
@@ -209,27 +274,22 @@ def find_array(name: str) -> str | None:
     return None
 
 
-def max_array_size() -> int:
-    """MaxArraySize of this cluster: array indices stay below it. SLURM's default if nobody answers."""
-    try:
-        match = re.search(
-            r"^MaxArraySize\s*=\s*(\d+)", _ask(["scontrol", "show", "config"]), re.MULTILINE
-        )
-    except NoAnswer:
-        match = None
-    return max(2, int(match[1])) if match else DEFAULT_MAX_ARRAY_SIZE
+# -- changes ------------------------------------------------------------------------------------
 
 
-def cancel(elements: Iterable[str], *, say: Callable[[str], None] = print) -> bool:
+def cancel(
+    elements: Iterable[str], cluster: str | None = None, *, say: Callable[[str], None] = print
+) -> bool:
     """scancel exactly these array elements; False where it failed. Nothing to cancel asks nothing.
 
     scancel without ids but with a filter would take every job of the user, so it is never called so.
     """
     ids = [e for e in elements if re.fullmatch(r"\d+(_\d+)?", e)]
+    where = [f"--clusters={cluster}"] if cluster else []
     done = True
-    for start in range(0, len(ids), 200):  # well below the longest command line
+    for start in range(0, len(ids), _IDS_A_CALL):
         try:
-            _ask(["scancel", *ids[start : start + 200]])
+            ask(["scancel", *where, *ids[start : start + _IDS_A_CALL]])
         except NoAnswer as error:
             say(str(error))
             done = False
@@ -240,15 +300,119 @@ def release(elements: Iterable[str]) -> list[str]:
     """Let held jobs start; what scontrol says of those that it does not release."""
     ids = [e for e in elements if re.fullmatch(r"\d+(_\d+)?", e)]
     problems = []
-    for start in range(0, len(ids), 200):
+    for start in range(0, len(ids), _IDS_A_CALL):
         try:
-            _ask(["scontrol", "release", ",".join(ids[start : start + 200])])
+            ask(["scontrol", "release", ",".join(ids[start : start + _IDS_A_CALL])])
         except NoAnswer as error:
             problems.append(str(error))
     return problems
 
 
-def _ask(command: list[str]) -> str:
+def requeue(job_id: str) -> str | None:
+    """`scontrol requeue A_i` (the array's id would requeue every element); what it says if not."""
+    try:
+        ask(["scontrol", "requeue", job_id])
+    except NoAnswer as error:
+        return str(error)
+    return None
+
+
+# -- sbatch -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Answer:
+    """sbatch's: exactly one of job_id, refused and unclear is set.
+
+    Attributes:
+        cluster: the cluster that sbatch named beside the id (`17;cluster`); empty: the usual one.
+    """
+
+    job_id: str | None = None
+    refused: str | None = None
+    unclear: str | None = None
+    cluster: str = ""
+
+
+# After these words of sbatch nobody knows whether the controller took the job.
+_UNCLEAR = re.compile(
+    r"timed out|zero bytes|connection (reset|refused by peer|closed)|unexpected (message|eof)|"
+    r"transport endpoint|communication|broken pipe|interrupted system call",
+    re.IGNORECASE,
+)
+# What in the study to change, by what sbatch complains about. The first that matches is named.
+_KEYS = (
+    ("invalid account", "account, or resources.partition (the account may not use it)"),
+    (r"wall|timelimit|time limit[^s]", "timeout_min"),
+    (r"(QOS|Assoc|Grp)\w*Cpu", "cpus"),
+    (r"(QOS|Assoc|Grp)\w*Mem", "mem_gb"),
+    (r"(QOS|Assoc|Grp)\w*(gres|tres)", "gpus"),
+    (r"(QOS|Assoc|Grp)\w*Node", "nodes"),
+    ("partition", "partition"),
+    ("qos", "qos"),
+    ("account", "account"),
+    ("constraint|feature", "constraint"),
+    ("gres|gpu|tres", "gpus"),
+    ("memory", "mem_gb"),
+    ("time limit", "timeout_min"),
+    ("node count", "nodes"),
+    ("cpu", "cpus"),
+    ("array", "max_parallel"),
+    ("node configuration", "gpus, resources.cpus, resources.mem_gb or resources.nodes"),
+    ("unrecognized option|invalid option", "sbatch"),
+)
+# sbatch's ways to say that this user has, or this array would make, too many jobs at once. Its general
+# sentence ("job submit limit, user's size and/or time limits") stands under every refusal by a QOS.
+_LIMITS = re.compile(
+    r"(QOS|Assoc)(Max|Grp)Submit\w*|MaxJobCount|MaxSubmitJobs|"
+    r"Resource temporarily unavailable|too many jobs",
+    re.IGNORECASE,
+)
+
+
+def sbatch(script: Path, resources: Resources, working_directory: Path) -> Answer:
+    """Ask sbatch to queue `script`."""
+    command = ["sbatch", "--parsable", f"--chdir={working_directory}", str(script)]
+    try:
+        done = subprocess.run(
+            command,
+            env=environment(resources),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            timeout=SUBMIT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Answer(unclear=f"sbatch did not answer within {SUBMIT_SECONDS} s")
+    except OSError as error:
+        return Answer(refused=f"sbatch cannot be run: {error.strerror}")
+    words = (done.stderr.strip() or done.stdout.strip())[-2000:]
+    # Only a line that is nothing but an id counts: a site's banner may say "job 12" as well.
+    ids = re.findall(r"^(\d+)(?:;([\w.-]+))?$", done.stdout, re.MULTILINE)
+    if done.returncode == 0 and len(ids) == 1:
+        return Answer(job_id=ids[0][0], cluster=ids[0][1])
+    if done.returncode == 0 or ids or _UNCLEAR.search(words) or done.returncode < 0:
+        return Answer(unclear=words or f"sbatch gave no job id (exit {done.returncode})")
+    return Answer(refused=words or f"sbatch exited with {done.returncode} and said nothing")
+
+
+def key_to_change(words: str) -> str | None:
+    """The study's key behind sbatch's complaint, such as `resources.partition`."""
+    for pattern, key in _KEYS:
+        if re.search(pattern, words, re.IGNORECASE):
+            return f"resources.{key}"
+    return None
+
+
+def is_limit(words: str) -> bool:
+    """sbatch refused the number of jobs, not the jobs."""
+    return _LIMITS.search(words) is not None
+
+
+def ask(command: list[str], timeout_s: float = QUERY_SECONDS) -> str:
+    """What a command prints. Raises NoAnswer where it fails or takes longer."""
     try:
         done = subprocess.run(
             command,
@@ -257,11 +421,11 @@ def _ask(command: list[str]) -> str:
             text=True,
             errors="replace",
             stdin=subprocess.DEVNULL,
-            timeout=QUERY_SECONDS,
+            timeout=timeout_s,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise NoAnswer(f"{command[0]} did not answer within {QUERY_SECONDS} s") from None
+        raise NoAnswer(f"{command[0]} did not answer within {timeout_s:.0f} s") from None
     except OSError as error:
         raise NoAnswer(f"{command[0]} cannot be run: {error.strerror}") from None
     if done.returncode != 0:

@@ -1,4 +1,4 @@
-"""One squeue for everybody who watches: its answer is shared through a file in the runs folder.
+"""One squeue for everybody who watches: its answers are shared through a file in the runs folder.
 
 Ended jobs are kept in it longer than the controller remembers them, so that an end that anybody saw is
 known to all. Losing the file loses nothing but that.
@@ -7,50 +7,70 @@ known to all. Losing the file loses nothing but that.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from ablations.slurm import commands as slurm
 from ablations.slurm.commands import JobInfo, NoAnswer
-from sdtps.files import read_bytes, write_json
+from sdtps import files
 
 REFRESH_SECONDS = 15.0
+ASK_SECONDS = 10.0  # for an answer: a controller that is down must not keep anybody waiting
+FAILED_SECONDS = 60.0  # before one that did not answer is asked again
 SACCT_REFRESH_SECONDS = 60.0
 NO_SACCT_SECONDS = 3600.0  # a cluster without accounting is asked once an hour
+STILL_TRUE_SECONDS = 600.0  # how long the last answer stands where a new one fails
 _MOST_ENDED = 50_000
+
+Array = tuple[str, str]  # (cluster that sbatch named, or "" for the usual one; id of the job array)
 
 
 @dataclass
-class Snapshot:
-    """What the scheduler said last, and when.
+class Answers:
+    """What one cluster's scheduler said.
 
     Attributes:
-        error: why it did not answer just now; the jobs then are those of its last answer.
-        jobs: by id (`A_i`), those in squeue and those seen to end earlier.
-        since: when the first of the last two answers was given; both count for `gone`.
+        time: of the last question. error: why it was not answered; empty: it was.
+        asked: array id to the times of its last two answers, the earlier first.
+        jobs: by element (`A_i`): those listed last, and those seen to end earlier.
     """
 
     time: float = 0.0
-    error: str | None = None
+    error: str = ""
+    asked: dict[str, tuple[float, float]] = field(default_factory=dict)
     jobs: dict[str, JobInfo] = field(default_factory=dict)
-    since: float = 0.0
 
-    def gone(self, job_id: str, name: str, submitted: float) -> bool:
+    def fresh(self, array: str, refresh_s: float, expired: float) -> bool:
+        """No new question is needed. Times in the future are another machine's clock: not fresh."""
+        now = time.time()
+        if self.error:
+            return 0 <= now - self.time < min(FAILED_SECONDS, 4 * refresh_s) and self.time > expired
+        last = self.asked.get(array, (0.0, 0.0))[1]
+        return 0 <= now - last < refresh_s and last > expired
+
+    def find(self, element: str, name: str) -> JobInfo | None:
+        """The job of that id and name: ids are used again by and by, names are not."""
+        job = self.jobs.get(element)
+        return job if job is not None and job.name == name else None
+
+    def gone(self, element: str, name: str, submitted: float) -> bool:
         """The scheduler has forgotten the job: its last two answers, both after `submitted`, lack it.
 
         One is not enough: a controller that has just started may answer with nothing.
         """
-        return self.error is None and self.find(job_id, name) is None and self.since > submitted
+        since = self.asked.get(element.partition("_")[0], (0.0, 0.0))[0]
+        return not self.error and self.find(element, name) is None and since > submitted
 
-    def find(self, job_id: str | None, name: str) -> JobInfo | None:
-        """The job of that id and name: ids are used again by and by, names are not."""
-        job = self.jobs.get(job_id) if job_id else None
-        return job if job is not None and job.name == name else None
+    def age(self, array: str) -> float:
+        """Seconds since the scheduler last answered about the array."""
+        return time.time() - self.asked.get(array, (0.0, 0.0))[1]
 
 
 class Scheduler:
@@ -61,8 +81,8 @@ class Scheduler:
         self._file = Path(runs_dir) / f".squeue-{os.getuid()}.json"
         self._expired_file = self._file.with_suffix(".expired")
         self._no_sacct_until = 0.0
-        self._asked: dict[str, float] = {}
-        self._accounted: dict[str, JobInfo] = {}
+        self._asked: dict[Array, float] = {}
+        self._accounted: dict[str, dict[str, JobInfo]] = {}
 
     def expire(self) -> None:
         """Something was asked of the scheduler: answers from before are not to be taken any more.
@@ -73,105 +93,124 @@ class Scheduler:
             self._expired_file.touch()
             os.utime(self._expired_file, (time.time(), time.time()))  # not the file server's clock
 
-    def _is_fresh(self, snapshot: Snapshot) -> bool:
+    def look(self, arrays: Iterable[Array]) -> dict[str, Answers]:
+        """The newest answers about these arrays by cluster, asked anew where they are too old."""
+        wanted: dict[str, set[str]] = {}
+        for cluster, array in arrays:
+            wanted.setdefault(cluster, set()).add(array)
+        if not wanted:
+            return {}
+        known = self._read()
+        if not self._stale(known, wanted):
+            return known
+        with self._lock() as alone:
+            known = self._read()  # somebody else may just have asked
+            if not alone:
+                return known
+            for cluster, ids in self._stale(known, wanted).items():
+                known[cluster] = self._ask(cluster, ids, known.get(cluster, Answers()))
+            self._write(known)
+        return known
+
+    def accounting(self, array: Array) -> dict[str, JobInfo]:
+        """What sacct knows of the array's elements; nothing where there is no accounting."""
+        now = time.time()
+        cluster, job = array
+        old = now - self._asked.get(array, 0.0) > SACCT_REFRESH_SECONDS
+        if old and now > self._no_sacct_until:
+            try:
+                found = slurm.sacct([job], cluster=cluster or None, timeout_s=ASK_SECONDS)
+                self._accounted[cluster] = self._accounted.get(cluster, {}) | found
+                self._asked[array] = now
+            except NoAnswer as error:
+                disabled = "disabled" in str(error) or "cannot be run" in str(error)
+                self._no_sacct_until = now + (NO_SACCT_SECONDS if disabled else SACCT_REFRESH_SECONDS)
+        return self._accounted.get(cluster, {})
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    def _stale(self, known: dict[str, Answers], wanted: dict[str, set[str]]) -> dict[str, set[str]]:
+        """The arrays of `wanted` that must be asked about, by cluster."""
         try:
             expired = self._expired_file.stat().st_mtime
         except OSError:
             expired = 0.0
-        return time.time() - snapshot.time < self.refresh_s and snapshot.time > expired
-
-    def queue(self) -> Snapshot:
-        """The newest answer, asked for again only when it is older than `refresh_s`, or expired."""
-        cached = self._read()
-        if self._is_fresh(cached):
-            return cached
-        with self._lock() as alone:
-            if not alone:  # somebody is asking at this moment
-                return self._read()
-            cached = self._read()
-            return cached if self._is_fresh(cached) else self._refresh(cached)
-
-    def accounting(self, jobs: set[str]) -> dict[str, JobInfo]:
-        """What sacct knows of these array ids; nothing where there is no accounting."""
-        now = time.time()
-        wanted = {j for j in jobs if now - self._asked.get(j, 0.0) > SACCT_REFRESH_SECONDS}
-        if wanted and now > self._no_sacct_until:
-            try:
-                self._accounted |= slurm.sacct(wanted)
-                self._asked |= dict.fromkeys(wanted, now)
-            except NoAnswer as error:
-                disabled = "disabled" in str(error) or "cannot be run" in str(error)
-                pause = NO_SACCT_SECONDS if disabled else SACCT_REFRESH_SECONDS
-                self._no_sacct_until = now + pause
-        return self._accounted
-
-    def _refresh(self, cached: Snapshot) -> Snapshot:
-        now = time.time()
-        try:
-            listed = slurm.squeue()
-        except NoAnswer as error:
-            fresh = Snapshot(now, str(error), cached.jobs, cached.since)
-        else:
-            # A job missing for the first time is kept as it was: see `gone`.
-            missing = {k: j for k, j in cached.jobs.items() if k not in listed}
-            ended = {k: j for k, j in missing.items() if j.ended}
-            kept = dict(list(ended.items())[-_MOST_ENDED:])
-            doubtful = {
-                k: replace(j, missed=True) for k, j in missing.items() if not (j.ended or j.missed)
-            }
-            before = cached.time if cached.error is None else 0.0
-            fresh = Snapshot(now, None, {**kept, **doubtful, **listed}, before)
-        self._write(fresh)
-        return fresh
-
-    def _read(self) -> Snapshot:
-        try:
-            value: Any = json.loads(read_bytes(self._file) or b"")
-            if value["cluster"] != _cluster():
-                return Snapshot()
-            jobs = {row["id"]: JobInfo(**row) for row in value["jobs"]}
-            return Snapshot(float(value["time"]), value["error"], jobs, float(value["since"]))
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            return Snapshot()
-
-    def _write(self, snapshot: Snapshot) -> None:
-        value = {
-            "time": snapshot.time,
-            "error": snapshot.error,
-            "cluster": _cluster(),
-            "since": snapshot.since,
-            "jobs": [asdict(job) for job in snapshot.jobs.values()],
+        expired = expired if expired <= time.time() else 0.0
+        return {
+            cluster: ids
+            for cluster, ids in wanted.items()
+            if not all(
+                known.get(cluster, Answers()).fresh(array, self.refresh_s, expired) for array in ids
+            )
         }
+
+    @staticmethod
+    def _ask(cluster: str, ids: set[str], before: Answers) -> Answers:
+        now = time.time()
+        try:
+            listed = slurm.squeue(ids, cluster=cluster or None, timeout_s=ASK_SECONDS)
+        except NoAnswer as error:
+            return Answers(now, str(error), before.asked, before.jobs)
+        kept = {}
+        for element, job in before.jobs.items():
+            if element in listed:
+                continue
+            if element.partition("_")[0] not in ids or job.ended:
+                kept[element] = job
+            elif not job.missed:  # missing for the first time: see `gone`
+                kept[element] = replace(job, missed=True)
+        recent = dict(list(kept.items())[-_MOST_ENDED:])
+        asked = {a: (before.asked.get(a, (0.0, 0.0))[1], now) for a in ids}
+        return Answers(now, "", {**before.asked, **asked}, {**recent, **listed})
+
+    def _read(self) -> dict[str, Answers]:
+        now = time.time()
+        try:
+            value: Any = json.loads(files.read_bytes(self._file) or b"")
+            if value["asked_of"] != os.environ.get("SLURM_CONF", ""):
+                return {}
+            found = {}
+            for cluster, row in value["clusters"].items():
+                asked = {
+                    array: (float(first), float(last))
+                    for array, (first, last) in row["asked"].items()
+                    if first <= now and last <= now
+                }
+                jobs = {job["id"]: JobInfo(**job) for job in row["jobs"]}
+                found[str(cluster)] = Answers(float(row["time"]), str(row["error"]), asked, jobs)
+            return found
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return {}
+
+    def _write(self, known: dict[str, Answers]) -> None:
+        clusters = {
+            cluster: {
+                "time": answers.time,
+                "error": answers.error,
+                "asked": answers.asked,
+                "jobs": [asdict(job) for job in answers.jobs.values()],
+            }
+            for cluster, answers in known.items()
+        }
+        value = {"asked_of": os.environ.get("SLURM_CONF", ""), "clusters": clusters}
         with contextlib.suppress(OSError):
-            write_json(self._file, value, indent=None)
+            files.write_json(self._file, value, indent=None)
 
     @contextlib.contextmanager
     def _lock(self) -> Any:
         """True for one process at a time; whoever comes second reads what the first one wrote."""
+        lock = FileLock(self._file.with_suffix(".lock"))
         try:
-            # Without waiting, should it be a FIFO.
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK
-            handle = os.open(self._file.with_suffix(".lock"), flags, 0o644)
-        except OSError:
+            lock.acquire(timeout=0)
+        except Timeout:
+            with contextlib.suppress(Timeout, OSError), lock.acquire(timeout=2 * ASK_SECONDS):
+                pass
+            yield False
+            return
+        except OSError:  # a store that may not be written, or where locks do not work
             yield True
             return
-        with open(handle, "ab") as stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                deadline = time.time() + slurm.QUERY_SECONDS
-                while time.time() < deadline:
-                    time.sleep(0.1)
-                    with contextlib.suppress(BlockingIOError):
-                        fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                        break
-                yield False
-                return
-            except OSError:
-                pass
+        try:
             yield True
-
-
-def _cluster() -> str:
-    """Which cluster the client commands speak to, as far as the environment says."""
-    return os.environ.get("SLURM_CONF", "")
+        finally:
+            lock.release()

@@ -1,183 +1,108 @@
-"""How a run on the cluster is, where its own records leave it open: the scheduler's word and ours.
+"""What ended a job: from its exit code, its output and the scheduler's word.
 
-Both are needed: a scheduler without accounting soon forgets how a job ended, and a job whose node died
-could write nothing down. One that does not answer changes no state.
+Nothing here reads a run folder; `ablations.store.life` decides with it.
 """
 
 from __future__ import annotations
 
-import time
-from functools import cached_property
+import re
+import signal
+from pathlib import Path
 
 from ablations.slurm.commands import JobInfo
-from ablations.slurm.queue import Scheduler, Snapshot
-from ablations.store import attempts as records
-from ablations.store import evidence
-from ablations.store.attempts import End
-from ablations.store.runstatus import OpenRun, RunStatus
+from sdtps import files
 
-# A submitter on another host whose claim has no receipt: longer than sbatch may take.
-SUBMITTING_SECONDS = 900.0
+# Exit codes of a job beyond 0 (completed or diverged). job.sh and the worker use them.
+INTERRUPTED = 75  # checkpoint written; resumes when it is started again
+GAVE_UP = 74  # interrupted at its time limit, and requeued as often as it may
+TOO_OFTEN = 76  # started again more often than resources.max_requeues
+SETUP_FAILED = 73  # a line of resources.setup
+NOT_OURS = 72  # the claim names another submission: nothing was done
+TIMED_OUT = 71  # killed at its time limit, on local slots
+
+# Kinds of failure that say nothing about the run: machine, scheduler or submitter went away.
+NOT_ITS_FAULT = frozenset({"lost", "node", "killed", "preempted"})
+# Signals that a process raises by its own fault; others come from outside.
+_CRASHES = frozenset({"SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS"})
+
+TAIL_BYTES = 16_384
+
+# In the order in which they are looked for: a job cancelled at its time limit says both.
+_WORDS = (
+    ("timeout", r"DUE TO TIME LIMIT|CANCELLED.*TIME ?LIMIT"),
+    ("preempted", r"DUE TO PREEMPTION"),
+    ("node", r"DUE TO NODE FAILURE|NODE_FAIL|Node failure"),
+    (
+        "oom",
+        r"oom[-_ ]kill|Out Of Memory|out[- ]of[- ]memory handler|"
+        r"Exceeded (job|step) memory limit|exceeded memory limit|CUDA out of memory|MemoryError",
+    ),
+    ("requeue", r"DUE TO JOB REQUEUE"),
+    ("cancelled", r"\*\*\* (JOB|STEP) \S+ ON \S+ CANCELLED|scancel"),
+)
+_SCHEDULER = {
+    "TIMEOUT": "timeout",
+    "DEADLINE": "timeout",
+    "OUT_OF_MEMORY": "oom",
+    "NODE_FAIL": "node",
+    "BOOT_FAIL": "node",
+    "LAUNCH_FAILED": "node",
+    "RECONFIG_FAIL": "node",
+    "CANCELLED": "cancelled",
+    "REVOKED": "cancelled",
+}
 
 
-class OnCluster:
-    """Settles open runs; asks the scheduler at most once, when the first run needs it."""
+def tail(file: Path | None, lines: int = 20) -> str:
+    """The last lines of a log, without what a progress bar overwrote."""
+    if file is None:
+        return ""
+    try:
+        text = (files.read_bytes(file, last=TAIL_BYTES) or b"").decode(errors="replace")
+    except OSError:
+        return ""
+    kept = [line.rpartition("\r")[2].rstrip() for line in text.replace("\r\n", "\n").splitlines()]
+    return "\n".join([line for line in kept if line][-lines:])
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-        self.asked = False
 
-    @cached_property
-    def queue(self) -> Snapshot:
-        """The queue as it was when it was first needed."""
-        self.asked = True
-        return self._scheduler.queue()
+def from_log(text: str) -> str | None:
+    """timeout, preempted, node, oom, requeue or cancelled, where the output says so."""
+    for word, pattern in _WORDS:
+        if re.search(pattern, text, re.IGNORECASE if word in ("oom", "node") else 0):
+            return word
+    return None
 
-    def settle(self, found: OpenRun) -> RunStatus:
-        """The state of a run on the cluster."""
-        end = found.attempts.last_end
-        if end is not None and end.code not in (0, records.INTERRUPTED) and not end.terminated:
-            # Ended by itself: nobody needs to be asked, whatever the scheduler makes of it. (Without a
-            # result 0 is no such end: srun says it of a run whose node went down.)
-            return self._by_end(found, end)
-        if end is not None and found.claim.cancelled and found.submission.runs_per_job > 1:
-            return self._by_end(found, end)  # its job goes on for the sake of other runs
-        if found.job_id is None:
-            return self._without_receipt(found)
-        job = self.queue.find(found.job_id, found.submission.name)
-        if job is None or job.missed:
-            return self._unlisted(found, job)
-        return self._by_job(found, job)
 
-    def _by_job(self, found: OpenRun, job: JobInfo) -> RunStatus:
-        where = {"node": job.node or None}
-        start, end = found.attempts.last_start, found.attempts.last_end
-        newer = start is not None and end is None and start.restart >= job.restarts
-        if job.state in ("PENDING", "CONFIGURING") and newer and not job.held:
-            # It has begun since the scheduler was asked: answers are some seconds old.
-            return found.as_state("running", None, found.silence())
-        if job.waiting:
-            if found.claim.cancelled and found.submission.runs_per_job > 1:
-                return found.as_state("cancelled")  # its job waits for the sake of other runs
-            why = job.reason or job.state
-            waits = f"held ({why}): nothing starts it until it is released" if job.held else ""
-            if found.began or job.restarts:
-                again = max(job.restarts, len(found.attempts.starts))
-                waits = waits or f"waits to start again ({why})"
-                attempt = found.status.get("attempt") or again
-                return found.as_state("requeued", None, waits, attempt=attempt + 1, held=job.held)
-            return found.as_state("queued", None, waits or job.reason, held=job.held)
-        if not job.ended:
-            return found.as_state("running", None, found.silence(), **where)
-        if job.state == "PREEMPTED":
-            return found.as_state("cancelled", None, "preempted")
-        kind = evidence.from_scheduler(job)
-        if kind == "cancelled" or (kind is None and found.claim.cancelled):
-            return found.as_state("cancelled", None, found.course(), **where)
-        if kind is not None:
-            return found.as_state("failed", kind, self._story(found, kind, job), **where)
-        if found.attempts.last_end is not None:
-            return self._by_end(found, found.attempts.last_end)
-        return self._by_exit(found, job)
+def from_scheduler(job: JobInfo) -> str | None:
+    """The same from the scheduler's state; None where it only says that the job ended."""
+    return _SCHEDULER.get(job.state)
 
-    def _by_exit(self, found: OpenRun, job: JobInfo) -> RunStatus:
-        """The batch script could not record its end, but the scheduler knows its exit."""
-        text = evidence.tail(found.log_file)
-        said = evidence.from_log(text)
-        if said in ("timeout", "oom", "node"):
-            return found.as_state("failed", said, self._story(found, said, job))
-        if job.state == "COMPLETED":
-            return found.as_state("failed", "lost", "its job completed, but wrote no result")
-        if not found.began:
-            how = f"signal {job.signal}" if job.signal else f"exit code {job.code}"
-            return found.as_state("failed", "start", f"the job ended before the run began ({how})")
-        if job.signal:
-            return found.as_state("failed", "killed", f"killed by signal {job.signal}")
-        return found.as_state("failed", "exit", f"exit code {job.code}")
 
-    def _by_end(self, found: OpenRun, end: End) -> RunStatus:
-        """From the exit record, and the output where the code alone does not say."""
-        kind, what = evidence.from_code(end)
-        said = evidence.from_log(evidence.tail(found.log_file))
-        if kind in ("killed", "lost") or end.terminated:
-            if said in ("timeout", "oom", "node"):
-                return found.as_state("failed", said, self._story(found, said, None))
-            if found.claim.cancelled or said == "cancelled":
-                return found.as_state("cancelled", None, found.course())
-            if end.terminated and said in ("preempted", "requeue"):
-                return found.as_state("cancelled", None, "preempted and not queued again")
-        if kind == "exit" and not found.attempts.python_ran:
-            return found.as_state("failed", "start", f"Python did not come up (exit {end.code})")
-        if kind == "exit" and said == "oom":
-            return found.as_state("failed", "oom", self._story(found, "oom", None))
-        if end.code == records.INTERRUPTED:
-            word = "failed" if not end.terminated else "cancelled"
-            why = "stopped at its time limit, and could not be requeued"
-            return found.as_state(word, "timeout" if word == "failed" else None, why)
-        return found.as_state("failed", kind, what)
+def from_code(code: int) -> tuple[str, str]:
+    """(kind, what happened) from the shell's exit code of an ended job without a result."""
+    known = {
+        0: ("exit", "ended with exit code 0 and wrote no result"),
+        GAVE_UP: ("timeout", "stopped at its time limit, and resources.max_requeues is used up"),
+        TOO_OFTEN: ("preempted", "requeued more often than resources.max_requeues allows"),
+        TIMED_OUT: ("timeout", "ran into its time limit"),
+        SETUP_FAILED: ("start", "a line of resources.setup failed"),
+        NOT_OURS: ("lost", "another submission had claimed the run when the job began"),
+        126: ("start", "the interpreter could not be started (exit 126)"),
+        127: ("start", "the interpreter could not be started (exit 127)"),
+    }
+    if code in known:
+        return known[code]
+    if code > 128:
+        return from_signal(code - 128)
+    return "exit", f"exit code {code}"
 
-    def _unlisted(self, found: OpenRun, last: JobInfo | None) -> RunStatus:
-        """squeue does not name the job: no answer, or it does not know it yet, or not any more."""
-        end = found.attempts.last_end
-        assert found.job_id is not None
-        asked = self.queue
-        if not asked.gone(found.job_id, found.submission.name, found.submission.time + 5):
-            if asked.error and end is not None and end.code == 0:
-                return self._by_end(found, end)
-            state = "running" if found.began and end is None else "requeued" if end else "queued"
-            why = f"the scheduler did not answer: {asked.error}" if asked.error else found.silence()
-            return found.as_state(state, None, why)
-        array = found.job_id.partition("_")[0]
-        known = self._scheduler.accounting({array}).get(found.job_id)
-        if known is not None and known.name == found.submission.name and known.state != "PENDING":
-            return self._by_job(found, known)
-        if end is not None:
-            return self._by_end(found, end)
-        text = evidence.tail(found.log_file)
-        said = evidence.from_log(text)
-        if found.claim.cancelled or said == "cancelled":
-            return found.as_state("cancelled", None, found.course())
-        if said in ("timeout", "oom", "node"):
-            return found.as_state("failed", said, self._story(found, said, None))
-        if said in ("preempted", "requeue"):
-            return found.as_state("cancelled", None, "preempted and not queued again")
-        if found.began:
-            why = f"job {found.job_id} is gone and left no exit record"
-            return found.as_state("failed", "lost", why)
-        # Nobody looked while the scheduler still knew. What waits seldom leaves in another way.
-        why = (
-            f"job {found.job_id} left the queue before it started: cancelled, or the scheduler lost it"
-        )
-        return found.as_state("cancelled", "unstarted", why)
 
-    def _without_receipt(self, found: OpenRun) -> RunStatus:
-        """No job id was written down: the submitter is at it, or died, or got no clear answer."""
-        submitter = found.claim.submitter
-        alive = submitter.alive() if submitter else False
-        if alive or (alive is None and time.time() - found.claim.time < SUBMITTING_SECONDS):
-            return found.as_state("queued", None, "being submitted")
-        if not found.submission.intent:
-            return found.as_state("planned", None, "its submitter died before it asked the scheduler")
-        index = found.submission.index(found.folder)
-        for job in self.queue.jobs.values():
-            if job.name == found.submission.name and job.id.endswith(f"_{index}"):
-                return self._by_job(found, job)
-        if self.queue.error:
-            return found.as_state(
-                "queued", None, f"unknown whether it was submitted: {self.queue.error}"
-            )
-        return found.as_state("planned", None, "its submitter died; no job of that name is queued")
-
-    @staticmethod
-    def _story(found: OpenRun, kind: str, job: JobInfo | None) -> str:
-        """How far it came, and on which node."""
-        node = job.node if job else ""
-        start = found.attempts.last_start
-        node = node or (start.process.host if start else "")
-        what = {
-            "timeout": "ran into its time limit",
-            "oom": "used more memory than resources.mem_gb allows",
-            "node": "its node failed",
-        }[kind]
-        where = f" on {node}" if node else ""
-        return f"{what}{where}{found.course(' ')}"
+def from_signal(number: int) -> tuple[str, str]:
+    """(kind, what happened) of a process that a signal ended: its own fault, or somebody else's."""
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = "unknown"
+    if name in _CRASHES:
+        return "crash", f"crashed with signal {number} ({name})"
+    return "killed", f"killed by signal {number} ({name})"

@@ -15,22 +15,17 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ablations.store.processes import Process
+from ablations.slurm.verdict import INTERRUPTED
+from ablations.store.claims import Process
 from sdtps.files import read_bytes
 from sdtps.run.folder import RunFolder
-
-# What the worker's exit code means beyond 0 (an end of its own: completed or diverged).
-INTERRUPTED = 75  # checkpoint written; goes on where it is started again
-GAVE_UP = 74  # as 75, and it has been requeued as often as it may
-SETUP_FAILED = 73  # one of resources.setup
-TIMED_OUT = 71  # killed at its time limit, on local slots
-NOT_OURS = 72  # the claim is another submission's by now: nothing was done
 
 ATTEMPTS = "attempts.txt"
 RECORDS = (  # what a job writes to in its run folder
     *("status.json", "run.json", "config.yaml", "metrics.jsonl", "checkpoint.pt", "train.log"),
     f"submitit/{ATTEMPTS}",
 )
+KILLED = 137  # as the shell has SIGKILL
 LOG = "job.log"  # the job's output; on a cluster a link to the scheduler's file
 
 
@@ -60,6 +55,7 @@ class Attempts:
     starts: tuple[Start, ...] = ()
     ends: tuple[End, ...] = ()
     began: frozenset[tuple[str, int]] = frozenset()  # (job, restart) of those in which Python ran
+    kills: int = 0  # ends by SIGKILL that nobody announced, of all submissions of the run
 
     @property
     def python_ran(self) -> bool:
@@ -95,6 +91,7 @@ def read(folder: Path, submission: str) -> Attempts:
     starts: list[Start] = []
     ends: list[End] = []
     began: set[tuple[str, int]] = set()
+    kills = 0
     for line in text.splitlines():
         words = line.split(" ")
         try:
@@ -106,13 +103,14 @@ def read(folder: Path, submission: str) -> Attempts:
                     starts.append(Start(name, job, int(restart), process, float(seconds)))
                 case ["began", name, job, restart, _] if name == submission:
                     began.add((job, int(restart)))
-                case ["end", name, job, restart, code, signal, seconds] if name == submission:
-                    ends.append(
-                        End(name, job, int(restart), int(code), signal == "TERM", float(seconds))
-                    )
+                case ["end", name, job, restart, code, signal, seconds]:
+                    end = End(name, job, int(restart), int(code), signal == "TERM", float(seconds))
+                    kills += end.code == KILLED and not end.terminated
+                    if name == submission:
+                        ends.append(end)
         except ValueError:
             continue
-    return Attempts(tuple(starts), tuple(ends), frozenset(began))
+    return Attempts(tuple(starts), tuple(ends), frozenset(began), kills)
 
 
 def ended_by_itself(folder: Path, submission: str) -> bool:
@@ -150,7 +148,7 @@ def write_end(
 def _append(folder: Path, line: str) -> None:
     file = attempts_file(folder)
     file.parent.mkdir(exist_ok=True)
-    handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o664)
     try:
         size = os.fstat(handle).st_size
         torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"  # its writer was killed

@@ -2,31 +2,107 @@
 
 A claim appears whole or not at all, by a hard link to the submission's own claim file: the first to
 link wins, also on network file systems, and a submitter killed in between leaves nothing torn. Where
-links do not work, an exclusive create takes their place. Replacing or releasing a claim needs a lock on
-the very file that is replaced, so that two who both found it dead cannot both take it.
+links do not work, an exclusive create takes their place. Replacing or releasing a claim happens under
+the study's lock, so that two who both found it dead cannot both take it.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
-import io
+import getpass
 import json
 import os
+import socket
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ablations.store.processes import Process
-from sdtps.files import oddity, read_bytes, write_json
+from filelock import FileLock
+
+from sdtps import files
 from sdtps.run.folder import RunFolder
 
+JOBS = "_jobs"
 # A claim that cannot be read may be in the middle of an exclusive create; older than this, it is dead.
 TORN_SECONDS = 60.0
+
+
+@cache
+def host() -> str:
+    return socket.gethostname().split(".")[0]
+
+
+@cache
+def user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name
+        return str(os.getuid())
+
+
+@cache
+def _boot() -> str:
+    """Changes with each boot of this machine; empty where the system does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> int:
+    """Clock ticks from boot to the start of process `pid`; 0 where it is gone or nobody says."""
+    try:
+        # The second field is the program's name in brackets, which may hold blanks and brackets itself.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] == "Z" else int(fields[19])
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of some host. A process id alone is used again after a reboot."""
+
+    host: str
+    pid: int
+    boot: str = ""
+    started: int = 0
+
+    @classmethod
+    def this(cls) -> Process:
+        return cls(host(), os.getpid(), _boot(), _started(os.getpid()))
+
+    @classmethod
+    def read(cls, value: Any) -> Process | None:
+        """From JSON; None where it is no process."""
+        try:
+            return cls(str(value["host"]), int(value["pid"]), str(value["boot"]), int(value["started"]))
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def alive(self) -> bool | None:
+        """Whether it still runs; None where only its own host can tell."""
+        if self.host != host():
+            return None
+        if self.boot and self.boot != _boot():
+            return False
+        if self.started:
+            return _started(self.pid) == self.started
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True
+        return True
 
 
 @dataclass(frozen=True)
@@ -34,11 +110,13 @@ class Claim:
     """claim.json.
 
     Attributes:
-        submission: the unique name of the submission, which is also its jobs' name.
+        submission: the unique name of the submission, which is also its jobs' name. The job's id and
+            cluster are in its receipt (see `ablations.store.submissions`).
         submitter: the process that made it (for local slots: the queue).
+        user: who submitted it. A scheduler may hide other people's jobs.
         time: when, in seconds since 1970 by the submitter's clock.
         cancelled: somebody asked for the run to be cancelled, and by this it is known even without
-        accounting.
+            accounting.
     """
 
     submission: str
@@ -46,19 +124,26 @@ class Claim:
     submitter: Process | None
     time: float
     cancelled: bool = False
+    user: str = ""
 
     def json(self) -> dict[str, Any]:
         return {
             "submission": self.submission,
             "executor": self.executor,
             "submitter": self.submitter.json() if self.submitter else None,
+            "user": self.user,
             "time": self.time,
             "cancelled": self.cancelled,
         }
 
+    @property
+    def mine(self) -> bool:
+        """Made by this user, or by nobody knows whom."""
+        return self.user in ("", user())
+
     @classmethod
     def new(cls, submission: str, executor: str) -> Claim:
-        return cls(submission, executor, Process.this(), time.time())
+        return cls(submission, executor, Process.this(), time.time(), user=user())
 
 
 def parse(content: bytes) -> Claim | None:
@@ -71,21 +156,22 @@ def parse(content: bytes) -> Claim | None:
             Process.read(value.get("submitter")),
             float(value["time"]),
             bool(value.get("cancelled", False)),
+            str(value.get("user", "")),
         )
-    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         return None
 
 
 def read(folder: Path) -> Claim | None:
-    """The run's claim, or None where there is none. A torn one reads as a claim of nobody.
+    """The run's claim, or None where there is none. A corrupt one counts as unowned.
 
     Raises:
-        OSError: what is there cannot be read, such as a directory or a FIFO of that name.
+        OSError: what is there cannot be read, such as a directory of that name.
     """
     file = RunFolder(folder).claim_file
-    content = read_bytes(file)
+    content = files.read_bytes(file)
     if content is None:
-        if odd := oddity(file):
+        if odd := files.oddity(file):
             raise OSError(errno.EINVAL, f"is {odd}", str(file))
         return None
     claim = parse(content)
@@ -96,6 +182,12 @@ def read(folder: Path) -> Claim | None:
             return None
         return Claim("", "", None, 0.0 if age > TORN_SECONDS else time.time())
     return claim
+
+
+def holds(folder: Path, submission: str) -> bool:
+    """The run still is this submission's, and nobody has cancelled it."""
+    claim = read(folder)
+    return claim is not None and claim.submission == submission and not claim.cancelled
 
 
 def take(folder: Path, source: Path) -> bool:
@@ -130,8 +222,18 @@ def rewrite(folder: Path, held: Claim, new: Claim) -> bool:
     with _locked(folder, held) as file:
         if file is None:
             return False
-        write_json(file, new.json())
+        files.write_json(file, new.json())
         return True
+
+
+def share(runs_dir: Path) -> None:
+    """In a store that its group may write to (`chmod g+ws runs`), so is what this process makes."""
+    try:
+        shared = bool(runs_dir.stat().st_mode & 0o020)
+    except OSError:
+        return
+    if shared:
+        os.umask(os.umask(0o077) & ~0o070)
 
 
 def _link(source: Path, target: Path) -> bool:
@@ -144,7 +246,7 @@ def _link(source: Path, target: Path) -> bool:
         if error.errno not in (errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV):
             raise
     try:
-        handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o664)
     except FileExistsError:
         return False
     with os.fdopen(handle, "wb") as stream:
@@ -154,19 +256,21 @@ def _link(source: Path, target: Path) -> bool:
 
 @contextmanager
 def _locked(folder: Path, held: Claim) -> Iterator[Path | None]:
-    """The claim file, locked and still `held`; None where it is somebody else's by now."""
+    """The claim file, while the study's lock is held; None where it is somebody else's by now."""
     file = RunFolder(folder).claim_file
-    try:
-        stream = file.open("r+b")
-    except (FileNotFoundError, NotADirectoryError, io.UnsupportedOperation):  # or no regular file
+    if not file.is_file():
         yield None
         return
-    with stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
+    # filelock falls back to a lock file of its own where the file system has no flock (Lustre).
+    with _lock(folder.parent.parent / JOBS):
         try:
-            same = os.path.samestat(os.fstat(stream.fileno()), file.stat())
-        except FileNotFoundError:
-            same = False
-        claim = parse(stream.read())
-        mine = same and (claim.submission if claim else "") == held.submission
+            claim = parse(files.read_bytes(file) or b"")
+        except OSError:
+            claim = None
+        mine = file.is_file() and (claim.submission if claim else "") == held.submission
         yield file if mine else None
+
+
+def _lock(jobs: Path) -> FileLock:
+    jobs.mkdir(parents=True, exist_ok=True)
+    return FileLock(jobs / ".lock", mode=0o664)

@@ -1,20 +1,23 @@
-"""Delete run folders: what would go is shown first, and runs that still live are never touched."""
+"""Delete run folders: what would go is shown first, and runs that may still live are never touched."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import shutil
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ablations.launch.plan import ACTIVE
-from ablations.store.runstatus import RunStatus
+from ablations.slurm.queue import Scheduler
+from ablations.store import life
+from ablations.store.life import RunStatus
 from ablations.study.arguments import add_steering, read_study
 from ablations.study.model import Study
 from sdtps.errors import visible
+from sdtps.run.folder import RunFolder
 
 CLEANED_BY_DEFAULT = ("failed", "cancelled")
 STATES = ("failed", "cancelled", "diverged", "interrupted", "completed")
@@ -39,9 +42,9 @@ def select(
 ) -> list[Doomed]:
     """Folders of planned runs in these states, and with `unplanned` those that no run of the study has.
 
-    Queued, running and requeued runs are left out whatever is asked, as are imported ones.
+    What is active or unknown is left out whatever is asked, and so is what was imported.
     """
-    wanted = frozenset(states) - ACTIVE
+    wanted = frozenset(states) & frozenset(STATES)
     doomed = []
     for status in statuses:
         folder = status.run.folder(runs_dir)
@@ -50,46 +53,59 @@ def select(
             doomed.append(Doomed(folder, word, size_of(folder)))
     if unplanned:
         planned = {run.folder(runs_dir) for run in study.runs()}
-        for folder in sorted((runs_dir / study.name).glob("*/seed*")):
-            if folder.is_dir() and folder not in planned and not _is_alive_or_foreign(folder):
-                doomed.append(Doomed(folder, "no variant plans it", size_of(folder)))
+        folders = [
+            folder
+            for folder in sorted((runs_dir / study.name).glob("*/seed*"))
+            if folder.is_dir() and folder not in planned and not RunFolder(folder).run().get("imported")
+        ]
+        for folder, found in zip(folders, _states(folders, runs_dir), strict=True):
+            if not _may_live(found):
+                doomed.append(Doomed(folder, f"no variant plans it ({found.state})", size_of(folder)))
     return doomed
 
 
-def _is_alive_or_foreign(folder: Path) -> bool:
-    from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder
+def _states(folders: Sequence[Path], runs_dir: Path) -> list[life.Life]:
+    return life.of_folders(folders, Scheduler(runs_dir)) if folders else []
 
-    run = RunFolder(folder)
-    if run.run().get("imported"):
-        return True
-    if run.result() is not None:
-        return False
-    status = run.status()
-    if status is None:
-        return run.claim_file.exists()  # queued, for all we know
-    beat = status.get("heartbeat") or 0.0
-    return status.get("state") == "running" and time.time() - beat < 20 * HEARTBEAT_SECONDS
+
+def _may_live(found: life.Life) -> bool:
+    return found.active or found.state == "unknown"
 
 
 def size_of(folder: Path) -> int:
     """Bytes in the folder's files."""
+    if folder.is_symlink():
+        return 0
     return sum(p.lstat().st_size for p in folder.rglob("*") if p.is_file() and not p.is_symlink())
 
 
-def delete(doomed: Iterable[Doomed], runs_dir: Path) -> None:
-    """Delete the folders; each leaves its place in one step first: no reader sees half of it."""
+def delete(doomed: Sequence[Doomed], runs_dir: Path) -> list[Doomed]:
+    """Delete the folders and return those that are gone; each leaves its place in one step first.
+
+    States are told once more just before: what has come to life since it was selected stays.
+    """
     bin_folder = runs_dir / "_deleting"
     with contextlib.suppress(OSError):  # a full disk takes no folder, and is cleaned all the same
         bin_folder.mkdir(parents=True, exist_ok=True)
-    for entry in doomed:
+    gone = []
+    folders = [entry.folder for entry in doomed]
+    for entry, found in zip(doomed, _states(folders, runs_dir), strict=True):
+        if _may_live(found):
+            continue
+        if entry.folder.is_symlink():  # taken over from another study: only the link goes
+            entry.folder.unlink()
+            gone.append(entry)
+            continue
         name = f"{entry.folder.name.replace('seed', '', 1)}-{time.time_ns()}"
         place = bin_folder / name if bin_folder.is_dir() else entry.folder.with_name(f".{name}")
         try:
             target = entry.folder.rename(place)
         except FileNotFoundError:
             continue
+        gone.append(entry)
         shutil.rmtree(target, ignore_errors=True)
     shutil.rmtree(bin_folder, ignore_errors=True)
+    return gone
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,17 +123,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """The verb `clean`."""
-    from ablations.store.states import run_states
     from sdtps.errors import counted
 
     study, runs_dir = read_study(arguments), arguments.runs_dir.resolve()
     doomed = select(
         study,
         runs_dir,
-        run_states(study.runs(), runs_dir),
+        life.run_states(study.runs(), runs_dir),
         states=arguments.state or CLEANED_BY_DEFAULT,
         unplanned=arguments.unplanned,
     )
+    if arguments.json:
+        gone = delete(doomed, runs_dir) if arguments.yes else doomed
+        rows = [
+            {"folder": str(d.folder.relative_to(runs_dir)), "why": d.why, "bytes": d.size} for d in gone
+        ]
+        print(json.dumps({"deleted" if arguments.yes else "would_delete": rows}, indent=2))
+        return 0
     if not doomed:
         print(f"{study.name}: no such run folder; nothing to delete.")
         return 0
@@ -129,6 +151,10 @@ def command(arguments: argparse.Namespace) -> int:
     if not arguments.yes:
         print(f"{counted(len(doomed), 'folder')}, {total:.1f} MB. Give --yes to delete.")
         return 0
-    delete(doomed, runs_dir)
-    print(f"Deleted {counted(len(doomed), 'folder')}, {total:.1f} MB.")
+    gone = delete(doomed, runs_dir)
+    total = sum(entry.size for entry in gone) / 1e6
+    print(f"Deleted {counted(len(gone), 'folder')}, {total:.1f} MB.")
+    for entry in doomed:
+        if entry not in gone:
+            print(f"kept: {visible(str(entry.folder.relative_to(runs_dir)))} has come to life again")
     return 0

@@ -1,9 +1,10 @@
-"""Ending runs and letting held ones go: those that are named, whatever else the user has queued."""
+"""Cancel runs and release held ones: those that are named, whatever else the user has queued."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ from ablations.slurm import commands as slurm
 from ablations.slurm.queue import Scheduler
 from ablations.store import attempts as records
 from ablations.store import claims
-from ablations.store.runstatus import RunStatus
+from ablations.store.life import RunStatus
 from ablations.store.submissions import submission
 from ablations.study.arguments import add_steering, read_study
 from sdtps.errors import SubmissionError
@@ -36,7 +37,7 @@ def cancel(statuses: Sequence[RunStatus], runs_dir: Path) -> list[RunStatus]:
     """
     ended = []
     unmarked: OSError | None = None
-    elements: dict[str, tuple[Path, str]] = {}
+    elements: dict[str, dict[str, tuple[Path, str]]] = {}
     for status in statuses:
         if not status.active:
             continue
@@ -54,10 +55,14 @@ def cancel(statuses: Sequence[RunStatus], runs_dir: Path) -> list[RunStatus]:
             continue
         ended.append(status)
         if claim.executor != "local" and status.job_id:
-            elements[status.job_id] = (folder, claim.submission)
-    elements = {job: of for job, of in elements.items() if not _others_need_it(*of)}
+            where = submission(folder, claim.submission).cluster
+            where = "" if where == slurm.cluster_name() else where
+            elements.setdefault(where, {})[status.job_id] = (folder, claim.submission)
     problems: list[str] = []
-    done = slurm.cancel(list(elements), say=problems.append)
+    done = True
+    for cluster, jobs in elements.items():
+        ids = [job for job, of in jobs.items() if not _others_need_it(*of)]
+        done &= slurm.cancel(ids, cluster or None, say=problems.append)
     if elements:
         Scheduler(runs_dir).expire()
     if not done:
@@ -88,17 +93,15 @@ def _others_need_it(folder: Path, name: str) -> bool:
     index = whole.index(folder)
     if index is None or whole.runs_per_job == 1:
         return False
-    for member in whole.members(index):
-        claim = claims.read(member)
-        mine = claim is not None and claim.submission == name and not claim.cancelled
-        if mine and not records.ended_by_itself(member, name):
-            return True
-    return False
+    return any(
+        claims.holds(member, name) and not records.ended_by_itself(member, name)
+        for member in whole.members(index)
+    )
 
 
-def _end_local(folder: Path, submission: str) -> bool:
+def _end_local(folder: Path, name: str) -> bool:
     """Ask the run's process to end; False where it is another machine's."""
-    start = records.read(folder, submission).last_start
+    start = records.read(folder, name).last_start
     alive = start.process.alive() if start is not None else False
     if start is not None and alive:
         with contextlib.suppress(ProcessLookupError):
@@ -114,13 +117,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """The verb `cancel`; returns 1 where a run could not be ended from here."""
-    from ablations.store.states import run_states
+    from ablations.store.life import run_states
     from sdtps.errors import counted
 
     study, runs_dir = read_study(arguments), arguments.runs_dir.resolve()
     active = [s for s in run_states(study.runs(), runs_dir) if s.active]
     if arguments.held:
         active = [s for s in active if s.held]
+    if arguments.json:
+        cancelled = cancel(active, runs_dir) if arguments.yes and active else []
+        kept = [s.run.name for s in active if s not in cancelled] if arguments.yes else []
+        names = [s.run.name for s in (cancelled if arguments.yes else active)]
+        key = "cancelled" if arguments.yes else "would_cancel"
+        print(json.dumps({key: names, "left": kept}, indent=2))
+        return 1 if kept else 0
     if not active:
         what = "held" if arguments.held else "queued or running"
         print(f"{study.name}: no run is {what}; nothing to cancel.")

@@ -2,29 +2,41 @@
 
 claim.json       what each run's claim.json is a link to
 submission.json  the intent, written whole before the scheduler is asked
-runs.txt         one run folder a line: the line number (from 0) is the array index; with
+runs.txt         one run a line, VARIANT/seedK-HASH: the line number (from 0) is the array index; with
                  resources.runs_per_gpu: k, lines k i to k i + k - 1 are the runs of array index i
 submission.sh    what sbatch was given
-receipt.json     the scheduler's answer: the job id. Without it nobody knows whether the job exists
+setup.sh         resources.setup, which submission.sh reads
+receipt.json     the scheduler's answer: job id and cluster. Without it the job may exist or not
 A_i.log          output of array element i
+queue.json       heartbeat of a local queue
+
+Every path is relative: a store can be moved and copied.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shutil
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ablations.store.claims import Claim
-from sdtps.files import read_bytes, write_json, write_text
+from ablations.slurm import commands as slurm
+from ablations.store import attempts, claims
+from ablations.store.claims import JOBS, Claim
+from sdtps import files
+from sdtps.run.folder import RunFolder
 
-JOBS = "_jobs"
+ASIDE = "_aside"
+# A submitter on another host whose claim has no receipt: longer than sbatch may take.
+SUBMITTING_SECONDS = 900.0
 
 
 def new_name(study: str) -> str:
@@ -34,6 +46,11 @@ def new_name(study: str) -> str:
     """
     readable = re.sub(r"[^A-Za-z0-9]+", "-", study).strip("-")[:24] or "study"
     return f"sdtps-{readable}-{uuid.uuid4().hex[:10]}"
+
+
+def key(run: Path) -> str:
+    """VARIANT/seedK-HASH: how a submission names a run of its study."""
+    return f"{run.parent.name}/{run.name}"
 
 
 @dataclass(frozen=True)
@@ -47,6 +64,10 @@ class Submission:  # what is read is kept: make a new one to read again
         return self.folder.name
 
     @property
+    def study_folder(self) -> Path:
+        return self.folder.parent.parent
+
+    @property
     def claim_file(self) -> Path:
         return self.folder / "claim.json"
 
@@ -54,44 +75,68 @@ class Submission:  # what is read is kept: make a new one to read again
     def script_file(self) -> Path:
         return self.folder / "submission.sh"
 
-    @property
-    def runs_file(self) -> Path:
-        return self.folder / "runs.txt"
-
     @cached_property
     def intent(self) -> dict[str, Any]:
         """submission.json; empty where the submitter died before it was written."""
-        return _json(self.folder / "submission.json")
+        return read_json(self.folder / "submission.json")
 
     @cached_property
     def runs(self) -> dict[str, int]:
-        """Run folder (absolute) to array index."""
+        """VARIANT/seedK-HASH to its place in runs.txt."""
         runs = self.intent.get("runs")
-        return {str(p): index for index, p in enumerate(runs)} if isinstance(runs, list) else {}
+        return {key(Path(str(r))): k for k, r in enumerate(runs)} if isinstance(runs, list) else {}
 
     @cached_property
+    def receipt(self) -> dict[str, Any]:
+        return read_json(self.folder / "receipt.json")
+
+    @property
     def job_id(self) -> str | None:
         """The id of the array, once the scheduler gave one."""
-        value = _json(self.folder / "receipt.json").get("job_id")
+        value = self.receipt.get("job_id")
         return str(value) if value else None
+
+    @property
+    def cluster(self) -> str:
+        """Name of the cluster that has the job; empty where nobody wrote it down."""
+        return str(self.receipt.get("cluster") or "")
+
+    @cached_property
+    def elsewhere(self) -> str:
+        """Where the store was when this was submitted, if this is a copy of it; else empty.
+
+        A copy has another path and another inode; a moved store, or one that another machine sees under
+        another path, keeps the inode.
+        """
+        place = self.intent.get("place")
+        if not isinstance(place, dict) or place.get("folder") == str(self.folder):
+            return ""
+        try:
+            same = self.folder.stat().st_ino == place.get("inode")
+        except OSError:
+            same = True
+        return "" if same else str(Path(str(place.get("folder"))).parent.parent.parent)
 
     @cached_property
     def time(self) -> float:
         """When the scheduler answered; before that, when it was asked."""
-        receipt = _json(self.folder / "receipt.json")
-        times = (receipt.get("time"), self.intent.get("time"))
+        times = (self.receipt.get("time"), self.intent.get("time"))
         return next((float(t) for t in times if isinstance(t, (int, float)) and t), 0.0)
 
     @cached_property
     def runs_per_job(self) -> int:
         """Runs of one array element: resources.runs_per_gpu."""
-        resources = self.intent.get("resources")
-        value = resources.get("runs_per_gpu", 1) if isinstance(resources, dict) else 1
+        value = self.resources.get("runs_per_gpu", 1)
         return value if isinstance(value, int) and value > 0 else 1
+
+    @property
+    def resources(self) -> dict[str, Any]:
+        found = self.intent.get("resources")
+        return found if isinstance(found, dict) else {}
 
     def index(self, run: Path) -> int | None:
         """The array index of the run's job."""
-        place = self.runs.get(str(run))
+        place = self.runs.get(key(run))
         return None if place is None else place // self.runs_per_job
 
     def element(self, run: Path) -> str | None:
@@ -99,10 +144,14 @@ class Submission:  # what is read is kept: make a new one to read again
         index = self.index(run)
         return None if self.job_id is None or index is None else f"{self.job_id}_{index}"
 
+    def run(self, place: int) -> Path:
+        """The run folder in that line of runs.txt, from 0."""
+        return self.study_folder / list(self.runs)[place]
+
     def members(self, index: int) -> list[Path]:
         """The runs of array element `index`."""
         first = index * self.runs_per_job
-        return [Path(run) for run in list(self.runs)[first : first + self.runs_per_job]]
+        return [self.study_folder / run for run in list(self.runs)[first : first + self.runs_per_job]]
 
     def log_file(self, run: Path) -> Path | None:
         """Where the scheduler writes the element's output."""
@@ -114,20 +163,32 @@ class Submission:  # what is read is kept: make a new one to read again
     def begin(self, claim: Claim) -> None:
         """The folder, with the file that claims link to."""
         self.folder.mkdir(parents=True)
-        write_json(self.claim_file, claim.json())
+        files.write_json(self.claim_file, claim.json())
 
     def write_intent(self, runs: list[Path], **fields: Any) -> None:
         """What is about to be asked of the scheduler. Written before it is asked."""
-        paths = [str(run) for run in runs]
-        write_text(self.runs_file, "".join(f"{path}\n" for path in paths))
-        intent = {"name": self.name, "time": time.time(), **fields, "runs": paths}
-        write_json(self.folder / "submission.json", intent)
+        keys = [key(run) for run in runs]
+        files.write_text(self.folder / "runs.txt", "".join(f"{line}\n" for line in keys))
+        place = {"folder": str(self.folder), "inode": self.folder.stat().st_ino}
+        intent = {"name": self.name, "time": time.time(), "place": place, **fields, "runs": keys}
+        files.write_json(self.folder / "submission.json", intent)
 
     def write_receipt(self, job_id: str, **fields: Any) -> None:
         """The scheduler's answer."""
-        write_json(self.folder / "receipt.json", {"job_id": job_id, "time": time.time(), **fields})
-        for known in ("job_id", "time"):
+        receipt = {"job_id": job_id, "time": time.time(), **fields}
+        files.write_json(self.folder / "receipt.json", receipt)
+        for known in ("receipt", "time"):
             self.__dict__.pop(known, None)
+
+    def beat(self) -> None:
+        """The local queue lives."""
+        files.write_json(self.folder / "queue.json", {"heartbeat": time.time()})
+
+    @property
+    def heartbeat(self) -> float | None:
+        """When the local queue last said so."""
+        value = read_json(self.folder / "queue.json").get("heartbeat")
+        return float(value) if isinstance(value, (int, float)) else None
 
     def discard(self) -> None:
         """Remove a submission that came to nothing. Its claims must be released already."""
@@ -152,9 +213,177 @@ class Cache:
         return found
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """An object, or an empty one where there is none to be read."""
     try:
-        value = json.loads(read_bytes(path) or b"")
+        value = json.loads(files.read_bytes(path) or b"")
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+# -- a new submission and its claims -----------------------------------------------------------------
+
+
+@dataclass
+class Claimed:
+    """A new submission and the runs that it has claimed, until they are queued or given back."""
+
+    submission: Submission
+    folders: list[Path] = field(default_factory=list)
+    _fresh: set[Path] = field(default_factory=set)
+    _earlier: dict[Path, Claim] = field(default_factory=dict)
+
+    def take(self, folder: Path, earlier: Claim | None) -> bool:
+        """Claim a run that is free, or whose claim `earlier` has ended; False: another was first."""
+        fresh = not folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
+        source = self.submission.claim_file
+        if earlier is None:
+            won = claims.take(folder, source)
+        else:
+            won = claims.replace(folder, earlier, source)
+        if won:
+            self.folders.append(folder)
+            if fresh:
+                self._fresh.add(folder)
+            if earlier is not None:
+                self._earlier[folder] = earlier
+        return won
+
+    def give_back(self) -> None:
+        """Nothing was queued: leave every run as it was found, and no file of ours.
+
+        What a full disk does not let go the next submission repairs: its submitter will be dead.
+        """
+        for folder in self.folders:
+            with contextlib.suppress(OSError):
+                self._give_back(folder)
+        self.submission.discard()
+
+    def _give_back(self, folder: Path) -> None:
+        mine = claims.read(folder)
+        if mine is None or mine.submission != self.submission.name:
+            return
+        earlier = self._earlier.get(folder)
+        if earlier is not None and earlier.submission:
+            claims.rewrite(folder, mine, earlier)
+            return
+        if folder in self._fresh:
+            for file in (RunFolder(folder).config_file, RunFolder(folder).run_file):
+                file.unlink(missing_ok=True)
+        claims.release(folder, mine)
+        if folder in self._fresh:  # the run folder and its variant's, where nothing is left in them
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+                folder.parent.rmdir()
+
+
+# -- recovery from crashed submissions ---------------------------------------------------------------
+
+
+def repair(folders: Sequence[Path]) -> None:
+    """Look up what dead submitters may have queued, by the jobs' unique names; release the rest.
+
+    Called before each submission, so that a study never waits for a dead process. Claims stay where the
+    scheduler does not answer: nothing is queued twice for want of an answer.
+    """
+    held: dict[str, list[tuple[Path, Claim]]] = {}
+    for folder in folders:
+        _sweep_old(folder)
+        claim = claims.read(folder)
+        if claim is not None and _dead(claim) and RunFolder(folder).result() is None:
+            held.setdefault(claim.submission, []).append((folder, claim))
+    for name, members in held.items():
+        work = submission(members[0][0], name or "unreadable")
+        if work.job_id is None and not work.elsewhere:
+            _settle(work, members)
+    for jobs in {folder.parent.parent / JOBS for folder in folders}:
+        _sweep_jobs(jobs)
+
+
+def _sweep_jobs(jobs: Path) -> None:
+    """Remove what submitters left that died before they claimed anything."""
+    for folder in jobs.glob("*"):
+        if folder.is_symlink() or not folder.is_dir():
+            continue
+        young = time.time() - folder.stat().st_mtime < SUBMITTING_SECONDS
+        if not young and not (folder / "submission.json").exists():
+            Submission(folder).discard()
+
+
+def _dead(claim: Claim) -> bool:
+    """Its submitter cannot be about to write a receipt any more. `life` judges local queues."""
+    if claim.executor == "local":
+        return False
+    alive = claim.submitter.alive() if claim.submitter else False
+    if alive is None:
+        return time.time() - claim.time > SUBMITTING_SECONDS
+    return not alive and (claim.submission != "" or claim.time == 0.0)
+
+
+def _settle(work: Submission, members: list[tuple[Path, Claim]]) -> None:
+    if work.intent:  # the scheduler may have been asked
+        started = [attempts.read(folder, work.name).last_start for folder, _ in members]
+        jobs = {start.job.partition("_")[0] for start in started if start}
+        cluster = str(work.intent.get("cluster") or "")
+        other = cluster if cluster and cluster != slurm.cluster_name() else None
+        try:
+            job = min(jobs) if jobs else slurm.find_array(work.name, other)
+        except slurm.NoAnswer:
+            return
+        if job is not None:
+            work.write_receipt(job, cluster=cluster, found_by="name")
+            return
+    for folder, claim in members:
+        claims.release(folder, claim)
+    if work.folder.is_dir():
+        work.discard()
+
+
+def sweep(folder: Path, runs_dir: Path) -> None:
+    """Clear a run folder that is ours now: a killed writer's files, and what is no file."""
+    for file in folder.glob(".*.tmp"):
+        if not file.is_dir():
+            file.unlink(missing_ok=True)
+    for name in attempts.RECORDS:
+        path = folder / name
+        if path.is_dir():
+            path.rename(_aside(folder, runs_dir) / path.name)
+        elif files.oddity(path):
+            path.unlink(missing_ok=True)
+
+
+def _sweep_old(folder: Path) -> None:
+    """Remove temporary files that nobody has written to for long, of completed runs too."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [e for e in entries if e.name.startswith(".") and e.name.endswith(".tmp")]
+    except OSError:
+        return
+    for entry in found:
+        with contextlib.suppress(OSError):
+            if time.time() - entry.stat().st_mtime > SUBMITTING_SECONDS:
+                Path(entry).unlink()
+
+
+def _aside(folder: Path, runs_dir: Path) -> Path:
+    """A new folder for what a run no longer holds."""
+    name = f"{folder.name.replace('seed', 'aside-', 1)}-{time.time_ns()}"
+    target = runs_dir / ASIDE / folder.parent.parent.name / folder.parent.name / name
+    target.mkdir(parents=True)
+    return target
+
+
+def put_aside(folder: Path, runs_dir: Path) -> None:
+    """Move what a run holds, but for its claim, to runs/_aside/: it starts from nothing.
+
+    The checkpoint goes first: if this is interrupted, nothing resumes from it.
+    """
+    target = _aside(folder, runs_dir)
+    run = RunFolder(folder)
+    first = [run.checkpoint_file, run.result_file, run.status_file]
+    others = [p for p in sorted(folder.iterdir()) if p not in first and p != run.claim_file]
+    for path in [*first, *others]:
+        if path.exists():
+            path.rename(target / path.name)

@@ -7,8 +7,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ablations.launch.plan import Action, Plan
-from ablations.slurm.arrays import Chunk
+from ablations.launch.plan import Action, Chunk, Plan
 from ablations.study.arguments import add_data_root, add_site, add_steering, read_study
 from ablations.study.model import Study
 from sdtps.errors import counted, visible
@@ -50,6 +49,7 @@ def _lines(plan: Plan) -> Iterator[str]:
         f"{study.name}: {counted(len(study.variants), 'variant')} x {counted(len(study.seeds), 'seed')}"
         f" = {counted(len(runs), 'run')}; {len(plan.submitted)} to submit, {len(plan.skipped)} skipped"
         f"{f', {len(plan.released)} to release' if plan.released else ''}"
+        f"{f', {len(plan.linked)} to take over' if plan.linked else ''}"
     )
     by_variant: dict[str, list[Action]] = {}
     for action in runs:
@@ -70,7 +70,7 @@ def _lines(plan: Plan) -> Iterator[str]:
 
 
 def _cost_lines(plan: Plan) -> Iterator[str]:
-    if not plan.submitted and not plan.released:
+    if not (plan.submitted or plan.released or plan.linked):
         yield "Nothing to submit."
     classes: dict[str, list[Chunk]] = {}
     for array in plan.arrays:
@@ -112,6 +112,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "submit": len(plan.submitted),
         "skip": len(plan.skipped),
         "release": len(plan.released),
+        "take_over": len(plan.linked),
         "runs": [
             {
                 "run": a.run.name,

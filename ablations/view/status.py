@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ablations.launch.plan import ACTIVE, REPAIRED
-from ablations.store.runstatus import RunStatus
+from ablations.store import life
+from ablations.store.life import RunStatus
 from ablations.study.arguments import add_steering, read_study
 from ablations.study.model import Study
 from ablations.view.hints import Again
@@ -18,7 +18,7 @@ from sdtps.errors import counted as number
 from sdtps.run.folder import RunFolder
 
 ORDER = (
-    *("completed", "running", "requeued", "queued", "planned", "interrupted"),
+    *("completed", "running", "requeued", "queued", "planned", "interrupted", "unknown"),
     *("diverged", "failed", "cancelled"),
 )
 _LOG_LINES = 3  # of each failed run's log
@@ -29,15 +29,15 @@ COMPLETE, ENDED_BADLY, ACTIVE_RUNS, NOT_SUBMITTED = 0, 1, 3, 4
 
 
 def exit_code(statuses: Sequence[RunStatus]) -> int:
-    """0 all completed; 1 some failed, diverged, cancelled or held; 3 some active; 4 some to submit.
+    """0 all completed; 1 some ended badly, unknown or held; 3 some active; 4 some to submit.
 
     Active wins over everything (wait and ask again), then failure, then what was never submitted or
     was interrupted. A held run is not waited for: it needs somebody.
     """
     states = {s.state for s in statuses if not s.held}
-    if states & ACTIVE:
+    if states & life.ACTIVE:
         return ACTIVE_RUNS
-    if states & {"failed", "diverged", "cancelled"} or any(s.held for s in statuses):
+    if states & life.ENDED_BADLY or "unknown" in states or any(s.held for s in statuses):
         return ENDED_BADLY
     return NOT_SUBMITTED if states & {"planned", "interrupted"} else COMPLETE
 
@@ -76,7 +76,7 @@ def _lines(study: Study, statuses: Sequence[RunStatus], runs_dir: Path, again: A
         else:
             seeds = ", ".join(f"seed {s.run.seed} {word(s)}" for s in group)
             yield f"  {name:<{width}}  {seeds}"
-    bad = ("failed", "diverged", "cancelled", "interrupted")
+    bad = ("failed", "diverged", "cancelled", "interrupted", "unknown")
     ended = [s for s in statuses if s.state in bad]
     held = [s for s in statuses if s.held]
     stopped = [*ended, *held]
@@ -90,12 +90,16 @@ def _lines(study: Study, statuses: Sequence[RunStatus], runs_dir: Path, again: A
     if len(stopped) > _LISTED:
         yield ""
         yield f"and {len(stopped) - _LISTED} more (see --json)"
+    for note in dict.fromkeys(s.detail for s in statuses if s.active and "does not answer" in s.detail):
+        yield ""
+        yield f"States are {note}"
     if held:
         yield ""
         yield f"Release what is held: {again.retry('--held')}"
     root = _data_root(ended, runs_dir)
-    goes_on = [s for s in ended if s.state == "interrupted" or s.kind in REPAIRED]
-    retry = sorted({s.state for s in ended if s not in goes_on and s.kind != "unreadable"})
+    goes_on = [s for s in ended if s.state == "interrupted" or s.resumes]
+    asked = [s for s in ended if s not in goes_on and s.kind != "unreadable" and s.state != "unknown"]
+    retry = sorted({"oom" if s.kind == "oom" else s.state for s in asked})
     if goes_on:
         killed = any(s.state != "interrupted" for s in goes_on)
         yield ""
@@ -152,7 +156,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Exit code: see `exit_code`."""
-    from ablations.store.states import run_states
+    from ablations.store.life import run_states
 
     study, runs_dir = read_study(arguments), arguments.runs_dir.resolve()
     statuses = run_states(study.runs(), runs_dir)

@@ -12,8 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ablations.store.runstatus import RunStatus
-from ablations.store.states import run_states
+from ablations.store.life import RunStatus, run_states
 from ablations.study.arguments import add_study, read_study
 from ablations.study.model import Study
 from ablations.view.curve import LossCurve

@@ -18,7 +18,7 @@ ENTRY = "standin:execute"
 PATH = str(Path(__file__).resolve().parent)
 
 
-def execute(path: Path) -> str:
+def execute(path: Path, *, max_steps: int | None = None) -> str:
     """End as the folder's variant says: ok, raise, exit3, killed, memory, sleep, polite, diverge ..."""
     folder = RunFolder(path)
     word = folder.path.parent.name.partition("-")[0]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ablations.slurm import script as batch
+from ablations.slurm import verdict
 from ablations.store import attempts as records
 from ablations.store.submissions import Submission
 from ablations.study.schema import Resources
@@ -30,14 +31,14 @@ def test_a_line_that_was_cut_short_costs_only_itself(tmp_path: Path, together: i
 
 def test_a_run_that_a_submission_of_a_longer_name_holds_is_left_alone(tmp_path: Path) -> None:
     run, text = _element(tmp_path, 1, holder=f"{NAME}-and-more")
-    assert _bash(tmp_path, text, code=0) == records.NOT_OURS
+    assert _bash(tmp_path, text, code=0) == verdict.NOT_OURS
     assert not records.attempts_file(run).exists()
 
 
 def test_an_option_without_a_value_is_there_or_not(tmp_path: Path) -> None:
     given = {"exclusive": True, "overcommit": False, "mem": 0, "mail_type": "END"}
     resources = Resources.model_validate({"sbatch": given})
-    text = batch.script(Submission(tmp_path / NAME), resources, 1, None, tmp_path)
+    text = batch.script(tmp_path / NAME, resources, 1, None, tmp_path)
     options = [line.removeprefix("#SBATCH --") for line in text.splitlines() if "#SBATCH" in line]
     assert {"exclusive", "mem=0", "mail-type=END"} <= set(options)
     assert not any("overcommit" in option for option in options)
@@ -46,13 +47,13 @@ def test_an_option_without_a_value_is_there_or_not(tmp_path: Path) -> None:
 
 def _element(folder: Path, together: int, holder: str = NAME) -> tuple[Path, str]:
     """A run folder and the script of the one array element that it is in."""
-    run, submission = folder / "run", Submission(folder / NAME)
-    run.mkdir()
-    submission.folder.mkdir()
+    run, submission = folder / "s/v/seed0-x", Submission(folder / "s/_jobs" / NAME)
+    run.mkdir(parents=True)
+    submission.folder.mkdir(parents=True)
     (run / "claim.json").write_text(json.dumps({"submission": holder}))
-    submission.runs_file.write_text(f"{run}\n")
+    (submission.folder / "runs.txt").write_text("v/seed0-x\n")
     resources = Resources.model_validate({"gpus": 1, "runs_per_gpu": together})
-    return run, batch.script(submission, resources, 1, None, folder)
+    return run, batch.script(submission.folder, resources, 1, None, folder)
 
 
 def _bash(folder: Path, text: str, code: int) -> int:

@@ -1,16 +1,19 @@
+"""Canaries: which runs go first, and what waits for them."""
+
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from ablations.launch import canary
-from ablations.launch.plan import Action
-from ablations.store.runstatus import RunStatus
+from ablations.launch import canary, dispatch
+from ablations.launch.plan import Action, make_plan
+from ablations.store.life import run_states
+from ablations.store.submissions import Submission
 from ablations.study.manifest import load_study
 from sdtps.errors import SubmissionError
-from sdtps.run.folder import RunFolder
+from tests.ablations import plant, standin
+from tests.ablations.fakes import Fakes
 
 MANIFEST = """\
 study: small
@@ -42,39 +45,37 @@ def test_one_run_of_each_code_path_is_picked(actions: list[Action]) -> None:
     assert picked == [("topk", 0), ("c10", 0), ("clamp", 0), ("soft", 0)]
 
 
-@dataclass
-class Cluster:
-    """Moves every canary one state on at each look."""
-
-    actions: list[Action]
-    story: list[list[str]]
-
-    def states(self) -> list[RunStatus]:
-        states = self.story.pop(0)
-        found = []
-        for action, state in zip(self.actions, states, strict=True):
-            if state == "stepping":
-                folder = RunFolder(action.folder)
-                folder.path.mkdir(parents=True, exist_ok=True)
-                folder.write_status("running", attempt=1, epoch=1, step=1)
-            found.append(
-                RunStatus(action.run, "running" if state == "stepping" else state, detail="why")
-            )
-        return found
+def test_the_rest_waits_for_a_short_array_and_the_terminal_does_not(
+    tmp_path: Path, fakes: Fakes
+) -> None:
+    study = plant.study(tmp_path, ["ok", "raise"], seeds=2)
+    runs = tmp_path / "runs"
+    actions = make_plan(study, runs, run_states(study.runs(), runs)).submitted
+    after = canary.send(study, actions, runs, executor="slurm")
+    assert after == "afterok:1"
+    assert [a["count"] for a in fakes.arrays()] == [1]  # the two differ by a number only
+    assert "#SBATCH --time=5" in fakes.calls("sbatch")[0]["text"]
+    work = Submission(Path(fakes.arrays()[0]["folder"]))
+    assert work.intent["max_steps"] == canary.STEPS
+    assert canary.FOLDER in work.folder.parts
+    dispatch.submit(study, study.runs(), runs, after=after)
+    text = fakes.calls("sbatch")[1]["text"]
+    assert "#SBATCH --dependency=afterok:1" in text
+    assert "#SBATCH --kill-on-invalid-dep=yes" in text
 
 
-def test_the_rest_is_released_after_all_have_stepped(actions: list[Action]) -> None:
-    cluster = Cluster(
-        actions[:2], [["queued", "queued"], ["running", "stepping"], ["completed", "running"]]
-    )
-    said: list[str] = []
-    canary.wait(actions[:2], cluster.states, sleep=lambda _: None, say=said.append)
-    assert cluster.story == []
-    assert [s.split()[-3] for s in said] == ["0", "1", "2"]
-
-
-@pytest.mark.parametrize("end", ["failed", "diverged", "cancelled", "planned"])
-def test_a_canary_that_dies_stops_the_rest_and_says_why(actions: list[Action], end: str) -> None:
-    cluster = Cluster(actions[:2], [["queued", "running"], ["stepping", end]])
-    with pytest.raises(SubmissionError, match=rf"(?s)1 of the canaries failed.*{end}: why"):
-        canary.wait(actions[:2], cluster.states, sleep=lambda _: None, say=lambda _: None)
+def test_a_local_canary_that_fails_keeps_the_rest_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", standin.PATH)
+    monkeypatch.setenv(dispatch.ENTRY_VARIABLE, standin.ENTRY)
+    runs = tmp_path / "runs"
+    for variant, well in (("ok", True), ("raise", False)):
+        study = plant.study(tmp_path, [variant], name=variant)
+        actions = make_plan(study, runs, run_states(study.runs(), runs)).submitted
+        if well:
+            assert canary.send(study, actions, runs, executor="local") is None
+        else:
+            with pytest.raises(SubmissionError, match=r"(?s)1 of the canaries.*wrong place"):
+                canary.send(study, actions, runs, executor="local")
+        assert run_states(study.runs(), runs)[0].state == "planned"

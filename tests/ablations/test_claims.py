@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from ablations.store import claims
-from ablations.store.claims import TORN_SECONDS, Claim
-from ablations.store.processes import Process
+from ablations.store.claims import TORN_SECONDS, Claim, Process
 from ablations.store.submissions import Submission
 
 

@@ -14,9 +14,8 @@ import pytest
 import ablations.cli as control
 from ablations.launch import dispatch
 from ablations.launch.plan import make_plan
-from ablations.store import repair
-from ablations.store.runstatus import RunStatus
-from ablations.store.states import run_states
+from ablations.store import submissions
+from ablations.store.life import RunStatus, run_states
 from ablations.study.model import Study
 from sdtps.run.folder import RunFolder
 from tests.ablations import plant
@@ -152,7 +151,7 @@ def test_old_temporary_files_go_from_completed_runs_too(tmp_path: Path, fakes: F
     old, new = (folder.path / f".checkpoint.pt.{name}.tmp" for name in ("old", "new"))
     for file in (old, new):
         file.touch()
-    long_ago = time.time() - 2 * repair.SUBMITTING_SECONDS
+    long_ago = time.time() - 2 * submissions.SUBMITTING_SECONDS
     os.utime(old, (long_ago, long_ago))
     dispatch.submit(study, [run], runs)
     assert (old.exists(), new.exists()) == (False, True)

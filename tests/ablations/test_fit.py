@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ablations.slurm.fit import misfits, nodes_of
+from ablations.slurm.options import misfits, nodes_of
 from ablations.study.schema import Resources
 
 SINFO = """\

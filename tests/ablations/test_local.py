@@ -16,8 +16,7 @@ from ablations.launch import dispatch, local
 from ablations.store import attempts as records
 from ablations.store import claims
 from ablations.store import stop as control
-from ablations.store.runstatus import RunStatus
-from ablations.store.states import run_states
+from ablations.store.life import RunStatus, run_states
 from ablations.study.model import Study
 from ablations.study.schema import Resources
 from tests.ablations import plant, standin

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ablations.launch.plan import make_plan
-from ablations.store.runstatus import RunStatus
+from ablations.store.life import RunStatus
 from ablations.view.hints import Again
 from ablations.view.status import lines
 from tests.ablations import plant
@@ -26,7 +26,9 @@ def _named(tmp_path: Path, *ends: tuple[str, str | None]) -> list[list[str]]:
     """The words after `--retry` (none: without it) of each command that is named."""
     study = plant.study(tmp_path, ["ok"], seeds=len(ends))
     runs = tmp_path / "runs"
-    statuses = [RunStatus(run, *end) for run, end in zip(study.runs(), ends, strict=True)]
+    statuses = [
+        RunStatus(run, state=end[0], kind=end[1]) for run, end in zip(study.runs(), ends, strict=True)
+    ]
     text = list(lines(study, statuses, runs, Again(str(study.path), {})))
     commands = [
         shlex.split(line.partition("sdtps submit ")[2]) for line in text if "sdtps submit" in line
@@ -43,8 +45,11 @@ def test_the_command_runs_it_again_and_retry_is_named_only_where_it_is_needed(
     tmp_path: Path, end: tuple[str, str | None]
 ) -> None:
     study = plant.study(tmp_path, ["ok"])
-    plain = make_plan(study, tmp_path / "runs", [RunStatus(study.runs()[0], *end)]).submitted
-    assert _named(tmp_path, end) == [[] if plain else [end[0]]]
+    plain = make_plan(
+        study, tmp_path / "runs", [RunStatus(study.runs()[0], state=end[0], kind=end[1])]
+    ).submitted
+    word = "oom" if end[1] == "oom" else end[0]
+    assert _named(tmp_path, end) == [[] if plain else [word]]
 
 
 def test_both_commands_are_named_where_there_are_both(tmp_path: Path) -> None:
@@ -56,6 +61,7 @@ def test_both_commands_are_named_where_there_are_both(tmp_path: Path) -> None:
 
 def test_what_no_command_mends_has_none(tmp_path: Path) -> None:
     study = plant.study(tmp_path, ["ok"])
-    status = RunStatus(study.runs()[0], "failed", "unreadable", "claim.json: is not a regular file")
+    why = "claim.json: is not a regular file"
+    status = RunStatus(study.runs()[0], state="failed", kind="unreadable", detail=why)
     text = "\n".join(lines(study, [status], tmp_path / "runs", Again(str(study.path), {})))
     assert "sdtps submit" not in text

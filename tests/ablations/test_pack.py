@@ -10,8 +10,9 @@ import pytest
 from pydantic import ValidationError
 
 from ablations.launch import dispatch, local
-from ablations.slurm.arrays import chunks
-from ablations.slurm.fit import misfits, nodes_of
+from ablations.launch.plan import chunks
+from ablations.slurm import verdict
+from ablations.slurm.options import misfits, nodes_of
 from ablations.store import attempts as records
 from ablations.store.submissions import Submission
 from ablations.study.schema import Resources
@@ -45,7 +46,7 @@ def test_fewer_runs_than_a_gpu_may_hold_ask_for_no_more_than_they_need(tmp_path:
     (text,) = dispatch.render(study, study.runs(), tmp_path / "runs")
     options = dict(re.findall(r"^#SBATCH --([\w-]+)=(.*)$", text, re.MULTILINE))
     assert (options["array"], options["cpus-per-task"], options["mem"]) == ("0-0%1", "4", "8192M")
-    assert "OMP_NUM_THREADS=$((${SLURM_CPUS_PER_TASK:-1} / 2))" in text
+    assert "TOGETHER=2\n" in text
 
 
 def test_more_runs_to_a_gpu_than_may_run_at_once_are_refused() -> None:
@@ -68,8 +69,9 @@ def test_arrays_are_cut_by_jobs_not_by_runs(tmp_path: Path) -> None:
 
 
 def test_a_run_knows_its_job_and_those_it_shares_it_with(tmp_path: Path) -> None:
-    submission = Submission(tmp_path)
-    runs = [tmp_path / f"run{k}" for k in range(5)]
+    submission = Submission(tmp_path / "s/_jobs/n")
+    submission.folder.mkdir(parents=True)
+    runs = [tmp_path / f"s/v/seed{k}" for k in range(5)]
     submission.write_intent(runs, resources={"runs_per_gpu": 2})
     submission.write_receipt("77")
     assert [submission.element(run) for run in runs] == ["77_0", "77_0", "77_1", "77_1", "77_2"]
@@ -84,7 +86,7 @@ def test_a_run_knows_its_job_and_those_it_shares_it_with(tmp_path: Path) -> None
         (0, False, "diverged", True),
         (1, False, "", True),
         (137, True, "", False),
-        (records.INTERRUPTED, False, "", False),
+        (verdict.INTERRUPTED, False, "", False),
     ],
 )
 def test_what_starts_again_with_its_job(

@@ -3,12 +3,12 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from ablations.launch.plan import Plan, make_plan
+from ablations.store.life import Life
 from ablations.study.manifest import load_study
 from ablations.study.model import RunSpec, Study
 from sdtps.run.folder import RunFolder
@@ -25,14 +25,6 @@ variants:
   topk: {}
   soft: {sdtps.decision: soft, resources: {gpus: 0}}
 """
-
-
-@dataclass
-class State:
-    state: str
-    detail: str = ""
-    kind: str | None = None
-    held: bool = False
 
 
 @pytest.fixture
@@ -52,7 +44,8 @@ def create(run: RunSpec, runs_dir: Path, code: str = "new", seconds: float | Non
 
 def plan_of(study: Study, runs_dir: Path, state: str, **options: object) -> Plan:
     state, _, kind = state.partition(":")
-    return make_plan(study, runs_dir, [State(state, "why", kind or None)] * 4, **options)  # type: ignore[arg-type]
+    found = Life(state=state, detail="why", kind=kind or None)
+    return make_plan(study, runs_dir, [found] * 4, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -72,6 +65,14 @@ def plan_of(study: Study, runs_dir: Path, state: str, **options: object) -> Plan
         ("failed", ["diverged"], "skip", None),
         ("failed", ["failed"], "submit", "resume"),
         ("failed:oom", [], "skip", None),
+        ("failed:oom", ["failed"], "skip", None),
+        ("failed:oom", ["oom"], "submit", "resume"),
+        ("failed:crash", [], "skip", None),
+        ("failed:exit", [], "skip", None),
+        ("failed:preempted", [], "submit", "resume"),
+        ("failed:killed", [], "submit", "resume"),
+        ("unknown", ["failed", "cancelled", "diverged", "oom", "stale"], "skip", None),
+        ("unknown", ["unknown"], "submit", "resume"),
         ("failed:lost", [], "submit", "resume"),
         ("failed:node", [], "submit", "resume"),
         ("diverged", ["failed"], "skip", None),
@@ -115,7 +116,7 @@ def test_a_changed_setting_makes_a_new_run_and_says_what_changed(study: Study, t
         create(run, tmp_path)
     study.path.write_text(MANIFEST.replace("seeds:", "overrides: {sdtps.beta: 0.1}\nseeds:"))
     changed = load_study(study.path)
-    plan = make_plan(changed, tmp_path, [State("planned")] * 4)
+    plan = make_plan(changed, tmp_path, [Life(state="planned")] * 4)
     assert len(plan.submitted) == 4
     assert "sdtps.beta 0.25 → 0.1" in plan.actions[0].reason
     assert study.runs()[0].folder(tmp_path).name in plan.actions[0].reason
@@ -134,7 +135,12 @@ def test_cost_comes_from_the_same_variant_then_others_then_the_limit(
     bound = plan_of(study, tmp_path, "planned").estimate
     assert (bound.run_hours, bound.gpu_hours, bound.is_bound) == (8.0, 8.0, True)
     create(study.runs()[0], tmp_path, seconds=1800)
-    states = [State("completed"), State("planned"), State("planned"), State("running")]
+    states = [
+        Life(state="completed"),
+        Life(state="planned"),
+        Life(state="planned"),
+        Life(state="running"),
+    ]
     estimate = make_plan(study, tmp_path, states).estimate
     assert estimate.basis == {"same variant": 1, "other variants": 1}
     assert (estimate.run_hours, estimate.gpu_hours) == (1.0, 1.0)
@@ -146,11 +152,11 @@ def test_runs_that_share_a_gpu_cost_it_once_and_a_job_that_is_not_full_costs_it_
 ) -> None:
     resources = "{gpus: 1, runs_per_gpu: 4, timeout_min: 120}"
     study = plant.study(tmp_path, ["a", "b"], seeds=3, resources=resources)
-    bound = make_plan(study, tmp_path, [State("planned")] * 6).estimate
+    bound = make_plan(study, tmp_path, [Life(state="planned")] * 6).estimate
     assert (bound.run_hours, bound.gpu_hours) == (12.0, 4.0)  # two jobs, of 4 and 2 runs
     create(study.runs()[0], tmp_path, seconds=3600)
     create(study.runs()[3], tmp_path, seconds=7200)
-    states = [State("completed" if k in (0, 3) else "planned") for k in range(6)]
+    states = [Life(state="completed" if k in (0, 3) else "planned") for k in range(6)]
     estimate = make_plan(study, tmp_path, states).estimate
     assert (estimate.run_hours, estimate.gpu_hours) == (6.0, 2.0)  # as long as its longest run
 
@@ -161,7 +167,7 @@ def test_torn_and_foreign_files_do_not_stop_a_plan(study: Study, tmp_path: Path)
     folder.result_file.write_bytes(b"[1]")
     (tmp_path / "small" / "topk" / "seedx").mkdir()
     (tmp_path / "small" / "soft").write_text("a file where a folder should be")
-    states = [State("completed"), *[State("planned")] * 3]
+    states = [Life(state="completed"), *[Life(state="planned")] * 3]
     assert len(make_plan(study, tmp_path, states, code="new").submitted) == 3
 
 
@@ -179,7 +185,7 @@ def test_ten_thousand_run_folders_are_planned_within_five_seconds(tmp_path: Path
         os.makedirs(folder)  # noqa: PTH103
         (folder / "run.json").write_text(record)
         (folder / "result.json").write_text('{"train_seconds": 60.0}')
-    states = [State("completed")] * 9_999 + [State("planned")]
+    states = [Life(state="completed")] * 9_999 + [Life(state="planned")]
     start = time.process_time()
     plan = make_plan(study, tmp_path, states, code="new")
     assert time.process_time() - start < 5.0

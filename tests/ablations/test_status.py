@@ -13,11 +13,11 @@ import pytest
 
 from ablations.launch import dispatch
 from ablations.slurm import commands as slurm
+from ablations.slurm import verdict
 from ablations.slurm.queue import Scheduler
 from ablations.store import attempts as records
 from ablations.store import stop as control
-from ablations.store.runstatus import RunStatus
-from ablations.store.states import run_states
+from ablations.store.life import RunStatus, run_states
 from ablations.study.model import Study
 from sdtps.run.folder import RunFolder
 from tests.ablations import plant
@@ -92,7 +92,7 @@ def queued(tmp_path: Path, fakes: Fakes) -> Queued:
         ({"state": "FAILED", "status": 256}, False, "failed", "start"),
         ({"state": "FAILED", "status": 9}, True, "failed", "killed"),
         ({"state": "FAILED", "status": 3 * 256}, True, "failed", "exit"),
-        ({"state": "COMPLETED"}, True, "failed", "lost"),
+        ({"state": "COMPLETED"}, True, "failed", "exit"),
     ],
 )
 def test_each_word_of_the_scheduler_is_one_of_ours(
@@ -114,14 +114,15 @@ def test_each_word_of_the_scheduler_is_one_of_ours(
         (137, False, "slurmstepd: error: Exceeded job memory limit", "failed", "oom"),
         (137, False, "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=1.0", "failed", "oom"),
         (1, False, "torch.OutOfMemoryError: CUDA out of memory.", "failed", "oom"),
-        (139, False, "", "failed", "killed"),
+        (139, False, "", "failed", "crash"),
+        (134, False, "", "failed", "crash"),
         (127, False, "srun: error: execve(): /nope: No such file or directory", "failed", "start"),
-        (records.SETUP_FAILED, False, "module: command not found", "failed", "start"),
-        (records.GAVE_UP, False, "", "failed", "timeout"),
-        (0, False, "", "failed", "lost"),
+        (verdict.SETUP_FAILED, False, "module: command not found", "failed", "start"),
+        (verdict.GAVE_UP, False, "", "failed", "timeout"),
+        (0, False, "", "failed", "exit"),
         (143, True, "*** JOB 1 ON n1 CANCELLED AT ... DUE TO TIME LIMIT ***", "failed", "timeout"),
         (143, True, "*** JOB 1 ON n1 CANCELLED AT 2026-01-01 ***", "cancelled", None),
-        (75, True, "*** JOB 1 ON n1 CANCELLED AT ... DUE TO PREEMPTION ***", "cancelled", None),
+        (75, True, "*** JOB 1 ON n1 CANCELLED AT ... DUE TO PREEMPTION ***", "failed", "preempted"),
         (143, True, "*** JOB 1 ON n1 CANCELLED AT ... DUE TO NODE FAILURE ***", "failed", "node"),
     ],
 )
@@ -169,7 +170,7 @@ def test_an_exit_of_0_without_a_result_is_left_to_the_scheduler(queued: Queued) 
     queued.fakes.set("1_0", state="NODE_FAIL")
     assert (queued.look().state, queued.look().kind) == ("failed", "node")
     queued.fakes.set("1_0", state="COMPLETED")
-    assert (queued.look().state, queued.look().kind) == ("failed", "lost")
+    assert (queued.look().state, queued.look().kind) == ("failed", "exit")
     queued.log("slurmstepd: error: *** JOB 1 ON n CANCELLED AT X DUE TO NODE FAILURE ***")
     queued.forget()
     assert (queued.look().state, queued.look().kind) == ("failed", "node")
@@ -192,8 +193,8 @@ def test_an_answer_that_was_on_its_way_when_a_run_was_cancelled_is_not_kept(
 ) -> None:
     ask = slurm.squeue
 
-    def squeue() -> dict[str, slurm.JobInfo]:
-        found = ask()
+    def squeue(*jobs: Any, **more: Any) -> dict[str, slurm.JobInfo]:
+        found = ask(*jobs, **more)
         monkeypatch.setattr(slurm, "squeue", ask)
         control.cancel([status], queued.runs)
         return found
@@ -270,7 +271,7 @@ def test_one_empty_answer_does_not_lose_a_job(queued: Queued) -> None:
 
 def test_preempted_and_then_pending_is_requeued_throughout(queued: Queued) -> None:
     queued.begin()
-    queued.end(records.INTERRUPTED, terminated=True)
+    queued.end(verdict.INTERRUPTED, terminated=True)
     RunFolder(queued.folder()).write_status("requeued", attempt=1, epoch=4)
     for state in ("PREEMPTED", "PENDING"):
         queued.fakes.set("1_0", state=state, restarts=1)
@@ -388,11 +389,11 @@ def test_a_run_that_ends_while_the_scheduler_is_asked_is_not_lost(
     queued.fakes.set("1_0", state="RUNNING")
     ask = slurm.squeue
 
-    def squeue() -> dict[str, slurm.JobInfo]:
+    def squeue(*jobs: Any, **more: Any) -> dict[str, slurm.JobInfo]:
         RunFolder(queued.folder()).write_result({"attempt": 1})
         queued.end(0)
         queued.fakes.set("1_0", state="COMPLETED")
-        return ask()
+        return ask(*jobs, **more)
 
     monkeypatch.setattr(slurm, "squeue", squeue)
     assert queued.look().state == "completed"

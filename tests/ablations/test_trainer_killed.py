@@ -21,13 +21,12 @@ from typing import Any
 
 import pytest
 
-from ablations.launch import dispatch, local
+from ablations.launch import dispatch, local, worker
+from ablations.launch.local import QueueItem
 from ablations.launch.plan import make_plan
-from ablations.launch.queue_item import QueueItem
-from ablations.slurm import worker
 from ablations.store import attempts as records
 from ablations.store import claims, snapshot
-from ablations.store.states import run_states
+from ablations.store.life import run_states
 from ablations.study.manifest import load_study
 from ablations.study.model import Study
 from sdtps.run import provenance

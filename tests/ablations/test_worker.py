@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ablations.slurm import worker
+from ablations.launch import worker
+from ablations.slurm import verdict
 from ablations.store import attempts as records
 from ablations.store import claims
 from ablations.store.claims import Claim
@@ -61,11 +62,11 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fakes: Fakes) -> Submis
 def test_a_run_that_was_cancelled_before_its_job_began_does_not_start(
     job: Submission, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = Path(job.intent["runs"][3])
+    folder = job.run(3)
     claim = claims.read(folder)
     assert claim is not None
     claims.rewrite(folder, claim, dataclasses.replace(claim, cancelled=True))
-    assert _run(job, monkeypatch, [], "completed") == records.NOT_OURS
+    assert _run(job, monkeypatch, [], "completed") == verdict.NOT_OURS
     assert not records.read(folder, job.name).began
 
 
@@ -78,14 +79,14 @@ def _run(job: Submission, monkeypatch: pytest.MonkeyPatch, sent: list[int], outc
 def test_near_the_time_limit_only_this_element_is_requeued(
     job: Submission, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert _run(job, monkeypatch, [signal.SIGUSR2], "requeued") == records.INTERRUPTED
+    assert _run(job, monkeypatch, [signal.SIGUSR2], "requeued") == verdict.INTERRUPTED
     assert [c["argv"] for c in fakes.calls("scontrol")] == [["requeue", "77_3"]]
 
 
 def test_what_the_scheduler_takes_away_it_brings_back_itself(
     job: Submission, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert _run(job, monkeypatch, [signal.SIGTERM], "requeued") == records.INTERRUPTED
+    assert _run(job, monkeypatch, [signal.SIGTERM], "requeued") == verdict.INTERRUPTED
     assert fakes.calls("scontrol") == []
 
 
@@ -100,9 +101,9 @@ def test_the_cap_on_requeues_is_ours(
     job: Submission, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
-    assert _run(job, monkeypatch, [signal.SIGUSR2], "requeued") == records.GAVE_UP
+    assert _run(job, monkeypatch, [signal.SIGUSR2], "requeued") == verdict.GAVE_UP
     monkeypatch.setenv("SLURM_RESTART_COUNT", "3")
-    assert _run(job, monkeypatch, [], "completed") == records.GAVE_UP
+    assert _run(job, monkeypatch, [], "completed") == verdict.TOO_OFTEN
     assert fakes.calls("scontrol") == []
 
 
@@ -111,18 +112,18 @@ def test_a_busy_controller_is_asked_again(
 ) -> None:
     monkeypatch.setattr(worker.time, "sleep", lambda _: None)
     fakes.answer("scontrol", {"exit": 1, "stderr": "Socket timed out"}, {"exit": 1}, None)
-    assert _run(job, monkeypatch, [signal.SIGUSR2], "requeued") == records.INTERRUPTED
+    assert _run(job, monkeypatch, [signal.SIGUSR2], "requeued") == verdict.INTERRUPTED
     assert len(fakes.calls("scontrol")) == 3
 
 
 def test_a_job_whose_run_was_claimed_by_a_later_submission_does_nothing(
     job: Submission, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = Path(job.intent["runs"][3])
+    folder = job.run(3)
     held = claims.read(folder)
     assert held is not None
     claims.rewrite(folder, held, Claim.new("sdtps-s-2", "slurm"))
-    assert _run(job, monkeypatch, [], "completed") == records.NOT_OURS
+    assert _run(job, monkeypatch, [], "completed") == verdict.NOT_OURS
     assert not RunFolder(folder).status_file.exists()
 
 
@@ -130,7 +131,7 @@ def test_a_failure_before_training_is_written_where_status_looks(
     job: Submission, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert _run(job, monkeypatch, [], "bad data") == 2
-    status = RunFolder(Path(job.intent["runs"][3])).status()
+    status = RunFolder(job.run(3)).status()
     assert status is not None
     assert (status["state"], status["kind"]) == ("failed", "error")
     assert "no images" in status["reason"]

@@ -13,7 +13,7 @@ import pytest
 
 from ablations.launch import dispatch
 from ablations.slurm.queue import Scheduler
-from ablations.store.states import run_states
+from ablations.store.life import run_states
 from tests.ablations import plant, standin
 
 pytestmark = [

@@ -13,8 +13,7 @@ from ablations.launch.plan import make_plan
 from ablations.slurm import commands as slurm
 from ablations.slurm.queue import Scheduler
 from ablations.store import stop as control
-from ablations.store.runstatus import RunStatus
-from ablations.store.states import run_states
+from ablations.store.life import RunStatus, run_states
 from ablations.study.model import Study
 from tests.ablations import plant, standin
 from tests.slurm.cluster import Cluster

@@ -15,8 +15,7 @@ import pytest
 from ablations.launch import dispatch
 from ablations.slurm.queue import Scheduler
 from ablations.store import snapshot
-from ablations.store.runstatus import RunStatus
-from ablations.store.states import run_states
+from ablations.store.life import RunStatus, run_states
 from ablations.study.model import Study
 from sdtps.errors import SubmissionError
 from tests.ablations import plant, standin

@@ -10,8 +10,7 @@ import pytest
 
 from ablations.launch import dispatch
 from ablations.slurm.queue import Scheduler
-from ablations.store.runstatus import RunStatus
-from ablations.store.states import run_states
+from ablations.store.life import RunStatus, run_states
 from ablations.study.manifest import load_study
 from ablations.study.model import Study
 from sdtps.run.folder import RunFolder

@@ -65,7 +65,8 @@ class Fakes:
         for array in self.arrays():
             lines = (Path(array["folder"]) / "runs.txt").read_text().splitlines()
             assert len(lines) == array["count"], "runs.txt and the array disagree"
-            runs += lines
+            study = Path(array["folder"]).parent.parent
+            runs += [str(study / line) for line in lines]
         return runs
 
     def set(self, element: str, **fields: Any) -> None:

@@ -63,18 +63,23 @@ def _act(file: Path, command: str, arguments: list[str], script: Path | None) ->
         return f"{number}\n", "", 0
     if command == "squeue":
         wanted = next((a.partition("=")[2] for a in arguments if a.startswith("--name=")), None)
+        ids = next((a.partition("=")[2] for a in arguments if a.startswith("--jobs=")), None)
         rows = [r for r in _jobs(queue) if wanted in (None, r["name"])]
+        if ids is not None:
+            rows = [r for r in rows if r["id"].partition("_")[0] in ids.split(",")]
+            if not rows and "," not in ids:
+                return "", "slurm_load_jobs error: Invalid job id specified\n", 1
         return "".join("|".join(str(r[f]) for f in FIELDS) + "|\n" for r in rows), "", 0
     if command == "sacct":
         return "", "Slurm accounting storage is disabled\n", 1
     if command == "scontrol" and arguments[:1] == ["show"]:
-        return "MaxArraySize            = 1001\n", "", 0
+        return "ClusterName             = fake\nMaxArraySize            = 1001\n", "", 0
     if command == "scontrol" and arguments[:1] == ["release"]:
         for element in arguments[1].split(","):
             queue["jobs"].setdefault(element, {}).update(state="PENDING", reason="None")
         file.write_text(json.dumps(queue))
     if command == "scancel":
-        for element in arguments:
+        for element in (a for a in arguments if not a.startswith("-")):
             queue["jobs"].setdefault(element, {})["state"] = "CANCELLED"
         file.write_text(json.dumps(queue))
     return "", "", 0

@@ -1,10 +1,15 @@
 """What runs inside a job: finds its run, calls the run's entry point, and arranges what comes after it.
 
-    python -m ablations.slurm.worker runs/STUDY/_jobs/NAME [INDEX]
+    python -m ablations.launch.worker runs/STUDY/_jobs/NAME [PLACE]
 
-INDEX is the array index by default. The entry point is `module:function` (sdtps.training.job:execute).
-It gets the run folder's path and says how it ended. Exit codes are in ablations/store/attempts.py; 0 is
-an end of the run's own.
+PLACE is the run's line in runs.txt, by default the array index. The entry point is `module:function`
+(sdtps.training.job:execute). It gets the run folder's path and says how it ended. Exit codes are in
+ablations/slurm/verdict.py; 0 is an end of the run's own.
+
+With resources.runs_per_gpu one job starts several runs on one GPU: each gets a process, a log and
+records of its own, so that one which fails ends nothing but itself. Signals are passed on, and after a
+time limit the job is requeued once, when all its runs have written their checkpoints; those that have
+ended by then are not started again.
 """
 
 from __future__ import annotations
@@ -17,19 +22,27 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
+from ablations.slurm import commands as slurm
+from ablations.slurm import verdict
 from ablations.store import attempts as records
 from ablations.store import claims
 from ablations.store.submissions import Submission
-from sdtps.errors import SdtpsError, counted
+from sdtps.errors import SdtpsError
 from sdtps.run.folder import RunFolder
 
 PACKED = "SDTPS_PACKED"  # set for the runs that share a job
+CLAIM = "SDTPS_CLAIM"  # the submission whose claim a run folder must hold to be written to
 REQUEUE_TRIES = 6  # with growing pauses, for a controller that is busy; about a minute in all
+POLL_SECONDS = 0.2
+CLAIM_SECONDS = 5.0  # between looks at whether a run has been cancelled
+_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True)
@@ -41,7 +54,7 @@ class Job:
     rank: int
     tasks: int
     local: bool
-    packed: bool = False  # one of several runs of this job: `ablations.slurm.pack` speaks for it
+    packed: bool = False  # one of several runs of this job, whose parent process speaks for it
 
     @classmethod
     def here(cls) -> Job:
@@ -66,28 +79,34 @@ class Job:
 
 def main(words: list[str] | None = None) -> int:
     """Run one array element. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m ablations.slurm.worker", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m ablations.launch.worker", description=__doc__)
     parser.add_argument("submission", type=Path)
-    parser.add_argument("index", type=int, nargs="?")
+    parser.add_argument("place", type=int, nargs="?")
     arguments = parser.parse_args(words)
     submission = Submission(arguments.submission)
-    index = arguments.index
-    if index is None:
-        index = int(os.environ["SLURM_ARRAY_TASK_ID"])
-    folder = Path(submission.intent["runs"][index])
+    claims.share(submission.folder)
     job = Job.here()
-    claim = claims.read(folder)
-    if claim is None or claim.submission != submission.name or claim.cancelled:
-        gone = (
-            "cancelled" if claim and claim.cancelled else f"not claimed by {submission.name} any more"
-        )
+    if not job.local and not job.packed and submission.runs_per_job > 1:
+        return _several(submission, job)
+    place = arguments.place
+    if place is None:
+        place = int(os.environ["SLURM_ARRAY_TASK_ID"])
+    folder = submission.run(place)
+    if not claims.holds(folder, submission.name):
+        claim = claims.read(folder)
+        mine = claim is not None and claim.submission == submission.name
+        gone = "cancelled" if mine else f"not claimed by {submission.name} any more"
         print(f"{folder} is {gone}; nothing done", flush=True)
-        return records.NOT_OURS
+        return verdict.NOT_OURS
+    os.environ[CLAIM] = submission.name
     if job.local:
         return _recorded(folder, submission, job)
     if job.packed:
         _begin(folder, submission, job)
     return _run(folder, submission, job)
+
+
+# -- one run ------------------------------------------------------------------------------------
 
 
 def _recorded(folder: Path, submission: Submission, job: Job) -> int:
@@ -124,7 +143,7 @@ def _own_log(folder: Path, job: Job) -> None:
         log.unlink()
     sys.stdout.flush()
     sys.stderr.flush()
-    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o664)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     os.close(handle)
@@ -136,31 +155,34 @@ def _run(folder: Path, submission: Submission, job: Job) -> int:
         records.write_began(folder, submission.name, job.id, job.restart)
     cap = int(submission.intent.get("max_requeues", 10))
     if job.restart > cap:
-        _say(
-            job,
-            f"started again {counted(job.restart, 'time')}, more than resources.max_requeues = {cap};"
-            " giving up",
-        )
-        return records.GAVE_UP
+        times = f"{job.restart} time{'s' * (job.restart > 1)}"
+        _say(job, f"started again {times}, more than resources.max_requeues = {cap}; giving up")
+        return verdict.TOO_OFTEN
+    for name in _RANKS:  # the shell's, and not this job's
+        os.environ.pop(name, None)
     if job.tasks > 1:
         _join_tasks()
     _check_snapshot()
     signals = _Signals()
+    steps = submission.intent.get("max_steps")
     try:
-        outcome = _entry(submission.intent["entry"])(folder)
+        entry = _entry(submission.intent["entry"])
+        outcome = entry(folder) if steps is None else entry(folder, max_steps=int(steps))
     except Exception as error:
         if isinstance(error, SdtpsError):
             print(error, file=sys.stderr, flush=True)
         else:
             traceback.print_exc()
             sys.stderr.flush()
+        if not claims.holds(folder, submission.name):
+            return verdict.NOT_OURS
         if job.rank == 0:
             _record_failure(folder, error)
         return 2 if isinstance(error, SdtpsError) else 1
     received = signals.received()
-    if outcome != "requeued":
+    if outcome != "requeued" or (steps is not None and not received):
         _say(job, f"{folder}: {outcome}")
-        return 0
+        return 1 if steps is not None and outcome == "diverged" else 0
     return _after_interruption(job, cap, received)
 
 
@@ -182,26 +204,23 @@ def _after_interruption(job: Job, cap: int, received: set[int]) -> int:
     element only.
     """
     if signal.SIGUSR2 not in received or job.local:
-        return records.INTERRUPTED
+        return verdict.INTERRUPTED
     if job.restart >= cap:
         _say(job, f"time limit reached, and resources.max_requeues = {cap} is used up; giving up")
-        return records.GAVE_UP
+        return verdict.GAVE_UP
     if job.rank == 0 and not job.packed:
-        requeue(job.id)
-    return records.INTERRUPTED
+        _requeue(job.id)
+    return verdict.INTERRUPTED
 
 
-def requeue(job_id: str) -> None:
-    """`scontrol requeue A_i`: the whole array's id would requeue every element."""
+def _requeue(job_id: str) -> None:
     pause = 1.0
     for _ in range(REQUEUE_TRIES):
-        done = subprocess.run(
-            ["scontrol", "requeue", job_id], capture_output=True, text=True, check=False
-        )
-        if done.returncode == 0:
+        refused = slurm.requeue(job_id)
+        if refused is None:
             print(f"requeued {job_id}", flush=True)
             return
-        print(f"scontrol requeue {job_id}: {done.stderr.strip()}", flush=True)
+        print(f"scontrol requeue {job_id}: {refused}", flush=True)
         time.sleep(pause)
         pause *= 2
 
@@ -242,15 +261,107 @@ def _check_snapshot() -> None:
         raise RuntimeError(f"imported {found}, which is not below the snapshot {wanted}")
 
 
-def _entry(name: str) -> Callable[[Path], Any]:
+def _entry(name: str) -> Callable[..., Any]:
     module, _, function = name.partition(":")
-    entry: Callable[[Path], Any] = getattr(importlib.import_module(module), function)
+    entry: Callable[..., Any] = getattr(importlib.import_module(module), function)
     return entry
 
 
 def _say(job: Job, text: str) -> None:
     if job.rank == 0:
         print(text, flush=True)
+
+
+# -- several runs in one job -----------------------------------------------------------------------
+
+
+@dataclass
+class _Child:
+    """One run and its process."""
+
+    folder: Path
+    process: subprocess.Popen[bytes]
+    cancelled: bool = False
+
+
+@dataclass
+class _PassedOn:
+    """Signals: passed on to every process, and remembered."""
+
+    children: list[_Child] = field(default_factory=list)
+    received: set[int] = field(default_factory=set)
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.received.add(number)
+        for child in self.children:
+            if child.process.poll() is None:
+                child.process.send_signal(number)
+
+
+def _several(submission: Submission, job: Job) -> int:
+    """Work through one array element. Returns the exit code: 0, whatever became of the runs."""
+    element = int(os.environ["SLURM_ARRAY_TASK_ID"])
+    with _passed_on() as signals:
+        for k, folder in enumerate(submission.members(element)):
+            ended = records.ended_by_itself(folder, submission.name)
+            if claims.holds(folder, submission.name) and not ended:
+                place = element * submission.runs_per_job + k
+                signals.children.append(_Child(folder, _start(submission, place)))
+        for number in list(signals.received):  # came while some were being started
+            signals(number, None)
+        again = _wait(signals, submission, job)
+    if again:
+        _requeue(job.id)
+    return 0
+
+
+def _start(submission: Submission, place: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-P", "-u", "-m", "ablations.launch.worker", str(submission.folder)]
+    return subprocess.Popen(
+        [*command, str(place)],
+        env={**os.environ, PACKED: "1"},
+        start_new_session=True,  # the scheduler signals process groups: each signal comes once, from us
+    )
+
+
+def _wait(signals: _PassedOn, submission: Submission, job: Job) -> bool:
+    """Until the last run has ended; True where the element is to be started again."""
+    again = False
+    running = list(signals.children)
+    looked = time.monotonic()
+    while running:
+        for child in list(running):
+            code = child.process.poll()
+            if code is None:
+                continue
+            running.remove(child)
+            shell_code = code if code >= 0 else 128 - code  # as a shell has a signal's end
+            terminated = child.cancelled or signal.SIGTERM in signals.received
+            records.write_end(
+                child.folder, submission.name, job.id, job.restart, shell_code, terminated=terminated
+            )
+            print(f"{child.folder}: exit {shell_code}", flush=True)
+            again |= shell_code == verdict.INTERRUPTED and not terminated
+        if time.monotonic() - looked > CLAIM_SECONDS:
+            looked = time.monotonic()
+            for child in running:
+                if not child.cancelled and not claims.holds(child.folder, submission.name):
+                    child.cancelled = True
+                    child.process.terminate()
+        time.sleep(POLL_SECONDS)
+    return again
+
+
+@contextmanager
+def _passed_on() -> Iterator[_PassedOn]:
+    signals = _PassedOn()
+    numbers = (signal.SIGTERM, signal.SIGUSR2)
+    earlier = {number: signal.signal(number, signals) for number in numbers}
+    try:
+        yield signals
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,222 @@
+"""What a study's resources mean to SLURM: sbatch options, tasks, GPUs, and what nodes have."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ablations.slurm import commands as slurm
+from ablations.study.schema import Resources
+from sdtps.errors import did_you_mean
+
+# Told this long before the time limit: enough for a checkpoint. Short jobs get a quarter of their time.
+SIGNAL_SECONDS = 90
+
+
+def signal_delay(timeout_min: int) -> int:
+    """Seconds before the time limit at which a job is told to write its checkpoint."""
+    return min(SIGNAL_SECONDS, timeout_min * 60 // 4)
+
+
+def gpus_of_node(resources: Resources) -> int:
+    """GPUs of one node, also where only resources.sbatch asks for them."""
+    if resources.gpu_count:
+        return resources.gpu_count
+    asked = {key.lstrip("-").replace("_", "-"): str(v) for key, v in resources.sbatch.items()}
+    found = re.findall(r"gpu(?::[^:,=]+)?(?:[:=](\d+))?(?=,|$)", asked.get("gres", ""))
+    for key in ("gpus-per-node", "gpus", "gpus-per-task"):
+        if key in asked:
+            found += [number or "1" for number in re.findall(r"(?:^|[:,])(\d+)(?=,|$)", asked[key])]
+    return sum(int(number or 1) for number in found)
+
+
+def tasks_per_node(resources: Resources) -> int:
+    """One task drives one GPU; without GPUs one task a node."""
+    return max(1, resources.gpu_count)
+
+
+def interpreter(resources: Resources) -> list[str]:
+    """The interpreter's words, such as `apptainer exec --nv image.sif python`."""
+    return shlex.split(resources.python) if resources.python else [sys.executable]
+
+
+def parameters(
+    resources: Resources,
+    *,
+    name: str,
+    output: str,
+    count: int,
+    throttle: int | None = None,
+    dependency: str | None = None,
+) -> dict[str, Any]:
+    """submitit's parameters for an array of `count` runs, at most `throttle` at once.
+
+    Args:
+        output: path of the log with %A and %a.
+    """
+    extra: dict[str, Any] = {
+        key.lstrip("-").replace("_", "-"): value
+        for key, value in resources.sbatch.items()
+        if value is not False  # an option without a value is there or not
+    }
+    if dependency is not None and dependency.startswith("afterok"):
+        extra["kill-on-invalid-dep"] = "yes"  # else what waits for a failed job waits for ever
+    together = min(resources.runs_per_gpu, count)
+    given = {
+        "job_name": name,
+        "partition": resources.partition,
+        "time": resources.timeout_min,
+        "nodes": resources.nodes,
+        "ntasks_per_node": tasks_per_node(resources),
+        "cpus_per_task": resources.cpus * together,
+        "gpus_per_node": None if resources.gres else resources.gpus or None,
+        "gres": f"gpu:{resources.gpus}" if resources.gres and resources.gpus else None,
+        "mem": None if resources.mem_gb is None else f"{round(resources.mem_gb * together * 1024)}M",
+        "account": resources.account,
+        "qos": resources.qos,
+        "constraint": resources.constraint,
+        "exclude": resources.exclude,
+        "mail_user": resources.mail,
+        "mail_type": resources.mail_type if resources.mail else None,
+        "dependency": dependency,
+        "signal_delay_s": signal_delay(resources.timeout_min),
+        "array_parallelism": max(1, (throttle or count) // together),
+        "map_count": -(-count // resources.runs_per_gpu),
+        "stderr_to_stdout": True,
+        "use_srun": False,  # job.sh calls it, so that its output joins the script's in one log
+        "additional_parameters": {
+            "output": output,
+            # A site may default to NONE: then a job finds no environment, and srun no path.
+            "export": "ALL",
+            "requeue": True,
+            **extra,
+        },
+    }
+    # submitit's own wckey would be refused where wckeys are checked.
+    return {**{key: value for key, value in given.items() if value is not None}, "wckey": None}
+
+
+# -- what the partitions have ------------------------------------------------------------------------
+
+_SINFO = ["sinfo", "-h", "-o", "%P|%l|%c|%m|%G|%D|%a"]
+_SINFO_SECONDS = 20
+_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)")
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """One line of sinfo: nodes of a partition that are alike. None: no limit, or not known."""
+
+    partition: str
+    default: bool
+    timeout_min: int | None
+    cpus: int | None
+    mem_gb: float | None
+    gpus: int
+    count: int
+    up: bool
+
+
+def nodes_of(text: str) -> list[Nodes]:
+    """What sinfo printed; lines that are something else (a site's banner) are left out."""
+    found = []
+    for line in text.splitlines():
+        parts = line.strip().split("|")
+        if len(parts) != 7 or not parts[5].isdigit():
+            continue
+        name, limit, cpus, memory, gres, count, available = parts
+        megabytes = _number(memory)
+        found.append(
+            Nodes(
+                partition=name.rstrip("*"),
+                default=name.endswith("*"),
+                timeout_min=_minutes(limit),
+                cpus=_number(cpus),
+                mem_gb=None if megabytes is None else megabytes / 1024,
+                gpus=sum(int(n) for n in re.findall(r"gpu(?::[^:,(]+)?:(\d+)", gres)),
+                count=int(count),
+                up=available == "up",
+            )
+        )
+    return found
+
+
+def _number(text: str) -> int | None:
+    """`8+` (8 or more, differing between nodes) counts as 8."""
+    digits = text.rstrip("+")
+    return int(digits) if digits.isdigit() else None
+
+
+def _minutes(text: str) -> int | None:
+    match = _TIME.fullmatch(text)
+    if match is None:  # infinite, n/a
+        return None
+    days, hours, minutes = (int(match[k] or 0) for k in ("days", "hours", "minutes"))
+    return (days * 24 + hours) * 60 + minutes
+
+
+def misfits(resources: Resources, nodes: Sequence[Nodes], runs: int) -> list[str]:
+    """Each thing that no node of the partition has, with the study's key; empty where it fits.
+
+    Args:
+        runs: of the array; fewer than resources.runs_per_gpu ask for less.
+    """
+    if not nodes:
+        return []
+    name = resources.partition
+    wanted = set(name.split(",")) if name else None
+    mine = [n for n in nodes if (n.partition in wanted if wanted else n.default)]
+    if not mine:
+        if wanted is None:
+            return ["resources.partition: this cluster has no default partition; name one"]
+        known = {n.partition for n in nodes}
+        missing = sorted(wanted - known)
+        return [f"resources.partition: no partition '{m}'. {did_you_mean(m, known)}" for m in missing]
+    where = f"partition {name or mine[0].partition}"
+    if not any(n.up for n in mine):
+        return [f"resources.partition: {where} is down"]
+    problems = []
+    limits = [n.timeout_min for n in mine]
+    if None not in limits and resources.timeout_min > max(m for m in limits if m is not None):
+        most = max(m for m in limits if m is not None)
+        problems.append(
+            f"resources.timeout_min: {resources.timeout_min} is over the limit of {where}, {most}"
+        )
+    gpus = resources.gpu_count
+    shared = min(resources.runs_per_gpu, runs)
+    tasks = max(1, gpus) * shared  # one task or run a GPU, or several, each with its CPUs
+    each = "runs on one GPU" if shared > 1 else "GPUs"
+    for key, asked, have in (
+        ("cpus", resources.cpus * tasks, [n.cpus for n in mine]),
+        ("mem_gb", (resources.mem_gb or 0) * shared, [n.mem_gb for n in mine]),
+        ("gpus", gpus, [n.gpus for n in mine]),
+        ("nodes", resources.nodes, [sum(n.count for n in mine)]),
+    ):
+        known_values = [h for h in have if h is not None]
+        if len(known_values) == len(have) and asked > max(known_values):
+            times = ""
+            if key == "cpus" and tasks > 1:
+                times = f" ({resources.cpus} for each of {tasks} {each})"
+            elif key == "mem_gb" and shared > 1:
+                times = f" ({resources.mem_gb:g} for each of {shared} {each})"
+            problems.append(
+                f"resources.{key}: {asked:g}{times} is more than {where} has, {max(known_values):g}"
+            )
+    return problems
+
+
+def check(arrays: Iterable[tuple[Resources, int]]) -> list[str]:
+    """Warnings about (resources, runs) that would wait for ever; none where nobody answers."""
+    arrays = list(arrays)
+    if not arrays:
+        return []
+    try:
+        nodes = nodes_of(slurm.ask(_SINFO, _SINFO_SECONDS))
+    except slurm.NoAnswer:
+        return []
+    texts = [text for resources, runs in arrays for text in misfits(resources, nodes, runs)]
+    return list(dict.fromkeys(texts))

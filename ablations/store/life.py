@@ -1,0 +1,645 @@
+"""The one record of life: how a run is, and by whose word. Read-only.
+
+A run's own files speak first: result.json, status.json with its heartbeat, submitit/attempts.txt,
+claim.json. Only where they leave it open is the scheduler asked. Silence is not death: a fresh
+heartbeat wins over any scheduler, and where nobody here can know (a scheduler that does not answer,
+another cluster, a colleague's hidden jobs, a copy of the store) the state is `unknown`, with where to
+ask. An unknown run is never submitted again, deleted or cancelled unless somebody asks for it.
+
+    completed    result.json exists; nothing else means this
+    running      its heartbeat is fresh, or the scheduler runs its job
+    requeued     interrupted with a checkpoint, and its job waits to start again
+    queued       claimed, and its job waits or is about to be submitted
+    planned      nothing there, or what is there came to nothing: a submission would run it
+    interrupted  stopped with a checkpoint by its own queue or by hand; a submission resumes it
+    unknown      nobody here can say
+    diverged     a loss that is NaN or infinite
+    failed       kind: error (an exception), exit, crash (SIGSEGV ...), oom, timeout, node, killed,
+                 preempted, start (dead before Python began), lost (gone, and nobody could say how),
+                 result (result.json is damaged), unreadable (a file that may not be read)
+    cancelled    by somebody; kind unstarted: it left the queue before it started, and nobody saw how
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ablations.slurm import commands as slurm
+from ablations.slurm import verdict
+from ablations.slurm.commands import JobInfo
+from ablations.slurm.queue import STILL_TRUE_SECONDS, Answers, Array, Scheduler
+from ablations.store import attempts as records
+from ablations.store import claims
+from ablations.store.attempts import Attempts, End
+from ablations.store.claims import Claim
+from ablations.store.submissions import SUBMITTING_SECONDS, Cache, Submission, submission
+from ablations.study.model import RunSpec
+from sdtps import files
+from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder
+
+STATES = (
+    *("completed", "running", "requeued", "queued", "planned", "interrupted", "unknown"),
+    *("diverged", "failed", "cancelled"),
+)
+ACTIVE = frozenset({"queued", "running", "requeued"})
+UNFINISHED = ACTIVE | {"planned", "interrupted", "unknown"}
+ENDED_BADLY = frozenset({"diverged", "failed", "cancelled"})
+
+# The one limit of silence: a heartbeat this old is no sign of life (and no proof of death).
+SILENT_SECONDS = 8 * HEARTBEAT_SECONDS
+# A job that PreemptMode=REQUEUE brings back leaves the scheduler's state PREEMPTED within seconds.
+PREEMPTED_SECONDS = 180.0
+# Killed from outside so often, a run is not resumed by itself any more.
+MOST_KILLS = 3
+
+DAMAGED = "result.json cannot be read; --retry failed puts it aside and runs again from the start"
+_RESUMES = "; a submission resumes it"
+_NO_RESULT = frozenset({"planned", "interrupted", "diverged", "failed", "cancelled"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Life:
+    """A run's state and what is known of it.
+
+    Attributes:
+        detail: one line for people, empty where the state says all.
+        epoch, progress: of the newest attempt; progress in [0, 1].
+        eta: seconds to go, by the run's own estimate.
+        log_file: where the newest job's output is.
+        held: queued or requeued, and nothing starts it until somebody releases its job.
+        status: status.json of the attempt that counts.
+        elsewhere: the store that this one is a copy of, where the run was submitted from that one.
+        often: killed from outside so often that only somebody who asks for it resumes it.
+    """
+
+    state: str
+    kind: str | None = None
+    detail: str = ""
+    log_file: Path | None = None
+    epoch: int | None = None
+    progress: float | None = None
+    eta: float | None = None
+    attempt: int | None = None
+    job_id: str | None = None
+    node: str | None = None
+    held: bool = False
+    status: dict[str, Any] = field(default_factory=dict, compare=False)
+    elsewhere: str = ""
+    often: bool = False
+
+    @property
+    def reason(self) -> str:
+        """Kind and detail in one line."""
+        return ": ".join(part for part in (self.kind, self.detail) if part)
+
+    @property
+    def resumes(self) -> bool:
+        """The failure says nothing about the run itself; a plain submission resumes it."""
+        return self.state == "failed" and self.kind in verdict.NOT_ITS_FAULT and not self.often
+
+    @property
+    def active(self) -> bool:
+        return self.state in ACTIVE
+
+    @cached_property
+    def log_tail(self) -> str:
+        """The last lines of the job's output, or of train.log where the job said nothing."""
+        own = None if self.log_file is None else self.log_file.parent.parent / "train.log"
+        return verdict.tail(self.log_file) or verdict.tail(own)
+
+
+@dataclass(frozen=True)
+class RunStatus(Life):
+    """The life of a planned run."""
+
+    run: RunSpec
+
+
+# -- doors --------------------------------------------------------------------------------------
+
+
+def run_states(
+    runs: Sequence[RunSpec], runs_dir: Path | str, scheduler: Scheduler | None = None
+) -> list[RunStatus]:
+    """The state of each run, in order. The scheduler is asked where a run's records leave it open."""
+    runs_dir = Path(runs_dir).resolve()
+    found = of_folders([run.folder(runs_dir) for run in runs], scheduler or Scheduler(runs_dir))
+    return [RunStatus(run=run, **vars_of(life)) for run, life in zip(runs, found, strict=True)]
+
+
+def vars_of(life: Life) -> dict[str, Any]:
+    """The fields of a Life, for RunStatus."""
+    return {name: getattr(life, name) for name in Life.__dataclass_fields__}
+
+
+def of_folders(folders: Sequence[Path], scheduler: Scheduler) -> list[Life]:
+    """The state of each run folder, in order: by its records, and where they leave it open by SLURM.
+
+    Records are read again after the scheduler was asked: else a run could end in between, and "ended"
+    would meet records without an end.
+    """
+    reader = _Reader()
+    found = [reader.look(folder) for folder in folders]
+    arrays = {a for one in found if isinstance(one, _Open) and (a := one.array) is not None}
+    if not any(isinstance(one, _Open) for one in found):
+        return [one for one in found if isinstance(one, Life)]
+    cluster = _OnCluster(scheduler, scheduler.look(arrays))
+    states = []
+    for folder, one in zip(folders, found, strict=True):
+        again = reader.look(folder) if isinstance(one, _Open) else one
+        states.append(_finish(folder, cluster.settle(again)) if isinstance(again, _Open) else again)
+    return states
+
+
+def from_records(folder: Path) -> Life:
+    """The state by the run's own files alone: what nobody but the scheduler could tell is `unknown`."""
+    found = _Reader().look(folder)
+    if isinstance(found, Life):
+        return found
+    return _finish(folder, found.by_records("only its cluster can tell: sdtps status there"))
+
+
+def memory_asked(folder: Path) -> float | None:
+    """resources.mem_gb of the run's last submission, where it is known."""
+    claim = claims.read(folder)
+    asked = submission(folder, claim.submission).resources.get("mem_gb") if claim else None
+    return float(asked) if isinstance(asked, (int, float)) else None
+
+
+def silent(status: dict[str, Any]) -> bool:
+    """No heartbeat within SILENT_SECONDS. One from the future is no sign of life: clocks differ."""
+    return not 0 <= age(status) + HEARTBEAT_SECONDS < SILENT_SECONDS + HEARTBEAT_SECONDS
+
+
+def age(status: dict[str, Any]) -> float:
+    """Seconds since the run's last heartbeat."""
+    beat = status.get("heartbeat")
+    return time.time() - float(beat) if isinstance(beat, (int, float)) else float("inf")
+
+
+# -- own records --------------------------------------------------------------------------------
+
+
+class _Reader:
+    """Looks at run folders, and at each submission once."""
+
+    def __init__(self) -> None:
+        self._submissions = Cache()
+
+    def look(self, folder: Path) -> Life | _Open:
+        """The state by the run's own records, or what the scheduler must be asked for."""
+        try:
+            found = self._look(folder)
+        except OSError as error:  # one such file must not hide the other runs
+            name = Path(error.filename or folder).name
+            return Life(state="failed", kind="unreadable", detail=f"{name}: {error.strerror}")
+        return found if isinstance(found, _Open) else _finish(folder, found)
+
+    def _look(self, folder: Path) -> Life | _Open:
+        try:
+            with os.scandir(folder) as entries:
+                names = {entry.name for entry in entries}
+        except FileNotFoundError:
+            if odd := files.oddity(folder):
+                raise OSError(errno.ENOTDIR, f"is {odd}", str(folder)) from None
+            return Life(state="planned")
+        run = RunFolder(folder)
+        if "result.json" in names and (result := run.result()) is not None:
+            return _completed(run, result)
+        status = (run.status() if "status.json" in names else None) or {}
+        claim = claims.read(folder) if "claim.json" in names else None
+        if claim is None:
+            return _unclaimed(folder, status)
+        submission = self._submissions.get(folder, claim.submission or "unreadable")
+        attempts = records.read(folder, claim.submission) if "submitit" in names else Attempts()
+        if attempts.last_start is None:
+            status = {}  # it speaks of an earlier submission
+        found = _Open(folder, claim, submission, attempts, status)
+        state = status.get("state")
+        if state == "diverged":
+            return found.life("diverged", None, _where(status))
+        if state == "failed":
+            kind = str(status.get("kind") or "error")
+            return found.life("failed", kind, str(status.get("reason") or ""))
+        if claim.executor == "local":
+            return _local(found)
+        if found.beats and age(status) < 2 * HEARTBEAT_SECONDS:
+            return found.life("running")  # whatever a scheduler says
+        end = attempts.last_end
+        if end is not None and end.code not in (0, verdict.INTERRUPTED) and not end.terminated:
+            # It ended by itself: nobody needs to be asked. (Without a result 0 is no such end: srun
+            # says it of a run whose node went down.)
+            return found.by_end(end)
+        if end is not None and claim.cancelled and submission.runs_per_job > 1:
+            return found.by_end(end)  # its job goes on for the sake of other runs
+        if submission.elsewhere:
+            asks = f"this store is a copy of {submission.elsewhere}: sdtps status there"
+            return found.by_records(asks)
+        return found
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A claimed run whose own records do not say how it is."""
+
+    folder: Path
+    claim: Claim
+    submission: Submission
+    attempts: Attempts
+    status: dict[str, Any]  # of the current job; empty before it wrote any
+
+    @property
+    def began(self) -> bool:
+        return self.attempts.last_start is not None
+
+    @property
+    def beats(self) -> bool:
+        """It said that it runs, not long ago, and no end of it is recorded."""
+        ended = self.attempts.last_end is not None
+        return self.status.get("state") == "running" and not ended and not silent(self.status)
+
+    @cached_property
+    def job_id(self) -> str | None:
+        job = self.submission.element(self.folder) if self.claim.executor != "local" else None
+        start = self.attempts.last_start
+        return job or (start.job if start else None)
+
+    @cached_property
+    def array(self) -> Array | None:
+        """The job array to ask about, and the cluster if it is another one than ours."""
+        if self.submission.job_id is None:
+            return None
+        cluster = self.submission.cluster
+        return ("" if cluster in ("", slurm.cluster_name()) else cluster), self.submission.job_id
+
+    def life(self, state: str, kind: str | None = None, detail: str = "", **more: Any) -> Life:
+        """The state, with what the run itself says filled in."""
+        start = self.attempts.last_start
+        known: dict[str, Any] = {
+            "attempt": self.status.get("attempt"),
+            "epoch": self.status.get("epoch"),
+            "progress": self.status.get("progress"),
+            "eta": self.status.get("eta_s") if state == "running" else None,
+            "job_id": self.job_id,
+            "node": start.process.host if start else None,
+            "log_file": self.log_file,
+            "status": self.status,
+            "elsewhere": self.submission.elsewhere,
+        }
+        if kind == "killed" and self.attempts.kills >= MOST_KILLS:
+            known["often"] = True
+            detail = f"{detail}, {self.attempts.kills} times by now"
+        return Life(state=state, kind=kind, detail=detail, **{**known, **more})
+
+    @property
+    def log_file(self) -> Path:
+        """The link in the run folder, or before a job made it the file that the scheduler writes."""
+        link = records.log_file(self.folder)
+        return link if link.exists() else (self.submission.log_file(self.folder) or link)
+
+    def silence(self) -> str:
+        """A note where a running run has not been heard of for long."""
+        if not self.status or not silent(self.status):
+            return ""
+        return f"no heartbeat for {age(self.status) / 60:.0f} min"
+
+    def course(self, before: str = "") -> str:
+        """How far the run came, and how long its last job ran."""
+        start, end = self.attempts.last_start, self.attempts.last_end
+        parts = []
+        if self.status.get("epoch"):
+            parts.append(f"in epoch {self.status['epoch']}")
+        if start and end:
+            parts.append(f"after {(end.time - start.time) / 60:.1f} min")
+        return before + ", ".join(parts) if parts else ""
+
+    def story(self, kind: str, job: JobInfo | None = None) -> str:
+        """What ended it, how far it came, and on which node."""
+        start = self.attempts.last_start
+        node = (job.node if job else "") or (start.process.host if start else "")
+        what = {
+            "timeout": "ran into its time limit",
+            "oom": "used more memory than resources.mem_gb allows",
+            "node": "its node failed",
+            "preempted": "preempted, and not queued again",
+        }[kind]
+        return f"{what}{f' on {node}' if node else ''}{self.course(' ')}"
+
+    def by_end(self, end: End) -> Life:
+        """From the exit record, and the output where the code alone does not say."""
+        kind, what = verdict.from_code(end.code)
+        said = verdict.from_log(verdict.tail(self.log_file))
+        if kind == "killed" or end.code == 0 or end.terminated:
+            if said in ("timeout", "oom", "node"):
+                return self.life("failed", said, self.story(said))
+            if self.claim.cancelled or said == "cancelled":
+                return self.life("cancelled", None, self.course())
+            if end.terminated and said in ("preempted", "requeue"):
+                return self.life("failed", "preempted", self.story("preempted"))
+        if kind == "exit" and end.code != 0 and not self.attempts.python_ran:
+            return self.life("failed", "start", f"Python did not come up (exit {end.code})")
+        if kind == "exit" and said == "oom":
+            return self.life("failed", "oom", self.story("oom"))
+        if end.code == verdict.INTERRUPTED:
+            if end.terminated:
+                return self.life("cancelled", None, "told to stop, and not queued again")
+            why = "stopped at its time limit, and could not be requeued"
+            return self.life("failed", "timeout", why)
+        return self.life("failed", kind, what)
+
+    def by_records(self, ask: str) -> Life:
+        """Where nobody can be asked: what is certain, else `unknown` with where to ask."""
+        end = self.attempts.last_end
+        if self.beats:
+            return self.life("running")
+        if end is not None and end.code == 0:
+            return self.by_end(end)
+        if self.claim.cancelled and (end is not None or not self.began):
+            return self.life("cancelled", None, self.course())
+        if end is not None and end.code == verdict.INTERRUPTED:
+            return self.life("unknown", None, f"stopped with a checkpoint{_in_epoch(self)}; {ask}")
+        if end is not None:
+            return self.by_end(end)
+        quiet = self.silence() or ("began" if self.began else "queued when last heard of")
+        return self.life("unknown", None, f"{quiet}; {ask}")
+
+
+def _in_epoch(found: _Open) -> str:
+    return f" in epoch {found.status['epoch']}" if found.status.get("epoch") else ""
+
+
+def _where(status: dict[str, Any]) -> str:
+    """Why a run ended, or else where."""
+    reason = str(status.get("reason") or "")
+    return reason or f"epoch {status.get('epoch')}, step {status.get('step')}"
+
+
+def _finish(folder: Path, life: Life) -> Life:
+    """Tell of odd files and of a damaged result."""
+    if life.state in ("completed", "planned") and not life.detail and life.log_file is None:
+        return life
+    if life.state != "completed":
+        found = ((name, files.oddity(folder / name)) for name in records.RECORDS)
+        odd = [f"{name} is {what}" for name, what in found if what]
+        if odd:
+            life = replace(life, detail="; ".join(filter(None, (life.detail, *odd))))
+    if life.state in _NO_RESULT and RunFolder(folder).damaged():
+        return replace(life, state="failed", kind="result", detail=DAMAGED)
+    return life
+
+
+def _completed(run: RunFolder, result: dict[str, Any]) -> Life:
+    best = result.get("best")
+    epoch = best.get("epoch") if isinstance(best, dict) else None
+    return Life(
+        state="completed",
+        epoch=epoch if isinstance(epoch, int) else None,
+        progress=1.0,
+        attempt=result.get("attempt"),
+        log_file=records.log_file(run.path),
+    )
+
+
+def _unclaimed(folder: Path, status: dict[str, Any]) -> Life:
+    """A run that somebody started by hand, that its queue gave back, or that was imported."""
+    known: dict[str, Any] = {
+        "epoch": status.get("epoch"),
+        "progress": status.get("progress"),
+        "attempt": status.get("attempt"),
+        "log_file": records.log_file(folder),
+        "status": status,
+    }
+    state = status.get("state")
+    if state == "diverged":
+        return Life(state="diverged", detail=_where(status), **known)
+    if state == "failed":
+        kind, reason = str(status.get("kind") or "error"), str(status.get("reason") or "")
+        return Life(state="failed", kind=kind, detail=reason, **known)
+    if state == "cancelled":
+        return Life(state="cancelled", detail=str(status.get("reason") or ""), **known)
+    if state == "running" and not silent(status):
+        return Life(state="running", detail="started by hand", **known)
+    if state in ("running", "requeued", "completed"):
+        where = f" in epoch {status['epoch']}" if status.get("epoch") else ""
+        return Life(state="interrupted", detail=f"stopped{where}{_RESUMES}", **known)
+    return Life(state="planned", **known)
+
+
+def _local(found: _Open) -> Life:
+    """A run of a local queue, which is the submitter."""
+    queue = _queue_lives(found)
+    start, end = found.attempts.last_start, found.attempts.last_end
+    host = found.claim.submitter.host if found.claim.submitter else "its host"
+    cannot_tell = f"its local queue on {host} is silent: sdtps status there"
+    if found.submission.elsewhere and queue is None:
+        cannot_tell = f"this store is a copy of {found.submission.elsewhere}: sdtps status there"
+    if end is None and start is not None:
+        alive = start.process.alive()
+        if alive or (alive is None and found.beats):
+            return found.life("running", None, found.silence())
+        if queue:
+            return found.life("failed", "killed", "its process was killed")
+        if alive is None and queue is None:
+            return found.life("unknown", None, cannot_tell)
+        return found.life("interrupted", None, f"killed{_in_epoch(found)}{_RESUMES}")
+    if start is None:
+        if found.claim.cancelled:
+            return found.life("cancelled")
+        if queue:
+            return found.life("queued")
+        if queue is None:
+            return found.life("unknown", None, cannot_tell)
+        return found.life("planned", None, "its local queue was stopped before it began")
+    assert end is not None
+    if found.claim.cancelled:
+        return found.life("cancelled", None, found.course())
+    if end.code == verdict.INTERRUPTED:
+        if queue:
+            return found.life("requeued", None, "waits for a slot")
+        return found.life("interrupted", None, f"stopped{_in_epoch(found)}{_RESUMES}")
+    kind, what = verdict.from_code(end.code)
+    return found.life("failed", kind, what)
+
+
+def _queue_lives(found: _Open) -> bool | None:
+    """Whether the local queue runs; None: it is another host's, and silent."""
+    submitter = found.claim.submitter
+    alive = submitter.alive() if submitter else False
+    if alive is not None:
+        return alive
+    beat = found.submission.heartbeat or found.claim.time
+    return None if silent({"heartbeat": beat}) else True
+
+
+# -- the scheduler's word ------------------------------------------------------------------------
+
+
+class _OnCluster:
+    """Settles open runs with the scheduler's answers.
+
+    Both are needed: a scheduler without accounting soon forgets how a job ended, and a job whose node
+    died could write nothing down.
+    """
+
+    def __init__(self, scheduler: Scheduler, answers: dict[str, Answers]) -> None:
+        self._scheduler = scheduler
+        self._answers = answers
+
+    def settle(self, found: _Open) -> Life:
+        """The state of a run on the cluster."""
+        if found.array is None:
+            return self._without_receipt(found)
+        assert found.job_id is not None
+        answers = self._answers.get(found.array[0], Answers(error="it was not asked"))
+        job = answers.find(found.job_id, found.submission.name)
+        listed = job is not None and not job.missed and not answers.error
+        if found.beats and not listed:
+            return found.life("running")  # silence of a scheduler is not death
+        if answers.error:
+            return self._no_answer(found, answers, job)
+        if job is not None and not job.missed:
+            return self._by_job(found, job)
+        return self._unlisted(found, answers, job)
+
+    def _no_answer(self, found: _Open, answers: Answers, job: JobInfo | None) -> Life:
+        """The last answer stands for a while; then nobody can say."""
+        where = f"on {found.submission.cluster}" if found.array and found.array[0] else "here"
+        why = f"the scheduler does not answer: {answers.error.strip()[:200]}"
+        old = answers.age(found.array[1]) if found.array else float("inf")
+        if job is not None and (job.ended or old < STILL_TRUE_SECONDS):
+            life = self._by_job(found, job)
+            note = f"as of {old / 60:.0f} min ago; {why}"
+            if job.ended:
+                return life
+            return replace(life, detail="; ".join(filter(None, (life.detail, note))))
+        return found.by_records(f"{why} (asked {where})")
+
+    def _by_job(self, found: _Open, job: JobInfo) -> Life:
+        where = {"node": job.node or None}
+        start, end = found.attempts.last_start, found.attempts.last_end
+        newer = start is not None and end is None and start.restart >= job.restarts
+        if job.state in ("PENDING", "CONFIGURING") and newer and not job.held:
+            # It has begun since the scheduler was asked: answers are some seconds old.
+            return found.life("running", None, found.silence())
+        if job.state == "PREEMPTED":
+            return self._preempted(found, job)
+        if job.waiting:
+            if found.claim.cancelled and found.submission.runs_per_job > 1:
+                return found.life("cancelled")  # its job waits for the sake of other runs
+            why = job.reason or job.state
+            if "DependencyNeverSatisfied" in why:
+                why = "the job that it waits for failed, and it will never start: cancel it"
+            waits = f"held ({why}): nothing starts it until it is released" if job.held else ""
+            if found.began or job.restarts:
+                return self._waits_again(found, job, waits or f"waits to start again ({why})")
+            return found.life("queued", None, waits or (why if job.reason else ""), held=job.held)
+        if not job.ended:
+            return found.life("running", None, found.silence(), **where)
+        kind = verdict.from_scheduler(job)
+        if kind == "cancelled" or (kind is None and found.claim.cancelled):
+            return found.life("cancelled", None, found.course(), **where)
+        if kind is not None:
+            return found.life("failed", kind, found.story(kind, job), **where)
+        if end is not None:
+            return found.by_end(end)
+        return self._by_exit(found, job)
+
+    @staticmethod
+    def _waits_again(found: _Open, job: JobInfo, detail: str) -> Life:
+        again = found.status.get("attempt") or max(job.restarts, len(found.attempts.starts))
+        return found.life("requeued", None, detail, attempt=again + 1, held=job.held)
+
+    def _preempted(self, found: _Open, job: JobInfo) -> Life:
+        """On its way back (PreemptMode=REQUEUE), or ended (CANCEL): the latter stays PREEMPTED."""
+        start, end = found.attempts.last_start, found.attempts.last_end
+        beat = found.status.get("heartbeat")
+        seen = [start.time if start else found.submission.time, end.time if end else 0.0]
+        last = max([*seen, float(beat) if isinstance(beat, (int, float)) else 0.0])
+        if time.time() - last < PREEMPTED_SECONDS:
+            return self._waits_again(found, job, "preempted; it may be queued again")
+        return found.life("failed", "preempted", found.story("preempted", job))
+
+    @staticmethod
+    def _by_exit(found: _Open, job: JobInfo) -> Life:
+        """The batch script could not record its end, but the scheduler knows its exit."""
+        said = verdict.from_log(verdict.tail(found.log_file))
+        if said in ("timeout", "oom", "node"):
+            return found.life("failed", said, found.story(said, job))
+        if job.state == "COMPLETED":
+            return found.life("failed", "exit", "its job completed and wrote no result")
+        if not found.began:
+            how = f"signal {job.signal}" if job.signal else f"exit code {job.code}"
+            return found.life("failed", "start", f"the job ended before the run began ({how})")
+        if job.signal:
+            return found.life("failed", *verdict.from_signal(job.signal))
+        return found.life("failed", "exit", f"exit code {job.code}")
+
+    def _unlisted(self, found: _Open, answers: Answers, last: JobInfo | None) -> Life:
+        """squeue does not name the job: it does not know it yet, or not any more, or hides it."""
+        end = found.attempts.last_end
+        assert found.job_id is not None and found.array is not None
+        if not answers.gone(found.job_id, found.submission.name, found.submission.time + 5):
+            state = "running" if found.began and end is None else "requeued" if end else "queued"
+            return found.life(state, None, found.silence())
+        known = self._scheduler.accounting(found.array).get(found.job_id)
+        if known is not None and known.name == found.submission.name and known.state != "PENDING":
+            return self._by_job(found, known)
+        if end is not None and end.code != verdict.INTERRUPTED:
+            return found.by_end(end)
+        said = verdict.from_log(verdict.tail(found.log_file))
+        if found.claim.cancelled or said == "cancelled":
+            return found.life("cancelled", None, found.course())
+        if said in ("timeout", "oom", "node"):
+            return found.life("failed", said, found.story(said))
+        if not found.claim.mine:
+            # A cluster with PrivateData=jobs shows nobody the jobs of others.
+            owner = found.claim.user
+            return found.by_records(f"the scheduler shows no job of {owner}'s: ask {owner}")
+        if end is not None:
+            return found.by_end(end)
+        if said in ("preempted", "requeue"):
+            return found.life("failed", "preempted", found.story("preempted"))
+        if found.began:
+            why = f"job {found.job_id} is gone and left no exit record"
+            return found.life("failed", "lost", why)
+        # Nobody looked while the scheduler still knew. What waits seldom leaves in another way.
+        why = f"job {found.job_id} left the queue before it started: cancelled or forgotten"
+        return found.life("cancelled", "unstarted", why)
+
+    def _without_receipt(self, found: _Open) -> Life:
+        """No job id was written down: the submitter is at it, or died, or got no clear answer."""
+        submitter = found.claim.submitter
+        alive = submitter.alive() if submitter else False
+        if alive or (alive is None and time.time() - found.claim.time < SUBMITTING_SECONDS):
+            return found.life("queued", None, "being submitted")
+        if not found.submission.intent:
+            return found.life("planned", None, "its submitter died before it asked the scheduler")
+        index = found.submission.index(found.folder)
+        jobs = self._named(found.submission)
+        if isinstance(jobs, str):
+            return found.by_records(f"nobody knows whether it was submitted: {jobs}")
+        for job in jobs.values():
+            if job.name == found.submission.name and job.id.endswith(f"_{index}"):
+                return self._by_job(found, job)
+        if found.began:
+            return found.by_records("its submitter died, and no job of that name is queued")
+        return found.life("planned", None, "its submitter died; no job of that name is queued")
+
+    def _named(self, submission: Submission) -> dict[str, JobInfo] | str:
+        """The jobs of that submission by their name, asked once; or why nobody answers."""
+        known: dict[str, dict[str, JobInfo] | str] = self.__dict__.setdefault("_by_name", {})
+        if submission.name not in known:
+            cluster = str(submission.intent.get("cluster") or "")
+            other = None if cluster in ("", slurm.cluster_name()) else cluster
+            try:
+                known[submission.name] = slurm.squeue(name=submission.name, cluster=other)
+            except slurm.NoAnswer as answer:
+                known[submission.name] = str(answer)
+        return known[submission.name]
