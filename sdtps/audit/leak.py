@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 
 from sdtps.audit.findings import Finding
+from sdtps.audit.tiny import tiny
 from sdtps.config import RetrievalConfig
 from sdtps.config.retrieval import DenseText
 from sdtps.evaluation.retrieval import Scorer
-from sdtps.models.tiny import tiny
 from sdtps.run.folder import RunFolder
 from sdtps.training.retrieval import RetrievalTask
 

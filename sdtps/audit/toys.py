@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from sdtps.audit.tiny import tiny
 from sdtps.config import Config, ReidConfig, RetrievalConfig
 from sdtps.data.caption_batches import RetrievalBatch, TextBatch
 from sdtps.data.reid_batches import ReidBatch
@@ -24,7 +25,6 @@ from sdtps.models.encoders import (
     image_shape,
     text_width,
 )
-from sdtps.models.tiny import tiny
 from sdtps.multimodal import MODALITIES
 from sdtps.training.step import StepTask
 

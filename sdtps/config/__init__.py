@@ -7,11 +7,12 @@ from sdtps.config.common import SdtpsConfig, TrainConfig
 from sdtps.config.identity import NOT_IN_IDENTITY, identity, resolved
 from sdtps.config.load import Config, config_keys, load_config, parse_config
 from sdtps.config.reid import ReidConfig
-from sdtps.config.retrieval import RetrievalConfig
+from sdtps.config.retrieval import MatchingConfig, RetrievalConfig
 
 __all__ = [
     "NOT_IN_IDENTITY",
     "Config",
+    "MatchingConfig",
     "ReidConfig",
     "RetrievalConfig",
     "SdtpsConfig",

@@ -21,8 +21,7 @@ from torch import Tensor
 
 from sdtps.errors import WeightsError, did_you_mean
 from sdtps.files import write_bytes
-from sdtps.models.layout import Layout
-from sdtps.models.published import LAYOUTS
+from sdtps.models.published import LAYOUTS, Layout
 from sdtps.models.weights import read_tensors
 
 Direction = Literal["ours", "published"]

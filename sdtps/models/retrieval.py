@@ -8,8 +8,8 @@ from sdtps import distributed
 from sdtps.config import RetrievalConfig
 from sdtps.crossnet import CrossNet, Matches
 from sdtps.data.caption_batches import RetrievalBatch, TextBatch
-from sdtps.models.contrastive import contrastive_loss, ratio_loss
 from sdtps.models.encoders import ImageEncoder, ImageShape, TextEncoder, text_width
+from sdtps.models.losses import contrastive_loss, ratio_loss
 
 
 class RetrievalModel(nn.Module):

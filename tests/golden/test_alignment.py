@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from sdtps.alignment import Alignment
-from sdtps.models.contrastive import contrastive_loss, ratio_loss
+from sdtps.models.losses import contrastive_loss, ratio_loss
 
 if TYPE_CHECKING:
     from tests.golden.conftest import Golden

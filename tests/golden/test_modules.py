@@ -10,8 +10,13 @@ from torch import nn
 from sdtps.aggregation import TokenAggregation
 from sdtps.config import SdtpsConfig
 from sdtps.models.fusion import SETS, Fusion
-from sdtps.models.layout import Layout
-from sdtps.models.published import FUSION, MULTIMODAL_SDTPS, TOKEN_AGGREGATION, TOKEN_SPARSE
+from sdtps.models.published import (
+    FUSION,
+    MULTIMODAL_SDTPS,
+    TOKEN_AGGREGATION,
+    TOKEN_SPARSE,
+    Layout,
+)
 from sdtps.multimodal import MODALITIES, MultiModal
 from sdtps.selection import TokenSelection
 

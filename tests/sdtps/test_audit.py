@@ -13,9 +13,9 @@ from rich.console import Console
 
 from sdtps.audit.audit import Audit, audit, show, write
 from sdtps.audit.findings import Finding, findings, grouped, number
+from sdtps.audit.tiny import tiny
 from sdtps.config import Config, parse_config
 from sdtps.errors import ConfigError
-from sdtps.models.tiny import tiny
 
 V2 = {"no_grad": "none", "aggregation": "single", "mask": "subtract_1e10"}
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -5,8 +5,6 @@ The values are read from the table: a new entry is tested by being there.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from itertools import product
 from typing import Any
 
@@ -155,8 +153,3 @@ def test_what_the_audit_compares_with_is_a_configuration() -> None:
     for value in (*DECISIONS, *MASKS):
         for changes in getattr(value, "counterfactuals", {}).values():
             SdtpsConfig(**{"aggregation": "single", **changes})
-
-
-def test_reading_the_table_needs_no_torch() -> None:
-    code = "import sys, sdtps.config.axes, sdtps.config; sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from sdtps.config import SdtpsConfig
 from sdtps.config.retrieval import MatchingConfig
 from sdtps.crossnet import CrossNet, Matches
-from sdtps.models.contrastive import contrastive_loss
+from sdtps.models.losses import contrastive_loss
 from sdtps.multimodal import MODALITIES, MultiModal
 
 # What the stages of the re-identification module have in common.

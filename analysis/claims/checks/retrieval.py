@@ -24,7 +24,7 @@ from analysis.claims.checks.published import (
 from analysis.claims.verdicts import Statement, check
 from sdtps.config import RetrievalConfig
 from sdtps.crossnet import Matches
-from sdtps.models.contrastive import contrastive_loss, ratio_loss
+from sdtps.models.losses import contrastive_loss, ratio_loss
 
 
 @check
