@@ -5,8 +5,8 @@ As a library:
     from sdtps import CrossNet, MultiModal, TokenAggregation, TokenSelection
     from sdtps.config import MatchingConfig, SdtpsConfig
 
-`docs/library.md` shows each with its shapes. Importing this package is cheap: no torch until one of these
-names is asked for.
+`docs/library.md` shows each with its shapes. Importing this package is cheap: no torch until one of
+these names is asked for.
 
 Axis names used in shapes throughout:
     B batch · N patches · K kept patches (ceil of keep_ratio x N) · A aggregated tokens
