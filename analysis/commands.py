@@ -27,7 +27,7 @@ def add_study_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_allowances(parser: argparse.ArgumentParser) -> None:
-    from analysis.runs.averaging import KINDS, option
+    from analysis.runs.comparable import KINDS, option
 
     for kind, help_text in KINDS.items():
         parser.add_argument(

@@ -22,9 +22,9 @@ def visible_lines(text: str) -> str:
     return "\n".join(map(visible, text.split("\n")))
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 run`, `2 runs`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """`1 run`, `2 runs`; `plural` where the noun does not take an s."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
 class SdtpsError(Exception):

@@ -11,9 +11,9 @@ from typing import Any
 
 from analysis.claims.ledger import Answer, counts
 from analysis.claims.verdicts import DECIDED
-from analysis.results.numbers import counted
 from analysis.tables.forms import write_if_changed
 from analysis.tables.latex import escape
+from sdtps.errors import counted
 
 SHOWN = 2  # measurements in a table's cell; the JSON holds all
 KIND_TITLES = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from analysis.figures.curves import Plot, metric_name
-from analysis.results.numbers import counted
 from analysis.tables.captions import sentence
+from sdtps.errors import counted
 
 BANDS = {
     "minmax": "the range of all values of all seeds",

@@ -30,8 +30,8 @@ def command(arguments: argparse.Namespace) -> int:
     """Draw and print the files; 1 where a figure could not be drawn, after all others."""
     from ablations.study.schema import FigureSpec
     from analysis.figures.figure import attempt, variant_page, write
-    from analysis.runs.averaging import KINDS, refuse_to_average
     from analysis.runs.collect import collect
+    from analysis.runs.comparable import KINDS, refuse_to_average
 
     studies, _ = commands.load(arguments)
     collected = collect(studies, arguments.runs_dir)

@@ -15,8 +15,8 @@ from analysis.figures.style import ENDINGS, Style, palette, saved, styled, undra
 from analysis.figures.sweep import heat_map, sweep
 from analysis.results import curves as curveframe
 from analysis.results.outcomes import Outcome, outcomes
-from analysis.runs.averaging import Mark
 from analysis.runs.collect import Collected
+from analysis.runs.comparable import Mark
 from analysis.runs.settings import on_axis
 from analysis.tables import captions, latex
 from analysis.tables.forms import write_if_changed

@@ -17,6 +17,7 @@ from analysis.results import numbers, stats
 from analysis.results.outcomes import Outcome
 from analysis.runs.settings import readable, setting
 from analysis.tables import captions
+from sdtps.errors import counted
 
 if TYPE_CHECKING:
     from ablations.study.model import Study
@@ -118,9 +119,9 @@ def _logarithmic(
     if spec.log_y:
         axes.set_yscale("log")  # type: ignore[attr-defined]
         if below := int((values <= 0).sum()):
-            counted = numbers.counted(below, "value")
+            left_out = counted(below, "value")
             said.append(
-                f"The vertical axis is logarithmic and has no place for {counted} at or below 0."
+                f"The vertical axis is logarithmic and has no place for {left_out} at or below 0."
             )
     return said
 

@@ -17,11 +17,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ablations.study.model import slug
 from analysis.importers.run import ImportedRun, LogError
+from analysis.runs import IMPORTED
 from sdtps import files
 from sdtps.run.folder import RunFolder, finite, folder_name
 
-IMPORTED = "_imported"
 # Settings of a foreign configuration that never make a variant.
 _NOT_A_DIFFERENCE = (
     "DIR", "PATH", "DEVICE", "LOG_", "PERIOD", "WORKERS", "NAME", "SEED", "seed", "exp",
@@ -35,19 +36,10 @@ _GENERIC = re.compile(
 )
 _SEED = re.compile(r"(?:^|[-_. ])seed[-_=]?(\d+)", re.IGNORECASE)
 _SUFFIXES = {".log", ".txt", ".csv", ".json", ".jsonl", ".tsv", ".out"}
-_UNSAFE = re.compile(r"[^A-Za-z0-9._+=-]+")
 # Scores between 0 and 1 that some programs print in per cent; they are kept as printed.
 _BOUNDED = re.compile(
     r"(?:^|_)(?:f1|precision|recall|ap\d*|auc|auroc|m?iou|dice|wer|cer|eer)$", re.IGNORECASE
 )
-
-
-def slug(name: str) -> str:
-    """`name` as a folder's name; a hash is added where characters had to be replaced."""
-    safe = _UNSAFE.sub("_", name).strip("_.") or "run"
-    if safe == name:
-        return safe
-    return f"{safe[:80]}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
 
 
 def identity(study: str, variant: str, seed: int) -> str:

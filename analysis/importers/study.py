@@ -14,10 +14,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from ablations.study.model import slug
 from ablations.study.schema import FigureSpec, MetricSpec, TableSpec
 from analysis.importers.metrics import Direction, is_share, known
 from analysis.importers.run import LogError
-from analysis.importers.store import IMPORTED, slug
+from analysis.runs import IMPORTED
 from sdtps.errors import did_you_mean
 from sdtps.run.folder import RunFolder
 

@@ -17,8 +17,8 @@ from analysis.figures import figure
 from analysis.paper import macros
 from analysis.paper import parts as evidence
 from analysis.paper.macros import Macro
-from analysis.runs.averaging import Mark, refuse_to_average
 from analysis.runs.collect import Collected, collect
+from analysis.runs.comparable import Mark, refuse_to_average
 from analysis.tables import forms, latex
 from analysis.tables import study as tables
 from analysis.tables.forms import write_if_changed

@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis import commands
-from analysis.results.numbers import counted
 from analysis.runs import hints
 from sdtps.commandline import add_runs_dir
-from sdtps.errors import SdtpsError
+from sdtps.errors import SdtpsError, counted
 
 if TYPE_CHECKING:
     from ablations.study.model import Study
@@ -142,8 +141,8 @@ def _load(entry: dict[str, str], runs_dir: Path) -> Any:
 
 
 def _runs(studies: Sequence[Study], runs_dir: Path, allow: Collection[str]) -> list[Finding]:
-    from analysis.runs.averaging import KINDS, refuse_to_average
     from analysis.runs.collect import collect
+    from analysis.runs.comparable import KINDS, refuse_to_average
 
     collected = collect(studies, runs_dir, curves=False)
     findings = []
@@ -178,7 +177,7 @@ def _files(
 ) -> list[Finding]:
     """Each generated file against what the last build wrote, and against what a build writes now."""
     from analysis.paper.build import INDEX, Options, build, sha256
-    from analysis.runs.averaging import KINDS
+    from analysis.runs.comparable import KINDS
 
     findings = []
     edited: set[str] = set()

@@ -41,8 +41,8 @@ def command(arguments: argparse.Namespace) -> int:
     from analysis.paper import parts as evidence
     from analysis.paper.build import Options, build
     from analysis.paper.pdf import compile_pdf, complaints
-    from analysis.results.numbers import counted
     from analysis.runs.collect import collect
+    from sdtps.errors import counted
 
     started = time.perf_counter()
     console = commands.console()

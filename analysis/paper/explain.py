@@ -20,7 +20,7 @@ from typing import Any
 
 from analysis import commands
 from analysis.runs import hints
-from analysis.runs.state import run_of, state_of
+from analysis.runs.record import run_of, state_of
 from sdtps.commandline import add_runs_dir
 from sdtps.errors import SdtpsError, did_you_mean
 from sdtps.run.folder import RunFolder

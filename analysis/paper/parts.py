@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.runs.fingerprint import fingerprint
+from analysis.runs.record import fingerprint
 from analysis.tables.forms import write, write_if_changed
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from analysis import commands
 from analysis.report.audit import audit_parts
 from analysis.report.page import page
 from analysis.report.payload import payload
-from analysis.runs.averaging import KINDS, refuse_to_average
 from analysis.runs.collect import Collected
+from analysis.runs.comparable import KINDS, refuse_to_average
 from sdtps.errors import SdtpsError
 from sdtps.files import write_text
 

@@ -18,13 +18,13 @@ import pandas as pd
 from analysis.figures.style import Style, palette
 from analysis.report import logs, series
 from analysis.results import numbers
-from analysis.results.numbers import counted
 from analysis.runs import hints
-from analysis.runs.averaging import KINDS, refuse_to_average
 from analysis.runs.collect import Collected
-from analysis.runs.state import run_of
+from analysis.runs.comparable import KINDS, refuse_to_average
+from analysis.runs.record import run_of
 from analysis.tables import model as tablemodel
 from analysis.tables.model import Table
+from sdtps.errors import counted
 from sdtps.run.folder import RunFolder
 
 LINE_WIDTH = 2.0  # pixels; dashes are in line widths

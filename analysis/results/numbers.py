@@ -104,8 +104,3 @@ def duration(seconds: float) -> str:
     if seconds < 99.5 * 60:
         return f"{fixed(seconds / 60, 1)} min"
     return f"{fixed(seconds / 3600, 1)} h"
-
-
-def counted(number: int, noun: str, plural: str = "") -> str:
-    """`1 run`, `2 runs`: a number with its noun; `plural` where it does not take an s."""
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"

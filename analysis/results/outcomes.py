@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pandas as pd
 
 from analysis.runs.collect import Collected
-from analysis.runs.state import STATES
+from analysis.runs.record import STATES
 
 if TYPE_CHECKING:
     from ablations.study.model import Study

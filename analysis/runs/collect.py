@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from ablations.study.model import slug
+from analysis.runs import IMPORTED
 from analysis.runs import metrics as metricrows
-from analysis.runs.metrics import MetricRows
-from analysis.runs.record import record_of, run_frame
-from analysis.runs.rowframe import row_frame
-from analysis.runs.source import Source, sources
+from analysis.runs.metrics import MetricRows, row_frame
+from analysis.runs.record import Source, record_of, run_frame, run_of
+from sdtps.run.folder import RunFolder
 
 if TYPE_CHECKING:
     from ablations.study.model import Study
@@ -99,7 +100,7 @@ def collect(
         records.append(record_of(source, rows, now, runs_dir))
         if rows.blocks or rows.events:
             logged.append((source, rows))
-    frame, spans = row_frame(logged)
+    frame, spans = row_frame([(s.study, s.variant, s.seed, rows) for s, rows in logged])
     return Collected(
         studies=list(studies),
         runs_dir=runs_dir,
@@ -118,3 +119,30 @@ def collect(
 def runs_as_json(collected: Collected) -> list[dict[str, Any]]:
     """`runs` as plain records for JSON: no NaN, absent values are null."""
     return json.loads(collected.runs.to_json(orient="records"))
+
+
+def sources(study: Study, runs_dir: Path) -> tuple[list[Source], list[Path]]:
+    """The runs of a study, planned ones first, and folders that are neither planned nor imported."""
+    planned = [
+        Source(s.study, s.variant, s.seed, s.identity, RunFolder(s.folder(runs_dir)), True)
+        for s in study.runs()
+    ]
+    imported, strays = _found(study.name, runs_dir, {s.folder.path for s in planned})
+    return planned + imported, strays
+
+
+def _found(study: str, runs_dir: Path, known: set[Path]) -> tuple[list[Source], list[Path]]:
+    """Imported runs below runs/_imported/STUDY/, and folders that are neither imported nor planned."""
+    imported, strays = [], []
+    places = (runs_dir / study, runs_dir / IMPORTED / slug(study))
+    for file in (f for place in places for f in sorted(place.glob("*/seed*/run.json"))):
+        if file.parent in known:
+            continue
+        folder = RunFolder(file.parent)
+        run, _ = run_of(folder)
+        if run.get("imported"):
+            variant, seed = str(run.get("variant", file.parent.parent.name)), int(run.get("seed", 0))
+            imported.append(Source(study, variant, seed, str(run.get("identity", "")), folder, False))
+        else:
+            strays.append(file.parent)
+    return imported, strays

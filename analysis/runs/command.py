@@ -18,9 +18,9 @@ def command(arguments: argparse.Namespace) -> int:
     """Print the runs; what must not be averaged is printed below, and nothing fails because of it."""
     from rich.table import Table
 
-    from analysis.results.numbers import counted
-    from analysis.runs.averaging import KINDS, refuse_to_average
     from analysis.runs.collect import collect, runs_as_json
+    from analysis.runs.comparable import KINDS, refuse_to_average
+    from sdtps.errors import counted
 
     studies, _ = commands.load(arguments)
     collected = collect(studies, arguments.runs_dir)

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from analysis.runs.untrusted import mapping
+from analysis.runs.record import mapping
 from sdtps.files import read_bytes
 from sdtps.run.folder import RunFolder
 from sdtps.run.locations import runs_root

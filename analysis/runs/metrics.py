@@ -1,4 +1,4 @@
-"""metrics.jsonl to arrays, fast: one block for each kind and set of keys of a run.
+"""metrics.jsonl to arrays, fast: one block for each kind and set of keys of a run; then one long frame.
 
 The reference is `RunFolder.resolved_metrics`, which yields dictionaries one by one; this module gives
 the same rows as columns, some ten times faster, because a grid has millions of them.
@@ -19,10 +19,12 @@ from typing import Any
 
 import numpy as np
 import orjson
+import pandas as pd
 
 from sdtps.files import read_bytes
 from sdtps.run.folder import resolve_attempts
 
+ROW_COLUMNS = ("study", "variant", "seed", "kind", "attempt", "epoch", "step", "metric", "value")
 POSITION = ("attempt", "epoch", "step")
 NOT_A_METRIC = frozenset({*POSITION, "kind", "nonfinite"})
 WORTH_FORKING = 2000  # files; below, starting processes costs more than it gives
@@ -194,3 +196,61 @@ def _careful(rows: list[dict[str, Any]], names: tuple[str, ...]) -> Iterator[lis
 
 def _number(value: Any, otherwise: str) -> float:
     return float(value) if isinstance(value, (int, float)) else NONFINITE.get(otherwise, np.nan)
+
+
+def row_frame(
+    logged: Sequence[tuple[str, str, int, MetricRows]],
+) -> tuple[pd.DataFrame, dict[tuple[str, str], list[tuple[int, int]]]]:
+    """The long frame of (study, variant, seed, rows), and where each variant's runs lie in it.
+
+    Filled in place: a grid has tens of millions of values.
+    """
+    spans: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    names: dict[str, dict[str, int]] = {"study": {}, "variant": {}, "kind": {}, "metric": {}}
+
+    def code(column: str, name: str) -> int:
+        return names[column].setdefault(name, len(names[column]))
+
+    count = sum(block.values.size for *_, rows in logged for block in rows.blocks)
+    columns: dict[str, np.ndarray] = {
+        "study": np.empty(count, np.int16),
+        "variant": np.empty(count, np.int16),
+        "seed": np.empty(count, np.int32),
+        "kind": np.empty(count, np.int8),
+        "attempt": np.empty(count, np.int16),
+        "epoch": np.empty(count, np.int32),
+        "step": np.empty(count, np.int32),
+        "metric": np.empty(count, np.int16),
+        "value": np.empty(count, np.float64),
+    }
+    start = 0
+    for study, variant, seed, rows in logged:
+        first = start
+        for block in rows.blocks:
+            size, width = block.values.size, len(block.metrics)
+            here = slice(start, start + size)
+            columns["study"][here] = code("study", study)
+            columns["variant"][here] = code("variant", variant)
+            columns["seed"][here] = seed
+            columns["kind"][here] = code("kind", block.kind)
+            for name, values in (
+                ("attempt", block.attempt),
+                ("epoch", block.epoch),
+                ("step", block.step),
+            ):
+                columns[name][here] = np.tile(values, width)
+            columns["metric"][here] = np.repeat(
+                [code("metric", m) for m in block.metrics], len(block.step)
+            )
+            columns["value"][here] = block.values.T.ravel()
+            start += size
+        spans.setdefault((study, variant), []).append((first, start))
+    data: dict[str, Any] = {}
+    dtype: Any
+    for name in ROW_COLUMNS:
+        if name in names:
+            dtype = pd.CategoricalDtype(pd.Index(list(names[name]), dtype=object))
+            data[name] = pd.Categorical.from_codes(columns[name], dtype=dtype)
+        else:
+            data[name] = columns[name]
+    return pd.DataFrame(data, copy=False), spans

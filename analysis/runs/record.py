@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
+import os
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from analysis.results.numbers import counted
 from analysis.runs import metrics as metricrows
 from analysis.runs.metrics import MetricRows
-from analysis.runs.source import Source
-from analysis.runs.state import odd_files, run_of, state_of
-from analysis.runs.untrusted import amount, count, mapping, seconds
+from sdtps.errors import counted
+from sdtps.files import read_bytes
+from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder
 
 RUN_COLUMNS = (
     "study",
@@ -51,6 +55,18 @@ RUN_COLUMNS = (
     "notes",
 )
 _NOT_A_SCORE = frozenset({*metricrows.NOT_A_METRIC, "time"})
+
+
+@dataclass(frozen=True)
+class Source:
+    """One run to be read: planned (from a manifest) or imported (found on disk)."""
+
+    study: str
+    variant: str
+    seed: int
+    identity: str
+    folder: RunFolder
+    planned: bool
 
 
 def record_of(source: Source, rows: MetricRows, now: float, runs_dir: Path) -> dict[str, Any]:
@@ -186,3 +202,160 @@ def _wall_seconds(attempts: list[dict[str, Any]], status: dict[str, Any]) -> flo
         if start is not None and end is not None:
             total += max(0.0, float(end) - start)
     return total if attempts else None
+
+
+# -- what became of it, told from its folder alone -------------------------------------------------
+
+# A run that said `running` and has been silent for this long was interrupted: ten missed heartbeats.
+SILENT_SECONDS = 10 * HEARTBEAT_SECONDS
+# States, from best to worst. `interrupted` = it began, stopped without an end of its own, and waits for
+# a submission; `requeued` = it stopped with a checkpoint, and its job is to go on; `queued` = claimed
+# and not started; `missing` = no trace of it.
+STATES = (
+    "completed",
+    "diverged",
+    "failed",
+    "cancelled",
+    "interrupted",
+    "requeued",
+    "running",
+    "queued",
+    "missing",
+)
+UNFINISHED = frozenset({"interrupted", "requeued", "running", "queued", "missing"})
+
+
+def state_of(folder: RunFolder, now: float) -> tuple[str, dict[str, Any]]:
+    """The state word of a run folder and its status row, from the folder alone.
+
+    A file that decides and may not be read makes the run failed, with the file's name as the reason.
+    """
+    try:
+        return _state_of(folder, now)
+    except OSError as error:
+        return "failed", {"reason": cannot_be_read(error, folder)}
+
+
+def cannot_be_read(error: OSError, folder: RunFolder) -> str:
+    """What a run's record says of such an error: the file's name and why."""
+    return f"{Path(error.filename or folder.path).name} cannot be read: {error.strerror}"
+
+
+def odd_files(folder: RunFolder) -> list[str]:
+    """Names of a run's files under which something else lies: a folder, a FIFO, a link to nothing."""
+    files = (
+        *(folder.config_file, folder.run_file, folder.claim_file, folder.status_file),
+        *(folder.result_file, folder.metrics_file, folder.checkpoint_file, folder.log_file),
+    )
+    known = {file.name for file in files}
+    try:
+        with os.scandir(folder.path) as entries:
+            return sorted(e.name for e in entries if e.name in known and not _is_file(e))
+    except OSError:  # `state_of` tells of a folder that cannot be looked into
+        return []
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a link round in a circle
+        return False
+
+
+def run_of(folder: RunFolder) -> tuple[dict[str, Any], str | None]:
+    """run.json, and why it cannot be read where there is one that may not be."""
+    try:
+        return folder.run(), None
+    except OSError as error:
+        return {}, cannot_be_read(error, folder)
+
+
+def _state_of(folder: RunFolder, now: float) -> tuple[str, dict[str, Any]]:
+    try:
+        with os.scandir(folder.path) as entries:
+            names = {entry.name for entry in entries}
+    except (FileNotFoundError, NotADirectoryError):
+        return "missing", {}
+    claimed = folder.claim_file.name in names
+    if folder.result_file.name in names:
+        if folder.result() is None:
+            return "failed", {**(folder.status() or {}), "reason": "result.json cannot be read"}
+        return "completed", _status_beside_a_result(folder)
+    if folder.status_file.name not in names:
+        return ("queued" if claimed else "missing"), {}
+    status = folder.status()
+    if status is None:
+        return "interrupted", {"reason": "status.json cannot be read"}
+    state = status.get("state")
+    silent = now - (amount(status.get("heartbeat")) or 0.0) > SILENT_SECONDS
+    if (state == "running" and silent) or (state == "requeued" and silent and not claimed):
+        return "interrupted", status
+    if state == "completed":  # it said so and left no result: it was stopped in between
+        return "interrupted", status
+    if state:
+        return str(state), status
+    return ("queued" if claimed else "missing"), status
+
+
+def _status_beside_a_result(folder: RunFolder) -> dict[str, Any]:
+    """Only result.json decides; where status.json cannot be read, nothing else is known."""
+    try:
+        return folder.status() or {}
+    except OSError:
+        return {}
+
+
+# -- values of files that anybody may have edited: those of the wrong type count as missing --------
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """The value, or an empty mapping."""
+    return value if isinstance(value, dict) else {}
+
+
+def count(value: Any) -> int | None:
+    """A whole number that fits 64 bits."""
+    return value if type(value) is int and abs(value) < 2**63 else None
+
+
+def amount(value: Any) -> float | None:
+    """A finite number, whole or not: JSON's 1e999 is none."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # a whole number of hundreds of digits
+        return None
+
+
+def seconds(stamp: Any) -> float | None:
+    """Seconds since 1970 of an ISO time, or of a number."""
+    if isinstance(stamp, (int, float)):
+        return amount(stamp)
+    try:
+        return datetime.fromisoformat(str(stamp).replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return None
+
+
+# -- has anything changed? -------------------------------------------------------------------------
+
+
+def fingerprint(study_folder: Path) -> str:
+    """Digest of results, of how unfinished runs ended, and of the length of their logs."""
+    digest = hashlib.sha256()
+    for folder in sorted(study_folder.glob("*/seed*")):
+        digest.update(folder.name.encode())
+        metrics = folder / "metrics.jsonl"
+        ended = _content(folder / "result.json")
+        digest.update(ended if ended is not None else _content(folder / "status.json") or b"")
+        if metrics.is_file():
+            digest.update(str(metrics.stat().st_size).encode())
+    return digest.hexdigest()[:16]
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return read_bytes(path)
+    except OSError as error:  # not to be read is a state, too, and may end
+        return str(error.errno).encode()

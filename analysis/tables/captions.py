@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from analysis.results import numbers, stats
 from analysis.results.frames import Epoch, Results
 from analysis.results.outcomes import Outcome
-from analysis.runs.averaging import Mark
 from analysis.runs.collect import Collected
+from analysis.runs.comparable import Mark
 from analysis.runs.settings import readable, setting, varying
 from analysis.tables.model import Row
 from sdtps.config import RetrievalConfig
+from sdtps.errors import counted
 
 if TYPE_CHECKING:
     from ablations.study.model import Study
@@ -124,7 +125,7 @@ def differences(
 
 
 def _family(size: int, shown: int) -> str:
-    differences = numbers.counted(size, "difference")
+    differences = counted(size, "difference")
     if size == shown:
         return f"all {differences} of this table"
     return f"{differences}, those of this table and of others of the study"

@@ -19,8 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Show partial results too: what is missing is in the cells and below the table."""
-    from analysis.runs.averaging import KINDS, refuse_to_average
     from analysis.runs.collect import collect
+    from analysis.runs.comparable import KINDS, refuse_to_average
     from analysis.tables import forms
     from analysis.tables.model import as_json, file_name
     from analysis.tables.study import tables

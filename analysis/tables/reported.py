@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from analysis.results import numbers
 from analysis.results.frames import Epoch, Results, results
 from analysis.results.reproduction import VERDICTS, gap, verdict
-from analysis.runs.averaging import Mark
 from analysis.runs.collect import Collected
+from analysis.runs.comparable import Mark
 from analysis.tables import captions
 from analysis.tables.cells import score_cell
 from analysis.tables.latex import TEMPLATES

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from analysis.results import costs, numbers
 from analysis.results.frames import EPOCHS, Epoch, Results, differences_to, results
 from analysis.results.outcomes import Outcome
-from analysis.runs.averaging import Mark
 from analysis.runs.collect import Collected
+from analysis.runs.comparable import Mark
 from analysis.runs.settings import by_axis, on_axis, readable, setting, varying
 from analysis.tables import captions
 from analysis.tables.cells import difference_cell, score_cell

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from planted import NOW, OTHER_CODE, plant, plant_all, planted_study
 
 from analysis.runs import metrics as metricrows
-from analysis.runs.averaging import refuse_to_average
 from analysis.runs.collect import collect, runs_as_json
+from analysis.runs.comparable import refuse_to_average
 from analysis.tables.study import compute_table
 from sdtps.errors import AggregationError
 from sdtps.run.folder import RunFolder

@@ -17,7 +17,7 @@ from planted import NOW, plant, planted_study
 from analysis.paper.explain import describe
 from analysis.runs import metrics as metricrows
 from analysis.runs.collect import collect
-from analysis.runs.state import state_of
+from analysis.runs.record import state_of
 from analysis.tables.forms import to_terminal
 from analysis.tables.study import tables
 from sdtps.run.folder import RunFolder

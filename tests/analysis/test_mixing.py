@@ -7,8 +7,8 @@ import json
 import pytest
 from planted import CODE, NOW, OTHER_CODE, plant, plant_all, planted_study
 
-from analysis.runs.averaging import KINDS, refuse_to_average
 from analysis.runs.collect import collect
+from analysis.runs.comparable import KINDS, refuse_to_average
 from analysis.tables.study import tables
 from sdtps.config import parse_config
 from sdtps.errors import AggregationError

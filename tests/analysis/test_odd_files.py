@@ -15,9 +15,9 @@ from analysis.figures import figure
 from analysis.paper.explain import describe
 from analysis.paper.export import export
 from analysis.report.command import write as write_report
-from analysis.runs.averaging import KINDS, refuse_to_average
 from analysis.runs.collect import collect
-from analysis.runs.fingerprint import fingerprint
+from analysis.runs.comparable import KINDS, refuse_to_average
+from analysis.runs.record import fingerprint
 from analysis.tables import forms
 from analysis.tables import study as tables
 from sdtps.files import read_bytes

@@ -18,8 +18,8 @@ from ablations.study.schema import MetricSpec, Reported, TableSpec
 from analysis.cli import main
 from analysis.results.frames import Result
 from analysis.results.reproduction import verdict
-from analysis.runs.averaging import refuse_to_average
 from analysis.runs.collect import collect
+from analysis.runs.comparable import refuse_to_average
 from analysis.tables import forms
 from analysis.tables.study import table, tables
 
