@@ -84,7 +84,12 @@ def open_image(path: Path) -> Image.Image:
 
 def _rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I"):
-        image = Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
+        values = np.asarray(image)
+        if 0 < values.max() < 256:
+            raise OSError(
+                "has 16 bits a pixel, but no value above 255: it would be black; save it as 8"
+            )
+        image = Image.fromarray((values >> 8).clip(0, 255).astype(np.uint8))
     return image.convert("RGB")
 
 

@@ -26,6 +26,7 @@ from sdtps.run.locations import cache_root, data_root
 # RGBNT201 calls near and thermal infrared NI and TI, MSVR310 ni and th.
 RGBNT201_FOLDERS = ("RGB", "NI", "TI")
 MSVR310_FOLDERS = ("vis", "ni", "th")
+ORIENTATION = 0x0112  # EXIF tag
 RGBNT201_NAME = re.compile(r"(\d+)_cam(\d+)(?:_.*)?")
 RGBNT100_NAME = re.compile(r"(-?\d+)_c(\d+)(?:_.*)?")
 MSVR310_NAME = re.compile(r"(\d+)_s(\d+)_v(\d+)(?:_.*)?")
@@ -234,7 +235,8 @@ def _cut_in_three(path: Path, mistakes: _Mistakes) -> bool:
     """Whether the file is as wide as three images side by side; only its header is read."""
     try:
         with Image.open(path) as image:
-            third(image, path, 0)
+            turned = image.getexif().get(ORIENTATION, 1) >= 5  # by a quarter
+            _third_of(image.size[::-1] if turned else image.size, path)
     except DataError as error:
         mistakes.found.append(str(error))
         return False
@@ -250,14 +252,19 @@ def third(image: Image.Image, path: Path, number: int) -> Image.Image:
     Raises:
         DataError: a width that is no multiple of three, or less than three times the height.
     """
-    width, height = image.size
+    width = _third_of(image.size, path)
+    return image.crop((number * width, 0, (number + 1) * width, image.height))
+
+
+def _third_of(size: tuple[int, int], path: Path) -> int:
+    width, height = size
     if width % 3 or width < 3 * height:
         raise DataError(
             f"{path}: is {width}x{height} pixels; RGBNT100 keeps three images of one size side by side "
             "in a file (published: 768x128), so its width must be a multiple of 3 and at least three "
             "times its height"
         )
-    return image.crop((number * width // 3, 0, (number + 1) * width // 3, height))
+    return width // 3
 
 
 # -- MSVR310: a folder for each identity, vis, ni and th inside ------------------------------------
