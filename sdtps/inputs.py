@@ -16,7 +16,7 @@ from typing import Any
 from sdtps.config import Config, ReidConfig, RetrievalConfig
 from sdtps.data.images import check_images
 from sdtps.errors import DataError, SdtpsError, WeightsError
-from sdtps.run.locations import cache_root, data_root
+from sdtps.run.locations import cache_root, data_file, data_root
 
 
 @dataclass
@@ -81,7 +81,7 @@ def _look_at_data(config: Config, found: Look, images: bool) -> None:
         found.data = {"name": data.dataset, "root": None, "generated": data.generate.model_dump()}
         return
     try:
-        root = data_root(data.root)
+        root = data_root(data.root) if data.file is None else data_file(data.root, data.file)
     except DataError:
         found.unseen.append("no data root: give --data-root or set SDTPS_DATA_ROOT")
         return
@@ -111,12 +111,14 @@ def data_record(config: Config) -> tuple[dict[str, Any], list[Path]]:
         warnings = dataset.warnings(camera_embedding=config.backbone.camera_embedding)
         record = {"name": dataset.name, "root": str(dataset.root), "counts": dataset.counts()}
         return {**record, "warnings": warnings}, dataset.files()
-    from sdtps.data.captions import load_splits, split_names
+    from sdtps.data.captions import load_splits, split_names, warnings_of
 
     splits, folder, _ = load_splits(config, split_names(config))
     counts = {name: split.counts() for name, split in splits.items()}
-    record = {"name": config.data.dataset, "root": str(folder), "counts": counts, "warnings": []}
-    return record, [path for split in splits.values() for path in split.images]
+    record = {"name": config.data.dataset, "root": str(folder), "counts": counts}
+    return {**record, "warnings": warnings_of(splits)}, [
+        path for split in splits.values() for path in split.images
+    ]
 
 
 def _weights_of(config: Config) -> dict[str, str]:

@@ -32,10 +32,16 @@ NOT_IN_IDENTITY = frozenset(
     }
 )
 # Paths that count by their last part: the file decides, not the folder it was put into.
-BY_FILE_NAME = frozenset({"backbone.weights", "image_encoder.weights", "text_encoder.weights"})
+BY_FILE_NAME = frozenset(
+    {"backbone.weights", "image_encoder.weights", "text_encoder.weights", "data.file"}
+)
 # Keys that came when there were runs already, each with the value at which a run is what it was before:
 # left out at that value, so that those runs keep their names.
-CAME_LATER = {"backbone.frozen": False, "image_encoder.resize_positions": False}
+CAME_LATER = {
+    "backbone.frozen": False,
+    "image_encoder.resize_positions": False,
+    "data.file": None,
+}
 # Raise this when the meaning of a configuration changes without its keys changing.
 IDENTITY_VERSION = 1
 

@@ -31,7 +31,9 @@ class GeneratedReidConfig(Frozen):
 
 
 class ReidDataConfig(Frozen):
-    dataset: Literal["rgbnt201", "rgbnt100", "msvr310"] = "rgbnt201"
+    dataset: Literal["rgbnt201", "rgbnt100", "msvr310", "own"] = "rgbnt201"
+    # With dataset `own`: a CSV file of images (path, pid, camid, modality, split) below the root.
+    file: str | None = None
     # Folder that contains RGBNT201/, RGBNT100/ or MSVR310/. Null: --data-root or SDTPS_DATA_ROOT.
     root: str | None = None
     # Write the images before training instead of reading a benchmark (dataset must be rgbnt201).
@@ -59,6 +61,8 @@ class ReidDataConfig(Frozen):
             )
         if self.generate is not None and self.dataset != "rgbnt201":
             raise ValueError(f"generate writes the rgbnt201 layout, but dataset is {self.dataset}")
+        if (self.file is not None) != (self.dataset == "own"):
+            raise ValueError("dataset own and data.file go together: a CSV file of one's own images")
         return self
 
 

@@ -32,7 +32,9 @@ class GeneratedRetrievalConfig(Frozen):
 
 
 class RetrievalDataConfig(Frozen):
-    dataset: Literal["f30k", "coco"] = "f30k"
+    dataset: Literal["f30k", "coco", "own"] = "f30k"
+    # A CSV file (image, caption, split) or Karpathy's JSON in place of the LAPS files, below the root.
+    file: str | None = None
     # Folder with id_mapping.json and the {split}_*.txt files. Null: --data-root or SDTPS_DATA_ROOT.
     root: str | None = None
     # Folder of the images that id_mapping.json names; null = root/images.
@@ -48,6 +50,14 @@ class RetrievalDataConfig(Frozen):
     # Random resized crop (scale 0.6 to 1) and flip; off for cached features.
     augment: bool = True
     workers: int = Field(default=4, ge=0)
+
+    @model_validator(mode="after")
+    def _file_fits(self) -> RetrievalDataConfig:
+        if self.dataset == "own" and self.file is None:
+            raise ValueError("dataset own needs data.file: a CSV file (image, caption, split)")
+        if self.file is not None and self.generate is not None:
+            raise ValueError("data.file and data.generate exclude each other")
+        return self
 
 
 class ImageEncoderConfig(Frozen):

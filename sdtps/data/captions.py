@@ -19,7 +19,7 @@ from typing import Any
 
 from sdtps.config import RetrievalConfig
 from sdtps.errors import DataError
-from sdtps.run.locations import cache_root, data_root
+from sdtps.run.locations import cache_root, data_file, data_root
 
 MISTAKES_SHOWN = 8
 # Where LAPS keeps the images: beside the folder of the captions.
@@ -35,11 +35,13 @@ class CaptionSplit:
     captions: tuple[str, ...]
     per_image: int
     dense: tuple[str, ...] | None  # one for each image; None = not asked for
+    left_out: int = 0  # captions of images that have more than the others
 
     def counts(self) -> dict[str, int]:
         """How many images, captions and dense texts the split holds."""
         dense = len(self.dense or ())
-        return {"images": len(self.images), "captions": len(self.captions), "dense_texts": dense}
+        counts = {"images": len(self.images), "captions": len(self.captions), "dense_texts": dense}
+        return {**counts, "captions_left_out": self.left_out} if self.left_out else counts
 
     def fingerprint(self) -> str:
         """Changes with the images' names and sizes and with every text."""
@@ -186,6 +188,16 @@ def _json(text: str, where: Path | str) -> dict[str, Any]:
 # -- the splits of a run ----------------------------------------------------------------------------
 
 
+def warnings_of(splits: dict[str, CaptionSplit]) -> list[str]:
+    """What a reader of the results should know."""
+    return [
+        f"split {name}: {split.left_out} captions are left out: only the first {split.per_image} of an "
+        "image are used"
+        for name, split in splits.items()
+        if split.left_out
+    ]
+
+
 def split_names(config: RetrievalConfig) -> list[str]:
     """Those that a run of this configuration trains on, selects on and tests on."""
     dev = ["dev"] if config.eval.select_on == "dev" else []
@@ -197,6 +209,22 @@ def load_splits(
 ) -> tuple[dict[str, CaptionSplit], Path, dict[str, Any] | None]:
     """The splits of a run, the folder they come from, and how it was generated (None: it was not)."""
     data = config.data
+    image_root = None if data.image_root is None else Path(data.image_root).expanduser()
+    modes = {
+        "train": {config.matching.dense_text},
+        "dev": {config.matching.eval_dense_text},
+        "test": {config.matching.eval_dense_text, *config.eval.also_dense_text},
+    }
+    looks_at_dense = config.matching.form != "laps"
+    dense = {name: looks_at_dense and modes.get(name, modes["test"]) != {"none"} for name in names}
+    if data.file is not None:
+        from sdtps.data.own import read_own_captions
+
+        file = data_file(data.root, data.file)
+        splits = read_own_captions(
+            file, names, dataset=data.dataset, image_root=image_root, dense=dense
+        )
+        return splits, file.parent, None
     generated = None
     if data.generate is not None:
         from sdtps.data.generated import captions_name, generate_captions
@@ -204,21 +232,12 @@ def load_splits(
         parent = cache_root() if data.root is None else Path(data.root)
         root = generate_captions(data.generate, parent / captions_name(data.generate))
         generated = data.generate.model_dump()
-        names = ["test" if name == "testall" else name for name in names]
     else:
         root = data_root(data.root)
         if not (root / "id_mapping.json").is_file() and (root / data.dataset).is_dir():
             root = root / data.dataset
-    image_root = None if data.image_root is None else Path(data.image_root).expanduser()
-    modes = {
-        "train": {config.matching.dense_text},
-        "dev": {config.matching.eval_dense_text},
-        "test": {config.matching.eval_dense_text, *config.eval.also_dense_text},
-    }
     splits = {}
     for name in names:
-        dense = config.matching.form != "laps" and modes.get(name, modes["test"]) != {"none"}
-        splits[name] = read_split(data.dataset, name, root, image_root=image_root, dense=dense)
-    if data.generate is not None and config.eval.test_split == "testall":
-        splits["testall"] = splits.pop("test")
+        written = "test" if data.generate is not None and name == "testall" else name
+        splits[name] = read_split(data.dataset, written, root, image_root=image_root, dense=dense[name])
     return splits, root, generated

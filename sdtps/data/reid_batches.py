@@ -3,6 +3,8 @@
 `jpeg` decodes at every access and is the reference. `cached` decodes and resizes once, keeps uint8 and
 augments in batches: one memory-mapped file per split serves all jobs of a node, and on a GPU with room
 it is copied there whole. With a frozen backbone its cached outputs stand in for the images.
+
+`absent` names modalities that the data set lacks (letters of r, n, t): they are zero in every batch.
 """
 
 from __future__ import annotations
@@ -50,6 +52,10 @@ class ReidBatch:
             self.camids.to(device, non_blocking=True),
         )
 
+    def without(self, missing: str) -> ReidBatch:
+        """See `without`."""
+        return ReidBatch(without(self.images, missing), self.labels, self.camids)
+
     def pin_memory(self) -> ReidBatch:
         """Called by torch's DataLoader."""
         return ReidBatch(self.images.pin_memory(), self.labels.pin_memory(), self.camids.pin_memory())
@@ -57,7 +63,7 @@ class ReidBatch:
 
 def without(images: Tensor, missing: str) -> Tensor:
     """Images [M, B, ...] with those of missing modalities (letters of r, n, t) zeroed."""
-    if missing == "nothing":
+    if missing in ("", "nothing"):
         return images
     images = images.clone()
     images[torch.tensor([letter in missing for letter in _LETTERS], device=images.device)] = 0
@@ -229,8 +235,14 @@ class JpegBatches:
     """Training batches from JPEG files; workers decode ahead and cannot change the result."""
 
     def __init__(
-        self, samples: Sequence[Sample], config: ReidDataConfig, seed: int, device: torch.device
+        self,
+        samples: Sequence[Sample],
+        config: ReidDataConfig,
+        seed: int,
+        device: torch.device,
+        absent: str = "",
     ) -> None:
+        self.absent = absent
         sampler = PkSampler([s.label for s in samples], config.batch_size, config.instances, seed)
         self.batches = _EpochBatches(sampler)
         self.loader = _loader(
@@ -243,7 +255,7 @@ class JpegBatches:
         """Batches `first`, `first` + 1, ... of `epoch` on the device."""
         self.batches.epoch, self.batches.first = epoch, first
         for batch in self.loader:
-            yield batch.to(self.device)
+            yield batch.to(self.device).without(self.absent)
 
 
 class JpegTestBatches:
@@ -255,7 +267,9 @@ class JpegTestBatches:
         config: ReidDataConfig,
         device: torch.device,
         resampling: Image.Resampling = BILINEAR,
+        absent: str = "",
     ) -> None:
+        self.absent = absent
         self.loader = _loader(
             TestImages(samples, config, resampling), config, device, batch_size=config.test_batch_size
         )
@@ -263,7 +277,7 @@ class JpegTestBatches:
 
     def __iter__(self) -> Iterator[ReidBatch]:
         for batch in self.loader:
-            yield batch.to(self.device)
+            yield batch.to(self.device).without(self.absent)
 
 
 def _loader(
@@ -360,8 +374,11 @@ class MappedRows:
 class _CachedSplit:
     """A split's rows: pixels uint8 [n, M, 3, H, W], or tokens of an encoder [n, M, 1 + N, C]."""
 
-    def __init__(self, samples: Sequence[Sample], array: np.ndarray, device: torch.device) -> None:
+    def __init__(
+        self, samples: Sequence[Sample], array: np.ndarray, device: torch.device, absent: str
+    ) -> None:
         self.rows = MappedRows(array, device)
+        self.absent = absent
         self.holds_pixels = array.dtype == np.uint8
         self.labels = torch.tensor([s.label for s in samples], device=device)
         self.camids = torch.tensor([s.camid for s in samples], device=device)
@@ -370,7 +387,8 @@ class _CachedSplit:
     def batch(self, images: Tensor, indices: np.ndarray) -> ReidBatch:
         """`images` [M, B, ...] with what is known of them."""
         index = torch.from_numpy(indices).to(self.device, non_blocking=True)
-        return ReidBatch(images, self.labels[index], self.camids[index])
+        batch = ReidBatch(images, self.labels[index], self.camids[index])
+        return batch.without(self.absent) if self.holds_pixels else batch
 
     def tokens(self, indices: np.ndarray) -> Tensor:
         """[M, B, 1 + N, C]. NumPy has no bfloat16: its bits are kept as int16."""
@@ -390,8 +408,9 @@ class CachedBatches(_CachedSplit):
         config: ReidDataConfig,
         seed: int,
         device: torch.device,
+        absent: str = "",
     ) -> None:
-        super().__init__(samples, array, device)
+        super().__init__(samples, array, device, absent)
         labels = [s.label for s in samples]
         self.sampler = PkSampler(labels, config.batch_size, config.instances, seed)
         self.steps_per_epoch = self.sampler.batches
@@ -417,9 +436,14 @@ class CachedTestBatches(_CachedSplit):
     """Batches from the cache as they are evaluated, in the order of `samples`."""
 
     def __init__(
-        self, samples: Sequence[Sample], array: np.ndarray, size: int, device: torch.device
+        self,
+        samples: Sequence[Sample],
+        array: np.ndarray,
+        size: int,
+        device: torch.device,
+        absent: str = "",
     ) -> None:
-        super().__init__(samples, array, device)
+        super().__init__(samples, array, device, absent)
         self.size = size
 
     def __iter__(self) -> Iterator[ReidBatch]:

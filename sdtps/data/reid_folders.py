@@ -10,6 +10,7 @@ Every mistake found in one pass over the names is reported at once.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from PIL import Image
 from sdtps.config import ReidConfig
 from sdtps.data.images import MISTAKES_SHOWN, list_images, signature_mistake
 from sdtps.errors import DataError, did_you_mean
-from sdtps.run.locations import cache_root, data_root
+from sdtps.run.locations import cache_root, data_file, data_root
 
 # RGBNT201 calls near and thermal infrared NI and TI, MSVR310 ni and th.
 RGBNT201_FOLDERS = ("RGB", "NI", "TI")
@@ -54,6 +55,7 @@ class ReidDataset:
     query: tuple[Sample, ...]
     gallery: tuple[Sample, ...]
     view_rule: str
+    absent: str = ""  # modalities that the data set lacks, of r, n, t; zeroed in every batch
 
     @property
     def train_pids(self) -> int:
@@ -108,6 +110,12 @@ class ReidDataset:
                 f"test cameras never seen in training (numbered from 0): {numbers}; their rows of the "
                 "camera embedding stay as they were initialised (backbone.camera_embedding)"
             )
+        if self.absent:
+            names = [name for name in ("rgb", "nir", "tir") if name[0] in self.absent]
+            found.append(
+                f"the data hold no {' and no '.join(names)} images; these modalities are zero in "
+                "training and test, as DeMo's missing ones are"
+            )
         if self.skipped_queries:
             found.append(
                 f"{self.skipped_queries} of {len(self.query)} queries are skipped: no other "
@@ -121,8 +129,10 @@ class ReidDataset:
         for split in (self.train, self.query, self.gallery):
             for sample in split:
                 for path in dict.fromkeys(sample.images):
-                    name = path.relative_to(self.root).as_posix()
+                    name = Path(os.path.relpath(path, self.root)).as_posix()
                     digest.update(f"{name}:{path.stat().st_size}\n".encode())
+                if self.name == "own":  # whose labels are not in the names
+                    digest.update(f"{sample.pid} {sample.camid}\n".encode())
             digest.update(b"\n")
         return digest.hexdigest()[:16]
 
@@ -130,6 +140,10 @@ class ReidDataset:
 def load_reid_data(config: ReidConfig) -> tuple[ReidDataset, dict[str, Any] | None]:
     """The data set of a run, and how it was generated (None: read from a benchmark's folder)."""
     data = config.data
+    if data.file is not None:
+        from sdtps.data.own import read_own_reid
+
+        return read_own_reid(data_file(data.root, data.file)), None
     if data.generate is None:
         return read_dataset(data.dataset, data_root(data.root)), None
     from sdtps.data.generated import generate_rgbnt201, image_count, rgbnt201_name
@@ -154,7 +168,17 @@ def read_dataset(name: str, root: Path) -> ReidDataset:
     if name not in readers:
         raise DataError(f"unknown data set '{name}'. {did_you_mean(name, readers)}")
     mistakes = _Mistakes()
-    dataset = readers[name](Path(root), mistakes)
+    return checked(readers[name](Path(root), mistakes), mistakes)
+
+
+def checked(dataset: ReidDataset, mistakes: _Mistakes | None = None) -> ReidDataset:
+    """The data set with its training labels.
+
+    Raises:
+        DataError: `mistakes` so far, an empty split, an identity in both training and test, or no query
+            that can be matched. All of them.
+    """
+    mistakes = mistakes or _Mistakes()
     _check_splits(dataset, mistakes)
     mistakes.raise_if_any(dataset)
     labels = {pid: i for i, pid in enumerate(sorted({s.pid for s in dataset.train}))}

@@ -55,13 +55,14 @@ def backbone_tokens(
     device: torch.device,
     folder: Path,
     missing: str = "nothing",
+    absent: str = "",
 ) -> np.ndarray:
     """What the backbone makes of each sample: [samples, M, 1 + N, C], the class token first.
 
     In the precision in which the backbone gives them; bfloat16's bits as int16, which NumPy lacks.
 
     Args:
-        missing: modalities whose images are black (letters of r, n, t).
+        missing, absent: modalities whose images are zero (letters of r, n, t).
     """
     data = config.data
 
@@ -69,9 +70,9 @@ def backbone_tokens(
         batches: CachedTestBatches | JpegTestBatches
         if data.pipeline == "cached":
             pixels = cached_pixels(samples, data, resampling, folder)
-            batches = CachedTestBatches(samples, pixels, data.test_batch_size, device)
+            batches = CachedTestBatches(samples, pixels, data.test_batch_size, device, absent)
         else:
-            batches = JpegTestBatches(samples, data, device, resampling)
+            batches = JpegTestBatches(samples, data, device, resampling, absent)
         encoded = _encoded(batches, backbone, config.train.amp, missing)
         _write_rows(file, len(samples), encoded)
 
@@ -83,7 +84,7 @@ def backbone_tokens(
         tensors=state_digest(backbone),
         amp=config.train.amp,
         tf32=config.train.tf32 and device.type == "cuda",
-        missing=missing,
+        missing=f"{missing} {absent}".strip(),
         device=device.type,
         torch=torch.__version__,
         code=[hashlib.sha256(Path(str(m.__file__)).read_bytes()).hexdigest() for m in _CODE],

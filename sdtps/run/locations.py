@@ -45,6 +45,16 @@ def data_root(configured: str | None) -> Path:
     return Path(root).expanduser()
 
 
+def data_file(configured: str | None, name: str) -> Path:
+    """The file `data.file`: as given where it is absolute, else below `data_root`.
+
+    Raises:
+        DataError: as `data_root` does.
+    """
+    path = Path(name).expanduser()
+    return path if path.is_absolute() else data_root(configured) / path
+
+
 def cache_root() -> Path:
     """For what can be made again: SDTPS_CACHE, or sdtps/ in the user's cache folder."""
     if "SDTPS_CACHE" in os.environ:

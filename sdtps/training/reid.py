@@ -64,23 +64,25 @@ class ReidTask:
         # The row of a sample when the processes' rows stand one below the other.
         self.place = {sample: i for i, sample in enumerate(s for part in parts for s in part)}
         samples = parts[distributed.rank()]
-        train, data = self.dataset.train, config.data
+        train, data, absent = self.dataset.train, config.data, self.dataset.absent
         if config.backbone.frozen:
             encoder = self.model.take_backbone()
             self.record["frozen_parameters"] = sum(p.numel() for p in encoder.parameters())
             rows, folder = (config, encoder), cache_root()
-            training = backbone_tokens(train, *rows, BICUBIC, device, folder)
-            tested = backbone_tokens(samples, *rows, BILINEAR, device, folder, config.eval.missing)
+            training = backbone_tokens(train, *rows, BICUBIC, device, folder, absent=absent)
+            tested = backbone_tokens(
+                samples, *rows, BILINEAR, device, folder, config.eval.missing, absent
+            )
         elif data.pipeline == "cached":
             training = cached_pixels(train, data, BICUBIC, cache_root())
             tested = cached_pixels(samples, data, BILINEAR, cache_root())
         if config.backbone.frozen or data.pipeline == "cached":
-            self.batches = CachedBatches(train, training, data, seed, device)
-            self.test_batches = CachedTestBatches(samples, tested, data.test_batch_size, device)
+            self.batches = CachedBatches(train, training, data, seed, device, absent)
+            self.test_batches = CachedTestBatches(samples, tested, data.test_batch_size, device, absent)
         else:
             check_images(self.dataset.files(), cache_root())
-            self.batches = JpegBatches(train, data, seed, device)
-            self.test_batches = JpegTestBatches(samples, data, device)
+            self.batches = JpegBatches(train, data, seed, device, absent)
+            self.test_batches = JpegTestBatches(samples, data, device, absent=absent)
         self.steps_per_epoch = self.batches.steps_per_epoch
         if config.backbone.weights != "random":
             file = find_weights(config.backbone.weights)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sdtps.config import RetrievalConfig
 from sdtps.config.retrieval import DenseText
 from sdtps.data.caption_batches import RetrievalBatch, Source, TrainPairs
-from sdtps.data.captions import CaptionSplit, load_splits, split_names
+from sdtps.data.captions import CaptionSplit, load_splits, split_names, warnings_of
 from sdtps.data.images import PixelFormat, check_images
 from sdtps.data.words import tokenised
 from sdtps.errors import DataError
@@ -64,7 +64,7 @@ class RetrievalTask:
                 "fingerprint": _joint_fingerprint(splits),
                 "generated": generated,
                 "counts": {name: split.counts() for name, split in splits.items()},
-                "warnings": [],
+                "warnings": warnings_of(splits),
             },
             "weights": {
                 "image_encoder": encoders.image_record(),
