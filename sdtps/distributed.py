@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def world_size() -> int:
@@ -63,6 +63,39 @@ class _GatherBatch(torch.autograd.Function):
 def gather_batch(rows: Tensor) -> Tensor:
     """`rows` (b, ...) of every process as one (b x world, ...), differentiable; equal b everywhere."""
     return _GatherBatch.apply(rows) if world_size() > 1 else rows
+
+
+class _GatherRows(torch.autograd.Function):
+    """All processes' rows in order of rank; the sum of all processes' gradients of our own rows."""
+
+    @staticmethod
+    def forward(context: Any, rows: Tensor) -> Tensor:
+        parts = [torch.empty_like(rows) for _ in range(world_size())]
+        dist.all_gather(parts, rows.contiguous())
+        context.rows = rows.shape[0]
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(context: Any, *grads: Tensor) -> Tensor:
+        total = grads[0].contiguous()
+        dist.all_reduce(total)
+        begin = rank() * context.rows
+        return total[begin : begin + context.rows]
+
+
+class BatchNorm1d(nn.BatchNorm1d):
+    """Batch normalisation over the batches of all processes, for features before `gather_batch`.
+
+    Each process goes on with its own rows. torch's SyncBatchNorm does the same on GPUs only.
+    """
+
+    def forward(self, features: Tensor) -> Tensor:
+        """[b, C] -> [b, C]; equal b everywhere in training."""
+        if not self.training or world_size() == 1:
+            return super().forward(features)
+        begin = rank() * len(features)
+        whole = super().forward(_GatherRows.apply(features))
+        return whole[begin : begin + len(features)]
 
 
 def from_first_process(values: Tensor) -> Tensor:

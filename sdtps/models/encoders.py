@@ -64,9 +64,16 @@ class ImageEncoder(nn.Module):
         hidden: Tensor = self.network(pixel_values=pixels).last_hidden_state
         return hidden
 
+    def compile(self, **options: Any) -> None:
+        """Compile each layer: all have the same code, so that it is compiled once."""
+        compile_layers(self.network, **options)
+
 
 class FeatureMap(ImageEncoder):
     """A convolutional network's last feature map, each place a token."""
+
+    def compile(self, **options: Any) -> None:
+        """Nothing: no two of its blocks have the same shapes."""
 
     def forward(self, pixels: Tensor) -> Tensor:
         features: Tensor = self.network.extract_features(pixels)  # type: ignore[operator]
@@ -82,12 +89,25 @@ class TextEncoder(nn.Module):
         self.width = width
         self.vocabulary = vocabulary
 
+    def compile(self, **options: Any) -> None:
+        """Compile each layer, as `ImageEncoder` does."""
+        compile_layers(self.network, **options)
+
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
         present = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
         hidden: Tensor = self.network(
             input_ids=ids, attention_mask=present.to(torch.long)
         ).last_hidden_state
         return hidden
+
+
+def compile_layers(network: nn.Module, **options: Any) -> None:
+    """Compile the layers that a network repeats: the members of its innermost module lists."""
+    for module in network.modules():
+        if isinstance(module, nn.ModuleList):
+            for layer in module:
+                if not any(isinstance(part, nn.ModuleList) for part in layer.modules()):
+                    layer.compile(**options)
 
 
 def image_shape(config: ImageEncoderConfig) -> ImageShape:

@@ -13,6 +13,7 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
+from sdtps import distributed
 from sdtps.multimodal import MODALITIES
 
 # The non-empty sets of modalities in DeMo's order, by first letters.
@@ -88,7 +89,7 @@ class GateAttention(nn.Module):
         super().__init__()
         self.heads = heads
         self.bottleneck = nn.Sequential(
-            nn.Linear(len(SETS) * width, width), QuickGELU(), nn.BatchNorm1d(width)
+            nn.Linear(len(SETS) * width, width), QuickGELU(), distributed.BatchNorm1d(width)
         )
         self.query = nn.Linear(width, width, bias=False)
         self.key = nn.Linear(width, width, bias=False)
@@ -106,7 +107,7 @@ class Expert(nn.Sequential):
     """One head's slice of one vector: Linear, QuickGELU, BatchNorm."""
 
     def __init__(self, width: int) -> None:
-        super().__init__(nn.Linear(width, width), QuickGELU(), nn.BatchNorm1d(width))
+        super().__init__(nn.Linear(width, width), QuickGELU(), distributed.BatchNorm1d(width))
 
 
 class AtMoe(nn.Module):

@@ -78,8 +78,7 @@ class ReidModel(nn.Module):
         if self.backbone is not None:
             self.backbone.compile(**options)
         if self.sdtps is not None:
-            # As without compilation, noise comes from torch's own generator.
-            self.sdtps.compile(**(options or {"options": {"fallback_random": True}}))
+            self.sdtps.compile(**options)
 
     def take_backbone(self) -> TinyVit | ClipVit:
         """Take the (frozen) backbone out: from now on `forward` gets its outputs for images."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from sdtps import distributed
@@ -42,6 +44,12 @@ class RetrievalModel(nn.Module):
             patches=shape.patches,
             class_token=shape.class_token,
         )
+
+    def compile(self, **options: Any) -> None:
+        """Compile the encoders' layers. The cross-net stays as it is: its shapes change with the texts."""
+        for encoder in (self.encoder, self.text_encoder):
+            if encoder is not None:
+                encoder.compile(**options)
 
     def tokens(self, images: Tensor) -> Tensor:
         """Pixels (B, 3, S, S), or features (B, V, width), to visual tokens (B, V, C)."""

@@ -223,3 +223,19 @@ def test_scores_are_float32_in_low_precision(dtype: torch.dtype, decision: str) 
     assert selection.score.dtype == selection.decision.dtype == torch.float32
     assert selection.tokens.dtype == selection.extra.dtype == dtype
     assert all(torch.isfinite(t).all() for t in selection)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("beta", [0.0, 0.25])
+def test_scores_under_autocast_are_those_without(dtype: torch.dtype, beta: float) -> None:
+    """In half precision only 57 of 128 scores of the MLP are distinct, and other tokens are kept."""
+    tokens, own, first, second = inputs(patches=128, width=64)
+    module = TokenSelection(SdtpsConfig(beta=beta, decision="gumbel_ste"), 64)
+    draws = torch.rand(3, 128)
+    expected = module(tokens, *module.attentions(tokens, own, [first, second]), draws)
+    with torch.autocast("cpu", dtype=dtype):
+        selection = module(tokens, *module.attentions(tokens, own, [first, second]), draws)
+    assert selection.score.dtype == torch.float32
+    assert torch.equal(selection.score, expected.score)
+    assert torch.equal(selection.decision, expected.decision)
+    assert selection.score.unique().numel() > 3 * 126
