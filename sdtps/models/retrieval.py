@@ -46,7 +46,7 @@ class RetrievalModel(nn.Module):
         )
 
     def compile(self, **options: Any) -> None:
-        """Compile the encoders' layers. The cross-net stays as it is: its shapes change with the texts."""
+        """Compile the encoders' layers, not the cross-net, whose shapes change with the texts."""
         for encoder in (self.encoder, self.text_encoder):
             if encoder is not None:
                 encoder.compile(**options)
