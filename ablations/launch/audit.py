@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ablations.study.arguments import add_study
 from sdtps.commandline import add_runs_dir, add_variants, at_least
+from sdtps.errors import RunError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,8 +32,12 @@ def command(arguments: argparse.Namespace) -> int:
     from sdtps.run.folder import find_runs
 
     study = load_study(arguments.study)
+    if study.baseline not in study.models():
+        raise RunError(
+            f"{study.path}: the baseline is another program: its gradients cannot be audited"
+        )
     audited = examine(
-        {name: variant.config for name, variant in study.variants.items()},
+        study.models(),
         study.baseline,
         study=study.name,
         labels={name: variant.label for name, variant in study.variants.items()},

@@ -11,7 +11,7 @@ from ablations.launch.plan import Action
 from ablations.store import attempts
 from ablations.store.claims import read
 from ablations.study.model import Study
-from sdtps.config import Config, resolved
+from sdtps.config import AnyConfig, resolved
 from sdtps.config.identity import flatten
 from sdtps.errors import SubmissionError
 
@@ -20,7 +20,7 @@ STEPS = 3
 MINUTES = 15  # at most, for each
 
 
-def code_path(config: Config) -> str:
+def code_path(config: AnyConfig) -> str:
     """Equal for configurations that run the same code: choices count, numbers only by being there."""
     parts = []
     for key, value in sorted(flatten(resolved(config)).items()):

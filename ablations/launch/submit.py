@@ -19,6 +19,7 @@ from ablations.study.model import Study
 from ablations.view.hints import Again
 from ablations.view.plan import plan_json, plan_lines
 from sdtps.commandline import at_least
+from sdtps.config import CommandConfig
 from sdtps.errors import SubmissionError, counted, visible, visible_lines
 
 PARTIAL = 5  # exit code: the cluster took a part of the runs
@@ -205,7 +206,9 @@ def check_inputs(plan: Plan, *, here: bool, deep: bool = True) -> list[str]:
     """
     from sdtps.inputs import look_at
 
-    looks = look_at((action.run.config for action in plan.submitted), deep=deep)
+    configs = [action.run.config for action in plan.submitted]
+    ours = [config for config in configs if not isinstance(config, CommandConfig)]
+    looks = look_at(ours, deep=deep)
     unseen, wrong, known = (
         list(dict.fromkeys(text for look in looks for text in getattr(look, kind)))
         for kind in ("unseen", "mistakes", "warnings")
@@ -230,6 +233,10 @@ def audit(study: Study, names: list[str], *, strict: bool) -> None:
     Raises:
         SubmissionError: a finding, and `strict`.
     """
+    configs = study.models()  # other programs have no gradients that we can look at
+    names = [name for name in names if name in configs]
+    if not names or study.baseline not in configs:
+        return
     from sdtps.audit.audit import audit as examine
     from sdtps.audit.findings import grouped
 
@@ -237,7 +244,6 @@ def audit(study: Study, names: list[str], *, strict: bool) -> None:
         f"Auditing the gradients of {counted(len(names), 'variant')} at toy size"
         " (--no-audit leaves it out) ..."
     )
-    configs = {name: variant.config for name, variant in study.variants.items()}
     found = examine(configs, study.baseline, study=study.name, only=names).warnings()
     for whose, finding in grouped(found):
         _say(f"Audit: {whose}: {finding.text}")

@@ -43,7 +43,7 @@ class _Header(Frozen):
     study: Text
     baseline: Text
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)]
-    task: Literal["reid", "retrieval"] | None = None
+    task: Literal["reid", "retrieval", "command"] | None = None
     base: Text | None = None
     varies: tuple[str, ...] = ()
     title: str | None = None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations.study.schema import FigureSpec, MetricSpec, Reported, Resources, TableSpec
-from sdtps.config import Config, resolved
+from sdtps.config import AnyConfig, CommandConfig, Config, resolved
 from sdtps.config.identity import canonical, flatten, identities
 from sdtps.run.folder import folder_name
 
@@ -53,7 +53,7 @@ class Variant:
     slug: str
     label: str
     overrides: dict[str, Any]
-    config: Config
+    config: AnyConfig
     resources: Resources
     extends: str | None = None
     source: str | None = None
@@ -76,7 +76,7 @@ class RunSpec:
     variant: str
     slug: str
     seed: int
-    config: Config
+    config: AnyConfig
     identity: str
     resources: Resources
 
@@ -105,7 +105,7 @@ class Study:
     task: str
     seeds: tuple[int, ...]
     baseline: str
-    base: Config
+    base: AnyConfig
     varies: tuple[str, ...]
     variants: dict[str, Variant]
     resources: Resources
@@ -133,9 +133,20 @@ class Study:
     def _flat_base(self) -> dict[str, Any]:
         return flatten(resolved(self.base))
 
+    def models(self) -> dict[str, Config]:
+        """The configurations of the variants that are models of ours, and not other programs."""
+        return {
+            name: variant.config
+            for name, variant in self.variants.items()
+            if not isinstance(variant.config, CommandConfig)
+        }
+
     def differences(self, variant: str) -> dict[str, tuple[Any, Any]]:
         """Dotted key to (value in the base, value in the variant), defaults resolved."""
-        flat = flatten(resolved(self.variants[variant].config))
+        config = self.variants[variant].config
+        flat = flatten(resolved(config))
+        if config.task != self.base.task:  # a program beside our own models
+            return {k: (None, v) for k, v in flat.items() if v not in (None, {})}
         keys = [*self._flat_base, *(k for k in flat if k not in self._flat_base)]
         return {
             k: (self._flat_base.get(k), flat.get(k))

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from ablations.study.mistakes import Mistakes, Source
-from sdtps.config import Config, config_keys, resolved
+from sdtps.config import AnyConfig, CommandConfig, config_keys, resolved
 from sdtps.config.identity import flatten
 from sdtps.config.load import TASKS, check_config
 from sdtps.config.yaml12 import KeyPath
 from sdtps.errors import ManifestError, did_you_mean
+
+# What a variant that is a program may have, in a study of our own models.
+_OF_PROGRAMS = frozenset(config_keys("command"))
 
 # Where a value was written: the file and the path inside it.
 Place = tuple[Source, KeyPath]
@@ -45,6 +48,7 @@ class Resolver:
         self._told_no_varies = False
         self.text = ""
         self.broken: set[str] = set()
+        self._programs: set[str] = set()
         values: dict[str, Any] = {}
         places: dict[str, Place] = {}
         base = self._base(file, header.get("base"))
@@ -54,6 +58,7 @@ class Resolver:
             text = f"the study's task is {self.task}; the base's is {base_task!r}"
             mistakes.add(base, ("task",), text)
         self.keys = config_keys(self.task)
+        self._folder = file.absolute().parent
         if base is not None:
             self._flatten(base, (), base.document.data, values, places)
         overrides = tree.get("overrides")
@@ -65,6 +70,8 @@ class Resolver:
             self._flatten(source, ("overrides",), overrides, over, over_places)
             _lay_over(values, over)
             _lay_over(places, over_places)
+        if self.task == "command":
+            self._place_directory(values)
         config, bad = self._resolve(values, places)
         for key in bad:
             values.pop(key, None)
@@ -77,11 +84,13 @@ class Resolver:
 
     def variant(
         self, path: KeyPath, name: str, overrides: dict[str, Any], written: dict[str, KeyPath]
-    ) -> Config:
+    ) -> AnyConfig:
         """The variant's configuration, without the overrides that have mistakes.
 
         `path` is where the variant is declared, `written` where each of its overrides is.
         """
+        if "command" in overrides and self.task != "command":
+            return self._program(path, name, overrides, written)
         before = self.mistakes.noted
         values: dict[str, Any] = {}
         places: dict[str, Place] = {}
@@ -89,16 +98,53 @@ class Resolver:
             self._flatten(self.source, written[key][:-1], {key: value}, values, places)
         for key in values:
             self._check_allowed(places[key], key)
+            self._check_setting(places[key], key)
+        if self.task == "command":
+            self._place_directory(values)
         config, _ = self._resolve({**_without(self.values, values), **values}, places, path)
+        if isinstance(config, CommandConfig) and not config.command:
+            text = "has no command line: give `command` in 'overrides', the base file or the variant"
+            self.mistakes.add(self.source, path, text)
         if self.mistakes.noted > before:
             self.broken.add(name)
         return config
 
+    def _program(
+        self, path: KeyPath, name: str, overrides: dict[str, Any], written: dict[str, KeyPath]
+    ) -> AnyConfig:
+        """A variant that is a program, in a study of our own models."""
+        self._programs.add(name)
+        values: dict[str, Any] = {}
+        before = self.mistakes.noted
+        for key, value in overrides.items():
+            self._check_allowed((self.source, written[key]), key)
+            values[key] = value
+        self._place_directory(values)
+        config, found = check_config({**_nest(values), "task": "command"})
+        for key, text in found:
+            self.mistakes.add(self.source, written.get(key, path), text)
+        if self.mistakes.noted > before:
+            self.broken.add(name)
+        return self.base if config is None else config
+
+    def _place_directory(self, values: dict[str, Any]) -> None:
+        """Where a program is started: relative to the manifest, in its folder if nothing is said."""
+        given = values.get("directory")
+        if given is None or isinstance(given, str):
+            values["directory"] = str((self._folder / (given or "")).resolve())
+
+    def _check_setting(self, place: Place, key: str) -> None:
+        """A variant changes settings that the base has: a new name would be a typing error."""
+        known = [k for k in self._flat_base if k.startswith("settings.")]
+        if self.task == "command" and key.startswith("settings.") and key not in known:
+            text = f"the base has no '{key}'. {did_you_mean(key, known)}"
+            self.mistakes.add(*place, text)
+
     def check_declared(
-        self, path: KeyPath, name: str, overrides: dict[str, Any], config: Config
+        self, path: KeyPath, name: str, overrides: dict[str, Any], config: AnyConfig
     ) -> None:
         """A variant differs from the base in the keys it declares and in nothing else."""
-        if name in self.broken:
+        if name in self.broken or name in self._programs:
             return
         flat = flatten(resolved(config))
         for key in self._flat_base.keys() | flat.keys():
@@ -142,7 +188,7 @@ class Resolver:
         """Nested and dotted keys alike become dotted keys; unknown ones are mistakes."""
         for written, value in tree.items():
             key, place = f"{prefix}{written}", (*path, written)
-            if key not in self.keys:
+            if key not in self.keys and not self._free(key):
                 self.mistakes.add(source, place, f"unknown key '{key}'. {self._nearest(key)}")
                 continue
             if isinstance(value, dict) and value:
@@ -156,6 +202,10 @@ class Resolver:
                 )
                 continue
             values[key], places[key] = value, (source, place)
+
+    def _free(self, key: str) -> bool:
+        """A program's settings and environment have names of their own."""
+        return self.task == "command" and key.startswith(("settings.", "environment."))
 
     def _nearest(self, key: str) -> str:
         """Siblings where the section is right, else the nearest of all keys, else the sections."""
@@ -174,7 +224,8 @@ class Resolver:
     def _varies(self, varies: tuple[str, ...]) -> tuple[str, ...]:
         for i, key in enumerate(varies):
             place = ("varies", i)
-            if key not in self.keys or key == "task":
+            known = key in self.keys or key in _OF_PROGRAMS or self._free(key)
+            if not known or key == "task":
                 self.mistakes.add(self.source, place, f"unknown key '{key}'. {self._nearest(key)}")
             elif key in varies[:i]:
                 self.mistakes.add(self.source, place, f"'{key}' is listed twice")
@@ -202,7 +253,7 @@ class Resolver:
 
     def _resolve(
         self, values: dict[str, Any], places: dict[str, Place], path: KeyPath | None = None
-    ) -> tuple[Config, set[str]]:
+    ) -> tuple[AnyConfig, set[str]]:
         """The configuration of dotted `values`, leaving out those with mistakes (noted, and returned).
 
         `path` is the variant being resolved: mistakes that no single value causes land there.

@@ -126,7 +126,7 @@ class VariantReader:
 
     def _draft(self, name: str, path: KeyPath, value: dict[str, Any]) -> Draft:
         before = self.mistakes.noted
-        about = {k: v for k, v in value.items() if "." not in k}
+        about = {k: v for k, v in value.items() if not _is_override(k)}
         for key in [k for k in about if any(k in task.model_fields for task in TASKS.values())]:
             text = f"write the whole key with its dots, such as '{key}.{_first(about[key])}: ...'"
             self.mistakes.add(self.source, (*path, key), text)
@@ -134,7 +134,7 @@ class VariantReader:
         if about.pop("label_tex", None) is not None:
             self.mistakes.add(self.source, (*path, "label_tex"), LABEL_IS_ENOUGH)
         checked = self.mistakes.check(self.source, path, About, about)
-        overrides = {k: v for k, v in value.items() if "." in k}
+        overrides = {k: v for k, v in value.items() if _is_override(k)}
         places = {k: (*path, k) for k in overrides}
         broken = self.mistakes.noted > before
         return Draft(name, path, checked or About(), overrides, places, broken)
@@ -258,6 +258,11 @@ class VariantReader:
                 if lacking:
                     text = f"table '{table.name}' needs its components {', '.join(lacking)} too"
                     self.mistakes.add(self.source, draft.path, text)
+
+
+def _is_override(key: str) -> bool:
+    """A dotted key of the configuration, or one of a program's that has no dot."""
+    return "." in key or key in ("command", "directory", "select", "select_direction")
 
 
 def _first(value: Any) -> str:

@@ -30,7 +30,7 @@ def command(arguments: argparse.Namespace) -> int:
     from sdtps.inputs import look_at
 
     study = read_study(arguments)
-    looks = look_at((variant.config for variant in study.variants.values()), images=True)
+    looks = look_at(study.models().values(), images=True)
     if arguments.json:
         print(json.dumps([asdict(look) for look in looks], indent=2))
     else:

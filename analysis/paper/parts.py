@@ -142,7 +142,7 @@ def _audit(study: Study, folder: Path) -> list[Path]:
     from sdtps.audit.audit import write as write_audit
 
     audited = audit(
-        {name: variant.config for name, variant in study.variants.items()},
+        study.models(),
         study.baseline,
         study=study.name,
         labels={name: variant.label for name, variant in study.variants.items()},

@@ -170,7 +170,7 @@ RULES: dict[str, tuple[Rule, ...]] = {"reid": REID, "retrieval": RETRIEVAL}
 
 def _idle(config: Any) -> Iterator[tuple[str, Rule]]:
     """Keys that nothing reads in this configuration, each with the rule that says so."""
-    for rule in RULES[config.task]:
+    for rule in RULES.get(config.task, ()):
         if not rule.acts(config):
             yield from ((key, rule) for key in rule.keys)
 

@@ -20,6 +20,7 @@ NOT_IN_IDENTITY = frozenset(
         "data.root",
         "data.image_root",
         "data.workers",
+        "directory",
         "data.test_batch_size",
         "matching.chunk",
         "train.log_every",

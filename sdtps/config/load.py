@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from sdtps.config.acting import idle_settings
+from sdtps.config.command import CommandConfig
 from sdtps.config.identity import resolved
 from sdtps.config.reid import ReidConfig
 from sdtps.config.retrieval import RetrievalConfig
@@ -17,10 +18,12 @@ from sdtps.config.wording import sentences
 from sdtps.errors import ConfigError, did_you_mean
 from sdtps.files import read_bytes
 
-Config = ReidConfig | RetrievalConfig
-TASKS: dict[str, type[ReidConfig] | type[RetrievalConfig]] = {
+Config = ReidConfig | RetrievalConfig  # of a model of ours
+AnyConfig = Config | CommandConfig
+TASKS: dict[str, type[ReidConfig] | type[RetrievalConfig] | type[CommandConfig]] = {
     "reid": ReidConfig,
     "retrieval": RetrievalConfig,
+    "command": CommandConfig,
 }
 
 
@@ -78,7 +81,7 @@ def merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 def check_config(
     tree: dict[str, Any], *, idle: bool = False
-) -> tuple[Config | None, list[tuple[str, str]]]:
+) -> tuple[AnyConfig | None, list[tuple[str, str]]]:
     """A frozen configuration from nested dictionaries laid over the task's defaults, or its mistakes.
 
     Args:
@@ -100,7 +103,9 @@ def check_config(
     return config, []
 
 
-def parse_config(tree: dict[str, Any], *, where: str = "configuration", idle: bool = False) -> Config:
+def parse_config(
+    tree: dict[str, Any], *, where: str = "configuration", idle: bool = False
+) -> AnyConfig:
     """A frozen configuration from nested dictionaries, laid over the task's defaults.
 
     A section given in part keeps the task's own values for the rest (DeMo's optimiser, say), not the
@@ -116,7 +121,7 @@ def parse_config(tree: dict[str, Any], *, where: str = "configuration", idle: bo
     return config
 
 
-def load_config(path: Path) -> Config:
+def load_config(path: Path) -> AnyConfig:
     """The configuration that a run folder's config.yaml holds (written by us, fully resolved)."""
     try:
         content = read_bytes(path)

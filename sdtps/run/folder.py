@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 import yaml
 
-from sdtps.config import Config, load_config, resolved
+from sdtps.config import AnyConfig, load_config, resolved
 from sdtps.errors import RunError
 from sdtps.files import read_bytes, write_json, write_text
 
@@ -106,7 +106,7 @@ class RunFolder:
 
     # -- written at submission ------------------------------------------------------------------
 
-    def create(self, config: Config, run: Mapping[str, Any]) -> None:
+    def create(self, config: AnyConfig, run: Mapping[str, Any]) -> None:
         """Make the folder with its configuration and provenance.
 
         A folder that exists gets the configuration as it is now: where data lie, workers and so on are
@@ -164,7 +164,7 @@ class RunFolder:
 
     # -- read -----------------------------------------------------------------------------------
 
-    def config(self) -> Config:
+    def config(self) -> AnyConfig:
         """The resolved configuration. Raises ConfigError."""
         return load_config(self.config_file)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sdtps.commandline import at_least
-from sdtps.config import Config, ReidConfig
+from sdtps.config import CommandConfig, Config, ReidConfig
 from sdtps.errors import RunError
 from sdtps.run import provenance
 from sdtps.run.folder import RunFolder, now
@@ -45,10 +46,13 @@ def execute(path: Path | str, *, max_steps: int | None = None) -> str:
     if not isinstance(run.get("seed"), int):
         raise RunError(f"{folder.run_file}: holds no seed; submit the study again to write it")
 
+    attempt = len(run.get("attempts", [])) + 1
+    if isinstance(config, CommandConfig):
+        return _execute_program(folder, config, run["seed"], attempt)
+
     from sdtps import distributed
 
     writes = int(os.environ.get("RANK", "0")) == 0
-    attempt = len(run.get("attempts", [])) + 1
     if writes:
         _begin_attempt(folder, attempt)
     outcome = "failed"
@@ -63,6 +67,23 @@ def execute(path: Path | str, *, max_steps: int | None = None) -> str:
         distributed.stop()
         if writes:
             _end_attempt(folder, outcome)
+    return outcome
+
+
+def _execute_program(folder: RunFolder, config: CommandConfig, seed: int, attempt: int) -> str:
+    """As `execute`, for a run that is any program; torch is not imported."""
+    from sdtps.training import program
+
+    _begin_attempt(folder, attempt)
+    outcome = "failed"
+    try:
+        with _stop_requested() as stop:
+            outcome = program.run(folder, config, seed, attempt, stop.is_set)
+    except BaseException as error:
+        _record_failure(folder, attempt, error)
+        raise
+    finally:
+        _end_attempt(folder, outcome, peak_mib=program.peak_mib())
     return outcome
 
 
@@ -145,22 +166,25 @@ def _begin_attempt(folder: RunFolder, attempt: int) -> None:
     folder.write_status("running", attempt=attempt, epoch=0, step=0, progress=0.0)
 
 
-def _end_attempt(folder: RunFolder, outcome: str) -> None:
+def _end_attempt(folder: RunFolder, outcome: str, *, peak_mib: float | None = None) -> None:
     """How it ended, and the memory it took: a run that gives no result has needed some too."""
-    from sdtps.training.device import process_peak_mib
-
     attempts = folder.run().get("attempts", [])
     if attempts:
-        peak = process_peak_mib()
+        peak = _own_peak_mib() if peak_mib is None else peak_mib
         attempts[-1] |= {"ended": now(), "ended_as": outcome, "peak_memory_mib": peak}
         folder.update_run(attempts=attempts)
 
 
+def _own_peak_mib() -> float:
+    from sdtps.training.device import process_peak_mib
+
+    return process_peak_mib()
+
+
 def _record_failure(folder: RunFolder, attempt: int, error: BaseException) -> None:
     """status.json and the traceback in train.log, before the exception goes on its way."""
-    import torch
-
-    oom = isinstance(error, (torch.OutOfMemoryError, MemoryError))
+    torch = sys.modules.get("torch")  # without it there is no such error
+    oom = isinstance(error, MemoryError) or (torch and isinstance(error, torch.OutOfMemoryError))
     reason = f"{type(error).__name__}: {error}".strip()[:2000]
     with folder.log_file.open("a", encoding="utf-8") as stream:
         stream.write(f"{now()} failed\n{''.join(traceback.format_exception(error))}\n")

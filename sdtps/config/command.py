@@ -1,0 +1,107 @@
+"""The configuration of a run that is any program: its command line, its settings, its results."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from sdtps.config.common import Frozen
+from sdtps.errors import did_you_mean
+
+_FIELD = re.compile(r"(?<!\$)\{([A-Za-z_][\w.]*)\}")  # not ${VARIABLE}, not {a,b}
+# Fields of a command line beside {settings.NAME}.
+FIELDS = ("seed", "run", "config", "data", "python")
+
+
+class CommandData(Frozen):
+    """Where the program finds its data; not part of the identity."""
+
+    root: str | None = None  # {data} in the command line
+
+    @property
+    def generate(self) -> None:
+        """Nothing is generated for a program."""
+        return None
+
+
+class CommandConfig(Frozen):
+    """A program as a variant.
+
+    `command` is a line for bash. Filled in, each as one word: {seed}; {settings.NAME}; {run}, the run's
+    folder; {config}, its config.yaml; {data}, the data root; {python}, the interpreter of the job.
+    ${VARIABLE} and {a,b} are left to bash.
+    """
+
+    task: Literal["command"] = "command"
+    command: str = Field(
+        default="", description="a line for bash, such as 'python train.py --seed {seed}'"
+    )
+    # Free: numbers, texts, true and false, lists. What the command line does not name is refused,
+    # unless the program reads {config}.
+    settings: dict[str, Any] = Field(default_factory=dict)
+    environment: dict[str, str] = Field(default_factory=dict)
+    # Where it is started, beside the manifest; not part of the identity. null: the manifest's folder.
+    directory: str | None = None
+    # The evaluation metric that selects the epoch that `best` stands for; null: the last one.
+    select: str | None = None
+    select_direction: Literal["up", "down"] = "up"
+    data: CommandData = Field(default_factory=CommandData)
+
+    @model_validator(mode="after")
+    def _fields_exist(self) -> CommandConfig:
+        known = [*FIELDS, *(f"settings.{name}" for name in _flat(self.settings))]
+        named = set(_FIELD.findall(self.command))
+        for field in sorted(named):
+            if field not in known:
+                raise ValueError(f"command names {{{field}}}. {did_you_mean(field, known)}")
+        unread = [
+            f"settings.{name}" for name in _flat(self.settings) if f"settings.{name}" not in named
+        ]
+        if self.command and unread and "config" not in named:
+            raise ValueError(
+                f"the command line does not name {', '.join(unread)}: write {{{unread[0]}}} where it "
+                "belongs, or {config} if the program reads the run's config.yaml"
+            )
+        if self.command and "seed" not in named and "config" not in named:
+            raise ValueError(
+                "the command line does not name {seed}, so all seeds would be one run: write {seed} "
+                "where the program takes it (or set it by the environment and write SEED={seed} first)"
+            )
+        return self
+
+    def line(self, *, seed: int, run: str) -> str:
+        """The command line of one run: each field as one word for the shell."""
+        values: dict[str, Any] = {
+            **{f"settings.{name}": value for name, value in _flat(self.settings).items()},
+            "seed": seed,
+            "run": run,
+            "config": f"{run}/config.yaml",
+            "data": self.data.root or "",
+            "python": sys.executable,
+        }
+
+        def word(match: re.Match[str]) -> str:
+            return shlex.quote(_text(values[match[1]])) if match[1] in values else match[0]
+
+        return _FIELD.sub(word, self.command)
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, dict) and value:
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def _text(value: Any) -> str:
+    """A setting as a program's argument: true, 0.001, a text as it is, a list as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

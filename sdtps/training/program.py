@@ -1,0 +1,199 @@
+"""One attempt at a run that is any program (`task: command`): started, watched, and its end recorded.
+
+The program is told its run by the environment (`sdtps.log`) and writes rows into metrics.jsonl. Exit
+code 0 with an evaluation row is completed, 3 is diverged, 75 is stopped with a checkpoint of its own.
+A request to stop is passed on, and what ends by it is run again with the same command line. No torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import resource
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sdtps.config.command import CommandConfig
+from sdtps.errors import RunError
+from sdtps.files import read_bytes
+from sdtps.log import ATTEMPT, RUN, SEED
+from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder, now
+
+DIVERGED, TEMPORARY = 3, 75  # exit codes by which a program says more than that it failed
+POLL_SECONDS = 0.1
+_TAIL = 2_000  # characters of a failed program's output that become the reason
+_LATEST = 65_536  # bytes at the end of metrics.jsonl that a heartbeat reads
+
+
+def run(
+    folder: RunFolder, config: CommandConfig, seed: int, attempt: int, stop: Callable[[], bool]
+) -> str:
+    """Start the program and wait for its end.
+
+    Args:
+        stop: asked again and again; once true the program gets SIGTERM, and as long as it needs.
+
+    Returns:
+        "completed", "diverged" or "requeued" (the same command goes on).
+
+    Raises:
+        RunError: it failed; the text holds the end of what it printed.
+    """
+    path = folder.path.resolve()
+    line = config.line(seed=seed, run=str(path))
+    environment = {
+        **os.environ,
+        **config.environment,
+        RUN: str(path),
+        SEED: str(seed),
+        ATTEMPT: str(attempt),
+    }
+    folder.update_run(program=_files(line, config.directory))
+    began, rows_before = time.monotonic(), len(folder.metrics())
+    with folder.log_file.open("ab") as log:
+        log.write(f"{now()} attempt {attempt}: {line}\n".encode())
+        log.flush()
+        start = log.tell()
+        process = subprocess.Popen(
+            ["bash", "-c", line],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=config.directory,
+            env=environment,
+            start_new_session=True,  # so that what it starts gets its signals too
+        )
+        try:
+            told = _wait(folder, process, attempt, stop)
+        except BaseException:
+            _signal(process, signal.SIGKILL)
+            process.wait()
+            raise
+    rows = folder.metrics()[rows_before:]
+    code = process.returncode
+    last = _latest(rows)
+    if code == TEMPORARY or (told and code != 0):
+        folder.write_status("requeued", attempt=attempt, **last)
+        return "requeued"
+    if code == DIVERGED or (code != 0 and "loss" in (_last(rows, "train").get("nonfinite") or {})):
+        reason = "the program says so (exit code 3)" if code == DIVERGED else "the loss is not finite"
+        folder.write_status("diverged", attempt=attempt, reason=reason, **last)
+        return "diverged"
+    if code != 0:
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        raise RunError(f"the program failed ({how}):\n{_tail(folder.log_file, start)}")
+    result = _result(folder, config)
+    if result is None:
+        raise RunError(
+            "the program ended without an evaluation row in metrics.jsonl, so there is no result: log "
+            'one with sdtps.log (`log("eval", epoch=1, step=1, accuracy=0.9)`)'
+        )
+    folder.write_status("completed", attempt=attempt, progress=1.0, **last)
+    folder.write_result({"attempt": attempt, **result, "train_seconds": time.monotonic() - began})
+    return "completed"
+
+
+def peak_mib() -> float:
+    """The most memory that one of the ended programs of this process took, in MiB."""
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)
+
+
+def _files(line: str, directory: str | None) -> dict[str, str]:
+    """sha256 of each file that the command line names: which program it was."""
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        return {}
+    files = {word: Path(directory or ".") / word for word in words}
+    return {
+        word: hashlib.sha256(file.read_bytes()).hexdigest()
+        for word, file in files.items()
+        if file.suffix and file.is_file() and file.name != "config.yaml"
+    }
+
+
+def _wait(
+    folder: RunFolder, process: subprocess.Popen[bytes], attempt: int, stop: Callable[[], bool]
+) -> bool:
+    """Until the program has ended; whether it was told to stop."""
+    told, due = False, 0.0
+    while process.poll() is None:
+        if stop() and not told:
+            told = True
+            _signal(process, signal.SIGTERM)
+        if time.monotonic() >= due:
+            due = time.monotonic() + HEARTBEAT_SECONDS
+            folder.write_status("running", attempt=attempt, **_latest(_newest(folder.metrics_file)))
+        time.sleep(POLL_SECONDS)
+    return told
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def _newest(file: Path) -> list[dict[str, Any]]:
+    """The last rows of metrics.jsonl: a heartbeat must not read all of a long run."""
+    rows = []
+    for line in (read_bytes(file, last=_LATEST) or b"").split(b"\n"):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+    return rows
+
+
+def _latest(rows: list[dict[str, Any]]) -> dict[str, int]:
+    """epoch and step as last logged."""
+    last = rows[-1] if rows else {}
+    return {key: last[key] for key in ("epoch", "step") if isinstance(last.get(key), int)}
+
+
+def _last(rows: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    return next((row for row in reversed(rows) if row.get("kind") == kind), {})
+
+
+def _result(folder: RunFolder, config: CommandConfig) -> dict[str, Any] | None:
+    """What result.json holds: the last evaluation, and the selected one."""
+    rows = [row for row in folder.resolved_metrics() if row.get("kind") == "eval"]
+    if not rows:
+        return None
+    best, sign = rows[-1], 1 if config.select_direction == "up" else -1
+    if (metric := config.select) is not None:
+        scored = [row for row in rows if _is_number(row.get(metric))]
+        if not scored:
+            raise RunError(f"no evaluation row holds '{metric}', which selects the epoch")
+        best = max(scored, key=lambda row: sign * row[metric])
+    bare = [{k: v for k, v in row.items() if k not in ("kind", "attempt")} for row in (best, rows[-1])]
+    steps = [row["step"] for row in folder.resolved_metrics() if isinstance(row.get("step"), int)]
+    return {
+        "best": bare[0],
+        "final": bare[1],
+        "select_metric": config.select or next((k for k in bare[1] if k not in ("epoch", "step")), ""),
+        "selected_on": "test",
+        "steps": max(steps, default=0),
+    }
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _tail(file: Path, start: int) -> str:
+    """The end of what the program printed."""
+    with file.open("rb") as stream:
+        stream.seek(max(start, stream.seek(0, os.SEEK_END) - _TAIL))
+        return stream.read().decode(errors="replace").strip() or "(it printed nothing)"

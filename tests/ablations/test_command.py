@@ -1,0 +1,204 @@
+"""Any program is a variant: checked with the manifest, run, stopped, resumed, and its end told."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ablations.cli import main
+from ablations.study.manifest import load_study
+from sdtps.config import CommandConfig, identity, load_config
+from sdtps.errors import ManifestError, RunError
+from sdtps.run.folder import RunFolder
+from sdtps.training import program
+from sdtps.training.job import execute
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAD = """\
+study: small
+task: command
+seeds: [0, 1]
+baseline: a
+varies: [settings, command]
+metrics: {accuracy: {direction: up}}
+overrides:
+  command: "{python} p.py --lr {settings.lr} --name {settings.name} {seed} ${HOME}"
+  settings: {lr: 0.1, name: plain}
+"""
+VARIANTS = 'variants:\n  a: {}\n  b: {settings.name: "it\'s $x"}\n'
+PROGRAM = """\
+import sys, time
+from sdtps.log import log
+seed = int(sys.argv[-1])
+print("seed", seed, flush=True)
+for epoch in (1, 2):
+    log(epoch=epoch, step=epoch, loss=1.0 / epoch)
+    log("eval", epoch=epoch, step=epoch, accuracy=0.5 * epoch - 0.1 * (epoch == 2) - 0.2 * seed)
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "small.yaml"
+    path.write_text(text)
+    return path
+
+
+def make(tmp_path: Path, text: str, **fields: object) -> RunFolder:
+    """A run of the Python program `text`."""
+    (tmp_path / "p.py").write_text(text)
+    command = f"PYTHONPATH={ROOT} {sys.executable} p.py {{seed}}"
+    config = CommandConfig(command=command, directory=str(tmp_path), **fields)  # type: ignore[arg-type]
+    folder = RunFolder(tmp_path / "runs" / "s" / "v" / "seed0-x")
+    folder.create(config, {"study": "s", "variant": "v", "seed": 0})
+    return folder
+
+
+def test_the_command_line_is_filled_in_one_word_for_each_field(tmp_path: Path) -> None:
+    study = load_study(write(tmp_path, HEAD + VARIANTS))
+    config = study.variants["b"].config
+    assert isinstance(config, CommandConfig)
+    line = config.line(seed=3, run="/r")
+    assert line == f"{sys.executable} p.py --lr 0.1 --name 'it'\"'\"'s $x' 3 ${{HOME}}"
+    assert config.directory == str(tmp_path)
+    assert study.differences("b") == {"settings.name": ("plain", "it's $x")}
+    moved = config.model_copy(update={"directory": "/elsewhere"})
+    assert identity(moved, 0) == identity(config, 0) != identity(study.base, 0)
+    assert len({run.identity for run in study.runs()}) == 4
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("{settings.lr}", "{settings.lrr}", "names {settings.lrr}. Did you mean 'settings.lr'?"),
+        ("{settings.lr}", "0.1", "does not name settings.lr: write {settings.lr} where it belongs"),
+        (" {seed}", "", "does not name {seed}, so all seeds would be one run"),
+        (" {seed}", " {sed}", "names {sed}. Did you mean 'seed'?"),
+        ("b: {settings.name", "b: {settings.nam", "the base has no 'settings.nam'. Did you mean"),
+        ("varies: [settings, command]", "varies: [command]", "'settings.name' may not change here"),
+        ('  command: "{python} p.py', '  comand: "{python} p.py', "unknown key 'comand'. Did you mean"),
+    ],
+)
+def test_mistakes_are_told_before_anything_runs(tmp_path: Path, old: str, new: str, says: str) -> None:
+    text = HEAD + VARIANTS
+    assert old in text
+    with pytest.raises(ManifestError) as caught:
+        load_study(write(tmp_path, text.replace(old, new)))
+    assert says in str(caught.value)
+
+
+def test_a_run_is_started_logged_and_completed(tmp_path: Path) -> None:
+    folder = make(tmp_path, PROGRAM, select="accuracy")
+    assert execute(folder.path) == "completed"
+    result = folder.result()
+    assert result is not None and result["final"] == {"epoch": 2, "step": 2, "accuracy": 0.9}
+    assert [row["attempt"] for row in folder.metrics()] == [1] * 4
+    assert "seed 0" in folder.log_file.read_text()
+    assert list(folder.run()["program"]) == ["p.py"]
+    assert (folder.status() or {})["state"] == "completed"
+    assert load_config(folder.config_file).task == "command"
+
+
+def test_the_selected_epoch_is_the_best_in_its_direction(tmp_path: Path) -> None:
+    text = PROGRAM.replace("accuracy=0.5 * epoch - 0.1", "error=0.5 * epoch - 0.1")
+    folder = make(tmp_path, text, select="error", select_direction="down")
+    execute(folder.path)
+    assert (folder.result() or {})["best"]["epoch"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "says"),
+    [
+        ("print('one'); raise SystemExit(7)", "error", "exit code 7"),
+        ("raise ValueError('no such file')", "error", "ValueError: no such file"),
+        ("import os; os.kill(os.getpid(), 9)", "error", "ended by SIGKILL"),
+        ("print('done')", "error", "without an evaluation row"),
+    ],
+)
+def test_a_program_that_fails_says_how(tmp_path: Path, text: str, kind: str, says: str) -> None:
+    folder = make(tmp_path, text)
+    with pytest.raises(RunError):
+        execute(folder.path)
+    status = folder.status() or {}
+    assert (status["state"], status["kind"]) == ("failed", kind) and says in status["reason"]
+    assert folder.result() is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "raise SystemExit(3)",
+        "from sdtps.log import log\nlog(epoch=1, step=1, loss=float('nan'))\nraise SystemExit(1)",
+    ],
+)
+def test_divergence_is_told_by_an_exit_code_or_a_loss(tmp_path: Path, text: str) -> None:
+    assert execute(make(tmp_path, text).path) == "diverged"
+
+
+def test_a_request_to_stop_is_passed_on_and_the_run_goes_on_later(tmp_path: Path) -> None:
+    text = """\
+import pathlib, signal, sys, time
+from sdtps.log import log
+state = pathlib.Path("state")
+signal.signal(signal.SIGTERM, lambda *_: (state.write_text("stopped"), sys.exit(75)))
+log(epoch=1, step=1, loss=1.0)
+if not state.exists():
+    pathlib.Path("ready").touch()
+    time.sleep(60)
+log("eval", epoch=1, step=2, accuracy=1.0)
+"""
+    folder = make(tmp_path, text)
+    config = folder.config()
+    assert isinstance(config, CommandConfig)
+    ready = tmp_path / "ready"
+    assert program.run(folder, config, 0, 1, ready.exists) == "requeued"
+    assert (tmp_path / "state").read_text() == "stopped"
+    assert (folder.status() or {})["state"] == "requeued" and folder.result() is None
+    assert program.run(folder, config, 0, 2, lambda: False) == "completed"
+    assert [row["attempt"] for row in folder.resolved_metrics()] == [2, 2]
+
+
+def test_no_torch_is_imported_to_run_a_program(tmp_path: Path) -> None:
+    import subprocess
+
+    folder = make(tmp_path, PROGRAM)
+    code = (
+        "import sys; from sdtps.training.job import execute\n"
+        f"print(execute({str(folder.path)!r}), 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.split() == ["completed", "False"], done.stderr
+
+
+def test_a_program_and_a_model_of_ours_stand_in_one_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "p.py").write_text(PROGRAM.replace("accuracy=", "mAP="))
+    manifest = write(
+        tmp_path,
+        f"study: small\ntask: reid\nbase: {ROOT}/ablations/base/quick.yaml\nseeds: [0]\n"
+        "baseline: ours\nvaries: [command, settings]\nmetrics: {mAP: {direction: up}}\n"
+        "overrides: {train.epochs: 1}\n"
+        "variants:\n  ours: {}\n"
+        f"  theirs: {{command: 'PYTHONPATH={ROOT} {{python}} p.py --x {{settings.x}} {{seed}}', "
+        "settings.x: 1}\n",
+    )
+    study = load_study(manifest)
+    assert list(study.models()) == ["ours"]
+    assert study.variants["theirs"].config.task == "command"
+    runs = str(tmp_path / "runs")
+    words = ["submit", str(manifest), "--runs-dir", runs, "--executor", "local", "--no-audit"]
+    assert main(words) == 0
+    assert main(["status", str(manifest), "--runs-dir", runs]) == 0
+    assert main(["tables", str(manifest), "--runs-dir", runs, "--form", "csv"]) == 0
+    assert "theirs" in capsys.readouterr().out
+
+
+def test_the_shipped_study_runs_on_local_slots(tmp_path: Path) -> None:
+    words = ["submit", "command", "--runs-dir", str(tmp_path), "--executor", "local", "-s", "0"]
+    assert main(words) == 0
+    results = [
+        RunFolder(p.parent).result() or {} for p in tmp_path.glob("command/*/seed0-*/config.yaml")
+    ]
+    assert len(results) == 3 and all(0.5 < r["final"]["accuracy"] <= 1 for r in results)
