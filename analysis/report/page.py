@@ -1,7 +1,7 @@
 """One self-contained HTML file: styles, scripts and data inside, nothing fetched.
 
 The page's content security policy allows its own script by hash and pictures inside the file, so data
-cannot become script, whatever a variant is called.
+cannot become script, whatever a variant is called. A live page may ask its own server for data, too.
 """
 
 from __future__ import annotations
@@ -17,19 +17,16 @@ from typing import Any
 ASSETS = Path(__file__).parent / "assets"
 # In the order in which they use each other.
 SCRIPTS = (
-    "dom.js",
-    "chart.js",
-    "panel.js",
-    "curves.js",
-    "runs.js",
-    "overview.js",
-    "evidence.js",
-    "main.js",
+    *("dom.js", "chart.js", "curves.js", "panel.js"),
+    *("compare.js", "runs.js", "sections.js", "main.js"),
 )
 
 
 def page(title: str, data: Mapping[str, Any]) -> str:
     """The report as HTML. The same data give the same bytes: no date is in it.
+
+    Args:
+        data: see `payload`; with `live` true the page asks `data.json` beside it for news.
 
     Raises:
         ValueError: a non-finite number in `data`.
@@ -42,6 +39,7 @@ def page(title: str, data: Mapping[str, Any]) -> str:
         "style_hashes": _hash(style),
         "script": script,
         "script_hash": _hash(script),
+        "connect": "connect-src 'self'; " if data.get("live") else "",
         "data": embedded(data),
     }
     # Split once at the marks, so that no part can hold a mark of another.

@@ -1,7 +1,7 @@
-"""Everything that the page shows, as plain data: `Collected` and its tables in, JSON out.
+"""Everything that the page shows, as plain data: `Collected`, frames and tables in, JSON out.
 
-Text that a reader sees is made here and in `analysis.tables`; the page's script rounds nothing that
-is printed in a table.
+Text that a reader sees is made here and in `analysis.tables`, means in `analysis.results.curves`; the
+page's script computes nothing that is printed in a table.
 """
 
 from __future__ import annotations
@@ -15,23 +15,35 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.figures.curves import metric_name
 from analysis.figures.style import Style, palette
-from analysis.report import logs, series
+from analysis.importers.text import clean, decode
+from analysis.results import curves as curveframe
 from analysis.results import numbers
+from analysis.results.curves import Clock, Curve
+from sdtps.errors import counted
+from analysis.results.outcomes import Outcome, outcomes
 from analysis.runs import hints
-from analysis.runs.collect import Collected
 from analysis.runs.comparable import KINDS, refuse_to_average
+from analysis.runs.collect import Collected
 from analysis.runs.record import run_of
 from analysis.tables import model as tablemodel
 from analysis.tables.model import Table
-from sdtps.errors import counted
+from sdtps.audit.table import gradient_table
+from sdtps.files import read_bytes
 from sdtps.run.folder import RunFolder
 
 LINE_WIDTH = 2.0  # pixels; dashes are in line widths
+# Numbers in all curves of a report together: about 8 MB of text, which a browser opens in a second.
+CURVE_BUDGET = 900_000
+FEWEST_POINTS = 40
+LOG_BUDGET = 4_000_000  # bytes of all logs of a report together
+MOST_EPOCH_ENDS, MOST_TIMES = 200, 60
 _TEXTS = ("identity", "state", "commit", "code", "reason", "selected_on", "gpu", "host", "notes")
 _COUNTS = ("seed", "attempt", "attempts", "epoch", "step", "best_epoch", "final_epoch", "parameters")
 _FLOATS = ("train_seconds", "wall_seconds", "peak_memory_mib", "images_per_s")
-MOST_EPOCH_ENDS = 200
+
+Found = dict[tuple[str, str], list[Curve]]  # (kind, metric) to a study's curves
 
 
 def payload(
@@ -50,49 +62,59 @@ def payload(
         claims: entries with id, text, source, verdict, why and runs (folders below runs/).
         pictures: patch pictures with image (a data URI), alt and caption.
     """
-    studies = {study.name: index for index, study in enumerate(collected.studies)}
     records = collected.runs.to_dict("records")
-    found = series.curves(collected.rows)
-    lists = [_variants(collected, study) for study in collected.studies]
-    variants = {
-        (study.name, v["name"]): index
-        for study, listed in zip(collected.studies, lists, strict=True)
-        for index, v in enumerate(listed)
-    }
-    ends = _epoch_ends(collected.rows)
-    room = max(400, min(6000, logs.BUDGET // max(1, len(records))))
-    runs = [_run(r, collected, studies, variants, room) for r in records]
-    index = {
-        (str(r["study"]), str(r["variant"]), int(r["seed"])): number for number, r in enumerate(records)
-    }
-    for number, run in enumerate(runs):
-        lists[run["study"]][run["variant"]]["runs"].append(number)
-    for study, listed in zip(collected.studies, lists, strict=True):
-        for variant in listed:
+    numbers_of_runs = {_key(r): number for number, r in enumerate(records)}
+    logged = max(1, sum(len(collected.metrics_of(s.name, k)) for s in collected.studies for k in KIND))
+    most = max(FEWEST_POINTS, min(curveframe.SEED_POINTS, CURVE_BUDGET // (2 * logged * len(records))))
+    runs: list[dict[str, Any]] = [{} for _ in records]
+    studies, series = [], {}
+    for index, study in enumerate(collected.studies):
+        found = curveframe.all_curves(collected, study, seed_points=most)
+        variants = _variants(collected, study)
+        places = {variant["name"]: place for place, variant in enumerate(variants)}
+        clocks = curveframe.second_clocks(collected, study)
+        room = max(400, min(6000, LOG_BUDGET // len(records)))
+        for number, record in enumerate(records):
+            if record["study"] != study.name:
+                continue
+            place = places[str(record["variant"])]
+            variants[place]["runs"].append(number)
+            clock = clocks.get((str(record["variant"]), int(record["seed"])))
+            runs[number] = {
+                **_run(record, collected, study, room),
+                **{"study": index, "variant": place, **_times(clock, study, record)},
+            }
+        epochs = curveframe.epoch_clocks(collected, study)
+        outcome_of = outcomes(collected, study)
+        for variant in variants:
             mine = [runs[i] for i in variant["runs"]]
-            variant["epoch_ends"] = ends.get((study.name, variant["name"]), [])
+            variant["scores"] = _scores(outcome_of.get(variant["name"]), study)
+            variant["epoch_ends"] = _epoch_ends(epochs.get(variant["name"]))
             variant["completed"] = sum(run["state"] == "completed" for run in mine)
             variant["planned"] = sum(run["planned"] for run in mine)
-    planned = {
-        (study.name, v["name"]): v["planned"]
-        for study, listed in zip(collected.studies, lists, strict=True)
-        for v in listed
-    }
+        for (kind, metric), curves in found.items():
+            lines = _series(curves, study.name, places, numbers_of_runs)
+            series[f"{index}|{kind}|{metric}"] = lines
+        studies.append(_study(collected, study, variants, found, tables.get(study.name, ())))
     where = {run[key]: number for number, run in enumerate(runs) for key in ("folder", "where")}
     return {
         "headline": _headline(collected),
-        "studies": [
-            _study(collected, study, listed, found, tables.get(study.name, ()))
-            for study, listed in zip(collected.studies, lists, strict=True)
-        ],
+        "studies": studies,
         "runs": runs,
-        "series": series.payload(found, studies, variants, index, planned),
+        "series": series,
         "audit": audit,
         "claims": None
         if claims is None
         else [{**c, "runs": [where[r] for r in c["runs"] if r in where]} for c in claims],
         "patches": list(pictures),
     }
+
+
+KIND = ("train", "eval")
+
+
+def _key(record: Mapping[Any, Any]) -> tuple[str, str, int]:
+    return str(record["study"]), str(record["variant"]), int(record["seed"])
 
 
 def _headline(collected: Collected) -> str:
@@ -112,14 +134,11 @@ def _study(
     collected: Collected,
     study: Any,
     variants: list[dict[str, Any]],
-    found: Mapping[series.Key, Any],
+    found: Found,
     tables: Sequence[Table],
 ) -> dict[str, Any]:
     marks = refuse_to_average(collected, allow=KINDS, studies=[study.name])
-    kinds = {
-        kind: [metric for name, k, metric in found if name == study.name and k == kind]
-        for kind in ("train", "eval")
-    }
+    kinds = {kind: [metric for k, metric in found if k == kind] for kind in KIND}
     kinds["train"].sort(key=lambda name: (name.split("/")[0] != "loss", name))
     order = list(study.metrics)
     kinds["eval"].sort(key=lambda name: (order.index(name) if name in order else len(order), name))
@@ -133,6 +152,7 @@ def _study(
             {"name": name, "label": spec.label or name, "unit": spec.unit, "direction": spec.direction}
             for name, spec in study.metrics.items()
         ],
+        "names": {metric: metric_name(study, metric) for _, metric in found},
         "variants": variants,
         "kinds": kinds,
         "marks": [mark.text for mark in marks],
@@ -160,9 +180,33 @@ def _variants(collected: Collected, study: Any) -> list[dict[str, Any]]:
 
 
 def _variant(name: str, label: str, style: Style, **more: Any) -> dict[str, Any]:
-    dash = [round(part * LINE_WIDTH, 1) for part in style.dashes or ()]
-    base = {"name": name, "label": label, "color": style.colour, "dash": dash, "runs": []}
-    return {**base, "overrides": [], "differences": {}, **more}
+    look = {
+        "color": style.colour,
+        "dash": [round(part * LINE_WIDTH, 1) for part in style.dashes or ()],
+        "marker": style.marker,
+        "fill": style.fill,
+    }
+    return {
+        "name": name,
+        "label": label,
+        **look,
+        "runs": [],
+        "overrides": [],
+        "differences": {},
+        **more,
+    }
+
+
+def _scores(outcome: Outcome | None, study: Any) -> dict[str, dict[str, str]]:
+    """Metric to what its mean over the finished seeds prints as, at the best and the last epoch."""
+    found: dict[str, dict[str, str]] = {}
+    for name, spec in study.metrics.items() if outcome else ():
+        for which in ("best", "final"):
+            values = list(outcome.values(name, which).values()) if outcome else []
+            if values:
+                mean = numbers.printed(float(np.mean(values)), spec)
+                found.setdefault(name, {})[which] = f"{mean} (n = {len(values)})"
+    return found
 
 
 def _plain(value: Any) -> str:
@@ -173,30 +217,86 @@ def _plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+# -- curves -------------------------------------------------------------------------------------
+
+
+def _series(
+    curves: Sequence[Curve],
+    study: str,
+    places: Mapping[str, int],
+    runs: Mapping[tuple[str, str, int], int],
+) -> dict[str, Any]:
+    """The curves of one metric: single seeds, and the frame's means of variants with several."""
+    seeds, means = [], []
+    for curve in curves:
+        logged = [seed for seed in curve.seeds if len(seed.step)]
+        seeds += [
+            {
+                "run": runs[study, curve.variant, seed.seed],
+                "x": seed.step.astype(np.int64).tolist(),
+                "y": rounded(seed.value),
+            }
+            for seed in logged
+        ]
+        if len(logged) > 1:
+            means.append(
+                {
+                    "variant": places[curve.variant],
+                    "planned": curve.planned,
+                    "x": [float(f"{step:.7g}") for step in curve.step.tolist()],
+                    "y": rounded(curve.mean),
+                    "lo": rounded(curve.low),
+                    "hi": rounded(curve.high),
+                    "n": curve.n.tolist(),
+                    "part": curve.stretch.tolist(),
+                    "interpolated": curve.interpolated,
+                    "merged": curve.merged and round(curve.merged, 1),
+                }
+            )
+    return {"seeds": seeds, "means": means}
+
+
+def rounded(values: np.ndarray) -> list[float | None]:
+    """Five significant digits, which is more than a screen shows; null where not finite."""
+    return [float(f"{v:.5g}") if math.isfinite(v) else None for v in values.tolist()]
+
+
+def _epoch_ends(clock: Clock | None) -> list[list[float]]:
+    """Pairs of (step, epoch) between which the page interpolates."""
+    return [] if clock is None else _pairs(clock, MOST_EPOCH_ENDS)
+
+
+def _times(clock: tuple[Clock, bool] | None, study: Any, record: Mapping[Any, Any]) -> dict[str, Any]:
+    """The run's (step, seconds) pairs, whether its rows carry them, and how many GPUs it held."""
+    if clock is None:
+        return {"times": [], "timed": False, "gpus": 0}
+    variant = study.variants.get(record["variant"])
+    gpus = 0
+    if not _absent(record["gpu"]):
+        gpus = max(1, getattr(getattr(variant, "resources", None), "gpus", 1) or 1)
+    return {"times": _pairs(clock[0], MOST_TIMES), "timed": clock[1], "gpus": gpus}
+
+
+def _pairs(clock: Clock, most: int) -> list[list[float]]:
+    index = np.unique(np.linspace(0, len(clock.steps) - 1, most).astype(np.int64))
+    columns = clock.steps[index].tolist(), clock.values[index].tolist()
+    return [[float(f"{a:.7g}"), float(f"{b:.7g}")] for a, b in zip(*columns, strict=True)]
+
+
 # -- runs ---------------------------------------------------------------------------------------
 
 
-def _run(
-    record: Mapping[Any, Any],
-    collected: Collected,
-    studies: Mapping[str, int],
-    variants: Mapping[tuple[str, str], int],
-    room: int,
-) -> dict[str, Any]:
-    study_name, variant = str(record["study"]), str(record["variant"])
-    study = collected.studies[studies[study_name]]
+def _run(record: Mapping[Any, Any], collected: Collected, study: Any, room: int) -> dict[str, Any]:
     folder = RunFolder(str(record["folder"]))
     written, _ = run_of(folder)
     imported = bool(record["imported"])
     run: dict[str, Any] = {
-        "study": studies[study_name],
-        "variant": variants[study_name, variant],
         "where": str(record["where"]),
         "folder": str(folder.path),
         "planned": bool(record["planned"]),
         "imported": imported,
         "dirty": bool(record["dirty"]),
-        "log": logs.tail(folder, room),
+        "log": log_tail(folder, room),
         "jobs": ", ".join(
             dict.fromkeys(str(a["job_id"]) for a in written.get("attempts") or [] if a.get("job_id"))
         ),
@@ -237,26 +337,67 @@ def _absent(value: Any) -> bool:
     return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
 
 
-def _epoch_ends(rows: pd.DataFrame) -> dict[tuple[str, str], list[list[int]]]:
-    """For each variant: (epoch, last step of it), so that steps can be shown as epochs.
+def log_tail(folder: RunFolder, most: int) -> str:
+    """The last whole lines of train.log, or of the scheduler's newest log; at most `most` bytes."""
+    if text := _tail_of(folder.log_file, most):
+        return text
+    logs = [p for p in folder.submitit_folder.glob("*.*") if p.suffix in (".err", ".out", ".log")]
+    logs = [p for p in logs if p.is_file() and p.stat().st_size > 0]
+    if not logs:
+        return ""
+    return _tail_of(max(logs, key=lambda p: (p.stat().st_mtime, p.suffix == ".err", p.name)), most)
 
-    The longest seed counts, and a last epoch that all seeds broke off is taken to be as long as the one
-    before it: a run that diverged in the middle of an epoch did not end it.
+
+def _tail_of(path: Path, most: int) -> str:
+    try:
+        content = read_bytes(path, last=most + 1)
+    except OSError:
+        content = None
+    if content is None:
+        return ""
+    if len(content) > most:
+        content = content[1:].partition(b"\n")[2] or content[1:]
+    return clean(decode(content).replace("\r\n", "\n")).strip()
+
+
+# -- audit --------------------------------------------------------------------------------------
+
+
+def audit_parts(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """An audit.json for the page: what was found in sentences, then the gradients as tables of text.
+
+    Raises:
+        KeyError, TypeError: not an audit.
     """
-    if rows.empty:
-        return {}
-    found = {}
-    epoch, step = rows["epoch"].to_numpy(), rows["step"].to_numpy()
-    groups: Any = rows.groupby(["study", "variant"], sort=False, observed=True).indices
-    for (study, variant), index in groups.items():
-        epochs, inverse = np.unique(epoch[index], return_inverse=True)
-        last = np.zeros(len(epochs), dtype=np.int64)
-        np.maximum.at(last, inverse, step[index])
-        pairs = [[int(e), int(s)] for e, s in zip(epochs, last, strict=True) if e > 0]
-        if len(pairs) > 1:
-            before = pairs[-3][1] if len(pairs) > 2 else 0
-            pairs[-1][1] = max(pairs[-1][1], 2 * pairs[-2][1] - before)
-        if len(pairs) > MOST_EPOCH_ENDS:
-            pairs = [pairs[i] for i in np.linspace(0, len(pairs) - 1, MOST_EPOCH_ENDS).astype(int)]
-        found[str(study), str(variant)] = pairs
-    return found
+    study = str(document["study"]) or "audit"
+    labels = {v["variant"]: str(v["label"]) for v in document["variants"]}
+    said = [
+        {
+            "severity": str(f["severity"]),
+            "text": f"{labels.get(f['variant'], f['variant'])}: {f['text']}",
+        }
+        for f in document["findings"]
+    ]
+    silent = [label for name, label in labels.items() if name not in _found_in(document)]
+    if silent:
+        said.append({"severity": "ok", "text": f"Nothing was found in: {'; '.join(silent)}."})
+    parts: list[dict[str, Any]] = [{"title": f"{study}: what the audit found", "said": said}]
+    for when, words in (("initial", "at initialisation"), ("after", "after the training steps")):
+        if any(row["when"] == when for row in document["gradients"]):
+            found = gradient_table(document, when)
+            parts.append(
+                {
+                    "title": f"{study}: gradients {words}",
+                    "notes": list(found.notes),
+                    "columns": ["Variant", *found.columns.values()],
+                    "rows": [
+                        [found.labels[name], *(row[key] or "–" for key in found.columns)]
+                        for name, row in found.rows.items()
+                    ],
+                }
+            )
+    return parts
+
+
+def _found_in(document: Mapping[str, Any]) -> set[str]:
+    return {str(f["variant"]) for f in document["findings"]}

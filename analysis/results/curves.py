@@ -155,14 +155,16 @@ def curves(
     *,
     points: int = POINTS,
     seed_points: int = SEED_POINTS,
+    known: tuple[Mapping[str, Outcome], Mapping[str, Clock]] | None = None,
 ) -> list[Curve]:
     """A metric's curves, one for each variant, in the manifest's order.
 
     Args:
         kind: `train` or `eval`; None: training rows where any variant has them, else evaluations.
         variants: names; None: all, imported ones last.
+        known: outcomes and epoch clocks of the study, where a caller has them already.
     """
-    found = outcomes(collected, study)
+    found, clocks = known or (outcomes(collected, study), epoch_clocks(collected, study))
     names = list(found if variants is None else variants)
     logged: dict[str, pd.DataFrame] = {}
     for kind_ in ("train", "eval") if kind is None else (kind,):
@@ -170,7 +172,6 @@ def curves(
         kind = kind_
         if not all(rows.empty for rows in logged.values()):
             break
-    clocks = epoch_clocks(collected, study)
     made = []
     for name in names:
         rows = logged[name]
@@ -182,6 +183,21 @@ def curves(
         clock = clocks.get(found[name].variant)
         made.append(curve_of(found[name], str(kind), metric, series, clock, points, seed_points))
     return made
+
+
+def all_curves(
+    collected: Collected, study: Study, *, points: int = POINTS, seed_points: int = SEED_POINTS
+) -> dict[tuple[str, str], list[Curve]]:
+    """(kind, metric) to the curves of everything that a study logged, but the rows' times."""
+    known = outcomes(collected, study), epoch_clocks(collected, study)
+    return {
+        (kind, metric): curves(
+            collected, study, metric, kind, points=points, seed_points=seed_points, known=known
+        )
+        for kind in ("train", "eval")
+        for metric in collected.metrics_of(study.name, kind)
+        if metric != TIME
+    }
 
 
 def frame(found: Sequence[Curve]) -> pd.DataFrame:
@@ -320,7 +336,9 @@ def _mean(
         alive[row] = (grid >= first) & (grid <= last)
         inside = np.isfinite(table[row]) & alive[row]
         interpolated |= int(inside.sum()) > int(np.isfinite(value[step <= last]).sum())
-    table = np.where(alive, table, np.nan)
+    seen = np.flatnonzero(alive.any(axis=0))
+    span = slice(seen[0], seen[-1] + 1)  # beyond it no value of any seed is finite
+    grid, table, alive = grid[span], np.where(alive, table, np.nan)[:, span], alive[:, span]
     sound = alive.any(axis=0) & ~(alive & np.isnan(table)).any(axis=0)
     changes = (alive[:, 1:] != alive[:, :-1]).any(axis=0)
     stretch = np.concatenate([[0], np.cumsum(changes)])

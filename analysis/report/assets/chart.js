@@ -1,5 +1,6 @@
-// A line chart on a canvas: hover, zoom by dragging, logarithmic axis, crosses where a run diverged.
-// lines: [{label, color, dash, width, alpha, x, y, lo, hi, n, planned, silent}], null in y is a gap.
+// A line chart on a canvas: hover, zoom by dragging, logarithmic axes, crosses where a run diverged.
+// lines: [{label, color, dash, width, alpha, x, y, lo, hi, n, part, planned, silent, marker, fill}]; null in y is a gap, and
+// no line joins two parts: they are means over different seeds.
 class Chart {
   constructor(host, { height = 380, label = "" } = {}) {
     this.height = height;
@@ -7,14 +8,14 @@ class Chart {
     this.tip = el("div", { class: "tip", hidden: true });
     host.append(this.canvas, this.tip);
     this.lines = []; this.marks = []; this.zoom = null; this.cursor = null; this.drag = null;
-    this.log = false; this.xLabel = ""; this.yLabel = ""; this.format = short;
+    this.log = false; this.logX = false; this.xLabel = ""; this.yLabel = ""; this.format = short;
     this.canvas.addEventListener("pointermove", (e) => this.#move(e));
     this.canvas.addEventListener("pointerleave", () => { this.cursor = null; this.draw(); });
-    this.canvas.addEventListener("pointerdown", (e) => { this.drag = [this.#at(e)[0], this.#at(e)[0]]; this.canvas.setPointerCapture(e.pointerId); });
+    this.canvas.addEventListener("pointerdown", (e) => { this.drag = [this.#at(e), this.#at(e)]; this.canvas.setPointerCapture(e.pointerId); });
     this.canvas.addEventListener("pointerup", () => this.#release());
     this.canvas.addEventListener("pointercancel", () => { this.drag = null; this.draw(); });
     this.canvas.addEventListener("dblclick", () => this.reset());
-    this.canvas.addEventListener("wheel", (e) => { if (!e.ctrlKey && !e.metaKey) return; e.preventDefault(); this.scale(e.deltaY > 0 ? 1.25 : 0.8, this.#at(e)[0]); }, { passive: false });
+    this.canvas.addEventListener("wheel", (e) => { if (!e.ctrlKey && !e.metaKey) return; e.preventDefault(); this.scale(e.deltaY > 0 ? 1.25 : 0.8, this.#at(e)); }, { passive: false });
     this.canvas.addEventListener("keydown", (e) => this.#key(e));
     new ResizeObserver(() => this.draw()).observe(host);
   }
@@ -27,10 +28,13 @@ class Chart {
 
   reset() { this.zoom = null; this.draw(); }
 
+  // Positions along an axis are linear in `across(v)`.
+  #across(v) { return this.logX ? Math.log10(v) : v; }
+  #back(v) { return this.logX ? 10 ** v : v; }
+
   scale(factor, centre) {
-    const [a, b] = this.#xRange();
-    const middle = centre ?? (a + b) / 2;
-    this.zoom = [middle - (middle - a) * factor, middle + (b - middle) * factor];
+    const [a, b] = this.#xRange().map((v) => this.#across(v)), middle = centre === undefined || centre === null ? (a + b) / 2 : this.#across(centre);
+    this.zoom = [middle - (middle - a) * factor, middle + (b - middle) * factor].map((v) => this.#back(v));
     const [least, most] = this.#fullX();
     if (this.zoom[0] <= least && this.zoom[1] >= most) this.zoom = null;
     this.draw();
@@ -38,9 +42,9 @@ class Chart {
 
   #fullX() {
     let least = Infinity, most = -Infinity;
-    for (const line of this.lines) if (line.x.length) { least = Math.min(least, line.x[0]); most = Math.max(most, line.x[line.x.length - 1]); }
-    if (least > most) return [0, 1];
-    return least === most ? [least - 0.5, most + 0.5] : [least, most];
+    for (const line of this.lines) for (const x of line.x) if (x !== null && (!this.logX || x > 0)) { if (x < least) least = x; if (x > most) most = x; }
+    if (least > most) return this.logX ? [1, 10] : [0, 1];
+    return least === most ? (this.logX ? [least / 2, most * 2] : [least - 0.5, most + 0.5]) : [least, most];
   }
 
   #xRange() { return this.zoom ?? this.#fullX(); }
@@ -66,15 +70,36 @@ class Chart {
     canvas.width = Math.round(width * ratio); canvas.height = Math.round(this.height * ratio);
     canvas.style.setProperty("height", `${this.height}px`);
     c.setTransform(ratio, 0, 0, ratio, 0, 0);
+    c.clearRect(0, 0, width, this.height);
+    this.#paint(c, width);
+    this.#hover(c);
+  }
+
+  // The picture as a PNG of twice the size, on paper.
+  png() {
+    const width = this.canvas.parentElement.clientWidth, canvas = el("canvas", { width: String(width * 2), height: String(this.height * 2) }), c = canvas.getContext("2d");
+    c.scale(2, 2);
+    c.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--card");
+    c.fillRect(0, 0, width, this.height);
+    this.#paint(c, width);
+    return new Promise((done) => canvas.toBlob(done, "image/png"));
+  }
+
+  svg() {
+    const width = this.canvas.parentElement.clientWidth, pen = new SvgPen(width, this.height);
+    this.#paint(pen, width);
+    return pen.text();
+  }
+
+  #paint(c, width) {
     const style = getComputedStyle(document.documentElement);
     const ink = style.getPropertyValue("--ink"), muted = style.getPropertyValue("--muted"), grid = style.getPropertyValue("--line");
     const [x0, x1] = this.#xRange(), [y0, y1] = this.#yRange(x0, x1);
-    const box = { left: 70, right: width - 12, top: 12, bottom: this.height - 42 };
+    const box = { left: width < 500 ? 56 : 70, right: width - 12, top: 12, bottom: this.height - 42 };
     const up = this.log ? Math.log10 : (v) => v;
-    const X = (v) => box.left + (v - x0) / (x1 - x0) * (box.right - box.left);
+    const X = (v) => box.left + (this.#across(v) - this.#across(x0)) / (this.#across(x1) - this.#across(x0)) * (box.right - box.left);
     const Y = (v) => box.bottom - (up(v) - up(y0)) / (up(y1) - up(y0)) * (box.bottom - box.top);
-    this.frame = { box, x0, x1, X, Y };
-    c.clearRect(0, 0, width, this.height);
+    this.frame = { box, x0, x1, X, Y, muted };
     c.font = "12px system-ui, sans-serif"; c.lineWidth = 1; c.strokeStyle = grid; c.fillStyle = muted;
     c.textAlign = "right"; c.textBaseline = "middle";
     for (const tick of this.log ? logTicks(y0, y1) : ticks(y0, y1, 6)) {
@@ -83,7 +108,7 @@ class Chart {
       c.fillText(this.format(tick), box.left - 8, y);
     }
     c.textAlign = "center"; c.textBaseline = "top";
-    for (const tick of ticks(x0, x1, Math.max(2, Math.floor(width / 110)))) {
+    for (const tick of this.logX ? logTicks(x0, x1) : ticks(x0, x1, Math.max(2, Math.floor(width / 110)))) {
       const x = Math.round(X(tick)) + 0.5;
       c.beginPath(); c.moveTo(x, box.bottom); c.lineTo(x, box.bottom + 5); c.stroke();
       c.fillText(short(tick), x, box.bottom + 8);
@@ -94,60 +119,76 @@ class Chart {
     for (const line of this.lines) if (line.hi) this.#band(c, line, X, Y);
     const dashed = (line) => Boolean(line.dash?.length); // last: over a curve that they equal, both are seen
     for (const line of [...this.lines.filter((l) => !dashed(l)), ...this.lines.filter(dashed)]) this.#line(c, line, X, Y);
-    for (const mark of this.marks) if (!(this.log && mark.y <= 0)) this.#cross(c, mark, X(mark.x), Y(mark.y));
-    if (this.drag) { c.fillStyle = muted; c.globalAlpha = 0.18; c.fillRect(X(this.drag[0]), box.top, X(this.drag[1]) - X(this.drag[0]), box.bottom - box.top); }
+    const named = this.lines.filter((line) => !line.silent && line.marker);
+    named.forEach((line, number) => this.#markers(c, line, X, Y, number, named.length));
+    for (const mark of this.marks) if (this.#seen(mark.x, mark.y)) this.#cross(c, mark, X(mark.x), Y(mark.y));
+    if (this.drag) { c.fillStyle = muted; c.globalAlpha = 0.18; c.fillRect(X(this.drag[0]), box.top, X(this.drag[1]) - X(this.drag[0]), box.bottom - box.top); c.globalAlpha = 1; }
     c.restore();
-    this.#hover(c, box, muted);
   }
+
+  #seen(x, y) { return x !== null && y !== null && y !== undefined && !(this.log && y <= 0) && !(this.logX && x <= 0); }
 
   // The baseline is black on white paper; on a dark card it is the colour of the text.
   static paint(color) { return color.toLowerCase() === "#000000" ? getComputedStyle(document.documentElement).getPropertyValue("--ink") : color; }
 
-  #band(c, line, X, Y) {
-    const ok = (i) => line.lo[i] !== null && line.hi[i] !== null && !(this.log && line.lo[i] <= 0);
-    c.fillStyle = Chart.paint(line.color); c.globalAlpha = 0.13;
+  // Unbroken pieces [first, last] of a line.
+  #pieces(line, ok) {
+    const found = [];
     for (let i = 0; i < line.x.length; i++) {
       if (!ok(i)) continue;
       let end = i;
-      while (end + 1 < line.x.length && ok(end + 1)) end++;
+      while (end + 1 < line.x.length && ok(end + 1) && (!line.part || line.part[end + 1] === line.part[i])) end++;
+      found.push([i, end]);
+      i = end;
+    }
+    return found;
+  }
+
+  #band(c, line, X, Y) {
+    const floor = this.frame.box.bottom + 8;
+    c.fillStyle = Chart.paint(line.color); c.globalAlpha = 0.13;
+    for (const [i, end] of this.#pieces(line, (k) => line.lo[k] !== null && this.#seen(line.x[k], line.hi[k]))) {
       c.beginPath();
       for (let k = i; k <= end; k++) c.lineTo(X(line.x[k]), Y(line.hi[k]));
-      for (let k = end; k >= i; k--) c.lineTo(X(line.x[k]), Y(line.lo[k]));
-      c.fill(); i = end;
+      for (let k = end; k >= i; k--) c.lineTo(X(line.x[k]), this.log && line.lo[k] <= 0 ? floor : Y(line.lo[k]));
+      c.fill();
     }
     c.globalAlpha = 1;
   }
 
-  // Drawn in stretches: a mean over fewer seeds than planned is dotted, so that it cannot be missed.
+  // A mean over fewer seeds than planned is dotted, so that it cannot be missed.
   #line(c, line, X, Y) {
     c.strokeStyle = Chart.paint(line.color); c.lineWidth = line.width ?? 1.8; c.globalAlpha = line.alpha ?? 1; c.lineJoin = "round";
-    const drawable = (i) => line.y[i] !== null && !(this.log && line.y[i] <= 0);
-    const thin = (i) => Boolean(line.n) && line.n[i] < line.planned;
-    let start = 0;
-    while (start < line.x.length) {
-      if (!drawable(start)) { start++; continue; }
-      let end = start;
-      const few = thin(start);
-      while (end + 1 < line.x.length && drawable(end + 1) && thin(end + 1) === few) end++;
-      c.setLineDash(few ? [2, 3] : line.dash ?? []);
+    for (const [i, end] of this.#pieces(line, (k) => this.#seen(line.x[k], line.y[k]))) {
+      c.setLineDash(line.n && line.n[i] < line.planned ? [2, 3] : line.dash ?? []);
       c.beginPath();
-      const from = few && start > 0 && drawable(start - 1) ? start - 1 : start;
-      for (let i = from; i <= end; i++) c.lineTo(X(line.x[i]), Y(line.y[i]));
+      for (let k = i; k <= end; k++) c.lineTo(X(line.x[k]), Y(line.y[k]));
       c.stroke();
-      if (end === from) { c.beginPath(); c.arc(X(line.x[end]), Y(line.y[end]), 2.2, 0, 7); c.fillStyle = Chart.paint(line.color); c.fill(); }
-      start = end + 1;
+      if (end === i) { c.beginPath(); c.arc(X(line.x[i]), Y(line.y[i]), 2.2, 0, 7); c.fillStyle = Chart.paint(line.color); c.fill(); }
     }
     c.setLineDash([]); c.globalAlpha = 1;
   }
 
-  #cross(c, mark, x, y) {
-    c.strokeStyle = Chart.paint(mark.color); c.lineWidth = 2.2; c.beginPath();
-    c.moveTo(x - 5, y - 5); c.lineTo(x + 5, y + 5); c.moveTo(x + 5, y - 5); c.lineTo(x - 5, y + 5); c.stroke();
+  // Curves that overlap hide each other; their markers take turns along the axis.
+  #markers(c, line, X, Y, number, count) {
+    const { box } = this.frame, every = (box.right - box.left) / 5;
+    const points = line.x.map((x, i) => i).filter((i) => this.#seen(line.x[i], line.y[i]));
+    for (let at = box.left + every * (number + 0.5) / count; at < box.right; at += every) {
+      let best = null;
+      for (const i of points) if (best === null || Math.abs(X(line.x[i]) - at) < Math.abs(X(line.x[best]) - at)) best = i;
+      if (best !== null && Math.abs(X(line.x[best]) - at) < every / 2) drawMarker(c, line, X(line.x[best]), Y(line.y[best]));
+    }
   }
 
-  #hover(c, box, muted) {
+  #cross(c, mark, x, y) {
+    c.strokeStyle = Chart.paint(mark.color); c.lineWidth = 2.2; c.beginPath();
+    if (mark.bar) { c.moveTo(x, y - 6); c.lineTo(x, y + 6); } else { c.moveTo(x - 5, y - 5); c.lineTo(x + 5, y + 5); c.moveTo(x + 5, y - 5); c.lineTo(x - 5, y + 5); }
+    c.stroke();
+  }
+
+  #hover(c) {
     if (this.cursor === null || this.drag) { this.tip.hidden = true; return; }
-    const { X } = this.frame, rows = [];
+    const { X, box, muted } = this.frame, rows = [];
     let at = null;
     for (const line of this.lines) {
       if (line.silent || !line.x.length) continue;
@@ -166,7 +207,7 @@ class Chart {
     c.strokeStyle = muted; c.lineWidth = 1; c.beginPath(); c.moveTo(X(at), box.top); c.lineTo(X(at), box.bottom); c.stroke();
     const shown = rows.slice(0, 14).map(({ line, value, n }) => el("tr", {},
       el("td", { css: { color: Chart.paint(line.color) } }, "●"), el("td", {}, line.label),
-      el("td", { class: "value" }, value === null ? "not finite" : this.format(value)),
+      el("td", { class: "value" }, value === null ? "no value" : this.format(value)),
       el("td", { class: "count" }, n === null ? "" : `${n}/${line.planned}`)));
     fill(this.tip, el("strong", {}, `${this.xLabel} ${short(at)}`), el("table", {}, el("tbody", {}, shown)),
       rows.length > 14 && el("span", { class: "muted" }, `and ${rows.length - 14} more`));
@@ -175,18 +216,20 @@ class Chart {
     this.tip.style.setProperty("top", `${box.top + 6}px`);
     this.tip.style.setProperty("left", right ? "auto" : `${X(at) + 12}px`);
     this.tip.style.setProperty("right", right ? `${this.canvas.parentElement.clientWidth - X(at) + 12}px` : "auto");
-    this.spoken = `${this.xLabel} ${short(at)}: ` + rows.slice(0, 6).map((r) => `${r.line.label} ${r.value === null ? "not finite" : this.format(r.value)}`).join(", ");
+    this.spoken = `${this.xLabel} ${short(at)}: ` + rows.slice(0, 6).map((r) => `${r.line.label} ${r.value === null ? "no value" : this.format(r.value)}`).join(", ");
   }
 
+  // The value of x under the pointer.
   #at(event) {
     const rect = this.canvas.getBoundingClientRect(), { box, x0, x1 } = this.frame;
-    const share = (event.clientX - rect.left - box.left) / (box.right - box.left);
-    return [x0 + Math.min(1, Math.max(0, share)) * (x1 - x0)];
+    const share = Math.min(1, Math.max(0, (event.clientX - rect.left - box.left) / (box.right - box.left)));
+    const [a, b] = [this.#across(x0), this.#across(x1)];
+    return this.#back(a + share * (b - a));
   }
 
   #move(event) {
     if (!this.frame) return;
-    const [x] = this.#at(event);
+    const x = this.#at(event);
     if (this.drag) this.drag[1] = x; else this.cursor = x;
     requestAnimationFrame(() => this.draw());
   }
@@ -200,9 +243,10 @@ class Chart {
   }
 
   #key(event) {
-    const [a, b] = this.#xRange(), step = (b - a) / 60;
+    const [a, b] = this.#xRange().map((v) => this.#across(v)), step = (b - a) / 60;
     if (event.key === "ArrowRight" || event.key === "ArrowLeft") {
-      this.cursor = Math.min(b, Math.max(a, (this.cursor ?? (a + b) / 2) + (event.key === "ArrowRight" ? step : -step)));
+      const from = this.cursor === null ? (a + b) / 2 : this.#across(this.cursor);
+      this.cursor = this.#back(Math.min(b, Math.max(a, from + (event.key === "ArrowRight" ? step : -step))));
       this.draw(); say(this.spoken ?? "");
     } else if (event.key === "+" || event.key === "=") this.scale(0.7, this.cursor);
     else if (event.key === "-") this.scale(1.4, this.cursor);
@@ -210,6 +254,55 @@ class Chart {
     else return;
     event.preventDefault();
   }
+}
+
+// The part of a canvas's context that `Chart` uses, written down as SVG.
+class SvgPen {
+  constructor(width, height) {
+    Object.assign(this, { width, height, parts: [], defs: [], path: "", dash: [], open: [0], move: "", globalAlpha: 1, font: "12px sans-serif" });
+  }
+  beginPath() { this.path = ""; }
+  #point(x, y) { return `${Number(x.toFixed(2))} ${Number(y.toFixed(2))}`; }
+  moveTo(x, y) { this.path += `M${this.#point(x, y)}`; }
+  lineTo(x, y) { this.path += `${this.path ? "L" : "M"}${this.#point(x, y)}`; }
+  closePath() { this.path += "Z"; }
+  rect(x, y, w, h) { this.path += `M${this.#point(x, y)}h${w}v${h}h${-w}Z`; }
+  arc(x, y, r) { this.path += `M${this.#point(x - r, y)}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0`; }
+  setLineDash(dash) { this.dash = dash; }
+  stroke() { this.parts.push(`<path d="${this.path}" fill="none" stroke="${this.strokeStyle.trim()}" stroke-width="${this.lineWidth}"${this.dash.length ? ` stroke-dasharray="${this.dash.join(" ")}"` : ""}${this.#faint()} stroke-linejoin="round"/>`); }
+  fill() { this.parts.push(`<path d="${this.path}" fill="${this.fillStyle.trim()}"${this.#faint()}/>`); }
+  fillRect(x, y, w, h) { this.beginPath(); this.rect(x, y, w, h); this.fill(); }
+  #faint() { return this.globalAlpha === 1 ? "" : ` opacity="${this.globalAlpha}"`; }
+  save() { this.open.push(0); }
+  #group(attributes) { this.parts.push(`<g ${attributes}>`); this.open[this.open.length - 1]++; }
+  restore() { for (let n = this.open.pop(); n > 0; n--) this.parts.push("</g>"); }
+  translate(x, y) { this.#group(`transform="translate(${x} ${y})"`); }
+  rotate(angle) { this.#group(`transform="rotate(${angle * 180 / Math.PI})"`); }
+  clip() { const id = `clip${this.defs.length}`; this.defs.push(`<clipPath id="${id}"><path d="${this.path}"/></clipPath>`); this.#group(`clip-path="url(#${id})"`); }
+  fillText(text, x, y) {
+    const anchor = { right: "end", center: "middle" }[this.textAlign] ?? "start", base = { middle: "middle", top: "hanging" }[this.textBaseline] ?? "auto";
+    const plain = String(text).replace(/[<>&]/g, (c) => ({ "<": "&lt;", ">": "&gt;", "&": "&amp;" })[c]);
+    this.parts.push(`<text x="${x}" y="${y}" fill="${this.fillStyle.trim()}" text-anchor="${anchor}" dominant-baseline="${base}">${plain}</text>`);
+  }
+  text() { return `<svg xmlns="http://www.w3.org/2000/svg" width="${this.width}" height="${this.height}" viewBox="0 0 ${this.width} ${this.height}" font-family="sans-serif" font-size="12"><defs>${this.defs.join("")}</defs>${this.parts.join("\n")}</svg>`; }
+}
+
+// Shapes by matplotlib's names, as in the figures; `fill` says how much of one is filled.
+const SHAPES = {
+  s: [[-1, -1], [1, -1], [1, 1], [-1, 1]], D: [[0, -1.3], [1.3, 0], [0, 1.3], [-1.3, 0]],
+  "^": [[0, -1.2], [1.15, 0.9], [-1.15, 0.9]], v: [[0, 1.2], [1.15, -0.9], [-1.15, -0.9]], "<": [[-1.2, 0], [0.9, -1.15], [0.9, 1.15]],
+  P: [[-0.45, -1.2], [0.45, -1.2], [0.45, -0.45], [1.2, -0.45], [1.2, 0.45], [0.45, 0.45], [0.45, 1.2], [-0.45, 1.2], [-0.45, 0.45], [-1.2, 0.45], [-1.2, -0.45], [-0.45, -0.45]],
+  "*": Array.from({ length: 10 }, (_, i) => { const r = i % 2 ? 0.55 : 1.45, a = i * Math.PI / 5 - Math.PI / 2; return [r * Math.cos(a), r * Math.sin(a)]; }),
+  o: Array.from({ length: 16 }, (_, i) => [1.1 * Math.cos(i * Math.PI / 8), 1.1 * Math.sin(i * Math.PI / 8)]),
+};
+
+function drawMarker(c, line, x, y, size = 3.6) {
+  const color = Chart.paint(line.color), card = getComputedStyle(document.documentElement).getPropertyValue("--card");
+  const trace = (keep) => { c.beginPath(); for (const [a, b] of SHAPES[line.marker] ?? SHAPES.o) { const [p, q] = keep(a, b); c.lineTo(x + p * size, y + q * size); } c.closePath(); };
+  const half = { left: (a, b) => [Math.min(a, 0), b], bottom: (a, b) => [a, Math.max(b, 0)], right: (a, b) => [Math.max(a, 0), b] }[line.fill];
+  trace((a, b) => [a, b]); c.fillStyle = line.fill === "full" || !line.fill ? color : card; c.fill();
+  if (half) { trace(half); c.fillStyle = color; c.fill(); }
+  trace((a, b) => [a, b]); c.strokeStyle = color; c.lineWidth = 1.1; c.stroke();
 }
 
 function nearest(sorted, value) {
@@ -237,11 +330,12 @@ function logTicks(from, to) {
   return found;
 }
 
-// A line sample for legends: colour and dashes together, never colour alone.
+// A line sample for legends: colour, dashes and marker together, never colour alone.
 function swatch(line) {
-  const ratio = window.devicePixelRatio || 1, canvas = el("canvas", { width: 30 * ratio, height: 12 * ratio, "aria-hidden": "true", css: { width: "30px", height: "12px" } });
+  const ratio = window.devicePixelRatio || 1, canvas = el("canvas", { width: 34 * ratio, height: 14 * ratio, "aria-hidden": "true", css: { width: "34px", height: "14px" } });
   const c = canvas.getContext("2d");
-  c.scale(ratio, ratio); c.strokeStyle = Chart.paint(line.color); c.lineWidth = 2.4; c.setLineDash(line.dash ?? []);
-  c.beginPath(); c.moveTo(0, 6); c.lineTo(30, 6); c.stroke();
+  c.scale(ratio, ratio); c.strokeStyle = Chart.paint(line.color); c.lineWidth = 2.2; c.setLineDash(line.dash ?? []);
+  c.beginPath(); c.moveTo(0, 7); c.lineTo(34, 7); c.stroke(); c.setLineDash([]);
+  drawMarker(c, line, 17, 7);
   return canvas;
 }

@@ -1,5 +1,5 @@
 // Elements and text. Everything that comes from data goes through textContent, never through HTML.
-const data = JSON.parse(document.getElementById("data").textContent);
+let data = JSON.parse(document.getElementById("data").textContent);
 
 function el(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
@@ -19,11 +19,21 @@ function fill(node, ...children) {
   return node;
 }
 
+const button = (text, action, attributes = {}) => el("button", { type: "button", ...attributes, on: { click: action } }, text);
+
+// A table. heads: texts, or {text, value: true} for columns of numbers; rows: lists of cells, the first of which names the row.
+function grid(heads, rows, attributes = {}) {
+  const numeric = heads.map((h) => Boolean(h.value));
+  return el("table", attributes,
+    el("thead", {}, el("tr", {}, heads.map((h) => el("th", { scope: "col", class: h.value ? "value" : null }, h.text ?? h)))),
+    el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell, i) => el(i ? "td" : "th", { scope: i ? null : "row", class: numeric[i] ? "value" : null }, cell))))));
+}
+
 const body = (section) => document.querySelector(`#${section} .body`);
 const say = (text) => { document.getElementById("live").textContent = text; };
-const GLYPHS = { completed: "✓", diverged: "×", failed: "!", cancelled: "−", interrupted: "?", running: "▸", requeued: "↻", queued: "…", missing: "" };
+const GLYPHS = { completed: "✓", diverged: "×", failed: "!", cancelled: "−", interrupted: "?", unknown: "?", running: "▸", requeued: "↻", queued: "…" };
+const STATES = ["completed", "diverged", "failed", "cancelled", "interrupted", "unknown", "requeued", "running", "queued", "planned", "missing"];
 const counted = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
-const STATES = ["completed", "diverged", "failed", "cancelled", "interrupted", "requeued", "running", "queued", "missing"];
 
 function stateBadge(run) {
   return el("span", { class: "state" }, el("span", { class: `dot ${run.state}`, "aria-hidden": "true" }, GLYPHS[run.state] ?? ""), run.state);
@@ -33,7 +43,7 @@ function stateBadge(run) {
 function short(value) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
-  if (size !== 0 && (size >= 1e5 || size < 1e-3)) return value.toExponential(2).replace(/\.?0+e/, "e").replace("e+", "e").replace("-", "−");
+  if (size !== 0 && (size >= 1e5 || size < 1e-3)) return value.toExponential(2).replace(/\.?0+e/, "e").replace("e+", "e").replaceAll("-", "−");
   return String(Number(value.toPrecision(5))).replace("-", "−");
 }
 
@@ -44,9 +54,26 @@ function duration(seconds) {
   return `${(seconds / 3600).toFixed(1)} h`;
 }
 
+// Offers `content` as a file; nothing leaves this machine.
+function save(name, content) {
+  const link = el("a", { href: URL.createObjectURL(content), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  say(`Saved ${name}`);
+}
+
 const studyOf = (run) => data.studies[run.study];
 const variantOf = (run) => studyOf(run).variants[run.variant];
 const runName = (run) => `${variantOf(run).label}, seed ${run.seed}`;
 
 // Runs by their folder below runs/: what tables and claims name, and what `#run=` links to.
-const byWhere = new Map(data.runs.flatMap((run) => [[run.folder, run], [run.where, run]]));
+let byWhere = new Map();
+
+function prepare() {
+  data.studies.forEach((study, index) => { study.index = index; });
+  data.runs.forEach((run, index) => {
+    run.index = index;
+    run.text = [studyOf(run).name, variantOf(run).name, variantOf(run).label, `seed ${run.seed}`, `seed${run.seed}`, run.state, run.host, run.gpu, run.commit, run.reason, run.identity, run.imported ? "imported" : ""].join(" ").toLowerCase();
+  });
+  byWhere = new Map(data.runs.flatMap((run) => [[run.folder, run], [run.where, run]]));
+}

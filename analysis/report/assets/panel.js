@@ -17,10 +17,10 @@ function facts(pairs) {
 }
 
 function command(text) {
-  const copy = el("button", { type: "button", on: { click: async () => {
+  const copy = button("Copy", async () => {
     try { await navigator.clipboard.writeText(text); say("Copied"); copy.textContent = "Copied"; }
     catch { getSelection().selectAllChildren(code); say("Selected: press Ctrl+C to copy"); }
-  } } }, "Copy");
+  });
   const code = el("pre", {}, text);
   return el("div", { class: "command" }, code, copy);
 }
@@ -28,9 +28,8 @@ function command(text) {
 function scoreTable(run) {
   const metrics = studyOf(run).metrics.filter((m) => run.best[m.name] || run.final[m.name]);
   if (!metrics.length) return null;
-  return el("div", { class: "scroll" }, el("table", {},
-    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Metric"), el("th", { scope: "col", class: "value" }, `Best (epoch ${run.best_epoch ?? "?"})`), el("th", { scope: "col", class: "value" }, `Final (epoch ${run.final_epoch ?? "?"})`))),
-    el("tbody", {}, metrics.map((m) => el("tr", {}, el("th", { scope: "row" }, m.label), el("td", { class: "value" }, run.best[m.name]?.[1] ?? "–"), el("td", { class: "value" }, run.final[m.name]?.[1] ?? "–"))))));
+  const heads = ["Metric", { text: `Last (epoch ${run.final_epoch ?? "?"})`, value: true }, { text: `Best (epoch ${run.best_epoch ?? "?"})`, value: true }];
+  return el("div", { class: "scroll" }, grid(heads, metrics.map((m) => [m.label, run.final[m.name]?.[1] ?? "–", run.best[m.name]?.[1] ?? "–"])));
 }
 
 function openRun(run) {
@@ -51,26 +50,22 @@ function openRun(run) {
       ["Read from", run.source], ["Notes", run.notes],
     ]),
     scoreTable(run),
-    differences.length > 0 && [el("h4", {}, "Differs from the base in"), el("div", { class: "scroll" }, el("table", {},
-      el("thead", {}, el("tr", {}, ["Key", "Base", "Here"].map((t) => el("th", { scope: "col" }, t)))),
-      el("tbody", {}, differences.map(([key, [base, here]]) => el("tr", {}, el("td", {}, el("code", {}, key)), el("td", {}, base), el("td", {}, here))))))],
-    el("h4", {}, "Loss"), chartHost,
+    differences.length > 0 && [el("h4", {}, "Differs from the base in"), el("div", { class: "scroll" }, grid(["Setting", "Base", "Here"], differences.map(([key, [base, here]]) => [el("code", {}, key), base, here])))],
+    el("p", { class: "chips" }, button("Compare, on the left", () => comparedWith(run, "a")), button("Compare, on the right", () => comparedWith(run, "b"))),
+    el("h4", {}, chartLabel(study)), chartHost,
     run.rerun && [el("h4", {}, "Run it again"), command(run.rerun)],
     el("h4", {}, "End of its log"), run.log ? el("pre", { class: "log", tabindex: "0" }, run.log) : el("p", { class: "muted" }, "No log was found in its folder."));
-  const lines = runLines(run, "train", "loss", variant.color);
-  if (lines.length) new Chart(chartHost, { height: 190, label: `Training loss of ${runName(run)}` }).set({ lines, marks: crosses(lines, [run]), xLabel: "step", yLabel: "loss" });
-  else fill(chartHost, el("p", { class: "muted" }, "No loss was logged."));
+  const lines = runLines(run);
+  if (lines.length) new Chart(chartHost, { height: 190, label: `${chartLabel(study)} of ${runName(run)}` }).set({ lines, marks: endMarks(lines), log: chosen.log ?? explodes(study), xLabel: xName(study), yLabel: chartLabel(study), format: chartFormat(study) });
+  else fill(chartHost, el("p", { class: "muted" }, `No ${chartLabel(study)} was logged.`));
   history.replaceState(null, "", `#run=${encodeURIComponent(run.where)}`);
 }
 
 // runs: the runs behind a number; value(run) shows what each contributes.
 function openBehind(title, runs, value, note) {
+  const heads = ["Seed", "State", { text: "Value", value: true }, { text: "Best epoch", value: true }, "Commit", "Host", ""];
   openPanel(title,
     el("p", { class: "muted" }, note ?? `${counted(runs.length, "run")} behind this number.`),
-    el("div", { class: "scroll" }, el("table", { class: "behind" },
-      el("thead", {}, el("tr", {}, ["Seed", "State", "Value", "Best epoch", "Commit", "Host", ""].map((t) => el("th", { scope: "col" }, t)))),
-      el("tbody", {}, runs.map((run) => el("tr", {}, el("td", {}, String(run.seed)), el("td", {}, stateBadge(run)), el("td", { class: "value" }, value(run) ?? "–"),
-        el("td", { class: "value" }, run.best_epoch ?? "–"), el("td", {}, run.commit ? el("code", {}, run.commit.slice(0, 10)) : "–"), el("td", {}, run.host ?? "–"),
-        el("td", {}, el("button", { type: "button", on: { click: () => openRun(run) } }, "Open"))))))),
-    el("p", {}, el("button", { type: "button", on: { click: () => { panel.close(); showOnly(runs, title); } } }, "Show these in the runs table")));
+    el("div", { class: "scroll" }, grid(heads, runs.map((run) => [String(run.seed), stateBadge(run), value(run) ?? "–", run.best_epoch ?? "–", run.commit ? el("code", {}, run.commit.slice(0, 10)) : "–", run.host ?? "–", button("Open", () => openRun(run), { "aria-label": `Open ${runName(run)}` })]), { class: "behind" })),
+    el("p", {}, button("Show these in the runs table", () => { panel.close(); showOnly(runs, title); })));
 }

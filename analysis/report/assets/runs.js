@@ -2,7 +2,7 @@
 const table = { key: "variant", down: false, words: "", states: new Set(), only: null, title: "", shown: 200 };
 
 function runColumns(study) {
-  const metric = (m) => ({ key: `best:${m.name}`, title: m.label, value: true, of: (r) => r.best[m.name]?.[0] ?? null, show: (r) => numberButton(r.best[m.name]?.[1], () => openRun(r), `${m.label} of ${runName(r)}`) });
+  const metric = (m) => ({ key: `final:${m.name}`, title: m.label, value: true, of: (r) => r.final[m.name]?.[0] ?? null, show: (r) => numberButton(r.final[m.name]?.[1], () => openRun(r), `${m.label} of ${runName(r)}`) });
   return [
     { key: "variant", title: "Variant", of: (r) => r.variant, show: (r) => [el("button", { type: "button", class: "num", on: { click: () => openRun(r) } }, variantOf(r).label), r.imported && el("span", { class: "tag" }, "imported")] },
     { key: "seed", title: "Seed", value: true, of: (r) => r.seed, show: (r) => String(r.seed) },
@@ -42,7 +42,7 @@ function drawRuns(study) {
   const columns = runColumns(study), column = columns.find((c) => c.key === table.key) ?? columns[0];
   const runs = selectedRuns(study, column), all = data.runs.filter((r) => r.study === study.index).length;
   const head = columns.map((c) => el("th", { scope: "col", class: c.value ? "value" : null, "aria-sort": c === column ? (table.down ? "descending" : "ascending") : "none" },
-    el("button", { type: "button", class: "sort", "data-key": c.key, on: { click: () => { table.down = table.key === c.key ? !table.down : Boolean(c.key.startsWith("best:")); table.key = c.key; drawRuns(study); document.querySelector(`#runs .sort[data-key="${CSS.escape(c.key)}"]`).focus(); } } }, c.title)));
+    el("button", { type: "button", class: "sort", "data-key": c.key, on: { click: () => { table.down = table.key === c.key ? !table.down : Boolean(c.key.startsWith("final:")); table.key = c.key; drawRuns(study); document.querySelector(`#runs .sort[data-key="${CSS.escape(c.key)}"]`).focus(); } } }, c.title)));
   const rows = runs.slice(0, table.shown).map((run) => el("tr", { "data-run": run.identity, "data-state": run.state }, columns.map((c) => el("td", { class: c.value ? "value" : c.key === "reason" ? "why" : null }, c.show(run)))));
   fill(document.getElementById("runs-table"), el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows)));
   fill(document.getElementById("runs-more"), runs.length > table.shown && el("button", { type: "button", on: { click: () => { table.shown += 500; drawRuns(study); } } }, `Show more (${runs.length - table.shown} left)`));
@@ -55,7 +55,7 @@ function drawRuns(study) {
 function buildRuns(study) {
   const runs = data.runs.filter((r) => r.study === study.index);
   table.only = null; table.shown = 200; table.states.clear();
-  const search = el("input", { type: "search", id: "filter", placeholder: "Filter: words in any column", "aria-label": "Filter runs", value: table.words, on: { input: () => { table.words = search.value; table.shown = 200; drawRuns(study); } } });
+  const search = el("input", { type: "search", id: "filter", placeholder: "Search: words in any column", "aria-label": "Search runs", value: table.words, on: { input: () => { table.words = search.value; table.shown = 200; drawRuns(study); } } });
   const chips = STATES.filter((s) => runs.some((r) => r.state === s)).map((s) => {
     const chip = el("button", { type: "button", class: "chip", "aria-pressed": "false", "data-filter": s, on: { click: () => {
       if (table.states.has(s)) table.states.delete(s); else table.states.add(s);

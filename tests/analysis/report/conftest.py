@@ -79,7 +79,8 @@ def open_page(browser: Any) -> Iterator[Any]:
     complaints: list[str] = []
 
     def open_(path: Path, fragment: str = "", **options: Any) -> Any:
-        context = browser.new_context(viewport={"width": 1280, "height": 900}, offline=True, **options)
+        size = {"width": 1280, "height": 900}
+        context = browser.new_context(**{"viewport": size, "offline": True, **options})
         contexts.append(context)
         tab = context.new_page()
         tab.on("console", lambda m: complaints.append(f"{m.type}: {m.text}"))

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import csv
+import http.client
+import io
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from planted import NOW, plant, planted_study
+from pypdf import PdfReader
 
-from analysis.report import command
+from analysis.report import command, live
 from analysis.report.page import page
 from analysis.report.payload import payload
 from analysis.runs.collect import Collected, collect
+from sdtps.errors import SdtpsError
 from tests.analysis.report.conftest import HOSTILE
 
 pytestmark = pytest.mark.browser
@@ -38,7 +45,10 @@ def report(tmp_path_factory: pytest.TempPathFactory, collected: Collected) -> Pa
     (folder / "claims.json").write_text(json.dumps(claims))
     gradient = {"variant": HOSTILE, "when": "initial", "part": "score_mlp", "state": "zero"}
     finding = {"variant": HOSTILE, "severity": "warning", "text": "the score MLP learns nothing"}
-    audit = {"study": "demo", "baseline": "topk", "findings": [finding], "gradients": [gradient]}
+    examined = {"without_gradient": 0.0, "patch_cosine": None, "scaler_skipped": None}
+    variants = [{"variant": name, "label": name, **examined} for name in ("topk", HOSTILE)]
+    audit = {"study": "demo", "baseline": "topk", "steps": 2, "variants": variants}
+    audit |= {"findings": [finding], "gradients": [gradient]}
     (folder / "audit.json").write_text(json.dumps(audit))
     command.write(
         collected,
@@ -55,12 +65,12 @@ def column(tab: Any, number: int) -> list[str]:
 
 def test_sorting_by_a_score_puts_the_best_first_and_absent_ones_last(open_page, report: Path) -> None:
     tab = open_page(report)
-    tab.click("#runs .sort[data-key='best:mAP']")
+    tab.click("#runs .sort[data-key='final:mAP']")
     scores = column(tab, 4)
     numbers = [float(s) for s in scores if s != "–"]
     assert numbers == sorted(numbers, reverse=True) and len(numbers) == 13
     assert set(scores[13:]) == {"–"}
-    tab.click("#runs .sort[data-key='best:mAP']")
+    tab.click("#runs .sort[data-key='final:mAP']")
     again = column(tab, 4)
     assert [float(s) for s in again[:13]] == sorted(numbers) and set(again[13:]) == {"–"}
     assert tab.get_attribute("#runs th:nth-child(4)", "aria-sort") == "ascending"
@@ -82,12 +92,12 @@ def test_switching_a_variant_off_removes_its_line_and_its_crosses(open_page, rep
     tab = open_page(report)
     shown = "() => [curveChart.lines.map((l) => l.label), curveChart.marks.length]"
     labels, crosses = tab.evaluate(shown)
-    assert "gumbel" in labels and crosses == 3
+    assert "gumbel" in labels and crosses == 4
     tab.uncheck("#curves input[data-variant='gumbel']")
     labels, crosses = tab.evaluate(shown)
-    assert not any("gumbel" in label for label in labels) and crosses == 0
+    assert not any("gumbel" in label for label in labels) and crosses == 1  # the failed seed's bar
     tab.get_by_role("button", name="Show all variants").click()
-    assert tab.evaluate(shown)[1] == 3
+    assert tab.evaluate(shown)[1] == 4
 
 
 def test_a_mean_says_where_seeds_are_gone(open_page, report: Path) -> None:
@@ -172,7 +182,9 @@ def test_hostile_names_are_text(open_page, report: Path) -> None:
 
 def test_audit_and_claims_are_shown_and_filtered(open_page, report: Path) -> None:
     tab = open_page(report)
-    assert "learns nothing" in tab.inner_text("#audit") and "exactly 0" in tab.inner_text("#audit")
+    assert "learns nothing" in tab.inner_text(
+        "#audit"
+    ) and "zero: a gradient reaches it" in tab.inner_text("#audit")
     assert tab.locator("#claims tbody tr").count() == 2
     tab.click("#claims .chip >> text=refuted")
     assert tab.locator("#claims tbody tr").count() == 1
@@ -252,3 +264,195 @@ def test_the_shaded_row_of_a_table_is_the_one_that_its_notes_explain(open_page, 
     shaded = tab.locator("#tables tr.shaded").first
     assert shaded.inner_text().startswith("topk")
     assert "Grey: topk, the baseline." in tab.inner_text("#tables")
+
+
+def test_the_page_opens_on_the_curves(open_page, report: Path) -> None:
+    tab = open_page(report)
+    first = tab.evaluate("() => document.querySelector('main > section').id")
+    assert first == "curves"
+    assert tab.locator("#curves canvas[role='img']").bounding_box()["y"] < 600
+
+
+def test_smoothing_keeps_the_raw_line_behind(open_page, report: Path) -> None:
+    tab = open_page(report)
+    tab.fill("#smoothing", "0.9")
+    raw, smooth = tab.evaluate("""() => { const mine = curveChart.lines.filter(
+      (l) => l.label === "topk" && l.mean);
+      return [mine.find((l) => l.raw), mine.find((l) => !l.raw)].map((l) => [l.y, l.alpha ?? 1]); }""")
+    assert raw[1] < smooth[1] and max(raw[0]) > 10 > max(smooth[0])  # the spike stays in the raw line
+    own = []
+    total = norm = 0.0
+    for value in raw[0]:
+        total, norm = 0.9 * total + 0.1 * value, 0.9 * norm + 0.1
+        own.append(total / norm)
+    assert smooth[0] == pytest.approx(own)
+    assert "Smoothed" in tab.inner_text("#curve-note")
+
+
+def test_least_last_and_greatest_values_are_listed(open_page, report: Path) -> None:
+    tab = open_page(report)
+    find = "curveChart.lines.find((l) => l.label === 'none' && l.n)"
+    y, x = tab.evaluate(f"() => [{find}.y, {find}.x]")
+    row = tab.locator("#extremes tbody tr", has_text="none").first.inner_text().split("\t")
+    assert row[0] == "none" and row[4] == "2/3"
+    for cell, value in zip(row[1:4], (min(y), y[-1], max(y)), strict=True):
+        assert cell == f"{value:.5g} at {x[y.index(value)]:.5g}"
+
+
+def test_wall_clock_and_gpu_hours_are_axes(open_page, report: Path) -> None:
+    tab = open_page(report)
+    longest = "() => Math.max(...curveChart.lines.flatMap((l) => l.x.filter((v) => v !== null)))"
+    tab.select_option("#x-axis", "wall")
+    assert tab.evaluate(longest) == pytest.approx(120, rel=0.3)  # seconds that planted attempts took
+    assert "spread evenly over their steps" in tab.inner_text("#curve-note")
+    tab.select_option("#x-axis", "gpu")
+    assert tab.evaluate("() => curveChart.xLabel") == "GPU hours"
+    assert tab.evaluate(longest) == pytest.approx(120 / 3600, rel=0.3)
+
+
+def test_zeros_are_told_on_logarithmic_axes(open_page, tmp_path: Path) -> None:
+    study = planted_study("zeros", ["a"], seeds=(0,))
+    plant(tmp_path / "runs", study, "a", 0, loss=lambda step: 5.0 - step)
+    command.write(collect([study], tmp_path / "runs", now=NOW), tmp_path / "report.html")
+    tab = open_page(tmp_path / "report.html")
+    tab.check("#log-axis")
+    assert "6 values of zero or less" in tab.inner_text("#curve-note")
+    tab.check("#log-x")
+    assert tab.evaluate("() => curveChart.logX")
+
+
+@pytest.mark.parametrize("form", ["SVG", "PNG", "CSV"])
+def test_a_chart_is_saved(open_page, report: Path, form: str) -> None:
+    tab = open_page(report)
+    with tab.expect_download() as download:
+        tab.click(f"#curves [role='group'] button:text-is('{form}')")
+    content = Path(download.value.path()).read_bytes()
+    assert download.value.suggested_filename == f"demo-loss.{form.lower()}"
+    if form == "PNG":
+        assert content.startswith(b"\x89PNG")
+    elif form == "SVG":
+        root = ElementTree.fromstring(content)
+        assert len(root.findall(".//{http://www.w3.org/2000/svg}path")) > 20
+    else:
+        rows = list(csv.DictReader(io.StringIO(content.decode())))
+        mean = [r for r in rows if r["variant"] == "topk" and r["seed"] == ""]
+        assert len(mean) == 100 and {r["n"] for r in mean} == {"3"}
+        assert len([r for r in rows if r["variant"] == "topk" and r["seed"] == "1"]) == 100
+
+
+def test_two_variants_side_by_side_show_only_what_differs(open_page, report: Path) -> None:
+    tab = open_page(report)
+    tab.select_option("#compare-a", "v|topk")
+    tab.select_option("#compare-b", "v|gumbel")
+    rows = dict(
+        (row[0], row[1:])
+        for row in (text.split("\t") for text in tab.locator("#differences tbody tr").all_inner_texts())
+    )
+    assert set(rows["sdtps.keep_ratio"]) == {"0.05", "0.275"}
+    assert rows["mAP, last epoch"] == ["51.0 (n = 3)", "–"]
+    assert rows["state"] == ["completed", "diverged"]
+    assert "machine" not in rows and "machine" in tab.inner_text("#equal")
+    labels = tab.evaluate("() => pairChart.lines.filter((l) => !l.silent).map((l) => l.label)")
+    assert labels == ["topk", "gumbel"]
+
+
+def test_two_runs_side_by_side(open_page, report: Path) -> None:
+    tab = open_page(report)
+    tab.click("#runs tbody tr:nth-child(1) button.num >> nth=0")
+    tab.get_by_role("button", name="Compare, on the left").click()
+    tab.click("#runs tbody tr:nth-child(2) button.num >> nth=0")
+    tab.get_by_role("button", name="Compare, on the right").click()
+    heads = tab.locator("#differences thead th").all_inner_texts()
+    assert heads == ["Differs in", "topk, seed 0", "topk, seed 1"]
+    names = tab.locator("#differences tbody th").all_inner_texts()
+    assert "seed" in names and "commit" not in names and "sdtps.keep_ratio" not in names
+
+
+def test_everything_works_with_the_keyboard(open_page, report: Path) -> None:
+    tab = open_page(report)
+    reached = set()
+    for _ in range(60):
+        tab.keyboard.press("Tab")
+        reached.add(tab.evaluate("() => document.activeElement.id || document.activeElement.tagName"))
+    assert {"metric", "x-axis", "log-axis", "log-x", "smoothing", "seed-lines", "CANVAS"} <= reached
+    tab.focus("#smoothing")
+    tab.keyboard.press("End")
+    assert tab.evaluate("() => chosen.smooth") == 0.99
+    tab.focus("#tables [data-cell='demo-main|topk|best/mAP']")
+    tab.keyboard.press("Enter")
+    assert tab.locator("#panel").is_visible()
+
+
+def test_nothing_is_wider_than_a_telephone(open_page, report: Path) -> None:
+    tab = open_page(report, viewport={"width": 400, "height": 800})
+    wide = """() => [...document.querySelectorAll("body *")].filter((n) => !n.closest(".scroll, nav")
+      && n.getBoundingClientRect().right > innerWidth + 1).map((n) => n.outerHTML.slice(0, 120))"""
+    assert tab.evaluate(wide) == []
+    assert tab.evaluate("() => document.documentElement.scrollWidth") <= 400
+
+
+def test_printed_tables_are_whole(open_page, report: Path) -> None:
+    tab = open_page(report)
+    pages = PdfReader(io.BytesIO(tab.pdf(prefer_css_page_size=True))).pages
+    tab.emulate_media(media="print")
+    tab.set_viewport_size({"width": 1031, "height": 729})  # A4 across, less margins, in CSS pixels
+    beyond = """() => [...document.querySelectorAll("#audit th, #audit td, #tables th, #tables td")]
+      .filter((n) => n.getBoundingClientRect().right > innerWidth + 1).length"""
+    assert tab.evaluate(beyond) == 0
+    text = "".join("".join(page.extract_text().split()) for page in pages)
+    assert "Untrained(%)" in text and "ScoreMLP" in text
+
+
+@pytest.fixture
+def live_page(browser: Any) -> Iterator[Any]:
+    contexts = []
+
+    def open_(address: str) -> Any:
+        contexts.append(browser.new_context(viewport={"width": 1280, "height": 900}))
+        tab = contexts[-1].new_page()
+        tab.goto(address)
+        return tab
+
+    yield open_
+    for context in contexts:
+        context.close()
+
+
+def test_a_live_page_follows_a_running_run(live_page, tmp_path: Path) -> None:
+    study = planted_study("live", ["a"], seeds=(0,))
+    folder = plant(tmp_path / "live-runs", study, "a", 0, state="running", stop=(1, 4))
+
+    def make() -> dict[str, Any]:
+        return command.report_data(collect([study], tmp_path / "live-runs", now=NOW))
+
+    source = live.Source("Live", make, [tmp_path / "live-runs" / "live"])
+    with live.served(source) as address:
+        assert address.startswith("http://127.0.0.1:")
+        tab = live_page(address)
+        assert tab.evaluate("() => curveChart.lines[0].x.length") == 4
+        tab.fill("#smoothing", "0.5")
+        tab.focus("#smoothing")
+        folder.append_metrics({"attempt": 1, "kind": "train", "epoch": 1, "step": 5, "loss": 1.0})
+        tab.wait_for_function("() => curveChart.lines.at(-1).x.length === 5", timeout=20_000)
+        assert tab.evaluate("() => [chosen.smooth, document.activeElement.id]") == [0.5, "smoothing"]
+
+
+def test_a_live_page_answers_no_other_host(tmp_path: Path) -> None:
+    study = planted_study("live", ["a"], seeds=(0,))
+
+    def make() -> dict[str, Any]:
+        return command.report_data(collect([study], tmp_path, now=NOW))
+
+    with live.served(live.Source("Live", make, [tmp_path])) as address:
+        port = int(address.rstrip("/").rpartition(":")[2])
+        for host, path, status in (
+            (f"127.0.0.1:{port}", "/", 200),
+            ("evil.example:80", "/", 403),
+            (f"localhost:{port}", "/etc/passwd", 404),
+        ):
+            connection = http.client.HTTPConnection("127.0.0.1", port)
+            connection.request("GET", path, headers={"Host": host})
+            assert connection.getresponse().status == status
+            connection.close()
+        with pytest.raises(SdtpsError, match="--port"), live.served(live.Source("x", make, []), port):
+            pass

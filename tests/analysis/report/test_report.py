@@ -6,53 +6,34 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.report import command, logs, series
-from analysis.report.audit import audit_parts
+from analysis.report import command
 from analysis.report.page import embedded, page
-from analysis.report.payload import payload
-from analysis.report.thin import kept
+from analysis.report.payload import audit_parts, log_tail, payload
+from analysis.results.curves import all_curves
 from analysis.runs.collect import Collected
 from sdtps.run.folder import RunFolder
 from tests.analysis.report.conftest import HOSTILE, SPIKE, SPIKE_STEP
 
-VALUES = st.lists(st.floats(allow_nan=True, allow_infinity=False, width=32), min_size=1, max_size=400)
 
-
-@given(VALUES, st.integers(4, 60))
-def test_thinning_keeps_ends_extremes_and_gaps(values: list[float], most: int) -> None:
-    y = np.array(values)
-    index = kept(y, most)
-    assert index[0] == 0 and index[-1] == len(y) - 1
-    assert np.all(np.diff(index) > 0)
-    if np.isfinite(y).any():
-        assert np.nanmax(y[index]) == np.nanmax(y) and np.nanmin(y[index]) == np.nanmin(y)
-    assert np.isfinite(y[index]).all() == np.isfinite(y).all()
-    assert len(index) <= max(most, 8) * 2 + 8
-
-
-def curve(seed: int, steps: list[int], values: list[float]) -> series.Curve:
-    return series.Curve("v", seed, np.array(steps), np.array(values))
-
-
-def test_a_mean_counts_seeds_and_does_not_jump_where_one_was_not_logged() -> None:
-    a = curve(0, [1, 2, 3, 4], [1.0, 2.0, 3.0, 4.0])
-    b = curve(1, [1, 3, 4], [3.0, 5.0, np.nan])
-    mean = series.mean_over_seeds([a, b])
-    assert mean is not None
-    assert mean.step.tolist() == [1, 3, 4]  # step 2: seed 1 trained on and was not logged
-    assert mean.mean.tolist() == [2.0, 4.0, 4.0]
-    assert mean.count.tolist() == [2, 2, 1]
-    assert (mean.low.tolist(), mean.high.tolist()) == ([1.0, 3.0, 4.0], [3.0, 5.0, 4.0])
-
-
-def test_one_seed_has_no_mean() -> None:
-    assert series.mean_over_seeds([curve(0, [1], [1.0])]) is None
+def test_means_are_those_of_the_frame_point_by_point(collected: Collected) -> None:
+    """What the report draws is what the figures draw: the frame's numbers, to five digits."""
+    (study,) = collected.studies
+    data = payload(collected, tables={})
+    variants = [v["name"] for v in data["studies"][0]["variants"]]
+    for (kind, metric), curves in all_curves(collected, study).items():
+        means = {variants[m["variant"]]: m for m in data["series"][f"0|{kind}|{metric}"]["means"]}
+        for curve in (c for c in curves if sum(len(s.step) > 0 for s in c.seeds) > 1):
+            mean = means[curve.variant]
+            drawn = np.array([np.nan if v is None else v for v in mean["y"]])
+            np.testing.assert_allclose(drawn, curve.mean, rtol=1e-4)
+            assert mean["n"] == curve.n.tolist() and mean["x"] == curve.step.tolist()
 
 
 def test_a_spike_of_one_step_is_in_the_page(collected: Collected) -> None:
@@ -106,17 +87,18 @@ def test_a_non_finite_number_is_refused() -> None:
 
 def test_nothing_in_the_page_points_outside(collected: Collected) -> None:
     text = page("t", payload(collected, tables={}))
-    assert not re.search(r"""(?:src|href)\s*=\s*["'](?!#|data:)|https?://|@import|url\(""", text)
+    text = text.replace('xmlns="http://www.w3.org/2000/svg"', "")  # a saved chart's name space
+    assert not re.search(r"""(?:src|href)\s*=\s*["'](?!#|data:)|https?://|@import|url\((?!#)""", text)
 
 
 def test_log_tails_are_whole_lines_without_colours(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.log_file.write_bytes(b"x" * 5000 + b"\nlast \x1b[31mwords\x1b[0m\r\n")
-    assert logs.tail(folder, 1000) == "last words"
+    assert log_tail(folder, 1000) == "last words"
     folder.log_file.unlink()
     folder.submitit_folder.mkdir()
     (folder.submitit_folder / "7_0_log.err").write_text("Traceback\n")
-    assert logs.tail(folder, 1000) == "Traceback"
+    assert log_tail(folder, 1000) == "Traceback"
 
 
 def test_a_picture_that_is_none_is_refused(tmp_path: Path) -> None:
@@ -135,7 +117,8 @@ def test_commands_name_exactly_the_run_whatever_it_is_called(collected: Collecte
     assert shlex.split(hostile[-1])[-6:-2] == ["--variant", "w/o_msa & 5% #1 {x}~^\\", "--seed", "0"]
 
 
-def test_an_audit_becomes_words(tmp_path: Path) -> None:
+def audit_document() -> dict[str, Any]:
+    labels = {"a": "Variant A", "b": "B", "c": "C"}
     rows = [
         {"variant": v, "when": "initial", "part": "heads", "state": s, "norm": n, "ratio": r}
         for v, s, n, r in (
@@ -146,19 +129,40 @@ def test_an_audit_becomes_words(tmp_path: Path) -> None:
     ]
     variants = [
         {
-            **{"variant": name, "label": name, "patch_cosine": None, "without_gradient": 0.25},
-            "scaler_skipped": None,
+            **{"variant": name, "label": label, "loss": 1.0, "loss_after": 1.0},
+            **{"without_gradient": 0.0, "patch_cosine": 1.0},
+            **{"scaler_skipped": None, "scaler_scale": None},
         }
-        for name in "abc"
+        for name, label in labels.items()
     ]
-    document = {
-        **{"study": "s", "baseline": "a", "findings": []},
-        **{"variants": variants, "gradients": rows},
+    found = [{"variant": "c", "severity": "error", "text": "no gradient reaches the heads"}]
+    return {
+        **{"study": "s", "baseline": "a", "steps": 2},
+        **{"findings": found, "variants": variants, "gradients": rows},
     }
-    findings, gradients = audit_parts(document)
-    assert findings["notes"] == ["Nothing was found."]
-    assert gradients["columns"] == ["Variant", "Heads", "Patch cosine", "Untrained (%)"]
-    assert [row[:2] for row in gradients["rows"]] == [["a", "1.0"], ["b", "14"], ["c", "no path"]]
+
+
+def test_an_audit_becomes_words(tmp_path: Path) -> None:
+    findings, gradients = audit_parts(audit_document())
+    assert findings["said"] == [
+        {"severity": "error", "text": "C: no gradient reaches the heads"},
+        {"severity": "ok", "text": "Nothing was found in: Variant A; B."},
+    ]
+    assert [row[:2] for row in gradients["rows"]] == [
+        ["Variant A", "1.0"],
+        ["B", "14"],
+        ["C", "no path"],
+    ]
     (tmp_path / "a.json").write_text("{}")
     with pytest.raises(command.ReportError, match="not an audit"):
         command.write(None, tmp_path / "r.html", audits=[tmp_path / "a.json"])  # type: ignore[arg-type]
+
+
+def test_another_stores_report_shows_no_claims_of_this_checkout(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    command.CLAIMS.parent.mkdir(parents=True)
+    command.CLAIMS.write_text('{"claims": []}')
+    assert command.own_claims(Path("runs")) == command.CLAIMS
+    assert command.own_claims(tmp_path / "elsewhere" / "runs") is None
+    command.CLAIMS.unlink()
+    assert command.own_claims(Path("runs")) is None

@@ -1,0 +1,72 @@
+// Two variants or two runs side by side: their curves, and only what differs.
+const pair = { a: null, b: null };
+let pairChart;
+
+const sides = (study) => [...study.variants.map((v) => ({ key: `v|${v.name}`, text: v.label, variant: v })),
+  ...data.runs.filter((r) => r.study === study.index).map((r) => ({ key: `r|${r.where}`, text: runName(r), variant: variantOf(r), run: r }))];
+
+function buildCompare(study) {
+  const host = body("compare"), all = sides(study);
+  if (all.length < 2) return void fill(host, el("p", { class: "muted" }, "There is one variant only."));
+  const known = (key) => all.some((s) => s.key === key);
+  if (!known(pair.a)) pair.a = `v|${study.baseline ?? study.variants[0].name}`;
+  if (!known(pair.a)) pair.a = all[0].key;
+  if (!known(pair.b)) pair.b = all.find((s) => s.key !== pair.a).key;
+  const pick = (id, side, label) => {
+    const select = el("select", { id, "aria-label": label, on: { change: () => { pair[side] = select.value; drawCompared(study); } } },
+      [["Variants", all.filter((s) => !s.run)], ["Runs", all.filter((s) => s.run)]].map(([title, members]) => el("optgroup", { label: title }, members.map((s) => el("option", { value: s.key, selected: s.key === pair[side] }, s.text)))));
+    return select;
+  };
+  const plot = el("div", { class: "chart" });
+  fill(host, el("div", { class: "card" },
+    el("div", { class: "row" }, el("label", { class: "compact" }, "Left ", pick("compare-a", "a", "Left side")), el("label", { class: "compact" }, "Right ", pick("compare-b", "b", "Right side")), saveButtons(() => pairChart, () => `${study.name}-side-by-side-${chosen.metric}`, () => pairCsv(study))),
+    plot, el("div", { class: "scroll", id: "differences" }), el("p", { class: "small muted", id: "equal" })));
+  pairChart = new Chart(plot, { height: 260 });
+  drawCompared(study);
+}
+
+const picked = (study) => ["a", "b"].map((side) => sides(study).find((s) => s.key === pair[side]));
+
+function drawCompared(study) {
+  if (!document.getElementById("differences")) return;
+  const [a, b] = picked(study);
+  if (!a || !b) return;
+  const lines = [a, b].flatMap((side) => (side.run ? runLines(side.run) : variantLines(study, side.variant)));
+  if (a.variant === b.variant) lines.filter((l) => l.label === b.text).forEach((l) => { l.color = "#D55E00"; l.dash = []; l.marker = "^"; });
+  const shown = lines.filter((l) => l.alpha !== 0 && l.x.some((x) => x !== null));
+  pairChart.set({ lines: shown, marks: endMarks(shown), log: chosen.log ?? explodes(study), logX: chosen.logX, xLabel: xName(study), yLabel: chartLabel(study), format: chartFormat(study) });
+  pairChart.canvas.setAttribute("aria-label", `${chartLabel(study)} of ${a.text} and ${b.text}`);
+  const rows = facts2(study, a, b), differ = rows.filter(([, p, q]) => p !== q);
+  const equal = rows.filter(([, p, q]) => p === q && p !== "–").map(([name]) => name);
+  fill(document.getElementById("differences"), differ.length ? grid(["Differs in", a.text, b.text], differ) : el("p", {}, "Nothing that this report knows differs."));
+  document.getElementById("equal").textContent = `All other settings are equal${equal.length ? `; so are ${equal.join(", ")}` : ""}.`;
+}
+
+// Names with both values: settings, commit, machine, metrics.
+function facts2(study, a, b) {
+  const keys = [...new Set([...Object.keys(a.variant.differences), ...Object.keys(b.variant.differences)])];
+  const value = (side, key) => (key in side.variant.differences ? side.variant.differences[key][1] : (a.variant.differences[key] ?? b.variant.differences[key])[0]);
+  const both = (name, of) => [name, ...[a, b].map((side) => { const found = [...new Set(runsOf(side).map(of).filter((v) => v !== null && v !== undefined && v !== ""))]; return found.length ? found.join(", ") : "–"; })];
+  return [
+    ...keys.map((key) => [key, value(a, key), value(b, key)]),
+    ...study.metrics.flatMap((m) => [["last epoch", "final"], ["best epoch", "best"]].map(([word, which]) => [`${m.label}, ${word}`, score(a, m, which), score(b, m, which)])),
+    both("state", (r) => r.state), both("why", (r) => r.reason), both("seed", (r) => r.seed), both("commit", (r) => (r.commit ? r.commit.slice(0, 10) + (r.dirty ? " with uncommitted changes" : "") : null)), both("code", (r) => r.code), both("machine", (r) => r.host), both("GPU", (r) => r.gpu),
+    both("attempts", (r) => r.attempts), both("parameters", (r) => r.parameters), both("training time", (r) => (r.train_seconds === null ? null : duration(r.train_seconds))), both("peak memory", (r) => (r.peak_memory_mib === null ? null : `${Math.round(r.peak_memory_mib)} MiB`)),
+  ];
+}
+
+const runsOf = (side) => (side.run ? [side.run] : side.variant.runs.map((i) => data.runs[i]));
+const score = (side, metric, which) => (side.run ? side.run[which][metric.name]?.[1] : side.variant.scores?.[metric.name]?.[which]) ?? "–";
+
+function pairCsv(study) {
+  const mine = curveChart.lines;
+  curveChart.lines = pairChart.lines;
+  try { return curvesCsv(study); } finally { curveChart.lines = mine; }
+}
+
+function comparedWith(run, side) {
+  pair[side] = `r|${run.where}`;
+  panel.close();
+  buildCompare(studyOf(run));
+  document.getElementById("compare").scrollIntoView();
+}

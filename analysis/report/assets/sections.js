@@ -1,0 +1,87 @@
+// What stands below the curves: tables, planned and finished runs, patches, audit, claims.
+function buildMarks(study) {
+  fill(document.getElementById("marks"), study.marks.map((m) => el("p", { class: "mark" }, m)));
+}
+
+// Planned against finished runs, a dot each.
+function buildOverview(study) {
+  const runs = data.runs.filter((r) => r.study === study.index), planned = runs.filter((r) => r.planned).length;
+  const counts = STATES.map((s) => [s, runs.filter((r) => r.state === s).length]).filter(([, n]) => n > 0);
+  const done = runs.filter((r) => r.state === "completed").length, total = planned || runs.length;
+  const dots = (variant) => el("div", { class: "seeds" }, variant.runs.map((i) => data.runs[i]).map((run) =>
+    button(GLYPHS[run.state] ?? "", () => openRun(run), { class: `dot ${run.state}`, title: `seed ${run.seed}: ${run.state}${run.reason ? `, ${run.reason}` : ""}`, "aria-label": `${runName(run)}: ${run.state}` })));
+  const differs = (v) => (v.overrides.length ? el("div", { class: "small" }, v.overrides.map(([k, value]) => el("div", {}, el("code", {}, `${k} = ${value}`)))) : el("span", { class: "muted" }, "nothing"));
+  fill(body("overview"),
+    el("div", { class: "card" },
+      el("h3", {}, study.title || study.name), study.notes && el("p", { class: "muted" }, study.notes),
+      el("p", {}, planned ? `${done} of ${counted(planned, "planned run")} completed: ${counted(study.variants.length, "variant")}, ${study.seeds.length === 1 ? "seed" : "seeds"} ${study.seeds.join(", ")}.` : `${done} of ${counted(runs.length, "imported run")} complete. Nothing was planned here.`),
+      el("div", { class: "bar", role: "img", "aria-label": counts.map(([s, n]) => `${n} ${s}`).join(", ") }, counts.filter(([s]) => !["missing", "planned"].includes(s)).map(([s, n]) => el("i", { class: s, css: { width: `${100 * n / total}%` } }))),
+      el("div", { class: "chips" }, counts.map(([s, n]) => el("span", { class: "tag" }, `${n} ${s}`))),
+      el("div", { class: "scroll" }, grid(["Variant", "What differs", "Finished", "Seeds"], study.variants.map((v) => [v.name === study.baseline ? [v.label, el("span", { class: "tag" }, "baseline")] : v.label, differs(v), `${v.completed}/${v.planned || v.runs.length}`, dots(v)])))));
+}
+
+// Tables as the paper prints them: same text, same ranks; every number leads to the runs behind it.
+function buildTables(study) {
+  if (!study.tables.length) return void fill(body("tables"), el("p", { class: "muted" }, "This study declares no table."));
+  fill(body("tables"), study.tables.map((t) => el("div", { class: "card" }, el("h3", {}, t.title),
+    t.marks.map((m) => el("p", { class: "mark" }, m)),
+    el("div", { class: "scroll" }, el("table", { "data-table": t.table }, el("caption", {}, t.caption[0] ?? ""), tableHead(t), el("tbody", {}, t.rows.map((row) => tableRow(t, row))))),
+    el("p", { class: "small muted wide" }, [...t.caption.slice(1), ...t.notes, ...(opens(t) ? ["Dotted: opens the runs behind it."] : [])].join(" ")))));
+}
+
+// Whether any cell leads to runs.
+const opens = (t) => t.rows.some((row) => Object.values(row.cells ?? {}).some((c) => c.text && c.runs.some((where) => byWhere.has(where))));
+
+function tableHead(t) {
+  const heads = el("tr", {}, t.columns.map((c, i) => el("th", { scope: "col", class: i && c.direction ? "value" : null }, c.head)));
+  if (!t.columns.some((c) => c.group)) return el("thead", {}, heads);
+  const groups = [];
+  for (const c of t.columns) { const last = groups[groups.length - 1]; if (last && last[0] === c.group) last[1]++; else groups.push([c.group, 1]); }
+  return el("thead", {}, el("tr", {}, groups.map(([name, span]) => el("th", { scope: "colgroup", colspan: String(span) }, name))), heads);
+}
+
+function tableRow(t, row) {
+  if (row.heading) return el("tr", {}, el("th", { colspan: String(t.columns.length), scope: "rowgroup" }, row.heading));
+  return el("tr", { class: row.shaded ? "shaded" : null }, t.columns.map((c, i) => {
+    const cell = row.cells[c.key], tag = i ? "td" : "th";
+    const runs = cell.runs.map((where) => byWhere.get(where)).filter(Boolean);
+    const rank = cell.rank === 1 ? " best" : cell.rank === 2 ? " second" : "";
+    const title = `${c.head} of ${row.cells[t.columns[0].key].text}`;
+    const content = runs.length && cell.text ? button(cell.text, () => openBehind(title, runs, (run) => seedValue(cell, run)), { class: `num${rank}`, "aria-label": `${cell.text}: ${title}`, "data-cell": `${t.table}|${row.key}|${c.key}` }) : cell.text;
+    return el(tag, { scope: i ? null : "row", class: cell.kind === "number" || c.direction ? "value" : null }, content);
+  }));
+}
+
+// What one run contributes: its own value, printed as the metric is printed.
+function seedValue(cell, run) {
+  const value = cell.seeds[String(run.seed)];
+  const found = [run.best[cell.metric], run.final[cell.metric]].find((v) => v && v[0] === value);
+  return found ? found[1] : value === undefined ? null : short(value);
+}
+
+// Audit, claims and patch pictures: shown where their files exist, said so where not.
+function absent(section, text) { fill(body(section), el("p", { class: "muted" }, text)); }
+
+function buildAudit() {
+  if (!data.audit) return absent("audit", "No audit.json was given to this report. Make one: sdtps audit STUDY --json");
+  fill(body("audit"), data.audit.map((part) => el("div", { class: "card" }, el("h3", {}, part.title),
+    part.said && el("ul", { class: "said" }, part.said.map((s) => el("li", { class: s.severity }, el("strong", {}, s.severity === "ok" ? "" : `${s.severity[0].toUpperCase()}${s.severity.slice(1)}. `), s.text))),
+    part.rows && el("div", { class: "scroll" }, grid(part.columns, part.rows)),
+    (part.notes ?? []).map((n) => el("p", { class: "small muted wide" }, n)))));
+}
+
+function buildClaims() {
+  if (!data.claims) return absent("claims", "No claims.json was given to this report. Make one of these runs: sdtps claims");
+  const verdicts = [...new Set(data.claims.map((c) => c.verdict))], on = new Set(verdicts), host = el("div", { class: "scroll" });
+  const draw = () => fill(host, grid(["Claim", "What it says", "Verdict", "Why"], data.claims.filter((c) => on.has(c.verdict)).map((c) => [c.id, [c.text, el("div", { class: "small muted" }, c.source)],
+    el("span", { class: `verdict ${c.verdict.replaceAll(" ", "_")}` }, c.verdict),
+    [el("span", { class: "small" }, c.why), c.runs.length > 0 && el("div", {}, numberButton(counted(c.runs.length, "run"), () => openBehind(`Claim ${c.id}`, c.runs.map((i) => data.runs[i]), () => null, c.text), `behind claim ${c.id}`))]])));
+  const chips = verdicts.map((v) => { const chip = button(`${v} ${data.claims.filter((c) => c.verdict === v).length}`, () => { if (on.has(v)) on.delete(v); else on.add(v); chip.setAttribute("aria-pressed", String(on.has(v))); draw(); }, { class: "chip", "aria-pressed": "true" }); return chip; });
+  fill(body("claims"), el("div", { class: "card" }, el("div", { class: "row chips" }, chips), host));
+  draw();
+}
+
+function buildPatches() {
+  if (!data.patches.length) return absent("patches", "No patch pictures were given to this report. Make them: sdtps patches RUN... -o FILE.png");
+  fill(body("patches"), el("div", { class: "pictures" }, data.patches.map((p) => el("figure", { class: "card" }, el("img", { src: p.image, alt: p.alt, loading: "lazy" }), el("figcaption", {}, p.caption)))));
+}
