@@ -14,6 +14,7 @@ from analysis.figures.curves import curve_figure, plot, variant_figure
 from analysis.figures.style import ENDINGS, Style, palette, saved, styled, undrawable
 from analysis.figures.sweep import heat_map, sweep
 from analysis.results import curves as curveframe
+from analysis.results.frames import results
 from analysis.results.outcomes import Outcome, outcomes
 from analysis.runs.collect import Collected
 from analysis.runs.comparable import Mark
@@ -99,7 +100,8 @@ def draw(
     """
     size = VENUES[venue]
     width = size.width(spec.width)
-    found = outcomes(collected, study)
+    computed = results(collected, study)
+    found = computed.outcomes
     names = _names(collected, study, spec, found)
     styles = palette(study, tuple(n for n in found if n not in study.variants))
     labels = [found[name].label for name in names]
@@ -118,9 +120,9 @@ def draw(
             left_out = [found[name].label for name in names if name not in on]
             names = on
             if spec.kind == "sweep":
-                picture, caption = sweep(study, spec, found, names, width, styles)
+                picture, caption = sweep(study, spec, computed, names, width, styles)
             else:
-                picture, caption = heat_map(study, spec, found, names, width)
+                picture, caption = heat_map(study, spec, computed, names, width)
         files = saved(picture, endings)
     rows = [found[name] for name in names]
     said = (
@@ -136,7 +138,7 @@ def draw(
         caption=said,
         notes=captions.notes(collected, study, rows),
         origin=captions.origin(collected, study),
-        runs={row.variant: [run.where for run in row.runs] for row in rows},
+        runs={row.key: [run.where for run in row.runs] for row in rows},
         width=width,
     )
 

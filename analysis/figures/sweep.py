@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 
 from analysis.figures.curves import metric_label, metric_name
 from analysis.figures.style import SMALLEST, Style
-from analysis.results import numbers, stats
-from analysis.results.outcomes import Outcome
+from analysis.results import numbers
+from analysis.results.frames import Results
 from analysis.runs.settings import readable, setting
 from analysis.tables import captions
 from sdtps.errors import counted
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def sweep(
     study: Study,
     spec: FigureSpec,
-    found: Mapping[str, Outcome],
+    found: Results,
     names: Sequence[str],
     width: float,
     styles: Mapping[str, Style],
@@ -47,7 +47,7 @@ def sweep(
         [
             (places[name], value * scale, name)
             for name in names
-            for value in found[name].values(spec.metric).values()
+            for value in found.get(name, spec.metric).values.values()
         ],
         columns=["x", "y", "variant"],
     )
@@ -58,10 +58,10 @@ def sweep(
         )
     centres: list[tuple[float, float]] = []
     for name in sorted(names, key=lambda n: places[n]):
-        values = dots["y"][dots["variant"] == name].to_numpy(dtype=np.float64)
-        if not len(values):
+        result = found.get(name, spec.metric)
+        if not result.n:
             axes.annotate(
-                found[name].glyph(),
+                found.outcomes[name].glyph(),
                 (places[name], 0.02),
                 xycoords=("data", "axes fraction"),
                 ha="center",
@@ -72,16 +72,15 @@ def sweep(
             axes.plot([places[name]], [np.nan])
             centres.append((places[name], np.nan))  # the line is broken where there is no result
             continue
-        s = stats.summary(values)
-        centres.append((places[name], s.mean))
+        centres.append((places[name], result.mean * scale))
         colour = styles[name].colour
         axes.errorbar(
             [places[name]],
-            [s.mean],
-            yerr=[s.sd or 0.0],
+            [result.mean * scale],
+            yerr=[0.0 if np.isnan(result.sd) else result.sd * scale],
             fmt="o",
             color=colour,
-            markerfacecolor=colour if found[name].whole else "white",
+            markerfacecolor=colour if result.whole else "white",
             markersize=4,
             capsize=2,
         )
@@ -95,12 +94,12 @@ def sweep(
     axes.margins(x=0.06)
     title = spec.caption or f"{metric_name(study, spec.metric)} against {axis}."
     counted = (
-        "Dots: seeds; circle and bar: mean and sample standard deviation (ddof 1); hollow: not all "
-        "seeds finished; the line is broken where no seed did."
+        "At the last epoch. Dots: seeds; circle and bar: mean and sample standard deviation (ddof 1); "
+        "hollow: not all seeds finished; the line is broken where no seed did."
     )
     return picture, (
         captions.sentence(title),
-        f"Variants: {'; '.join(found[name].label for name in names)}.",
+        f"Variants: {'; '.join(found.outcomes[name].label for name in names)}.",
         counted,
         *hidden,
     )
@@ -129,7 +128,7 @@ def _logarithmic(
 def heat_map(
     study: Study,
     spec: FigureSpec,
-    found: Mapping[str, Outcome],
+    found: Results,
     names: Sequence[str],
     width: float,
 ) -> tuple[Figure, tuple[str, ...]]:
@@ -144,14 +143,13 @@ def heat_map(
     texts = pd.DataFrame("", index=rows, columns=columns)
     for name in names:
         row, column = (readable(setting(study, name, str(k))) for k in (spec.axis_y, spec.axis))
-        seeds = np.array(list(found[name].values(spec.metric).values()))
-        if not len(seeds):
-            texts.loc[row, column] = found[name].glyph()
+        result = found.get(name, spec.metric)
+        if not result.n:
+            texts.loc[row, column] = found.outcomes[name].glyph()
             continue
-        mean = float(seeds.mean())
-        values.loc[row, column] = mean * scale
-        done = "" if found[name].whole else f"\n({len(seeds)}/{found[name].planned})"
-        texts.loc[row, column] = f"{numbers.printed(mean, metric)}{done}"
+        values.loc[row, column] = result.mean * scale
+        done = "" if result.whole else f"\n({result.n}/{result.planned})"
+        texts.loc[row, column] = f"{numbers.printed(result.mean, metric)}{done}"
     picture = Figure(figsize=(width, 0.55 + 0.32 * len(rows)), layout="constrained")
     FigureCanvasAgg(picture)
     axes = picture.subplots()
@@ -177,8 +175,8 @@ def heat_map(
     axes.set_ylabel(str(spec.axis_y), parse_math=False)
     axes.tick_params(axis="y", labelrotation=0)
     title = spec.caption or f"{metric_name(study, spec.metric)} against {spec.axis} and {spec.axis_y}."
-    said = [captions.sentence(title), "Each cell: the mean over seeds."]
-    if any(not found[name].whole for name in names):
+    said = [captions.sentence(title), "Each cell: the mean over seeds at the last epoch."]
+    if any(not found.get(name, spec.metric).whole for name in names):
         said.append("k/N: only k of N seeds finished; words: no seed did.")
     if len(names) < len(rows) * len(columns):
         said.append("Empty cells were not planned.")

@@ -16,18 +16,19 @@ import numpy as np
 import pandas as pd
 
 from analysis.figures.curves import metric_name
-from analysis.figures.style import Style, palette
+from analysis.figures.style import palette
 from analysis.importers.text import clean, decode
 from analysis.results import curves as curveframe
 from analysis.results import numbers
 from analysis.results.curves import Clock, Curve
+from analysis.results.frames import EPOCHS, Results, results
 from sdtps.errors import counted
-from analysis.results.outcomes import Outcome, outcomes
 from analysis.runs import hints
 from analysis.runs.comparable import KINDS, refuse_to_average
 from analysis.runs.collect import Collected
 from analysis.runs.record import run_of
 from analysis.tables import model as tablemodel
+from analysis.tables.cells import score_cell
 from analysis.tables.model import Table
 from sdtps.audit.table import gradient_table
 from sdtps.files import read_bytes
@@ -43,7 +44,7 @@ _TEXTS = ("identity", "state", "commit", "code", "reason", "selected_on", "gpu",
 _COUNTS = ("seed", "attempt", "attempts", "epoch", "step", "best_epoch", "final_epoch", "parameters")
 _FLOATS = ("train_seconds", "wall_seconds", "peak_memory_mib", "images_per_s")
 
-Found = dict[tuple[str, str], list[Curve]]  # (kind, metric) to a study's curves
+KIND = ("train", "eval")
 
 
 def payload(
@@ -62,41 +63,38 @@ def payload(
         claims: entries with id, text, source, verdict, why and runs (folders below runs/).
         pictures: patch pictures with image (a data URI), alt and caption.
     """
-    records = collected.runs.to_dict("records")
-    numbers_of_runs = {_key(r): number for number, r in enumerate(records)}
+    records = {str(r["where"]): r for r in collected.runs.to_dict("records")}
+    place = {where: number for number, where in enumerate(records)}
     logged = max(1, sum(len(collected.metrics_of(s.name, k)) for s in collected.studies for k in KIND))
     most = max(FEWEST_POINTS, min(curveframe.SEED_POINTS, CURVE_BUDGET // (2 * logged * len(records))))
+    room = max(400, min(6000, LOG_BUDGET // max(1, len(records))))
     runs: list[dict[str, Any]] = [{} for _ in records]
     studies, series = [], {}
     for index, study in enumerate(collected.studies):
-        found = curveframe.all_curves(collected, study, seed_points=most)
-        variants = _variants(collected, study)
-        places = {variant["name"]: place for place, variant in enumerate(variants)}
+        found = results(collected, study)
+        curves = curveframe.all_curves(collected, study, seed_points=most)
+        epochs = curveframe.epoch_clocks(collected, found.outcomes)
         clocks = curveframe.second_clocks(collected, study)
-        room = max(400, min(6000, LOG_BUDGET // len(records)))
-        for number, record in enumerate(records):
-            if record["study"] != study.name:
-                continue
-            place = places[str(record["variant"])]
-            variants[place]["runs"].append(number)
-            clock = clocks.get((str(record["variant"]), int(record["seed"])))
-            runs[number] = {
-                **_run(record, collected, study, room),
-                **{"study": index, "variant": place, **_times(clock, study, record)},
-            }
-        epochs = curveframe.epoch_clocks(collected, study)
-        outcome_of = outcomes(collected, study)
-        for variant in variants:
-            mine = [runs[i] for i in variant["runs"]]
-            variant["scores"] = _scores(outcome_of.get(variant["name"]), study)
-            variant["epoch_ends"] = _epoch_ends(epochs.get(variant["name"]))
-            variant["completed"] = sum(run["state"] == "completed" for run in mine)
-            variant["planned"] = sum(run["planned"] for run in mine)
-        for (kind, metric), curves in found.items():
-            lines = _series(curves, study.name, places, numbers_of_runs)
-            series[f"{index}|{kind}|{metric}"] = lines
-        studies.append(_study(collected, study, variants, found, tables.get(study.name, ())))
-    where = {run[key]: number for number, run in enumerate(runs) for key in ("folder", "where")}
+        variants = _variants(study, found)
+        for number, (variant, outcome) in enumerate(
+            zip(variants, found.outcomes.values(), strict=True)
+        ):
+            for where in (run.where for run in outcome.runs):
+                record = records[where]
+                variant["runs"].append(place[where])
+                runs[place[where]] = {
+                    **_run(record, collected, study, room),
+                    **{"study": index, "variant": number},
+                    **_times(clocks.get(where), study, record),
+                }
+            variant["epoch_ends"] = _epoch_ends(epochs.get(outcome.key))
+            variant["completed"] = len(outcome.completed)
+            variant["planned"] = sum(runs[i]["planned"] for i in variant["runs"])
+        places = {key: number for number, key in enumerate(found.outcomes)}
+        for (kind, metric), lines in curves.items():
+            series[f"{index}|{kind}|{metric}"] = _series(lines, places, place)
+        studies.append(_study(collected, study, variants, list(curves), tables.get(study.name, ())))
+    named = {run[key]: number for number, run in enumerate(runs) for key in ("folder", "where")}
     return {
         "headline": _headline(collected),
         "studies": studies,
@@ -105,16 +103,9 @@ def payload(
         "audit": audit,
         "claims": None
         if claims is None
-        else [{**c, "runs": [where[r] for r in c["runs"] if r in where]} for c in claims],
+        else [{**c, "runs": [named[r] for r in c["runs"] if r in named]} for c in claims],
         "patches": list(pictures),
     }
-
-
-KIND = ("train", "eval")
-
-
-def _key(record: Mapping[Any, Any]) -> tuple[str, str, int]:
-    return str(record["study"]), str(record["variant"]), int(record["seed"])
 
 
 def _headline(collected: Collected) -> str:
@@ -134,11 +125,11 @@ def _study(
     collected: Collected,
     study: Any,
     variants: list[dict[str, Any]],
-    found: Found,
+    logged: Sequence[tuple[str, str]],
     tables: Sequence[Table],
 ) -> dict[str, Any]:
     marks = refuse_to_average(collected, allow=KINDS, studies=[study.name])
-    kinds = {kind: [metric for k, metric in found if k == kind] for kind in KIND}
+    kinds = {kind: [metric for k, metric in logged if k == kind] for kind in KIND}
     kinds["train"].sort(key=lambda name: (name.split("/")[0] != "loss", name))
     order = list(study.metrics)
     kinds["eval"].sort(key=lambda name: (order.index(name) if name in order else len(order), name))
@@ -152,7 +143,7 @@ def _study(
             {"name": name, "label": spec.label or name, "unit": spec.unit, "direction": spec.direction}
             for name, spec in study.metrics.items()
         ],
-        "names": {metric: metric_name(study, metric) for _, metric in found},
+        "names": {metric: metric_name(study, metric) for _, metric in logged},
         "variants": variants,
         "kinds": kinds,
         "marks": [mark.text for mark in marks],
@@ -160,53 +151,41 @@ def _study(
     }
 
 
-def _variants(collected: Collected, study: Any) -> list[dict[str, Any]]:
-    """The manifest's variants, then variants that only imported runs have."""
-    others = tuple(sorted(set(collected.runs_of(study.name)["variant"]) - set(study.variants)))
+def _variants(study: Any, found: Results) -> list[dict[str, Any]]:
+    """The manifest's variants, then those that only imported runs have."""
+    others = tuple(key for key in found.outcomes if key not in study.variants)
     styles = palette(study, others)
     listed = []
-    for name, variant in study.variants.items():
-        differences = study.differences(name) if hasattr(study, "differences") else {}
+    for key, outcome in found.outcomes.items():
+        variant = study.variants.get(key)
+        style = styles[key]
         listed.append(
-            _variant(
-                name,
-                variant.label,
-                styles[name],
-                overrides=[[k, _plain(v)] for k, v in variant.overrides.items()],
-                differences={k: [_plain(a), _plain(b)] for k, (a, b) in differences.items()},
-            )
+            {
+                "name": key,
+                "label": outcome.label if variant or key != outcome.variant else f"{key} (imported)",
+                "color": style.colour,
+                "dash": [round(part * LINE_WIDTH, 1) for part in style.dashes or ()],
+                "marker": style.marker,
+                "fill": style.fill,
+                "runs": [],
+                "overrides": [[k, _plain(v)] for k, v in variant.overrides.items()] if variant else [],
+                "differences": _differences(study, key) if variant else {},
+                "scores": {
+                    metric: {
+                        epoch: score_cell(found.get(key, metric, epoch), outcome, spec).plain
+                        for epoch in EPOCHS
+                    }
+                    for metric, spec in study.metrics.items()
+                },
+            }
         )
-    return [*listed, *(_variant(name, f"{name} (imported)", styles[name]) for name in others)]
+    return listed
 
 
-def _variant(name: str, label: str, style: Style, **more: Any) -> dict[str, Any]:
-    look = {
-        "color": style.colour,
-        "dash": [round(part * LINE_WIDTH, 1) for part in style.dashes or ()],
-        "marker": style.marker,
-        "fill": style.fill,
-    }
-    return {
-        "name": name,
-        "label": label,
-        **look,
-        "runs": [],
-        "overrides": [],
-        "differences": {},
-        **more,
-    }
-
-
-def _scores(outcome: Outcome | None, study: Any) -> dict[str, dict[str, str]]:
-    """Metric to what its mean over the finished seeds prints as, at the best and the last epoch."""
-    found: dict[str, dict[str, str]] = {}
-    for name, spec in study.metrics.items() if outcome else ():
-        for which in ("best", "final"):
-            values = list(outcome.values(name, which).values()) if outcome else []
-            if values:
-                mean = numbers.printed(float(np.mean(values)), spec)
-                found.setdefault(name, {})[which] = f"{mean} (n = {len(values)})"
-    return found
+def _differences(study: Any, variant: str) -> dict[str, list[str]]:
+    """Setting to its value in the base and in the variant; imported studies have no base."""
+    found = study.differences(variant) if hasattr(study, "differences") else {}
+    return {key: [_plain(base), _plain(here)] for key, (base, here) in found.items()}
 
 
 def _plain(value: Any) -> str:
@@ -221,22 +200,20 @@ def _plain(value: Any) -> str:
 
 
 def _series(
-    curves: Sequence[Curve],
-    study: str,
-    places: Mapping[str, int],
-    runs: Mapping[tuple[str, str, int], int],
+    curves: Sequence[Curve], places: Mapping[str, int], runs: Mapping[str, int]
 ) -> dict[str, Any]:
     """The curves of one metric: single seeds, and the frame's means of variants with several."""
     seeds, means = [], []
     for curve in curves:
-        logged = [seed for seed in curve.seeds if len(seed.step)]
+        pairs = zip(curve.outcome.runs, curve.seeds, strict=True)
+        logged = [(run.where, seed) for run, seed in pairs if len(seed.step)]
         seeds += [
             {
-                "run": runs[study, curve.variant, seed.seed],
+                "run": runs[where],
                 "x": seed.step.astype(np.int64).tolist(),
                 "y": rounded(seed.value),
             }
-            for seed in logged
+            for where, seed in logged
         ]
         if len(logged) > 1:
             means.append(

@@ -107,7 +107,8 @@ class Curve:
 
     @property
     def variant(self) -> str:
-        return self.outcome.variant
+        """The key of its outcome: `NAME (imported)` where a planned variant has the same name."""
+        return self.outcome.key
 
     @property
     def planned(self) -> int:
@@ -164,32 +165,32 @@ def curves(
         variants: names; None: all, imported ones last.
         known: outcomes and epoch clocks of the study, where a caller has them already.
     """
-    found, clocks = known or (outcomes(collected, study), epoch_clocks(collected, study))
+    found, clocks = known or _known(collected, study)
     names = list(found if variants is None else variants)
-    logged: dict[str, pd.DataFrame] = {}
+    logged: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for kind_ in ("train", "eval") if kind is None else (kind,):
-        logged = {n: collected.rows_of(study.name, found[n].variant, kind_, metric) for n in names}
         kind = kind_
-        if not all(rows.empty for rows in logged.values()):
+        for run in (run for name in names for run in found[name].runs):
+            rows = collected.rows_of_run(run.where, kind, metric)
+            logged[run.where] = rows["step"].to_numpy(), rows["value"].to_numpy(dtype=np.float64)
+        if any(len(step) for step, _ in logged.values()):
             break
-    made = []
-    for name in names:
-        rows = logged[name]
-        seeds, step = rows["seed"].to_numpy(), rows["step"].to_numpy()
-        value = rows["value"].to_numpy(dtype=np.float64)
-        series = {
-            run.seed: (step[seeds == run.seed], value[seeds == run.seed]) for run in found[name].runs
-        }
-        clock = clocks.get(found[name].variant)
-        made.append(curve_of(found[name], str(kind), metric, series, clock, points, seed_points))
-    return made
+    return [
+        curve_of(found[name], str(kind), metric, logged, clocks.get(name), points, seed_points)
+        for name in names
+    ]
+
+
+def _known(collected: Collected, study: Study) -> tuple[dict[str, Outcome], dict[str, Clock]]:
+    found = outcomes(collected, study)
+    return found, epoch_clocks(collected, found)
 
 
 def all_curves(
     collected: Collected, study: Study, *, points: int = POINTS, seed_points: int = SEED_POINTS
 ) -> dict[tuple[str, str], list[Curve]]:
     """(kind, metric) to the curves of everything that a study logged, but the rows' times."""
-    known = outcomes(collected, study), epoch_clocks(collected, study)
+    known = _known(collected, study)
     return {
         (kind, metric): curves(
             collected, study, metric, kind, points=points, seed_points=seed_points, known=known
@@ -267,17 +268,23 @@ def curve_of(
     outcome: Outcome,
     kind: str,
     metric: str,
-    series: Mapping[int, tuple[np.ndarray, np.ndarray]],
+    series: Mapping[str, tuple[np.ndarray, np.ndarray]],
     clock: Clock | None = None,
     points: int = POINTS,
     seed_points: int = SEED_POINTS,
 ) -> Curve:
-    """A variant's curve from its seeds' (steps, values), each in order of step."""
-    latest = max((int(step[-1]) for step, _ in series.values() if len(step)), default=0)
+    """A variant's curve.
+
+    Args:
+        series: for each run of `outcome` (by `where`) its steps, in order, and values.
+    """
+    mine = [series[run.where] for run in outcome.runs]
+    latest = max((int(step[-1]) for step, _ in mine if len(step)), default=0)
     seeds = tuple(
-        _seed(run.seed, run.state, *series[run.seed], latest, seed_points) for run in outcome.runs
+        _seed(run.seed, run.state, step, value, latest, seed_points)
+        for run, (step, value) in zip(outcome.runs, mine, strict=True)
     )
-    mean = _mean([series[run.seed] for run in outcome.runs], seeds, points)
+    mean = _mean(mine, seeds, points)
     return Curve(outcome.study, outcome, kind, metric, seeds, epochs=clock, **mean)
 
 
@@ -429,7 +436,7 @@ def kept(y: np.ndarray, most: int) -> np.ndarray:
 # -- steps in epochs and seconds ----------------------------------------------------------------
 
 
-def epoch_clocks(collected: Collected, study: Study) -> dict[str, Clock]:
+def epoch_clocks(collected: Collected, found: Mapping[str, Outcome]) -> dict[str, Clock]:
     """For each variant what its steps are in epochs.
 
     Evaluations stand at the end of an epoch, so they decide. A variant without any takes the rate that
@@ -438,10 +445,10 @@ def epoch_clocks(collected: Collected, study: Study) -> dict[str, Clock]:
     """
     clocks: dict[str, Clock] = {}
     trained: dict[str, dict[int, int]] = {}
-    names = {v for s, v in collected.spans if s == study.name}
-    for name in names:
+    for name, outcome in found.items():
         ends: dict[str, dict[int, int]] = {"eval": {}, "train": {}}
-        for start, stop in collected.spans[study.name, name]:
+        for run in outcome.runs:
+            start, stop = collected.spans.get(run.where, (0, 0))
             part = collected.rows.iloc[start:stop]
             kinds, epochs, steps = (part[c].to_numpy() for c in ("kind", "epoch", "step"))
             for kind, into in ends.items():
@@ -478,27 +485,24 @@ def _clock(ends: Mapping[int, int]) -> Clock | None:
     return Clock(np.array(steps, dtype=np.float64), np.array(epochs, dtype=np.float64))
 
 
-def second_clocks(collected: Collected, study: Study) -> dict[tuple[str, int], tuple[Clock, bool]]:
-    """For each (variant, seed) its steps in seconds on a machine, and whether its rows carry times.
+def second_clocks(collected: Collected, study: Study) -> dict[str, tuple[Clock, bool]]:
+    """For each run (by `where`) its steps in seconds on a machine, and whether its rows carry times.
 
     Time between two attempts, in which nothing ran, does not count. A run whose rows carry none has its
     training time spread evenly over its steps.
     """
-    clocks: dict[tuple[str, int], tuple[Clock, bool]] = {}
+    clocks: dict[str, tuple[Clock, bool]] = {}
     for record in collected.runs_of(study.name).to_dict("records"):
-        key = str(record["variant"]), int(record["seed"])
+        where = str(record["where"])
+        rows = pd.concat([collected.rows_of_run(where, kind, TIME) for kind in ("train", "eval")])
+        if clock := _measured(rows.sort_values("step", kind="stable")):
+            clocks[where] = clock, True
+            continue
         spent = next(
             (float(record[c]) for c in ("train_seconds", "wall_seconds") if pd.notna(record[c])), None
         )
         if pd.notna(record["step"]) and int(record["step"]) > 0 and spent:
-            clocks[key] = Clock(np.array([0.0, float(record["step"])]), np.array([0.0, spent])), False
-    for variant in {v for s, v in collected.spans if s == study.name}:
-        rows = pd.concat(
-            [collected.rows_of(study.name, variant, kind, TIME) for kind in ("train", "eval")]
-        )
-        for seed, mine in rows.sort_values("step", kind="stable").groupby("seed"):
-            if clock := _measured(mine):
-                clocks[variant, int(str(seed))] = clock, True
+            clocks[where] = Clock(np.array([0.0, float(record["step"])]), np.array([0.0, spent])), False
     return clocks
 
 

@@ -39,7 +39,8 @@ class Collected:
             newest attempt that reached it. A non-finite value is NaN or infinite, never left out.
         events: rows of kind `event` as dictionaries with study, variant and seed.
         unplanned: run folders of these studies that no manifest plans any more.
-        spans: for each (study, variant) where its runs lie in `rows`, first to one past the last.
+        spans: for each run (by `where`) that logged anything where it lies in `rows`, first to one past
+            the last.
         computed: what was computed from these runs already, such as `analysis.results.frames`.
     """
 
@@ -49,7 +50,7 @@ class Collected:
     rows: pd.DataFrame
     events: list[dict[str, Any]] = field(default_factory=list)
     unplanned: list[Path] = field(default_factory=list)
-    spans: dict[tuple[str, str], list[tuple[int, int]]] = field(default_factory=dict)
+    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
     computed: dict[tuple[str, ...], Any] = field(default_factory=dict, repr=False)
 
     def study(self, name: str) -> Study:
@@ -63,11 +64,24 @@ class Collected:
         return self.runs[mask]
 
     def rows_of(self, study: str, variant: str, kind: str, metric: str) -> pd.DataFrame:
-        """Logged values of one metric of a variant, by seed and step."""
-        spans = [self.rows.iloc[a:b] for a, b in self.spans.get((study, variant), [])]
-        part = pd.concat(spans) if spans else self.rows.iloc[:0]
-        part = part[(part["kind"] == kind) & (part["metric"] == metric)]
+        """Logged values of one metric of all runs of a variant, by seed and step."""
+        parts = [
+            self.rows_of_run(str(where), kind, metric)
+            for where in self.runs_of(study, variant)["where"]
+        ]
+        part = pd.concat(parts) if parts else self.rows.iloc[:0]
         return part.sort_values(["seed", "step"], kind="stable")
+
+    def rows_of_run(self, where: str, kind: str, metric: str) -> pd.DataFrame:
+        """Logged values of one metric of one run, in order of step.
+
+        An imported run may have the variant's name and the seed of one of ours, so a run is named by
+        its folder.
+        """
+        start, stop = self.spans.get(where, (0, 0))
+        part = self.rows.iloc[start:stop]
+        part = part[(part["kind"] == kind) & (part["metric"] == metric)]
+        return part.sort_values("step", kind="stable")
 
     def metrics_of(self, study: str, kind: str) -> list[str]:
         """Names of the metrics that a study logged under `kind`, in order of first appearance."""
@@ -96,17 +110,19 @@ def collect(
     logged: list[tuple[Source, MetricRows]] = []
     files = [source.folder.metrics_file for source in found] if curves else []
     read = metricrows.read_all(files) or [MetricRows((), (), 0)] * len(found)
+    places: list[str] = []
     for source, rows in zip(found, read, strict=True):
         records.append(record_of(source, rows, now, runs_dir))
         if rows.blocks or rows.events:
             logged.append((source, rows))
+            places.append(records[-1]["where"])
     frame, spans = row_frame([(s.study, s.variant, s.seed, rows) for s, rows in logged])
     return Collected(
         studies=list(studies),
         runs_dir=runs_dir,
         runs=run_frame(records),
         rows=frame,
-        spans=spans,
+        spans=dict(zip(places, spans, strict=True)),
         events=[
             {"study": s.study, "variant": s.variant, "seed": s.seed, **event}
             for s, rows in logged

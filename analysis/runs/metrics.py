@@ -200,12 +200,12 @@ def _number(value: Any, otherwise: str) -> float:
 
 def row_frame(
     logged: Sequence[tuple[str, str, int, MetricRows]],
-) -> tuple[pd.DataFrame, dict[tuple[str, str], list[tuple[int, int]]]]:
-    """The long frame of (study, variant, seed, rows), and where each variant's runs lie in it.
+) -> tuple[pd.DataFrame, list[tuple[int, int]]]:
+    """The long frame of (study, variant, seed, rows), and where each of them lies in it.
 
     Filled in place: a grid has tens of millions of values.
     """
-    spans: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    spans: list[tuple[int, int]] = []
     names: dict[str, dict[str, int]] = {"study": {}, "variant": {}, "kind": {}, "metric": {}}
 
     def code(column: str, name: str) -> int:
@@ -244,7 +244,7 @@ def row_frame(
             )
             columns["value"][here] = block.values.T.ravel()
             start += size
-        spans.setdefault((study, variant), []).append((first, start))
+        spans.append((first, start))
     data: dict[str, Any] = {}
     dtype: Any
     for name in ROW_COLUMNS:

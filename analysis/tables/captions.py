@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from analysis.results import numbers, stats
 from analysis.results.frames import Epoch, Results
@@ -194,12 +196,11 @@ def notes(collected: Collected, study: Study, rows: Iterable[Outcome]) -> tuple[
 
 def identical_seeds(collected: Collected, row: Outcome) -> list[tuple]:
     """Groups of seeds of a variant whose training losses are equal in every logged value."""
-    losses = collected.rows_of(row.study, row.variant, "train", "loss")
-    if losses.empty:
-        return []
-    seeds = losses["seed"].to_numpy()
-    values = losses["value"].to_numpy()
-    return stats.identical_curves({run.seed: values[seeds == run.seed] for run in row.runs})
+    values: dict[Hashable, np.ndarray] = {
+        run.seed: collected.rows_of_run(run.where, "train", "loss")["value"].to_numpy()
+        for run in row.runs
+    }
+    return stats.identical_curves(values)
 
 
 def leaks(study: Study, metrics: Sequence[str], row: Outcome) -> bool:

@@ -56,7 +56,7 @@ function facts2(study, a, b) {
 }
 
 const runsOf = (side) => (side.run ? [side.run] : side.variant.runs.map((i) => data.runs[i]));
-const score = (side, metric, which) => (side.run ? side.run[which][metric.name]?.[1] : side.variant.scores?.[metric.name]?.[which]) ?? "–";
+const score = (side, metric, which) => (side.run ? side.run[which][metric.name]?.[1] : side.variant.scores?.[metric.name]?.[which === "final" ? "last" : "best"]) ?? "–";
 
 function pairCsv(study) {
   const mine = curveChart.lines;

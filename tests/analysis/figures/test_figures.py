@@ -110,7 +110,7 @@ def big(variants: int, seeds: int, steps: int) -> tuple:
             if number == 2 and seed == 1:
                 value[steps // 2] = 40.0
             start = len(parts) * steps
-            spans.setdefault(("big", variant), []).append((start, start + steps))
+            spans[f"{variant}/{seed}"] = (start, start + steps)
             parts.append((number, seed, value))
     step = np.tile(np.arange(1, steps + 1, dtype=np.int32), len(parts))
     names = pd.Index(list(study.variants), dtype=object)

@@ -349,7 +349,7 @@ def test_two_variants_side_by_side_show_only_what_differs(open_page, report: Pat
         for row in (text.split("\t") for text in tab.locator("#differences tbody tr").all_inner_texts())
     )
     assert set(rows["sdtps.keep_ratio"]) == {"0.05", "0.275"}
-    assert rows["mAP, last epoch"] == ["51.0 (n = 3)", "–"]
+    assert rows["mAP, last epoch"] == ["51.0 ± 1.0", "div. (ep. 8–10)"]
     assert rows["state"] == ["completed", "diverged"]
     assert "machine" not in rows and "machine" in tab.inner_text("#equal")
     labels = tab.evaluate("() => pairChart.lines.filter((l) => !l.silent).map((l) => l.label)")

@@ -143,10 +143,12 @@ def test_seconds_come_from_the_rows_and_leave_waiting_out(tmp_path: Path) -> Non
             for row in times:
                 row["attempt"] = 2 if row["step"] > 5 else 1
             folder.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in times))
-    clocks = curveframe.second_clocks(collect([study], tmp_path, now=NOW), study)
-    clock, measured = clocks["a", 0]
+    collected = collect([study], tmp_path, now=NOW)
+    clocks = curveframe.second_clocks(collected, study)
+    where = collected.runs["where"].tolist()
+    clock, measured = clocks[where[0]]
     assert measured and clock.at(np.array([1, 5, 10])).tolist() == [2.0, 10.0, 20.0]
-    clock, measured = clocks["a", 1]
+    clock, measured = clocks[where[1]]
     assert not measured and clock.at(np.array([5]))[0] == 30.0
 
 
