@@ -22,15 +22,15 @@ from analysis.results import curves as curveframe
 from analysis.results import numbers
 from analysis.results.curves import Clock, Curve
 from analysis.results.frames import EPOCHS, Results, results
-from sdtps.errors import counted
 from analysis.runs import hints
-from analysis.runs.comparable import KINDS, refuse_to_average
 from analysis.runs.collect import Collected
+from analysis.runs.comparable import KINDS, refuse_to_average
 from analysis.runs.record import run_of
 from analysis.tables import model as tablemodel
 from analysis.tables.cells import score_cell
 from analysis.tables.model import Table
 from sdtps.audit.table import gradient_table
+from sdtps.errors import counted
 from sdtps.files import read_bytes
 from sdtps.run.folder import RunFolder
 
