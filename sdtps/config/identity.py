@@ -42,6 +42,7 @@ CAME_LATER = {
     "backbone.frozen": False,
     "image_encoder.resize_positions": False,
     "data.file": None,
+    "data.normalise": "fixed",
 }
 # Raise this when the meaning of a configuration changes without its keys changing.
 IDENTITY_VERSION = 1

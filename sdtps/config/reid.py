@@ -49,6 +49,9 @@ class ReidDataConfig(Frozen):
     flip: Fraction = 0.5
     pad: int = Field(default=10, ge=0)
     erase: Fraction = 0.5
+    # `fixed`: (value / 255 - 0.5) / 0.5, as DeMo; `image`: each channel of each image has mean 0 and
+    # deviation 1, against differences of exposure between sensors or dates.
+    normalise: Literal["fixed", "image"] = "fixed"
     # `jpeg` decodes per access (the reference); `cached` decodes once and augments in batches.
     pipeline: Literal["jpeg", "cached"] = "jpeg"
     workers: int = Field(default=4, ge=0)  # not in the identity: a result must not depend on it

@@ -28,6 +28,7 @@ ERASE_TRIES = 10
 NOISE_LEVELS = 2**16  # on a CPU
 CACHED_VALUES = 2**20  # four megabytes of float32: a core's share of the cache, and few calls
 MEAN, DEVIATION = 0.5, 0.5  # DeMo normalises every channel of every modality so
+SMALLEST_DEVIATION = 1.0  # of 255 levels; an empty image is no noise
 _SHIFT = torch.tensor(-MEAN / DEVIATION)
 # RandomResizedCrop of released SEPS: share of the area, and torchvision's aspect ratios.
 CROP_AREA = (0.6, 1.0)
@@ -43,16 +44,26 @@ class AugmentConfig:
     flip: float
     pad: int  # pixels of black on each side before the random crop
     erase: float
+    by_image: bool = False  # normalise each image by its own mean and deviation
 
 
-def normalise(pixels: np.ndarray) -> np.ndarray:
-    """uint8 [H, W, 3] to float32 [3, H, W] in [-1, 1]."""
-    scaled = pixels.transpose(2, 0, 1).astype(np.float32) / 255.0
-    return (scaled - MEAN) / DEVIATION
+def normalise(pixels: np.ndarray, original: np.ndarray | None = None) -> np.ndarray:
+    """uint8 [H, W, 3] to float32 [3, H, W] in [-1, 1].
+
+    Args:
+        original: normalise by each channel's mean and deviation in this image instead.
+    """
+    values = pixels.transpose(2, 0, 1).astype(np.float32)
+    if original is None:
+        return (values / 255.0 - MEAN) / DEVIATION
+    mean, deviation = original.mean((0, 1)), original.std((0, 1)).clip(SMALLEST_DEVIATION)
+    scaled: np.ndarray = (values - mean[:, None, None]) / deviation[:, None, None]
+    return scaled.astype(np.float32)
 
 
 def augment_image(pixels: np.ndarray, config: AugmentConfig, rng: np.random.Generator) -> np.ndarray:
     """uint8 [H, W, 3] (resized already) to an augmented, normalised float32 [3, H, W]."""
+    original = pixels if config.by_image else None
     if rng.random() < config.flip:
         pixels = pixels[:, ::-1]
     if config.pad:
@@ -60,7 +71,7 @@ def augment_image(pixels: np.ndarray, config: AugmentConfig, rng: np.random.Gene
         edges = (config.pad, config.pad)
         padded = np.pad(pixels, (edges, edges, (0, 0)))
         pixels = padded[top : top + config.height, left : left + config.width]
-    image = normalise(pixels)
+    image = normalise(pixels, original)
     if rng.random() < config.erase:
         box = draw_box(config.height, config.width, rng)
         if box is not None:
@@ -114,11 +125,12 @@ class BatchAugmentation:
         draws = self.draw(batch * modalities, rng)
         if isinstance(pixels, Tensor) and self.device.type != "cpu":
             generator = torch.Generator(self.device).manual_seed(draws.noise_seed)
-            done = augment_by_gather(pixels.transpose(0, 1).flatten(0, 1), draws, generator)
+            images = pixels.transpose(0, 1).flatten(0, 1)
+            done = augment_by_gather(images, draws, generator, by_image=self.config.by_image)
         else:
             samples = [np.asarray(sample) for sample in pixels]
-            images = [sample[m] for m in range(modalities) for sample in samples]
-            done = augment_by_slices(images, draws)
+            sources = [sample[m] for m in range(modalities) for sample in samples]
+            done = augment_by_slices(sources, draws, by_image=self.config.by_image)
         return done.view(modalities, batch, *done.shape[1:])
 
     def draw(self, n: int, rng: np.random.Generator) -> Draws:
@@ -146,7 +158,7 @@ class BatchAugmentation:
         return np.stack([top, left, h, w], axis=1)
 
 
-def augment_by_slices(sources: Sequence[np.ndarray], draws: Draws) -> Tensor:
+def augment_by_slices(sources: Sequence[np.ndarray], draws: Draws, *, by_image: bool = False) -> Tensor:
     """n images uint8 [3, H, W] to float32 [n, 3, H, W].
 
     Images move while they are bytes, a quarter of what they become, and a few at a time, so that they
@@ -167,7 +179,11 @@ def augment_by_slices(sources: Sequence[np.ndarray], draws: Draws) -> Tensor:
             # Mirrored afterwards, where the pixels are at hand: so the shift goes the other way.
             _move(moved, sources[i], down[i], -right[i] if flips[i] else right[i])
             images[i] = shared.flip(2).numpy() if flips[i] else moved
-        normalise_(done[begin : chunk.stop])
+        statistics = None
+        if by_image:
+            originals = torch.from_numpy(np.stack([sources[i] for i in chunk]))
+            statistics = image_statistics(originals)
+        normalise_(done[begin : chunk.stop], statistics)
         for i in chunk:
             top, left, tall, wide = boxes[i]
             own = noise[used : used + areas[i]].reshape(channels, tall, wide)
@@ -208,12 +224,23 @@ def _normal_levels() -> np.ndarray:
     return torch.special.ndtri(middles).float().numpy()
 
 
-def normalise_(values: Tensor) -> Tensor:
-    """float32 in [0, 255] to [-1, 1], in place and in one pass."""
+def image_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation [..., 3, 1, 1] of each channel of each image [..., 3, H, W]."""
+    values = images.float()
+    deviation = values.std((-2, -1), correction=0, keepdim=True)
+    return values.mean((-2, -1), keepdim=True), deviation.clamp_min(SMALLEST_DEVIATION)
+
+
+def normalise_(values: Tensor, statistics: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    """float32 in [0, 255] to [-1, 1], or by each image's `image_statistics`, in place."""
+    if statistics is not None:
+        return values.sub_(statistics[0]).div_(statistics[1])
     return torch.add(_SHIFT, values, alpha=1 / (255.0 * DEVIATION), out=values)
 
 
-def augment_by_gather(pixels: Tensor, draws: Draws, generator: torch.Generator) -> Tensor:
+def augment_by_gather(
+    pixels: Tensor, draws: Draws, generator: torch.Generator, *, by_image: bool = False
+) -> Tensor:
     """uint8 [n, 3, H, W] to float32 in a few kernels, without a loop on the host."""
     device, (height, width) = pixels.device, pixels.shape[2:]
     drawn = np.column_stack([draws.flips, draws.down, draws.right, draws.boxes])
@@ -235,9 +262,8 @@ def augment_by_gather(pixels: Tensor, draws: Draws, generator: torch.Generator) 
     erased_rows = (row >= top) & (row < top + tall)
     erased_columns = (column >= left) & (column < left + wide)
     noise = torch.randn(pixels.shape, generator=generator, device=device)
-    return torch.where(
-        _outer(erased_rows, erased_columns, torch.logical_and), noise, normalise_(moved.float())
-    )
+    shown = normalise_(moved.float(), image_statistics(pixels) if by_image else None)
+    return torch.where(_outer(erased_rows, erased_columns, torch.logical_and), noise, shown)
 
 
 def _outer(rows: Tensor, columns: Tensor, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:

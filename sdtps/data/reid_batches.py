@@ -23,7 +23,14 @@ from torch.utils.data import DataLoader, Dataset
 
 from sdtps import distributed
 from sdtps.config.reid import ReidDataConfig
-from sdtps.data.augment import AugmentConfig, BatchAugmentation, augment_image, normalise, normalise_
+from sdtps.data.augment import (
+    AugmentConfig,
+    BatchAugmentation,
+    augment_image,
+    image_statistics,
+    normalise,
+    normalise_,
+)
 from sdtps.data.cache import mapped_once, new_map
 from sdtps.data.images import BICUBIC, BILINEAR, files_key, open_image, raise_mistakes
 from sdtps.data.reid_folders import Sample, third
@@ -159,7 +166,8 @@ class PkSampler:
 
 def augment_config(config: ReidDataConfig) -> AugmentConfig:
     """The part of a data configuration that augmentation needs."""
-    return AugmentConfig(config.height, config.width, config.flip, config.pad, config.erase)
+    by_image = config.normalise == "image"
+    return AugmentConfig(config.height, config.width, config.flip, config.pad, config.erase, by_image)
 
 
 class TrainImages(Dataset[tuple[np.ndarray, int, int]]):
@@ -201,7 +209,9 @@ class TestImages(Dataset[tuple[np.ndarray, int, int]]):
     def __getitem__(self, index: int) -> tuple[np.ndarray, int, int]:
         sample = self.samples[index]
         decoded = decode(sample, self.config.height, self.config.width, self.resampling)
-        return np.stack([normalise(pixels) for pixels in decoded]), sample.label, sample.camid
+        by_image = self.config.normalise == "image"
+        images = [normalise(pixels, pixels if by_image else None) for pixels in decoded]
+        return np.stack(images), sample.label, sample.camid
 
 
 def collate(rows: list[tuple[np.ndarray, int, int]]) -> ReidBatch:
@@ -439,19 +449,21 @@ class CachedTestBatches(_CachedSplit):
         self,
         samples: Sequence[Sample],
         array: np.ndarray,
-        size: int,
+        config: ReidDataConfig,
         device: torch.device,
         absent: str = "",
     ) -> None:
         super().__init__(samples, array, device, absent)
-        self.size = size
+        self.size = config.test_batch_size
+        self.by_image = config.normalise == "image"
 
     def __iter__(self) -> Iterator[ReidBatch]:
         for start in range(0, len(self.labels), self.size):
             indices = np.arange(start, min(start + self.size, len(self.labels)))
             if self.holds_pixels:
                 pixels = self.rows.rows(indices).transpose(0, 1)
-                images = normalise_(pixels.to(torch.float32))
+                statistics = image_statistics(pixels) if self.by_image else None
+                images = normalise_(pixels.to(torch.float32), statistics)
             else:
                 images = self.tokens(indices)
             yield self.batch(images, indices)

@@ -70,7 +70,7 @@ def backbone_tokens(
         batches: CachedTestBatches | JpegTestBatches
         if data.pipeline == "cached":
             pixels = cached_pixels(samples, data, resampling, folder)
-            batches = CachedTestBatches(samples, pixels, data.test_batch_size, device, absent)
+            batches = CachedTestBatches(samples, pixels, data, device, absent)
         else:
             batches = JpegTestBatches(samples, data, device, resampling, absent)
         encoded = _encoded(batches, backbone, config.train.amp, missing)
@@ -79,6 +79,7 @@ def backbone_tokens(
     key = cache_key(
         pixels=pixels_key(samples, data, resampling),
         pipeline=data.pipeline,
+        normalise=data.normalise,
         cameras=[s.camid for s in samples],
         backbone=config.backbone.model_dump(exclude={"weights"}),
         tensors=state_digest(backbone),

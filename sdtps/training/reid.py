@@ -78,7 +78,7 @@ class ReidTask:
             tested = cached_pixels(samples, data, BILINEAR, cache_root())
         if config.backbone.frozen or data.pipeline == "cached":
             self.batches = CachedBatches(train, training, data, seed, device, absent)
-            self.test_batches = CachedTestBatches(samples, tested, data.test_batch_size, device, absent)
+            self.test_batches = CachedTestBatches(samples, tested, data, device, absent)
         else:
             check_images(self.dataset.files(), cache_root())
             self.batches = JpegBatches(train, data, seed, device, absent)

@@ -132,6 +132,28 @@ def test_gather_and_slices_give_the_same_pixels() -> None:
         assert inside.mean().abs() < 0.05 and inside.std().item() == pytest.approx(1, abs=0.05)
 
 
+@pytest.mark.parametrize("device", ["slices", "gather"])
+def test_each_image_may_be_normalised_by_its_own_mean_and_deviation(device: str) -> None:
+    """Brightness and contrast of an image do not reach the model; both paths equal the reference."""
+    rng = np.random.default_rng(4)
+    pixels = rng.integers(60, 120, size=(2, 3, 64, 32), dtype=np.uint8)
+    brighter = np.concatenate([pixels, pixels * 2, np.full((1, 3, 64, 32), 9, np.uint8)])
+    draws = fixed(5, flips=[0, 1, 0, 1, 0], down=[3, -2, 3, -2, 0], right=[-1, 5, -1, 5, 0])
+    if device == "slices":
+        done = augment_by_slices(list(brighter), draws, by_image=True)
+    else:
+        done = augment_by_gather(torch.from_numpy(brighter), draws, torch.Generator(), by_image=True)
+    assert torch.isfinite(done).all() and (done[4] == 0).all()
+    inside = done[:, :, 8:50, 8:24]
+    torch.testing.assert_close(inside[:2], inside[2:4], rtol=1e-3, atol=1e-3)
+    still = AugmentConfig(64, 32, 0.0, 0, 0.0, by_image=True)
+    image = augment_image(pixels[0].transpose(1, 2, 0), still, rng)
+    assert np.allclose(image.mean((1, 2)), 0, atol=1e-4) and np.allclose(
+        image.std((1, 2)), 1, atol=1e-4
+    )
+    assert np.allclose(done[0, :, 3:50, 8:24], image[:, 6:53, 7:23], atol=1e-4)
+
+
 def test_noise_is_normal_and_no_value_knows_another() -> None:
     noise = normal_noise(400_001, seed=5)
     assert noise.dtype == np.float32 and len(noise) == 400_001
