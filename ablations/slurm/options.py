@@ -27,11 +27,11 @@ def gpus_of_node(resources: Resources) -> int:
     if resources.gpu_count:
         return resources.gpu_count
     asked = {key.lstrip("-").replace("_", "-"): str(v) for key, v in resources.sbatch.items()}
-    found = re.findall(r"gpu(?::[^:,=]+)?(?:[:=](\d+))?(?=,|$)", asked.get("gres", ""))
+    parts = [p for p in asked.get("gres", "").split(",") if re.match(r"gpu\b", p)]
     for key in ("gpus-per-node", "gpus", "gpus-per-task"):
-        if key in asked:
-            found += [number or "1" for number in re.findall(r"(?:^|[:,])(\d+)(?=,|$)", asked[key])]
-    return sum(int(number or 1) for number in found)
+        parts += asked[key].split(",") if key in asked else []
+    counts = [re.split("[:=]", part)[-1] for part in parts]
+    return sum(int(count) if count.isdigit() else 1 for count in counts)
 
 
 def tasks_per_node(resources: Resources) -> int:

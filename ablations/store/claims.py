@@ -15,6 +15,7 @@ import os
 import socket
 import time
 import uuid
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -26,6 +27,9 @@ from filelock import FileLock
 
 from sdtps import files
 from sdtps.run.folder import RunFolder
+
+# It falls back to a lock file of its own where the file system has no flock (Lustre), and says so.
+warnings.filterwarnings("ignore", "flock not supported", UserWarning)
 
 JOBS = "_jobs"
 # A claim that cannot be read may be in the middle of an exclusive create; older than this, it is dead.
@@ -261,7 +265,6 @@ def _locked(folder: Path, held: Claim) -> Iterator[Path | None]:
     if not file.is_file():
         yield None
         return
-    # filelock falls back to a lock file of its own where the file system has no flock (Lustre).
     with _lock(folder.parent.parent / JOBS):
         try:
             claim = parse(files.read_bytes(file) or b"")

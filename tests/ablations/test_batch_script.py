@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from ablations.slurm import executor, options, verdict
 from ablations.slurm import script as batch
-from ablations.slurm import verdict
 from ablations.store import attempts as records
 from ablations.store.submissions import Submission
 from ablations.study.schema import Resources
+from sdtps.errors import SubmissionError
 
 NAME = "sdtps-study-0123456789"
 
 
 @pytest.mark.parametrize("together", [1, 2], ids=["one run", "two runs on a GPU"])
 def test_a_line_that_was_cut_short_costs_only_itself(tmp_path: Path, together: int) -> None:
-    run, text = _element(tmp_path, together)
+    run, text = _element(tmp_path, Resources(gpus=1, runs_per_gpu=together))
     records.attempts_file(run).parent.mkdir()
     records.attempts_file(run).write_text(f"end {NAME} 7_0")
     assert _bash(tmp_path, text, code=3) == 3
@@ -30,7 +33,7 @@ def test_a_line_that_was_cut_short_costs_only_itself(tmp_path: Path, together: i
 
 
 def test_a_run_that_a_submission_of_a_longer_name_holds_is_left_alone(tmp_path: Path) -> None:
-    run, text = _element(tmp_path, 1, holder=f"{NAME}-and-more")
+    run, text = _element(tmp_path, Resources(), holder=f"{NAME}-and-more")
     assert _bash(tmp_path, text, code=0) == verdict.NOT_OURS
     assert not records.attempts_file(run).exists()
 
@@ -45,23 +48,122 @@ def test_an_option_without_a_value_is_there_or_not(tmp_path: Path) -> None:
     assert len({option.partition("=")[0] for option in options}) == len(options)  # each once
 
 
-def _element(folder: Path, together: int, holder: str = NAME) -> tuple[Path, str]:
+def test_shellcheck_finds_nothing_in_the_job_script(tmp_path: Path) -> None:
+    if shutil.which("shellcheck") is None:
+        pytest.skip("shellcheck is not installed")
+    file = Path(batch.__file__).with_name("job.sh")
+    done = subprocess.run(["shellcheck", str(file)], capture_output=True, text=True)
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("setup", "code"),
+    [
+        ("export SHOWN=1\n\n", 3),
+        (["# nothing but a comment", "export SHOWN='# no comment'"], 3),
+        (["if true; then", "  export SHOWN=1", "fi"], 3),
+        (["true", "false || true", "! false"], 3),
+        (["export SHOWN=1", "false  # fails", "export SHOWN=2"], verdict.SETUP_FAILED),
+        (["module load nothing"], verdict.SETUP_FAILED),
+        (["echo 'no end"], verdict.SETUP_FAILED),
+    ],
+)
+def test_a_setup_line_that_fails_ends_the_job_and_others_do_not(
+    tmp_path: Path, setup: str | list[str], code: int
+) -> None:
+    given = setup if isinstance(setup, str) else tuple(setup)
+    resources = Resources.model_validate({"setup": given})
+    run, text = _element(tmp_path, resources)
+    assert _bash(tmp_path, text, code=3) == code
+    end = records.read(run, NAME).last_end
+    assert end is not None and end.code == code
+
+
+def test_the_interpreter_may_be_a_command_and_srun_gets_its_options(tmp_path: Path) -> None:
+    asked = {
+        "python": "apptainer exec --nv '/images/a b.sif' python",
+        "srun": ("--mpi=pmix", "--comment=a b"),
+        "environment": {"SHOWN": "it's $HOME"},
+    }
+    run, text = _element(tmp_path, Resources.model_validate(asked))
+    assert _bash(tmp_path, text, code=0, show='printf "%s\\n" "$@" "$SHOWN" "${RANK-none}"') == 0
+    words = (tmp_path / "shown").read_text().splitlines()
+    jobs = str(run.parent.parent / "_jobs" / NAME)
+    assert words == [
+        *("--kill-on-bad-exit=1", "--mpi=pmix", "--comment=a b"),
+        *("apptainer", "exec", "--nv", "/images/a b.sif", "python"),
+        *("-P", "-u", "-m", "ablations.launch.worker", jobs, "it's $HOME", "none"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "options"),
+    [
+        ({"gpus": "a100:2"}, {"gpus-per-node": "a100:2"}),
+        ({"gpus": "a100:2", "gres": True}, {"gres": "gpu:a100:2"}),
+        ({"gpus": 1, "gres": True}, {"gres": "gpu:1"}),
+        ({"exclude": "n1,n2", "mail": "me@x.org"}, {"exclude": "n1,n2", "mail-type": "END,FAIL"}),
+    ],
+)
+def test_resources_as_sbatch_options(
+    tmp_path: Path, asked: dict[str, object], options: dict[str, str]
+) -> None:
+    text = batch.script(tmp_path / NAME, Resources.model_validate(asked), 1, None, tmp_path)
+    found = dict(re.findall(r"^#SBATCH --([\w-]+)=(.*)$", text, re.MULTILINE))
+    assert options.items() <= found.items()
+    assert ("gres" in found) == ("gres" in options)
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus"),
+    [
+        ({"gpus": 2}, 2),
+        ({"gpus": "a100:2"}, 2),
+        ({"sbatch": {"gres": "gpu:a100:3"}}, 3),
+        ({"sbatch": {"gres": "gpu"}}, 1),
+        ({"sbatch": {"gres": "nvme:1,gpu:2"}}, 2),
+        ({"sbatch": {"gpus": "v100:4"}}, 4),
+        ({}, 0),
+    ],
+)
+def test_gpus_are_counted_however_they_are_asked_for(asked: dict[str, object], gpus: int) -> None:
+    assert options.gpus_of_node(Resources.model_validate(asked)) == gpus
+
+
+@pytest.mark.parametrize("name", ["a:b", "a\\b", "a\nb"])
+def test_a_store_whose_jobs_would_all_fail_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SubmissionError, match="cannot hold"):
+        batch.script(tmp_path / name / NAME, Resources(), 1, None, tmp_path)
+
+
+def test_a_percent_sign_in_a_path_is_no_pattern(tmp_path: Path) -> None:
+    text = batch.script(tmp_path / "50%u" / NAME, Resources(), 1, None, tmp_path)
+    assert f"{tmp_path}/50%%u/{NAME}/%A_%a.log" in text
+
+
+def test_submitit_is_the_version_that_its_internals_were_tried_with() -> None:
+    import submitit
+
+    assert submitit.__version__ == executor.TRIED_WITH
+
+
+def _element(folder: Path, resources: Resources, holder: str = NAME) -> tuple[Path, str]:
     """A run folder and the script of the one array element that it is in."""
     run, submission = folder / "s/v/seed0-x", Submission(folder / "s/_jobs" / NAME)
     run.mkdir(parents=True)
     submission.folder.mkdir(parents=True)
     (run / "claim.json").write_text(json.dumps({"submission": holder}))
     (submission.folder / "runs.txt").write_text("v/seed0-x\n")
-    resources = Resources.model_validate({"gpus": 1, "runs_per_gpu": together})
+    (submission.folder / "setup.sh").write_text(batch.setup_text(resources))
     return run, batch.script(submission.folder, resources, 1, None, folder)
 
 
-def _bash(folder: Path, text: str, code: int) -> int:
-    """The exit code of the script, where srun ends with `code`."""
+def _bash(folder: Path, text: str, code: int, show: str = ":") -> int:
+    """The exit code of the script, where srun does `show` and ends with `code`."""
     srun = folder / "bin" / "srun"
     srun.parent.mkdir()
-    srun.write_text(f"#!/bin/sh\nexit {code}\n")
+    srun.write_text(f"#!/bin/bash\n{show} >{folder}/shown\nexit {code}\n")
     srun.chmod(0o755)
     slurm = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "0", "SLURM_RESTART_COUNT": "0"}
-    env = {**os.environ, **slurm, "PATH": f"{srun.parent}:/usr/bin:/bin"}
+    env = {**os.environ, **slurm, "RANK": "1", "PATH": f"{srun.parent}:/usr/bin:/bin"}
     return subprocess.run(["bash", "-c", text], env=env, cwd=folder, timeout=30).returncode

@@ -13,12 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from ablations import cli
 from ablations.launch import dispatch
-from ablations.launch.plan import chunks
+from ablations.launch.plan import chunks, make_plan
 from ablations.slurm import commands as slurm
+from ablations.store import attempts as records
 from ablations.store.life import run_states
 from ablations.study.model import Study
 from sdtps.errors import SubmissionError
+from sdtps.run.folder import RunFolder
 from tests.ablations import plant
 from tests.ablations.fakes import Fakes
 
@@ -195,6 +198,132 @@ def test_runs_beyond_the_submit_limit_stay_planned_and_go_next_time(
     assert _states(study, tmp_path / "runs") == ["queued", "queued", "planned", "planned"]
     assert len(_submit(study, tmp_path / "runs").submitted) == 2
     assert len(set(fakes.submitted_runs())) == 4
+
+
+def test_halved_arrays_keep_a_limit_of_one(tmp_path: Path, fakes: Fakes) -> None:
+    study = plant.study(tmp_path, ["ok"], seeds=8, resources="{max_parallel: 1}")
+    refused = {"exit": 1, "stderr": LIMIT}
+    fakes.answer("sbatch", refused, None, refused, None, None)
+    assert len(_submit(study, tmp_path / "runs").submitted) == 8
+    texts = [call["text"] for call in fakes.calls("sbatch")]
+    accepted = [texts[k] for k in (1, 3, 4)]
+    assert all("%1\n" in text for text in accepted)
+    waits = [re.search(r"--dependency=(\S+)", text) for text in accepted]
+    assert [m and m[1] for m in waits] == [None, "afterany:1", "afterany:2"]
+
+
+GENERAL = (
+    "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy "
+    "(job submit limit, user's size and/or time limits)"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (f"sbatch: error: QOSMaxWallDurationPerJobLimit\n{GENERAL}", "resources.timeout_min"),
+        (f"sbatch: error: QOSMaxCpuPerUserLimit\n{GENERAL}", "resources.cpus"),
+        (f"sbatch: error: QOSMaxMemoryPerUser\n{GENERAL}", "resources.mem_gb"),
+        ("Invalid account or account/partition combination specified", "resources.account"),
+    ],
+)
+def test_what_fewer_jobs_would_not_help_is_refused_at_once(
+    tmp_path: Path, fakes: Fakes, words: str, key: str
+) -> None:
+    study = plant.study(tmp_path, ["ok"], seeds=100)
+    fakes.answer("sbatch", *[{"exit": 1, "stderr": words}] * 9)
+    with pytest.raises(SubmissionError, match=re.escape(f"Change {key}")):
+        _submit(study, tmp_path / "runs")
+    assert len(fakes.calls("sbatch")) == 1
+
+
+def test_a_partial_submission_has_an_exit_code_of_its_own(
+    tmp_path: Path, fakes: Fakes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = plant.study(tmp_path, ["ok"], seeds=4)
+    refused = {"exit": 1, "stderr": LIMIT}
+    fakes.answer("sbatch", refused, None, refused, refused)
+    words = ["submit", str(study.path), "--runs-dir", str(tmp_path / "runs"), "--no-audit"]
+    assert cli.room(words) == 5
+    assert "Submitted 2 of 4 runs" in capsys.readouterr().out
+    assert cli.room([*words, "--limit", "1"]) == 0
+    assert "Submitted 1 of 1 run" in capsys.readouterr().out
+
+
+def test_an_array_is_cut_as_this_cluster_wants_it_also_in_a_dry_run(
+    tmp_path: Path, fakes: Fakes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = plant.study(tmp_path, ["ok"], seeds=8)
+    fakes.answer("scontrol", None, {"stdout": "ClusterName = f\nMaxArraySize = 5\n"})
+    words = ["submit", str(study.path), "--runs-dir", str(tmp_path / "runs"), "--dry-run"]
+    assert cli.room(words) == 0
+    assert "sbatch file 2 of 2" in capsys.readouterr().out
+
+
+def _completed(study: Study, runs: Path, *, code: str | None = None) -> Path:
+    """The study's first run, trained."""
+    run = study.runs()[0]
+    folder = RunFolder(run.folder(runs))
+    record = {"study": run.study, "variant": run.variant, "seed": run.seed}
+    folder.create(run.config, {**record, "code": {"digest": code}})
+    folder.write_result({"attempt": 1, "best": {"mAP": 0.5}, "select_metric": "mAP"})
+    return folder.path
+
+
+def test_an_equal_run_of_another_study_or_name_is_taken_over(tmp_path: Path, fakes: Fakes) -> None:
+    runs = tmp_path / "runs"
+    old = plant.study(tmp_path, ["before"], name="first")
+    made = _completed(old, runs, code="c1")
+    for study in (plant.study(tmp_path, ["after"], name="first"), plant.study(tmp_path, ["x"])):
+        (action,) = make_plan(study, runs, run_states(study.runs(), runs), code="c1").actions
+        assert action.action == "link" and "first/before" in action.reason
+        (link,) = dispatch.take_over([action])
+        assert link.resolve() == made
+        assert not link.readlink().is_absolute()
+        assert _states(study, runs) == ["completed"]
+        assert make_plan(study, runs, run_states(study.runs(), runs), code="c1").submitted == []
+    assert fakes.calls("sbatch") == []
+
+
+def test_an_equal_run_of_other_code_is_not_taken_over(tmp_path: Path, fakes: Fakes) -> None:
+    runs = tmp_path / "runs"
+    _completed(plant.study(tmp_path, ["before"], name="first"), runs, code="c1")
+    study = plant.study(tmp_path, ["after"], name="second")
+    (action,) = make_plan(study, runs, run_states(study.runs(), runs), code="c2").actions
+    assert action.action == "submit" and "other code" in action.reason
+
+
+def test_an_equal_run_on_its_way_is_waited_for(tmp_path: Path, fakes: Fakes) -> None:
+    runs = tmp_path / "runs"
+    first = plant.study(tmp_path, ["before"], name="first")
+    _submit(first, runs)
+    records.write_start(first.runs()[0].folder(runs), fakes.arrays()[0]["name"], "1_0", 0)
+    RunFolder(first.runs()[0].folder(runs)).write_status("running", attempt=1)
+    study = plant.study(tmp_path, ["after"], name="second")
+    (action,) = make_plan(study, runs, run_states(study.runs(), runs)).actions
+    assert action.action == "skip" and "which is running" in action.reason
+
+
+def test_out_of_memory_is_tried_again_with_more_of_it_and_only_when_asked(
+    tmp_path: Path, fakes: Fakes
+) -> None:
+    runs = tmp_path / "runs"
+    study = plant.study(tmp_path, ["ok"])  # mem_gb: 0.2
+    _submit(study, runs)
+    fakes.set("1_0", state="OUT_OF_MEMORY")
+    folder = RunFolder(study.runs()[0].folder(runs))
+    folder.update_run(attempts=[{"attempt": 1, "peak_memory_mib": 230.0}])
+    _states(study, runs)
+    found = run_states(study.runs(), runs)
+    assert found[0].kind == "oom"
+    for retry in ([], ["failed"]):
+        (action,) = make_plan(study, runs, found, retry=retry).actions
+        assert action.action == "skip" and "it used 0.2 GB" in action.reason
+    (action,) = make_plan(study, runs, found, retry=["oom"]).actions
+    assert action.action == "submit" and action.run.resources.mem_gb == 0.4
+    more = plant.study(tmp_path, ["ok"], resources="{mem_gb: 0.3}")
+    (action,) = make_plan(more, runs, found, retry=["failed"]).actions
+    assert action.action == "submit" and "0.3 GB instead of 0.2" in action.reason
 
 
 def test_submitting_from_inside_a_job_passes_on_the_cluster_but_not_the_job(

@@ -98,7 +98,7 @@ def test_an_odd_claim_is_told_as_what_it_is_and_hides_no_other_run(
     for words in (["submit"], ["retry", "--failed"], ["retry", "ok/seed0"]):
         command = [words[0], str(study.path), *words[1:], "--no-audit", "--runs-dir", str(runs)]
         assert control.main(command) == 0
-        assert "mend or delete it" in capsys.readouterr().out
+        assert "repair or delete it" in capsys.readouterr().out
     assert [s.state for s in run_states(study.runs(), runs)] == ["failed", "queued"]
     assert control.main(["status", str(study.path), "--runs-dir", str(runs)]) == 3
     assert "Run them again" not in capsys.readouterr().out  # it would not

@@ -89,7 +89,7 @@ def test_every_end_has_its_own_word_and_retry_takes_exactly_the_failed(
     while len(right) < len(EXPECTED):
         now = time.monotonic()
         found = look()
-        queue = slurm.squeue()
+        queue = slurm.squeue(report.jobs)
         for name, status in found.items():
             job = queue.get(status.job_id or "")
             wanted = EXPECTED[name]
@@ -119,7 +119,7 @@ def test_every_end_has_its_own_word_and_retry_takes_exactly_the_failed(
     assert len(files) / len(study.runs()) < 12
 
     states = [found[run.variant] for run in study.runs()]
-    plan = make_plan(study, look.runs, states, retry=["failed"])
+    plan = make_plan(study, look.runs, states, retry=["failed", "oom"])
     assert {a.run.variant for a in plan.submitted} == FAILED
     again = dispatch.submit(
         study,
