@@ -131,7 +131,11 @@ def max_array_size() -> int:
 
 def cluster_name() -> str:
     """ClusterName of the cluster that commands here speak to; empty where nobody says."""
-    conf, _ = _where()
+    return _cluster_name(*_where())
+
+
+@lru_cache(maxsize=4)
+def _cluster_name(conf: str, path: str) -> str:
     for place in filter(None, (conf, "/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf")):
         try:
             text = Path(place).read_text(errors="replace")
@@ -139,7 +143,7 @@ def cluster_name() -> str:
             continue
         if match := re.search(r"^\s*ClusterName\s*=\s*(\S+)", text, re.MULTILINE | re.IGNORECASE):
             return match[1]
-    return _config(*_where()).get("ClusterName", "")
+    return _config(conf, path).get("ClusterName", "")
 
 
 def _where() -> tuple[str, str]:

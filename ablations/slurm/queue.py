@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +188,7 @@ class Scheduler:
                 "time": answers.time,
                 "error": answers.error,
                 "asked": answers.asked,
-                "jobs": [asdict(job) for job in answers.jobs.values()],
+                "jobs": [vars(job) for job in answers.jobs.values()],
             }
             for cluster, answers in known.items()
         }

@@ -131,12 +131,7 @@ def run_states(
     """The state of each run, in order. The scheduler is asked where a run's records leave it open."""
     runs_dir = Path(runs_dir).resolve()
     found = of_folders([run.folder(runs_dir) for run in runs], scheduler or Scheduler(runs_dir))
-    return [RunStatus(run=run, **vars_of(life)) for run, life in zip(runs, found, strict=True)]
-
-
-def vars_of(life: Life) -> dict[str, Any]:
-    """The fields of a Life, for RunStatus."""
-    return {name: getattr(life, name) for name in Life.__dataclass_fields__}
+    return [RunStatus(run=run, **vars(life)) for run, life in zip(runs, found, strict=True)]
 
 
 def of_folders(folders: Sequence[Path], scheduler: Scheduler) -> list[Life]:
@@ -154,7 +149,7 @@ def of_folders(folders: Sequence[Path], scheduler: Scheduler) -> list[Life]:
     states = []
     for folder, one in zip(folders, found, strict=True):
         again = reader.look(folder) if isinstance(one, _Open) else one
-        states.append(_finish(folder, cluster.settle(again)) if isinstance(again, _Open) else again)
+        states.append(again if isinstance(again, Life) else again.noted(cluster.settle(again)))
     return states
 
 
@@ -163,7 +158,7 @@ def from_records(folder: Path) -> Life:
     found = _Reader().look(folder)
     if isinstance(found, Life):
         return found
-    return _finish(folder, found.by_records("only its cluster can tell: sdtps status there"))
+    return found.noted(found.by_records("only its cluster can tell: sdtps status there"))
 
 
 def memory_asked(folder: Path) -> float | None:
@@ -192,20 +187,20 @@ class _Reader:
 
     def __init__(self) -> None:
         self._submissions = Cache()
+        self._claims: dict[int, Claim] = {}  # by inode: claims are links to one file
 
     def look(self, folder: Path) -> Life | _Open:
         """The state by the run's own records, or what the scheduler must be asked for."""
         try:
-            found = self._look(folder)
+            return self._look(folder)
         except OSError as error:  # one such file must not hide the other runs
             name = Path(error.filename or folder).name
             return Life(state="failed", kind="unreadable", detail=f"{name}: {error.strerror}")
-        return found if isinstance(found, _Open) else _finish(folder, found)
 
     def _look(self, folder: Path) -> Life | _Open:
         try:
             with os.scandir(folder) as entries:
-                names = {entry.name for entry in entries}
+                names = {entry.name: entry for entry in entries}
         except FileNotFoundError:
             if odd := files.oddity(folder):
                 raise OSError(errno.ENOTDIR, f"is {odd}", str(folder)) from None
@@ -214,14 +209,31 @@ class _Reader:
         if "result.json" in names and (result := run.result()) is not None:
             return _completed(run, result)
         status = (run.status() if "status.json" in names else None) or {}
-        claim = claims.read(folder) if "claim.json" in names else None
+        claim = self._claim(folder, names["claim.json"]) if "claim.json" in names else None
+        notes = _Notes(_odd_files(folder, names), "result.json" in names)
         if claim is None:
-            return _unclaimed(folder, status)
+            return notes.added(_unclaimed(folder, status))
         submission = self._submissions.get(folder, claim.submission or "unreadable")
         attempts = records.read(folder, claim.submission) if "submitit" in names else Attempts()
         if attempts.last_start is None:
             status = {}  # it speaks of an earlier submission
-        found = _Open(folder, claim, submission, attempts, status)
+        found = _Open(folder, claim, submission, attempts, status, notes)
+        told = self._told(found)
+        return notes.added(told) if isinstance(told, Life) else told
+
+    def _claim(self, folder: Path, entry: os.DirEntry[str]) -> Claim | None:
+        claim = self._claims.get(entry.inode())
+        if claim is None:
+            claim = claims.read(folder)
+            if claim is not None and claim.submission:
+                self._claims[entry.inode()] = claim
+        return claim
+
+    @staticmethod
+    def _told(found: _Open) -> Life | _Open:
+        """The state of a claimed run, where its records say it."""
+        claim, submission, attempts = found.claim, found.submission, found.attempts
+        status = found.status
         state = status.get("state")
         if state == "diverged":
             return found.life("diverged", None, _where(status))
@@ -245,6 +257,37 @@ class _Reader:
         return found
 
 
+def _odd_files(folder: Path, names: dict[str, os.DirEntry[str]]) -> str:
+    """What is no file under the name of a record; empty: nothing."""
+    suspects = [n for n in records.RECORDS if n in names and not _is_file(names[n])]
+    if "submitit" in names:
+        suspects += [n for n in records.RECORDS if "/" in n]
+    found = ((name, files.oddity(folder / name)) for name in suspects)
+    return "; ".join(f"{name} is {what}" for name, what in found if what)
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:
+        return False
+
+
+@dataclass(frozen=True)
+class _Notes:
+    """What is wrong with a run folder besides its state."""
+
+    odd: str
+    result: bool  # something is called result.json, and is no result
+
+    def added(self, life: Life) -> Life:
+        if self.odd:
+            life = replace(life, detail="; ".join(filter(None, (life.detail, self.odd))))
+        if self.result and life.state in _NO_RESULT:
+            return replace(life, state="failed", kind="result", detail=DAMAGED)
+        return life
+
+
 @dataclass(frozen=True)
 class _Open:
     """A claimed run whose own records do not say how it is."""
@@ -254,6 +297,10 @@ class _Open:
     submission: Submission
     attempts: Attempts
     status: dict[str, Any]  # of the current job; empty before it wrote any
+    notes: _Notes
+
+    def noted(self, life: Life) -> Life:
+        return self.notes.added(life)
 
     @property
     def began(self) -> bool:
@@ -302,7 +349,9 @@ class _Open:
     def log_file(self) -> Path:
         """The link in the run folder, or before a job made it the file that the scheduler writes."""
         link = records.log_file(self.folder)
-        return link if link.exists() else (self.submission.log_file(self.folder) or link)
+        if self.began and link.exists():
+            return link
+        return self.submission.log_file(self.folder) or link
 
     def silence(self) -> str:
         """A note where a running run has not been heard of for long."""
@@ -379,20 +428,6 @@ def _where(status: dict[str, Any]) -> str:
     """Why a run ended, or else where."""
     reason = str(status.get("reason") or "")
     return reason or f"epoch {status.get('epoch')}, step {status.get('step')}"
-
-
-def _finish(folder: Path, life: Life) -> Life:
-    """Tell of odd files and of a damaged result."""
-    if life.state in ("completed", "planned") and not life.detail and life.log_file is None:
-        return life
-    if life.state != "completed":
-        found = ((name, files.oddity(folder / name)) for name in records.RECORDS)
-        odd = [f"{name} is {what}" for name, what in found if what]
-        if odd:
-            life = replace(life, detail="; ".join(filter(None, (life.detail, *odd))))
-    if life.state in _NO_RESULT and RunFolder(folder).damaged():
-        return replace(life, state="failed", kind="result", detail=DAMAGED)
-    return life
 
 
 def _completed(run: RunFolder, result: dict[str, Any]) -> Life:
