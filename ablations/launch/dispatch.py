@@ -33,7 +33,7 @@ from ablations.study.model import RunSpec, Study
 from ablations.study.schema import Resources
 from sdtps import files
 from sdtps.errors import SubmissionError, counted
-from sdtps.run.folder import RunFolder
+from sdtps.run.folder import RunFolder, config_text
 
 # What a job calls with its run folder; tests put something short in its place.
 ENTRY = "sdtps.training.job:execute"
@@ -289,9 +289,11 @@ class _Order:
     ) -> None:
         """The run folders' own files, then the intent."""
         labels = {v.name: v.label for v in self.study.variants.values()}
+        texts = {run.variant: config_text(run.config) for run in {r.variant: r for r in runs}.values()}
 
         def write(run: RunSpec, folder: Path) -> None:
-            submissions.sweep(folder, self.runs_dir)
+            if folder not in claimed.fresh:
+                submissions.sweep(folder, self.runs_dir)
             if folder in self.over:
                 submissions.put_aside(folder, self.runs_dir)
             record = {
@@ -301,7 +303,7 @@ class _Order:
                 "seed": run.seed,
                 "identity": run.identity,
             }
-            RunFolder(folder).create(run.config, record)
+            RunFolder(folder).create(texts[run.variant], record)
 
         # Each file waits for the disk; many at once wait together.
         with ThreadPoolExecutor(WRITERS) as writers:

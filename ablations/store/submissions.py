@@ -231,7 +231,7 @@ class Claimed:
 
     submission: Submission
     folders: list[Path] = field(default_factory=list)
-    _fresh: set[Path] = field(default_factory=set)
+    fresh: set[Path] = field(default_factory=set)  # folders that did not exist before
     _earlier: dict[Path, Claim] = field(default_factory=dict)
 
     def take(self, folder: Path, earlier: Claim | None) -> bool:
@@ -246,7 +246,7 @@ class Claimed:
         if won:
             self.folders.append(folder)
             if fresh:
-                self._fresh.add(folder)
+                self.fresh.add(folder)
             if earlier is not None:
                 self._earlier[folder] = earlier
         return won
@@ -269,11 +269,11 @@ class Claimed:
         if earlier is not None and earlier.submission:
             claims.rewrite(folder, mine, earlier)
             return
-        if folder in self._fresh:
+        if folder in self.fresh:
             for file in (RunFolder(folder).config_file, RunFolder(folder).run_file):
                 file.unlink(missing_ok=True)
         claims.release(folder, mine)
-        if folder in self._fresh:  # the run folder and its variant's, where nothing is left in them
+        if folder in self.fresh:  # the run folder and its variant's, where nothing is left in them
             with contextlib.suppress(OSError):
                 folder.rmdir()
                 folder.parent.rmdir()

@@ -61,6 +61,11 @@ def finite(row: Mapping[str, Any]) -> dict[str, Any]:
     return clean
 
 
+def config_text(config: AnyConfig) -> str:
+    """config.yaml: the resolved configuration."""
+    return yaml.dump(resolved(config), Dumper=_DUMPER, sort_keys=False, allow_unicode=True)
+
+
 class RunFolder:
     """One run's files. Creating the object touches nothing on disk."""
 
@@ -106,15 +111,15 @@ class RunFolder:
 
     # -- written at submission ------------------------------------------------------------------
 
-    def create(self, config: AnyConfig, run: Mapping[str, Any]) -> None:
-        """Make the folder with its configuration and provenance.
+    def create(self, config: AnyConfig | str, run: Mapping[str, Any]) -> None:
+        """Make the folder with its configuration (or its text, see `config_text`) and provenance.
 
         A folder that exists gets the configuration as it is now: where data lie, workers and so on are
         not part of the identity in its name. `run` holds at least study, variant, seed, identity; see
         `sdtps.run.provenance` for the rest.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        text = yaml.dump(resolved(config), Dumper=_DUMPER, sort_keys=False, allow_unicode=True)
+        text = config if isinstance(config, str) else config_text(config)
         if read_bytes(self.config_file) != text.encode():
             write_text(self.config_file, text)
         if "seed" not in self.run():  # new, or torn: without its seed nothing can run it
