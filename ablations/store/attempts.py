@@ -23,7 +23,7 @@ from sdtps.run.folder import RunFolder
 ATTEMPTS = "attempts.txt"
 RECORDS = (  # what a job writes to in its run folder
     *("status.json", "run.json", "config.yaml", "metrics.jsonl", "checkpoint.pt", "train.log"),
-    f"submitit/{ATTEMPTS}",
+    *("best.safetensors", "last.safetensors", "evaluations.jsonl", f"submitit/{ATTEMPTS}"),
 )
 KILLED = 137  # as the shell has SIGKILL
 LOG = "job.log"  # the job's output; on a cluster a link to the scheduler's file

@@ -240,6 +240,9 @@ class _Reader:
         if state == "failed":
             kind = str(status.get("kind") or "error")
             return found.life("failed", kind, str(status.get("reason") or ""))
+        if state == "completed" and attempts.last_end is not None:
+            # result.json is written after it: that write failed or was killed.
+            return found.life("interrupted", None, f"ended before result.json{_RESUMES}")
         if claim.executor == "local":
             return _local(found)
         if found.beats and age(status) < 2 * HEARTBEAT_SECONDS:

@@ -98,7 +98,7 @@ def test_a_study_trains_as_one_array_and_only_a_deleted_run_is_submitted_again(
     third = _submit_py(*submit)
     assert third.returncode == 0, third.stderr
     new = set((runs / "trained" / "_jobs").glob("*/receipt.json")) - set(receipts)
-    assert [(p.parent / "runs.txt").read_text() for p in new] == [f"{gone}\n"]
+    assert [(p.parent / "runs.txt").read_text() for p in new] == [f"{gone.parent.name}/{gone.name}\n"]
     assert [s.state for s in _wait(study, runs, 300)] == ["completed"] * 4
     code = json.loads((gone / "run.json").read_text())["code"]
     assert set(code) >= {"commit", "dirty", "digest"}
@@ -171,7 +171,7 @@ def test_two_gpus_are_two_processes_that_know_each_other(tmp_path: Path) -> None
 def test_a_submission_from_inside_a_job_makes_a_job_of_its_own(slurm: Cluster, tmp_path: Path) -> None:
     study = plant.study(tmp_path, ["show"], resources="{cpus: 1, mem_gb: 0.2}")
     program = (
-        "import sys; from pathlib import Path; from ablations import dispatch;"
+        "import sys; from pathlib import Path; from ablations.launch import dispatch;"
         "from ablations.study.manifest import load_study; from tests.ablations import standin;"
         "study = load_study(Path(sys.argv[1]));"
         "dispatch.submit(study, study.runs(), Path(sys.argv[2]), entry=standin.ENTRY)"
