@@ -40,7 +40,8 @@ class Look:
 
 def look_at(configs: Iterable[Config], *, deep: bool = True, images: bool = False) -> list[Look]:
     """`look` at each configuration; those that read the same files alike are looked at once."""
-    distinct = {_inputs_of(config): config for config in configs}
+    # A variant that is another program (`task: command`) reads what it reads.
+    distinct = {_inputs_of(config): config for config in configs if hasattr(config, "data")}
     return [look(config, deep=deep, images=images) for config in distinct.values()]
 
 
