@@ -16,7 +16,7 @@ VERBS = {
     ),
     "explain": ("analysis.paper.explain", "from a cell, number or figure to its runs", "results"),
     "patches": (
-        "analysis.patches.command",
+        "analysis.figures.patches",
         "pictures of the patches that runs kept, dropped and aggregated",
         "results",
     ),

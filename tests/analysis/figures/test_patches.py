@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from analysis.patches import command
-from analysis.patches.maps import Images, PatchMap, RunMaps, run_maps
-from analysis.patches.picture import ORANGE, draw, painted
+from analysis.figures import patches as command
+from analysis.figures.patch_maps import Images, PatchMap, RunMaps, run_maps
+from analysis.figures.patches import ORANGE, draw, painted
 from sdtps.config import identity, parse_config
 from sdtps.errors import RunError
 from sdtps.run.folder import RunFolder
@@ -60,7 +60,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def names(folder: RunFolder, count: int = 2) -> list[str]:
-    from analysis.patches.maps import choose, name_of
+    from analysis.figures.patch_maps import choose, name_of
     from sdtps.data.reid_folders import load_reid_data
 
     dataset, _ = load_reid_data(folder.config())

@@ -1,1 +1,0 @@
-"""Patch pictures: which patches of which image a trained run keeps, drops and aggregates."""
