@@ -1,8 +1,8 @@
 """sdtps patches RUN... -o FILE.png: which patches of the same images runs keep and aggregate.
 
-A row for each image, three modalities side by side for each run. Dropped patches are dark and grey. Kept
-ones show the image; the orange on them is as strong as their share in the aggregated tokens, relative to
-an even share among the kept. White lines run between kept and dropped.
+A row for each image, three modalities side by side for each run. Dropped patches are dark and grey.
+Kept ones show the image; the orange on them is as strong as their share in the aggregated tokens,
+relative to an even share among the kept. White lines run between kept and dropped.
 """
 
 from __future__ import annotations
