@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from ablations.study.labels import unprintable
 from ablations.study.mistakes import Mistakes, Source, tuples
 from ablations.study.model import RunSpec, Study, Variant, is_safe
 from ablations.study.resolve import Resolver
@@ -24,13 +25,14 @@ from ablations.study.schema import (
     Resources,
     TableSpec,
 )
-from ablations.study.variants import Text, VariantReader
+from ablations.study.variants import Draft, Text, VariantReader
 from sdtps.config import config_keys
 from sdtps.config.common import Frozen
 from sdtps.config.load import TASKS
 from sdtps.config.wording import sentences, shown
 from sdtps.config.yaml12 import KeyPath
 from sdtps.errors import ManifestError, did_you_mean
+from sdtps.run.locations import shipped
 
 __all__ = ["RunSpec", "Study", "Variant", "load_study"]
 
@@ -116,6 +118,7 @@ class _Reader:
         check_references(
             self.mistakes, self.source, resolver.task, names, metrics, tables, figures, reported
         )
+        self._printable(header, drafts, tables, figures)
         reader.check_names(header, drafts)
         reader.check_components(tables, drafts)
         self.mistakes.raise_if_any(self.path)
@@ -138,6 +141,24 @@ class _Reader:
             notes=header["notes"],
             digest=digest.hexdigest()[:16],
         )
+
+    def _printable(
+        self,
+        header: dict[str, Any],
+        drafts: list[Draft],
+        tables: list[tuple[KeyPath, Any]],
+        figures: list[tuple[KeyPath, Any]],
+    ) -> None:
+        """Texts that reach the paper hold only characters that LaTeX can print."""
+        texts: list[tuple[KeyPath, Any]] = [(("title",), header.get("title"))]
+        for draft in drafts:
+            texts += [((*draft.path, k), getattr(draft.about, k)) for k in ("label", "source", "note")]
+        for path, entry in (*tables, *figures):
+            texts += [((*path, k), getattr(entry, k, None)) for k in ("title", "caption", "notes")]
+        for path, text in texts:
+            if text and (found := unprintable(text)):
+                told = f"LaTeX cannot print {', '.join(found)}: write it in Latin letters"
+                self.mistakes.add(self.source, path, told)
 
     # -- parts ----------------------------------------------------------------------------------
 
@@ -327,7 +348,8 @@ def _read_csv(
     """Rows of the file beside the manifest or, failing that, below one of the folders above it."""
     folder = source.file.absolute().parent
     try:
-        file = next((p for p in (f / name for f in (folder, *folder.parents)) if p.is_file()), None)
+        places = [*(above / name for above in (folder, *folder.parents)), shipped(name)]
+        file = next((place for place in places if place.is_file()), None)
         if file is None:
             mistakes.add(
                 source, path, f"'{name}' lies neither beside the manifest nor in a folder above it"

@@ -18,8 +18,9 @@ import jinja2
 
 from ablations.study.labels import MATH, TEXT, composed
 from analysis.tables.model import Cell, Column, Row, Table
+from sdtps.run.locations import shipped
 
-TEMPLATES = Path(__file__).resolve().parents[2] / "paper" / "templates"
+TEMPLATES = shipped("paper/templates")
 
 
 class Tex(str):

@@ -491,3 +491,9 @@ def test_a_metric_of_a_manifest_has_to_say_which_way_is_better(load):
     assert "metrics.rank1.direction: must say which way is better: up or down" in only(
         load, f"{text}{VARIANTS}"
     )
+
+
+@pytest.mark.parametrize("extra", ["title: 基线\n", "tables: [{name: x, caption: 'a 基'}]\n"])
+def test_a_text_that_latex_cannot_print_is_told_with_its_line(load: Load, extra: str) -> None:
+    assert "LaTeX cannot print 基 (U+57FA)" in only(load, HEAD + extra + VARIANTS)
+    assert load(HEAD + "title: C ≥ 10, τ × ü\n" + VARIANTS).title == "C ≥ 10, τ × ü"
