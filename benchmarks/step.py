@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -22,6 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.machine import compare, machine
 from sdtps.config import ReidConfig, parse_config
 from sdtps.data.reid_batches import ReidBatch
+from sdtps.evaluation import Progress, no_progress
 from sdtps.models.backbones import Block, ClipVit, TinyVit
 from sdtps.models.losses import batch_hard_triplet, label_smooth_cross_entropy
 from sdtps.models.reid import ReidModel, module_groups, reid_loss, trunk
@@ -59,6 +60,7 @@ class SyntheticTask:
     """One random batch again and again: a step without data."""
 
     select_metric, selected_on, steps_per_epoch = "mAP", "test", 1_000_000
+    conditions: tuple[str, ...] = ()
 
     def __init__(self, config: ReidConfig, device: torch.device, seed: int = 0) -> None:
         self.config, self.device = config, device
@@ -80,7 +82,9 @@ class SyntheticTask:
     def loss(self, batch: ReidBatch, epoch: int, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         return reid_loss(self.model, self.config, batch)
 
-    def evaluate(self) -> dict[str, float]:
+    def evaluate(
+        self, conditions: Sequence[str] = ("",), progress: Progress = no_progress
+    ) -> dict[str, float]:
         return {}
 
     def trunk(self) -> list[nn.Parameter]:

@@ -57,6 +57,10 @@ class RunError(SdtpsError):
     """A run folder that cannot be used as asked."""
 
 
+class ClaimLost(RunError):
+    """Another submission has claimed this run's folder: this process must not write to it any more."""
+
+
 class ManifestError(SdtpsError):
     """A study manifest with mistakes; the text lists all of them with their lines."""
 

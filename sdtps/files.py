@@ -89,7 +89,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
-            temporary.chmod(0o644)  # mkstemp makes it private; runs are read by the whole group
+            # mkstemp makes it private; a group that shares the folder shares the file.
+            shared = path.parent.stat().st_mode & stat.S_IWGRP
+            temporary.chmod(0o664 if shared else 0o644)
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)

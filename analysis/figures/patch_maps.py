@@ -96,10 +96,10 @@ def run_maps(path: Path | str, names: Sequence[str], *, initial: bool = False) -
     """Maps of the images called `names` in the run's own data set.
 
     Args:
-        initial: the weights before training instead of those of checkpoint.pt.
+        initial: the weights before training instead of those of the last epoch.
 
     Raises:
-        RunError: no checkpoint, weights that are not finite, or an image that the data do not have.
+        RunError: no weights, weights that are not finite, or an image that the data do not have.
     """
     import torch
 
@@ -122,18 +122,19 @@ def run_maps(path: Path | str, names: Sequence[str], *, initial: bool = False) -
         model = ReidModel(config, dataset.train_pids, dataset.cameras)
         when = "before training"
     else:
-        saved = checkpoint.load(folder.checkpoint_file)
-        if saved is None:
+        file = folder.weights_file("last")
+        if not file.is_file():
             raise RunError(
-                f"{folder.path}: no checkpoint.pt, so there is no model to draw. "
+                f"{folder.path}: no last.safetensors, so there is no trained model to draw. "
                 "Run it: sdtps run FOLDER; or draw it before training: --initial"
             )
-        # The checkpoint holds every weight: pretrained files need not be on this machine.
+        weights, about = checkpoint.load_weights(file)
+        # The file holds every weight: pretrained files need not be on this machine.
         backbone = config.backbone.model_copy(update={"weights": "random"})
         plain = config.model_copy(update={"backbone": backbone})
         model = ReidModel(plain, dataset.train_pids, dataset.cameras)
-        model.load_state_dict(saved["model"])
-        when = f"step {saved['step']}"
+        model.load_state_dict(weights)
+        when = f"step {about.get('step', '?')}"
     if not all(torch.isfinite(p).all() for p in model.parameters()):
         raise RunError(f"{folder.path}: its weights are not finite; there is nothing to draw")
     label = f"{folder.run().get('variant', folder.path.parent.name)}, seed {seed}, {when}"

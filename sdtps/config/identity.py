@@ -22,6 +22,7 @@ NOT_IN_IDENTITY = frozenset(
         "data.workers",
         "directory",
         "data.test_batch_size",
+        "eval.also",
         "matching.chunk",
         "train.log_every",
         "train.checkpoint_every_steps",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from sdtps.config.common import (
     Fraction,
@@ -111,11 +112,77 @@ class ReidLossConfig(Frozen):
     global_branch: bool = True
 
 
+MODALITY_LETTERS = "rnt"  # rgb, nir, tir
+_SETS = ("r", "n", "t", "rn", "rt", "nt", "rnt")
+
+
+@dataclass(frozen=True)
+class Condition:
+    """How a trained model's test images are shown and ranked.
+
+    Attributes:
+        name: suffix of its metrics (`mAP@missing_r`); empty for all modalities and plain ranking.
+        query, gallery: the modalities that they have, letters of `rnt`; images of others are zeroed.
+        rerank: k-reciprocal re-ranking.
+    """
+
+    name: str = ""
+    query: str = MODALITY_LETTERS
+    gallery: str = MODALITY_LETTERS
+    rerank: bool = False
+
+    @classmethod
+    def parse(cls, name: str) -> Condition:
+        """`missing_r` (and n, t, rn, rt, nt: DeMo's), `r_to_n` (RGB queries, NIR gallery), `rerank`,
+        or a set of modalities and `rerank` joined by +.
+
+        Raises:
+            ValueError: another name.
+        """
+        shown, _, rerank = name.partition("+")
+        if shown == "rerank" and not rerank:
+            return cls(name, rerank=True)
+        query = gallery = ""
+        if shown.startswith("missing_") and shown[8:] in _SETS[:-1]:
+            query = gallery = "".join(m for m in MODALITY_LETTERS if m not in shown[8:])
+        elif "_to_" in shown:
+            query, _, gallery = shown.partition("_to_")
+        if query not in _SETS or gallery not in _SETS or rerank not in ("", "rerank"):
+            raise ValueError(
+                f"unknown condition '{name}'. Allowed: missing_r, missing_n, missing_t, missing_rn, "
+                "missing_rt, missing_nt; r_to_n and the like (query modalities, gallery modalities); "
+                "rerank; and missing_r+rerank and the like"
+            )
+        return cls(name, query, gallery, bool(rerank))
+
+
 class ReidEvalConfig(Frozen):
     # Which feature is ranked: plain globals, the SDTPS or fusion feature, or both concatenated.
     feature: Literal["concat", "global", "sdtps"] = "concat"
-    # Modalities whose images are zeroed at test: DeMo's r, n, t, rn, rt, nt.
-    missing: Literal["nothing", "r", "n", "t", "rn", "rt", "nt"] = "nothing"
+    # Kept for the identity of runs; a missing modality is a condition of one trained model (`also`).
+    missing: Literal["nothing"] = "nothing"
+    # Conditions (see `Condition`) under which the weights of the selected and of the last epoch are
+    # scored too, as metrics with a suffix (mAP@missing_r). Not in the identity: training is the same.
+    also: tuple[str, ...] = ()
+
+    @field_validator("missing", mode="before")
+    @classmethod
+    def _missing_is_a_condition(cls, value: Any) -> Any:
+        if isinstance(value, str) and value in _SETS[:-1]:
+            raise ValueError(
+                f"a missing modality is scored on the same trained model: set eval.also to "
+                f"[missing_{value}], or `sdtps evaluate RUN --condition missing_{value}`"
+            )
+        return value
+
+    @field_validator("also")
+    @classmethod
+    def _conditions_exist(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            Condition.parse(name)
+        if len(set(value)) < len(value):
+            raise ValueError("a condition is listed twice")
+        return value
 
 
 class ReidConfig(Frozen):

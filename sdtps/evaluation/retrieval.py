@@ -10,7 +10,8 @@ float32 on the CPU.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from sdtps import distributed
 from sdtps.config import RetrievalConfig
 from sdtps.config.retrieval import DenseText
 from sdtps.data.caption_batches import Source, dense_owner
+from sdtps.evaluation import Progress, no_progress
 from sdtps.models.retrieval import RetrievalModel
 
 RANKS = (1, 5, 10)
@@ -56,6 +58,7 @@ class Scorer:
         captions: np.ndarray,
         modes: Sequence[DenseText],
         targets: np.ndarray | None = None,
+        progress: Progress = no_progress,
     ) -> dict[DenseText, Tensor]:
         """Similarity (images, captions) for each mode; equal matrices where no dense text is taken.
 
@@ -68,16 +71,21 @@ class Scorer:
             targets = captions // source.split.per_image
         effective = {mode: mode if takes_dense(config) else "none" for mode in modes}
         results = {mode: torch.empty(len(images), len(captions)) for mode in set(effective.values())}
-        for part in self._blocks(np.arange(len(captions))):
+        parts = self._blocks(np.arange(len(captions)))
+        blocks = self._blocks(np.arange(len(images)))
+        done, total = 0, len(parts) * len(blocks) * len(results)
+        for part in parts:
             texts = source.texts(source.captions, captions[part].tolist(), config.data.max_words)
             texts = texts.to(self.device)
             words = self.model.words(texts)
             for mode, result in results.items():
                 dense = self._dense(mode, targets[part])
-                for block in self._blocks(np.arange(len(images))):
+                for block in blocks:
                     tokens = self.tokens[torch.from_numpy(images[block])]
                     matches = self.model.crossnet(tokens, words, texts.lengths, *dense)
                     result[block[0] : block[-1] + 1, part[0] : part[-1] + 1] = matches.similarity
+                    done += 1
+                    progress(done, total)
         return {mode: results[effective[mode]] for mode in modes}
 
     def _dense(self, mode: DenseText, targets: np.ndarray) -> tuple[Tensor, ...]:
@@ -103,6 +111,7 @@ def similarities(
     config: RetrievalConfig,
     modes: Sequence[DenseText],
     device: torch.device,
+    progress: Progress = no_progress,
 ) -> dict[DenseText, Tensor]:
     """The matrix (I, I x per_image) of a whole split for each mode, in every process.
 
@@ -111,7 +120,7 @@ def similarities(
     scorer = Scorer(model, source, config, device)
     images = np.arange(len(source.split.images))
     shares = np.array_split(np.arange(len(source.split.captions)), distributed.world_size())
-    own = scorer.score(images, shares[distributed.rank()], modes)
+    own = scorer.score(images, shares[distributed.rank()], modes, progress=progress)
     return {
         mode: torch.cat(distributed.gather_parts(part, device), dim=1) for mode, part in own.items()
     }
@@ -120,6 +129,58 @@ def similarities(
 def takes_dense(config: RetrievalConfig) -> bool:
     """Whether the model looks at dense text at all."""
     return config.matching.form != "laps" and config.sdtps.enabled
+
+
+# An evaluator is asked with the similarities and the number of captions of an image and yields metrics
+# by name. A new metric of retrieval is one function in this table.
+Evaluator = Callable[[Tensor, int], Iterator[tuple[str, float]]]
+
+
+def recall(similarity: Tensor, per_image: int) -> Iterator[tuple[str, float]]:
+    """`recalls`."""
+    yield from recalls(similarity, per_image).items()
+
+
+EVALUATORS: tuple[Evaluator, ...] = (recall,)
+
+
+def evaluate(
+    similarity: Tensor,
+    per_image: int,
+    protocol: Literal["full", "1k_folds", "both"],
+    *,
+    prefix: str = "",
+    suffix: str = "",
+) -> Iterator[tuple[str, float]]:
+    """Every evaluator's metrics under `protocol`, as PREFIX NAME SUFFIX; folds of `both` as NAME@1k."""
+    for evaluator in EVALUATORS:
+        if protocol != "1k_folds":
+            for name, value in evaluator(similarity, per_image):
+                yield f"{prefix}{name}{suffix}", value
+        if protocol != "full":
+            folds = "@1k" if protocol == "both" else ""
+            for name, value in in_folds(evaluator, similarity, per_image).items():
+                yield f"{prefix}{name}{folds}{suffix}", value
+
+
+def in_folds(
+    evaluator: Evaluator, similarity: Tensor, per_image: int, images: int | None = None
+) -> dict[str, float]:
+    """Mean of an evaluator over folds of `images` consecutive images; default 1,000 (COCO-1K).
+
+    Raises:
+        ValueError: fewer images than one fold.
+    """
+    images = images or FOLD_IMAGES
+    folds = len(similarity) // images
+    if folds == 0:
+        raise ValueError(f"{len(similarity)} images are fewer than one fold of {images}")
+    results = []
+    for fold in range(folds):
+        rows = slice(fold * images, (fold + 1) * images)
+        columns = slice(rows.start * per_image, rows.stop * per_image)
+        results.append(dict(evaluator(similarity[rows, columns], per_image)))
+    return {name: sum(r[name] for r in results) / folds for name in results[0]}
 
 
 def recalls(similarity: Tensor, per_image: int) -> dict[str, float]:
@@ -156,21 +217,3 @@ def ranks(similarity: Tensor, per_image: int) -> tuple[Tensor, Tensor]:
     target = similarity.gather(0, owner[None, :])
     caption_ranks = ((similarity >= target) & ~own).sum(0)
     return image_ranks, caption_ranks
-
-
-def recalls_in_folds(similarity: Tensor, per_image: int, images: int | None = None) -> dict[str, float]:
-    """Mean of `recalls` over folds of `images` consecutive images; default 1,000 (COCO-1K).
-
-    Raises:
-        ValueError: fewer images than one fold.
-    """
-    images = images or FOLD_IMAGES
-    folds = len(similarity) // images
-    if folds == 0:
-        raise ValueError(f"{len(similarity)} images are fewer than one fold of {images}")
-    results = []
-    for fold in range(folds):
-        rows = slice(fold * images, (fold + 1) * images)
-        columns = slice(rows.start * per_image, rows.stop * per_image)
-        results.append(recalls(similarity[rows, columns], per_image))
-    return {name: sum(r[name] for r in results) / folds for name in results[0]}

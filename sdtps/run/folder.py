@@ -8,12 +8,15 @@ what is no regular file (a directory, a FIFO, a link round in a circle) as nothi
     checkpoint.pt   model, optimiser, counters, random states         result.json  written once, last
     train.log       what the trainer said                             submitit/    the scheduler's logs
     claim.json      who submitted it, written before the scheduler is asked
+    best.safetensors, last.safetensors    weights of a completed run's selected and last epoch
+    evaluations.jsonl    one object for each evaluation after training (`sdtps evaluate`)
 
-Only the existence of result.json means completed.
+Only the existence of result.json means completed. A completed run has no checkpoint.pt any more.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -26,13 +29,15 @@ from typing import Any, Literal
 import yaml
 
 from sdtps.config import AnyConfig, load_config, resolved
-from sdtps.errors import RunError
+from sdtps.errors import ClaimLost, RunError
 from sdtps.files import read_bytes, write_json, write_text
 
 # States that the run itself records in status.json. Others (queued, lost, node, cancelled by the
 # scheduler ...) are told by ablations/store/states.py from the scheduler and the heartbeat's age.
 RunState = Literal["running", "requeued", "completed", "diverged", "failed", "cancelled"]
 HEARTBEAT_SECONDS = 15.0
+Weights = Literal["best", "last"]
+CLAIM_VARIABLE = "SDTPS_CLAIM"
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml's is ten times as fast
 
 
@@ -93,6 +98,21 @@ class RunFolder:
     def checkpoint_file(self) -> Path:
         return self.path / "checkpoint.pt"
 
+    def weights_file(self, which: Weights) -> Path:
+        """Weights of the selected or of the last epoch."""
+        return self.path / f"{which}.safetensors"
+
+    def kept_weights_file(self, step: int) -> Path:
+        """Weights of the best evaluation so far, while the run goes on."""
+        return self.path / f"step{step}.safetensors"
+
+    def kept_weights_files(self) -> list[Path]:
+        return sorted(self.path.glob("step*.safetensors"))
+
+    @property
+    def evaluations_file(self) -> Path:
+        return self.path / "evaluations.jsonl"
+
     @property
     def result_file(self) -> Path:
         return self.path / "result.json"
@@ -127,8 +147,24 @@ class RunFolder:
 
     # -- written by the run ---------------------------------------------------------------------
 
+    def check_claim(self) -> None:
+        """Refuse to write where another submission has taken the folder over.
+
+        A job's environment names the submission that it belongs to (SDTPS_CLAIM).
+
+        Raises:
+            ClaimLost: claim.json is gone or names another submission.
+        """
+        own = os.environ.get(CLAIM_VARIABLE)
+        if own and (_read_json(self.claim_file) or {}).get("submission") != own:
+            raise ClaimLost(
+                f"{self.claim_file}: names another submission than this job's ({own}); "
+                "nothing is written any more"
+            )
+
     def update_run(self, **fields: Any) -> None:
         """Merge `fields` into run.json."""
+        self.check_claim()
         write_json(self.run_file, {**self.run(), **fields})
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
@@ -140,19 +176,45 @@ class RunFolder:
         `memory_mib`, `mAP`, `rank1` (fractions in [0, 1]). A torn last line of a killed attempt is
         closed first.
         """
-        line = json.dumps(finite(row), allow_nan=False, ensure_ascii=False) + "\n"
-        with self.metrics_file.open("ab+") as stream:
-            if stream.tell() > 0:
-                stream.seek(-1, os.SEEK_END)
-                if stream.read(1) != b"\n":
-                    line = "\n" + line
-            stream.write(line.encode())
-            stream.flush()
+        self.check_claim()
+        _append(self.metrics_file, row)
+
+    def append_evaluation(self, row: Mapping[str, Any]) -> None:
+        """Add one line to evaluations.jsonl."""
+        _append(self.evaluations_file, row)
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """All rows of evaluations.jsonl; unreadable lines are left out."""
+        return [row for _, row in _lines(self.evaluations_file) if row is not None]
+
+    def end_attempt(self, outcome: str, peak_memory_mib: float) -> None:
+        """Record how the last attempt ended, and the memory that it took."""
+        attempts = self.run().get("attempts", [])
+        if attempts:
+            attempts[-1] |= {
+                "ended": now(),
+                "ended_as": outcome,
+                "peak_memory_mib": peak_memory_mib,
+            }
+            self.update_run(attempts=attempts)
 
     def write_status(self, state: RunState, *, attempt: int, **fields: Any) -> None:
         """Replace status.json; `fields` may hold epoch, step, reason, progress (0 to 1), eta_s."""
+        self.check_claim()
         row = {"state": state, "attempt": attempt, "time": now(), "heartbeat": time.time(), **fields}
         write_json(self.status_file, finite(row))
+
+    def remove_checkpoint(self) -> None:
+        """What only a resume needs; a completed run has its weights."""
+        with contextlib.suppress(OSError):  # the run is completed all the same
+            self.remove_kept_weights(None)
+            self.checkpoint_file.unlink(missing_ok=True)
+
+    def remove_kept_weights(self, step: int | None) -> None:
+        """Weights of earlier best epochs; those of `step` stay."""
+        for file in self.kept_weights_files():
+            if step is None or file != self.kept_weights_file(step):
+                file.unlink(missing_ok=True)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write result.json, once and last.
@@ -163,6 +225,7 @@ class RunFolder:
         Raises:
             RunError: the run has a result already. One that cannot be read is none, and is replaced.
         """
+        self.check_claim()
         if self.result() is not None:
             raise RunError(f"{self.result_file}: exists already; a run completes once")
         write_json(self.result_file, dict(result))
@@ -198,11 +261,11 @@ class RunFolder:
 
     def metrics(self) -> list[dict[str, Any]]:
         """All rows of metrics.jsonl in file order; unreadable lines are left out (see `torn_lines`)."""
-        return [row for _, row in self._lines() if row is not None]
+        return [row for _, row in _lines(self.metrics_file) if row is not None]
 
     def torn_lines(self) -> list[int]:
         """Line numbers of metrics.jsonl that are not JSON objects."""
-        return [number for number, row in self._lines() if row is None]
+        return [number for number, row in _lines(self.metrics_file) if row is None]
 
     def resolved_metrics(self) -> list[dict[str, Any]]:
         """Rows in order of step, each (kind, step) once, as if nothing had interrupted the run.
@@ -212,18 +275,32 @@ class RunFolder:
         """
         return resolve_attempts(self.metrics())
 
-    def _lines(self) -> list[tuple[int, dict[str, Any] | None]]:
-        text = (read_bytes(self.metrics_file) or b"").decode(errors="replace")
-        rows: list[tuple[int, dict[str, Any] | None]] = []
-        for number, line in enumerate(text.split("\n"), start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                row = None
-            rows.append((number, row if isinstance(row, dict) else None))
-        return rows
+
+def _append(path: Path, row: Mapping[str, Any]) -> None:
+    """One line; a torn last line of a killed process is closed first."""
+    line = json.dumps(finite(row), allow_nan=False, ensure_ascii=False) + "\n"
+    with path.open("ab+") as stream:
+        if stream.tell() > 0:
+            stream.seek(-1, os.SEEK_END)
+            if stream.read(1) != b"\n":
+                line = "\n" + line
+        stream.write(line.encode())
+        stream.flush()
+
+
+def _lines(path: Path) -> list[tuple[int, dict[str, Any] | None]]:
+    """Line number and object of each line that is not empty; None where it is no JSON object."""
+    text = (read_bytes(path) or b"").decode(errors="replace")
+    rows: list[tuple[int, dict[str, Any] | None]] = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        rows.append((number, row if isinstance(row, dict) else None))
+    return rows
 
 
 def resolve_attempts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,19 +1,29 @@
-"""checkpoint.pt: everything a run needs to go on as if it had never stopped.
+"""What a run keeps of its model: checkpoint.pt to resume from, and weights to use afterwards.
 
-Plain tensors, numbers and containers, so that `torch.load(weights_only=True)` reads it.
+checkpoint.pt holds all that a run needs to go on as if it had never stopped: plain tensors, numbers and
+containers, so that `torch.load(weights_only=True)` reads it. Weights are safetensors files whose header
+says what they are of (`about`).
 """
 
 from __future__ import annotations
 
+import json
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import safetensors
+import safetensors.torch
 import torch
+from torch import Tensor, nn
 
 from sdtps.errors import RunError
 from sdtps.files import replacing
+from sdtps.run.folder import finite
 
 FORMAT = 1
+HEADER = "sdtps"  # of a weights file: what the weights are of, as JSON
 
 
 def save(path: Path, content: dict[str, Any]) -> None:
@@ -51,3 +61,54 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any] | Non
             f"{path}: checkpoint of another format, expected {FORMAT}. Delete it to start anew."
         )
     return content
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """A copy of the model's tensors in main memory."""
+    return {
+        name: value.detach().to("cpu", copy=True).contiguous()
+        for name, value in model.state_dict().items()
+    }
+
+
+def save_weights(path: Path, weights: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+    """Write weights and what they are of, whole or not at all.
+
+    Args:
+        about: JSON-ready: config, seed, epoch, step, ... as `Loop` gives it.
+
+    Raises:
+        OSError: disk full, permission; the file before it is untouched.
+    """
+    header = {HEADER: json.dumps(finite(about), allow_nan=False)}
+    with replacing(path) as stream:
+        stream.write(safetensors.torch.save(dict(weights), metadata=header))
+
+
+def load_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Weights on the CPU and what they are of; an empty dictionary where the file does not say.
+
+    Raises:
+        RunError: no file, or no safetensors file.
+    """
+    try:
+        with safetensors.safe_open(path, framework="pt") as stream:
+            about = json.loads((stream.metadata() or {}).get(HEADER, "{}"))
+        return safetensors.torch.load_file(path), about
+    except FileNotFoundError:
+        raise RunError(f"{path}: there is no file of that name") from None
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        raise RunError(f"{path}: not a readable safetensors file ({error})") from None
+
+
+def link_weights(source: Path, target: Path) -> None:
+    """The same file under a second name; a copy where the file system has no hard links."""
+    temporary = target.with_name(f".{target.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    try:
+        temporary.hardlink_to(source)
+        temporary.replace(target)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        with source.open("rb") as read, replacing(target) as stream:
+            shutil.copyfileobj(read, stream)

@@ -15,7 +15,7 @@ from typing import Any
 
 from sdtps.commandline import at_least
 from sdtps.config import CommandConfig, Config, ReidConfig
-from sdtps.errors import RunError
+from sdtps.errors import ClaimLost, RunError
 from sdtps.run import provenance
 from sdtps.run.folder import RunFolder, now
 
@@ -51,22 +51,25 @@ def execute(path: Path | str, *, max_steps: int | None = None) -> str:
         return _execute_program(folder, config, run["seed"], attempt)
 
     from sdtps import distributed
+    from sdtps.training.device import process_peak_mib
 
     writes = int(os.environ.get("RANK", "0")) == 0
     if writes:
         _begin_attempt(folder, attempt)
-    outcome = "failed"
     try:
         with _stop_requested() as stop:
             outcome = _attempt(folder, config, run["seed"], attempt, stop, max_steps)
+        if writes and outcome != "completed":  # a completed run has said so before its last write
+            folder.end_attempt(outcome, process_peak_mib())
+    except ClaimLost:  # the folder belongs to another job by now
+        raise
     except BaseException as error:
-        if writes:
+        if writes and folder.result() is None:
             _record_failure(folder, attempt, error)
+            folder.end_attempt("failed", process_peak_mib())
         raise
     finally:
         distributed.stop()
-        if writes:
-            _end_attempt(folder, outcome)
     return outcome
 
 
@@ -83,7 +86,7 @@ def _execute_program(folder: RunFolder, config: CommandConfig, seed: int, attemp
         _record_failure(folder, attempt, error)
         raise
     finally:
-        _end_attempt(folder, outcome, peak_mib=program.peak_mib())
+        folder.end_attempt(outcome, program.peak_mib())
     return outcome
 
 
@@ -164,21 +167,6 @@ def _begin_attempt(folder: RunFolder, attempt: int) -> None:
     if diff:
         folder.update_run(diff=diff)
     folder.write_status("running", attempt=attempt, epoch=0, step=0, progress=0.0)
-
-
-def _end_attempt(folder: RunFolder, outcome: str, *, peak_mib: float | None = None) -> None:
-    """How it ended, and the memory it took: a run that gives no result has needed some too."""
-    attempts = folder.run().get("attempts", [])
-    if attempts:
-        peak = _own_peak_mib() if peak_mib is None else peak_mib
-        attempts[-1] |= {"ended": now(), "ended_as": outcome, "peak_memory_mib": peak}
-        folder.update_run(attempts=attempts)
-
-
-def _own_peak_mib() -> float:
-    from sdtps.training.device import process_peak_mib
-
-    return process_peak_mib()
 
 
 def _record_failure(folder: RunFolder, attempt: int, error: BaseException) -> None:

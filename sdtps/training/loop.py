@@ -1,27 +1,29 @@
 """The one training loop, for both tasks. It knows no images and no texts, only a `Task`.
 
-A run leaves through one of four doors: it completes (result.json), it diverges (the loss is no number
-any more), it is interrupted (a checkpoint at a step boundary, then it is requeued), or it fails with an
-exception. Resumed runs continue bit for bit on a CPU, from inside an epoch too.
+A run ends in one of four ways: it completes (result.json), it diverges (the loss is NaN or infinite),
+it is interrupted (a checkpoint, then it is requeued), or it fails with an exception. Resumed runs
+continue bit for bit on a CPU, from inside an epoch and from inside an evaluation too.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from sdtps import distributed
-from sdtps.config import Config
+from sdtps.config import Config, resolved
 from sdtps.errors import RunError
-from sdtps.run.folder import RunFolder
+from sdtps.evaluation import Progress, no_progress
+from sdtps.run.folder import RunFolder, Weights
 from sdtps.run.provenance import Origin
 from sdtps.training import checkpoint
 from sdtps.training.device import (
     peak_memory_mib,
+    process_peak_mib,
     random_states,
     seed_everything,
     set_random_states,
@@ -77,6 +79,7 @@ class Loop:
     ) -> None:
         self.task = task
         self.folder = folder
+        self.config = config
         self.settings = config.train
         self.seed = seed
         self.attempt = attempt
@@ -93,6 +96,8 @@ class Loop:
         self.schedule = Schedule(config.optim, self.settings.epochs, task.steps_per_epoch)
         self._first_bad_step = 0  # as last read from the device
         self._skipped_in_a_row = 0
+        # Weights of the best epoch since the last checkpoint; before that they are in a file.
+        self._best_weights: dict[str, Tensor] | None = None
         self._saved = time.monotonic()  # when the last checkpoint was written, or the attempt began
         self.reporter = Reporter(folder, attempt, total=self.total_steps, writes=self.writes)
 
@@ -109,19 +114,23 @@ class Loop:
             self.log_data()
         with self.reporter:
             self.task.model.train()
-            # The attempt before may have ended before its evaluation.
-            if not self.evaluate_if_due():
+            try:
+                # The attempt before may have ended before its evaluation.
+                self.evaluate_if_due()
+                while self.counters.step < self.total_steps:
+                    outcome = self.train_epoch()
+                    if outcome is not None:
+                        return outcome
+                    if self.must_stop(boundary=True):
+                        return self.interrupt()
+                    self.evaluate_if_due()
+                    if self.checkpoint_due():
+                        self.save_checkpoint()
+                self.score_conditions()
+            except _Stopped:
+                return self.interrupt()
+            except FloatingPointError:  # which the loss may not have shown yet
                 return self.end_diverged(self.counters.epoch, "features are not finite")
-            while self.counters.step < self.total_steps:
-                outcome = self.train_epoch()
-                if outcome is not None:
-                    return outcome
-                if self.must_stop(boundary=True):
-                    return self.interrupt()
-                if not self.evaluate_if_due():
-                    return self.end_diverged(self.counters.epoch, "features are not finite")
-                if self.checkpoint_due():
-                    self.save_checkpoint()
             return self.complete()
 
     def train_epoch(self) -> Outcome | None:
@@ -219,6 +228,7 @@ class Loop:
             "lr": rates.get("head", max(rates.values())),
             **{f"lr/{name}": rate for name, rate in rates.items() if name != "head"},
             "memory_mib": peak_memory_mib(self.device),
+            "time": _clock(),
         }
         if self.training_step.scaler.is_enabled():
             row["amp_scale"] = self.training_step.scaler.get_scale()
@@ -242,7 +252,9 @@ class Loop:
             return
         self.folder.append_metrics(row)
         if row["kind"] == "eval":
-            shown = " ".join(f"{k} {v:.4f}" for k, v in row.items() if isinstance(v, float))
+            shown = " ".join(
+                f"{k} {v:.4f}" for k, v in row.items() if isinstance(v, float) and k != "time"
+            )
             self.reporter.line(f"epoch {row['epoch']} evaluated: {shown}")
         elif "epoch_loss" in row or row["step"] % (10 * self.settings.log_every) == 0:
             mean = f" (epoch mean {row['epoch_loss']:.4f})" if "epoch_loss" in row else ""
@@ -252,38 +264,81 @@ class Loop:
                 f"{row['images_per_s']:.0f} images/s"
             )
 
-    def evaluate_if_due(self) -> bool:
+    def evaluate_if_due(self) -> None:
         """Evaluate the finished epoch when its turn has come (always the last) and once only.
 
-        False when the model computes no numbers any more, which the loss may not have shown yet.
+        Raises:
+            _Stopped: the attempt is to end here. FloatingPointError: the features are not finite.
         """
         counters = self.counters
         last = counters.step >= self.total_steps
         if counters.evaluated == counters.epoch or (
             not last and counters.epoch % self.settings.eval_every
         ):
-            return True
-        self.task.model.eval()
-        # Noise drawn in evaluation neither depends on training's nor changes it.
-        states = random_states()
-        seed_everything(self.seed + 7919 * counters.step)
-        # Not compiled: other batch sizes and modes would each cost a compilation.
-        try:
-            with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-                metrics = self.task.evaluate()
-        except FloatingPointError:
-            return False
-        set_random_states(states)
-        self.task.model.train()
+            return
         row = {"kind": "eval", "attempt": self.attempt, "epoch": counters.epoch, "step": counters.step}
-        row |= metrics
+        row |= self.scored(("",), counters.step) | {"time": _clock()}
         self.record(row)
         counters.evaluated = counters.epoch
         counters.final = row
         metric = self.task.select_metric
         if counters.best is None or row[metric] > counters.best[metric]:
             counters.best = row
-        return True
+            if self.writes:
+                self._best_weights = checkpoint.weights_of(self.task.model)
+
+    def scored(self, conditions: Sequence[str], step: int) -> dict[str, float]:
+        """The task's metrics of the model as it is, in eval mode.
+
+        Noise depends on the seed and `step` alone, and neither depends on training's nor changes it.
+
+        Raises:
+            _Stopped: the attempt is to end here. FloatingPointError: the features are not finite.
+        """
+        states = random_states()
+        try:
+            return score(self.task, self.seed, step, conditions, self.heard)
+        finally:
+            set_random_states(states)
+            self.task.model.train()
+
+    def heard(self, done: int, total: int) -> None:
+        """Called after each block of an evaluation.
+
+        Several processes do not stop here: they would have to agree after every block.
+        """
+        self.reporter.evaluating(done, total)
+        if distributed.world_size() == 1 and self.stop():
+            raise _Stopped
+
+    def score_conditions(self) -> None:
+        """Score the selected and the last weights under the task's other conditions.
+
+        Raises:
+            _Stopped: the attempt is to end here. FloatingPointError: the features are not finite.
+        """
+        counters, conditions = self.counters, self.task.conditions
+        best, final = counters.best, counters.final
+        if not conditions or best is None or final is None:
+            return
+        same = best["step"] == final["step"]
+        final = {**final, **self.scored(conditions, final["step"])}
+        if same:
+            best = final
+        else:
+            last = {name: value.clone() for name, value in self.task.model.state_dict().items()}
+            if self.writes:
+                self.keep_best_weights()
+            distributed.barrier()
+            weights, _ = checkpoint.load_weights(self.folder.kept_weights_file(best["step"]))
+            self.task.model.load_state_dict(weights)
+            try:
+                best = {**best, **self.scored(conditions, best["step"])}
+            finally:
+                self.task.model.load_state_dict(last)
+        counters.best, counters.final = best, final
+        for row in (final,) if same else (best, final):
+            self.record(row)  # replaces the row of this step: a row counts by kind and step
 
     # -- how it ends ------------------------------------------------------------------------------
 
@@ -311,37 +366,75 @@ class Loop:
         return "diverged"
 
     def complete(self) -> Outcome:
+        """Weights, status and run.json first; result.json is the very last write."""
         counters = self.counters
+        result = {
+            "attempt": self.attempt,
+            "best": _without_time(counters.best),
+            "final": _without_time(counters.final),
+            "select_metric": self.task.select_metric,
+            "selected_on": self.task.selected_on,
+            "steps": counters.step,
+            "train_seconds": round(counters.seconds, 3),
+            "images_per_s": round(counters.samples / max(counters.seconds, 1e-9), 2),
+            "peak_memory_mib": peak_memory_mib(self.device),
+            "origin": self.origin.as_dict(),
+        }
         if self.writes:
-            self.folder.write_result(
-                {
-                    "attempt": self.attempt,
-                    "best": counters.best,
-                    "final": counters.final,
-                    "select_metric": self.task.select_metric,
-                    "selected_on": self.task.selected_on,
-                    "steps": counters.step,
-                    "train_seconds": round(counters.seconds, 3),
-                    "images_per_s": round(counters.samples / max(counters.seconds, 1e-9), 2),
-                    "peak_memory_mib": peak_memory_mib(self.device),
-                    "origin": self.origin.as_dict(),
-                }
-            )
-            # What is left to use is the model; the optimiser's state is two thirds of the file.
-            checkpoint.save(self.folder.checkpoint_file, self._state(model_only=True))
+            self.save_weights()
         self.reporter.line(
             f"completed after {counters.step} steps, {counters.seconds:.1f} s of training"
         )
         self.reporter.finish("completed", progress=1.0)
+        if self.writes:
+            self.folder.end_attempt("completed", process_peak_mib())
+            self.folder.write_result(result)
+            self.folder.remove_checkpoint()
         distributed.barrier()
         return "completed"
 
+    def save_weights(self) -> None:
+        """The weights of the selected and of the last epoch, which may be one."""
+        counters = self.counters
+        assert counters.best is not None and counters.final is not None
+        best, last = self.folder.weights_file("best"), self.folder.weights_file("last")
+        weights = checkpoint.weights_of(self.task.model)
+        checkpoint.save_weights(last, weights, self.about("last", counters.final))
+        if counters.best["step"] == counters.final["step"]:
+            checkpoint.link_weights(last, best)
+        else:
+            self.keep_best_weights()
+            checkpoint.link_weights(self.folder.kept_weights_file(counters.best["step"]), best)
+
+    def keep_best_weights(self) -> None:
+        """Write the best epoch's weights to a file of their own, if they are in memory only."""
+        if self._best_weights is None:
+            return
+        best = self.counters.best
+        assert best is not None
+        path = self.folder.kept_weights_file(best["step"])
+        self.folder.check_claim()
+        checkpoint.save_weights(path, self._best_weights, self.about("best", best))
+        self._best_weights = None
+
+    def about(self, which: Weights, row: dict[str, Any]) -> dict[str, Any]:
+        """What a weights file says about itself: enough to evaluate it away from its run."""
+        run = self.folder.run()
+        return {
+            **{key: run.get(key) for key in ("study", "variant", "identity")},
+            "which": which,
+            "seed": self.seed,
+            "epoch": row["epoch"],
+            "step": row["step"],
+            "metrics": {k: v for k, v in row.items() if isinstance(v, float) and k != "time"},
+            "config": resolved(self.config),
+            "origin": self.origin.as_dict(),
+        }
+
     # -- checkpoints ------------------------------------------------------------------------------
 
-    def _state(self, *, model_only: bool = False) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any]:
         about = {"seed": self.seed, "step": self.counters.step, "origin": self.origin.as_dict()}
-        if model_only:
-            return {**about, "model": self.task.model.state_dict()}
         return {**about, **self.training_step.state()}
 
     def checkpoint_due(self) -> bool:
@@ -352,7 +445,11 @@ class Loop:
     def save_checkpoint(self) -> None:
         states = distributed.gather_objects(random_states())
         if self.writes:
+            self.keep_best_weights()  # before the checkpoint that counts on them
+            self.folder.check_claim()
             checkpoint.save(self.folder.checkpoint_file, {**self._state(), "random_states": states})
+            best = self.counters.best
+            self.folder.remove_kept_weights(None if best is None else best["step"])
         self._saved = time.monotonic()
         distributed.barrier()
 
@@ -368,6 +465,12 @@ class Loop:
             )
         self.origin = self.origin.resumed_from(saved["origin"], self.folder.checkpoint_file)
         self.training_step.load(saved)
+        best = self.counters.best
+        if best is not None and not self.folder.kept_weights_file(best["step"]).is_file():
+            raise RunError(
+                f"{self.folder.path}: the weights of the best epoch so far ({best['epoch']}) are gone; "
+                "delete checkpoint.pt to start anew"
+            )
         states = saved["random_states"]
         set_random_states(states[distributed.rank() % len(states)])
         if self.writes:
@@ -379,6 +482,38 @@ class Loop:
             self.reporter.line(
                 line if len(codes) == 1 else f"{line}, on other code: {', '.join(codes)}"
             )
+
+
+class _Stopped(Exception):
+    """An evaluation was told to end."""
+
+
+def score(
+    task: Task,
+    seed: int,
+    step: int,
+    conditions: Sequence[str] = ("",),
+    progress: Progress = no_progress,
+) -> dict[str, float]:
+    """Metrics of a task's model, as in training after `step` steps: same noise, same precision.
+
+    Leaves the model in eval mode and the random states changed.
+    """
+    task.model.eval()
+    seed_everything(seed + 7919 * step)
+    # Not compiled: other batch sizes and modes would each cost a compilation.
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        return task.evaluate(conditions, progress)
+
+
+def _without_time(row: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A row as result.json holds it: the same for the same training, whenever it ran."""
+    return row and {key: value for key, value in row.items() if key != "time"}
+
+
+def _clock() -> float:
+    """Seconds since 1970, as rows of metrics.jsonl have them."""
+    return round(time.time(), 2)
 
 
 class _Window:

@@ -11,7 +11,10 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from sdtps.errors import ClaimLost
 from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder, RunState, now
+
+TELL_SECONDS = 30.0  # between two lines about one evaluation
 
 
 class Reporter:
@@ -33,6 +36,7 @@ class Reporter:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self._progress: Progress | None = None
+        self._evaluation_told: float | None = None  # when this evaluation last said how far it is
 
     def __enter__(self) -> Self:
         if not self.writes:
@@ -95,6 +99,21 @@ class Reporter:
             if loss is not None:
                 self._progress.update(self._bar, loss=f"loss {loss:.3f}")
 
+    def evaluating(self, done: int, total: int) -> None:
+        """Record how far an evaluation has come; every half minute also a line in train.log."""
+        if not self.writes:
+            return
+        with self._lock:
+            self._fields = {**self._fields, "evaluated": round(done / total, 4)}
+        if done == total:
+            self._evaluation_told = None
+            return
+        if self._evaluation_told is None:
+            self._evaluation_told = time.monotonic()
+        if time.monotonic() - self._evaluation_told >= TELL_SECONDS:
+            self._evaluation_told = time.monotonic()
+            self.line(f"evaluating: {100 * done / total:.0f} %")
+
     def finish(self, state: RunState, **fields: Any) -> None:
         """The attempt's last status; the heartbeat stops first, so nothing overwrites it."""
         if not self.writes:
@@ -106,7 +125,10 @@ class Reporter:
 
     def _beat(self) -> None:
         while not self._ended.wait(HEARTBEAT_SECONDS):
-            self._write("running")
+            try:
+                self._write("running")
+            except ClaimLost:  # the run's next own write says so
+                return
 
     def _write(self, state: RunState, **fields: Any) -> None:
         with self._lock:

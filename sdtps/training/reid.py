@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from sdtps import distributed
 from sdtps.config import ReidConfig
+from sdtps.config.reid import MODALITY_LETTERS, Condition
 from sdtps.data.images import BICUBIC, BILINEAR, check_images
 from sdtps.data.reid_batches import (
     CachedBatches,
@@ -21,8 +22,9 @@ from sdtps.data.reid_batches import (
     cached_pixels,
     without,
 )
-from sdtps.data.reid_folders import ReidDataset, Sample, load_reid_data
-from sdtps.evaluation.reid import rank_features
+from sdtps.data.reid_folders import Sample, load_reid_data
+from sdtps.evaluation import Progress, no_progress
+from sdtps.evaluation.reid import Features, evaluate
 from sdtps.models.frozen import backbone_tokens
 from sdtps.models.reid import ReidModel, module_groups, reid_loss, trunk
 from sdtps.models.weights import find_weights
@@ -63,16 +65,15 @@ class ReidTask:
         parts = [samples[k :: distributed.world_size()] for k in range(distributed.world_size())]
         # The row of a sample when the processes' rows stand one below the other.
         self.place = {sample: i for i, sample in enumerate(s for part in parts for s in part)}
-        samples = parts[distributed.rank()]
+        samples = self.own_samples = parts[distributed.rank()]
         train, data, absent = self.dataset.train, config.data, self.dataset.absent
         if config.backbone.frozen:
             encoder = self.model.take_backbone()
             self.record["frozen_parameters"] = sum(p.numel() for p in encoder.parameters())
+            self._encoder = encoder
             rows, folder = (config, encoder), cache_root()
             training = backbone_tokens(train, *rows, BICUBIC, device, folder, absent=absent)
-            tested = backbone_tokens(
-                samples, *rows, BILINEAR, device, folder, config.eval.missing, absent
-            )
+            tested = backbone_tokens(samples, *rows, BILINEAR, device, folder, absent=absent)
         elif data.pipeline == "cached":
             training = cached_pixels(train, data, BICUBIC, cache_root())
             tested = cached_pixels(samples, data, BILINEAR, cache_root())
@@ -99,27 +100,63 @@ class ReidTask:
         """`reid_loss` of the batch."""
         return reid_loss(self.model, self.config, batch)
 
-    def evaluate(self) -> dict[str, float]:
-        """CMC and mAP on the test split, by the data set's rule.
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """Under which the finished model is scored too."""
+        return self.config.eval.also
+
+    def evaluate(
+        self, conditions: Sequence[str] = ("",), progress: Progress = no_progress
+    ) -> dict[str, float]:
+        """CMC and mAP on the test split by the data set's rule, for each condition.
+
+        Metrics of a condition have its name as a suffix (`sdtps.config.reid.Condition`).
 
         Raises:
             FloatingPointError: the features are not finite.
         """
-        own = torch.cat([self.test_features(batch) for batch in self.test_batches])
-        features = torch.cat(distributed.gather_parts(own, self.device))
-        query, gallery = self.dataset.query, self.dataset.gallery
-        pids, views = _tensors(query, self.dataset), _tensors(gallery, self.dataset)
-        ranking = rank_features(
-            features[[self.place[s] for s in query]],
-            features[[self.place[s] for s in gallery]],
-            pids[0],
-            views[0],
-            pids[1],
-            views[1],
-        )
-        return ranking.metrics()
+        wanted = [Condition.parse(name) if name else Condition() for name in conditions]
+        shown = list(dict.fromkeys(m for c in wanted for m in (c.query, c.gallery)))
+        blocks = -(-len(self.own_samples) // self.config.data.test_batch_size)
+        features: dict[str, Tensor] = {}
+        for number, modalities in enumerate(shown):
+            own = []
+            for done, batch in enumerate(self._test_batches(modalities), start=1):
+                own.append(self.test_features(batch, modalities))
+                progress(number * blocks + done, len(shown) * blocks)
+            features[modalities] = torch.cat(distributed.gather_parts(torch.cat(own), self.device))
+        metrics: dict[str, float] = {}
+        for condition in wanted:
+            query = self._features(self.dataset.query, features[condition.query])
+            gallery = self._features(self.dataset.gallery, features[condition.gallery])
+            rerank = condition.rerank
+            metrics |= evaluate(query, gallery, rerank=rerank, suffix=condition.name)
+        return metrics
 
-    def test_features(self, batch: ReidBatch) -> Tensor:
+    def _test_batches(self, modalities: str) -> JpegTestBatches | CachedTestBatches:
+        """Test batches; with a frozen backbone its outputs where other modalities are black."""
+        if not self.config.backbone.frozen or modalities == MODALITY_LETTERS:
+            return self.test_batches
+        samples, absent = self.own_samples, self.dataset.absent
+        tokens = backbone_tokens(
+            samples,
+            self.config,
+            self._encoder,
+            BILINEAR,
+            self.device,
+            cache_root(),
+            _missing(modalities),
+            absent,
+        )
+        return CachedTestBatches(samples, tokens, self.config.data.test_batch_size, self.device, absent)
+
+    def _features(self, samples: tuple[Sample, ...], features: Tensor) -> Features:
+        pids = torch.tensor([s.pid for s in samples])
+        views = torch.tensor([self.dataset.view(s) for s in samples])
+        rows = features[[self.place[s] for s in samples]]
+        return Features(F.normalize(rows.float()), pids, views)
+
+    def test_features(self, batch: ReidBatch, modalities: str = MODALITY_LETTERS) -> Tensor:
         """[B, D] L2-normalised features that are ranked, before any BNNeck.
 
         A model without second branch is ranked by its global feature, one trained without global
@@ -127,7 +164,7 @@ class ReidTask:
         """
         images = batch.images
         if self.model.backbone is not None:  # else they were black when the tokens were computed
-            images = without(images, self.config.eval.missing)
+            images = without(images, _missing(modalities))
         amp = self.config.train.amp
         dtype = torch.float16 if amp == "fp16" else torch.bfloat16
         with torch.autocast(self.device.type, dtype=dtype, enabled=amp != "off"):
@@ -153,8 +190,6 @@ class ReidTask:
         return module_groups(self.model)
 
 
-def _tensors(samples: tuple[Sample, ...], dataset: ReidDataset) -> tuple[Tensor, Tensor]:
-    """Identities and views of samples, int64."""
-    scene = dataset.view_rule == "scene"
-    views = [s.sceneid if scene else s.camid for s in samples]
-    return torch.tensor([s.pid for s in samples]), torch.tensor(views)
+def _missing(modalities: str) -> str:
+    """The letters that `modalities` lacks, or `nothing`."""
+    return "".join(m for m in MODALITY_LETTERS if m not in modalities) or "nothing"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +15,10 @@ from sdtps.data.caption_batches import RetrievalBatch, Source, TrainPairs
 from sdtps.data.captions import CaptionSplit, load_splits, split_names, warnings_of
 from sdtps.data.images import PixelFormat, check_images
 from sdtps.data.words import tokenised
-from sdtps.errors import DataError
+from sdtps.errors import ConfigError, DataError, did_you_mean
+from sdtps.evaluation import Progress, no_progress
 from sdtps.evaluation import retrieval as evaluation
-from sdtps.evaluation.retrieval import recalls, recalls_in_folds, similarities
+from sdtps.evaluation.retrieval import evaluate, similarities
 from sdtps.models.encoders import (
     ImageEncoder,
     TextEncoder,
@@ -98,38 +99,59 @@ class RetrievalTask:
             steps_per_epoch=self.steps_per_epoch,
         )
 
-    def evaluate(self) -> dict[str, float]:
+    conditions: tuple[str, ...] = ()  # `eval.also_dense_text` is scored at every evaluation
+
+    def evaluate(
+        self, conditions: Sequence[str] = ("",), progress: Progress = no_progress
+    ) -> dict[str, float]:
         """Recalls on the test split under their plain names, those on dev as dev_NAME.
 
-        With `eval.also_dense_text` also NAME@MODE for each mode, with protocol `both` NAME@1k. See
-        `sdtps.evaluation.retrieval` for the names.
+        With `eval.also_dense_text` also NAME@MODE for each mode, with protocol `both` NAME@1k.
+
+        Args:
+            conditions: "" = all that the configuration asks for; the name of a dense text = the test
+                split with it, as NAME@MODE.
 
         Raises:
             FloatingPointError: similarities that are not finite.
+            ConfigError: a condition that is no dense text.
         """
-        main = self.config.matching.eval_dense_text
-        also = self.config.eval.also_dense_text
-        scored = self._scored(self.test, (main, *also))
-        per_image = self.test.split.per_image
+        for name in conditions:
+            if name and name not in get_args(DenseText):
+                raise ConfigError(
+                    f"unknown condition '{name}' of retrieval. "
+                    f"{did_you_mean(name, get_args(DenseText))}"
+                )
         protocol = self.config.eval.protocol
-        measure = recalls_in_folds if protocol == "1k_folds" else recalls
-        metrics = measure(scored[main], per_image)
-        if protocol == "both":
-            folds = recalls_in_folds(scored[main], per_image)
-            metrics |= {f"{name}@1k": value for name, value in folds.items()}
-        for mode in also:
-            extra = measure(scored[mode], per_image)
-            metrics |= {f"{name}@{mode}": value for name, value in extra.items()}
-        if self.dev is not None:
-            found = recalls(self._scored(self.dev, (main,))[main], self.dev.split.per_image)
-            metrics |= {f"dev_{name}": value for name, value in found.items()}
+        modes: dict[DenseText, str] = {name: f"@{name}" for name in conditions if name}  # type: ignore[misc]
+        also: tuple[DenseText, ...] = ()
+        own = "" in conditions
+        if own:
+            also = self.config.eval.also_dense_text
+            modes |= {mode: f"@{mode}" for mode in also}
+        main = self.config.matching.eval_dense_text
+        scored = self._scored(
+            self.test, tuple(dict.fromkeys((*([main] if own else []), *modes))), progress
+        )
+        per_image = self.test.split.per_image
+        metrics: dict[str, float] = {}
+        if own:
+            metrics |= evaluate(scored[main], per_image, protocol)
+        measure = "full" if protocol == "both" else protocol
+        for mode, suffix in modes.items():
+            metrics |= evaluate(scored[mode], per_image, measure, suffix=suffix)
+        if own and self.dev is not None:
+            dev = self._scored(self.dev, (main,), progress)[main]
+            metrics |= evaluate(dev, self.dev.split.per_image, "full", prefix="dev_")
         return metrics
 
-    def _scored(self, source: Source, modes: tuple[DenseText, ...]) -> dict[DenseText, Tensor]:
+    def _scored(
+        self, source: Source, modes: tuple[DenseText, ...], progress: Progress
+    ) -> dict[DenseText, Tensor]:
         amp = self.config.train.amp
         dtype = torch.float16 if amp == "fp16" else torch.bfloat16
         with torch.autocast(self.device.type, dtype=dtype, enabled=amp != "off"):
-            return similarities(self.model, source, self.config, modes, self.device)
+            return similarities(self.model, source, self.config, modes, self.device, progress)
 
     def trunk(self) -> list[nn.Parameter]:
         """See `retrieval_model.trunk`."""

@@ -6,7 +6,7 @@ the AMP scaler skipped) is counted on the device and read where a row is logged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sdtps import distributed
 from sdtps.config import Config
+from sdtps.evaluation import Progress, no_progress
 from sdtps.training.optim import build_optimizer, parameter_groups
 
 
@@ -46,6 +47,7 @@ class Task(StepTask, Protocol):
 
     steps_per_epoch: int
     select_metric: str  # of evaluate(): the epoch where it is highest is the best (ties: the earliest)
+    conditions: tuple[str, ...]  # under which the selected and the last weights are scored too
     selected_on: str  # the split behind it: dev, or test as the publications do
     record: dict[str, Any]  # what run.json must know: data (name, root, fingerprint), weights (sha256)
 
@@ -55,8 +57,15 @@ class Task(StepTask, Protocol):
     def batch_size(self, batch: Any) -> int:
         """Samples in this process's batch, for images per second."""
 
-    def evaluate(self) -> dict[str, float]:
+    def evaluate(
+        self, conditions: Sequence[str] = ("",), progress: Progress = no_progress
+    ) -> dict[str, float]:
         """Flat metrics, fractions in [0, 1]; called in eval mode, no gradients, in every process.
+
+        Args:
+            conditions: "" = the configuration's own evaluation, which selects the best epoch; others
+                are known to the task, and their metrics carry the name as a suffix.
+            progress: called after each block; what it raises ends the evaluation.
 
         Raises:
             FloatingPointError: the model's outputs are not finite: the run has diverged.

@@ -47,7 +47,12 @@ metrics: {mAP: {direction: up}}
 variants: {only: {optim.lr: 1e-2}}
 """
 STEPS = 2  # in each of two epochs: the checkpoint after the third is in the middle of one
-TIMED = {"images_per_s", "memory_mib", "attempt"}  # of a row: differ between two undisturbed runs
+TIMED = {
+    "images_per_s",
+    "memory_mib",
+    "attempt",
+    "time",
+}  # of a row: differ between two undisturbed runs
 # Files whose writes a test of every write must have seen.
 LAST_OF_DIVERGED = 25
 FILES = {"attempts.txt", "run.json", "status.json", "metrics.jsonl", "train.log", "checkpoint.pt"}

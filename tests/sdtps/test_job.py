@@ -20,7 +20,7 @@ from sdtps.run import provenance
 from sdtps.run.folder import RunFolder
 from sdtps.training.job import execute
 
-TIMED = {"images_per_s", "memory_mib", "attempt"}
+TIMED = {"images_per_s", "memory_mib", "attempt", "time"}
 TREE: dict[str, Any] = {
     "task": "reid",
     "data": {
@@ -98,7 +98,8 @@ def test_a_run_completes_with_its_provenance(tmp_path: Path) -> None:
         "status.json",
         "result.json",
         "train.log",
-        "checkpoint.pt",
+        "best.safetensors",
+        "last.safetensors",
     }
 
 

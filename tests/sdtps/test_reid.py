@@ -10,13 +10,15 @@ import torch
 from torch.nn import functional as F
 
 from sdtps import distributed
-from sdtps.config import ReidConfig, parse_config
+from sdtps.config import ReidConfig, identity, parse_config
 from sdtps.data.reid_batches import ReidBatch
+from sdtps.errors import ConfigError
 from sdtps.models.losses import batch_hard_triplet, label_smooth_cross_entropy
 from sdtps.models.reid import ReidModel
 from sdtps.training.reid import ReidTask
 
 CPU = torch.device("cpu")
+METRICS = ("mAP", "rank1", "rank5", "rank10")
 BASE: dict[str, Any] = {
     "data": {
         "generate": {"train_pids": 6, "test_pids": 4, "images_per_camera": 3},
@@ -149,17 +151,41 @@ def test_the_ranked_feature_is_the_configured_one(
 
 
 def test_missing_modalities_are_zero_at_test_only() -> None:
-    task = ReidTask(config(eval={"missing": "rt"}), 0, CPU)
+    task = ReidTask(config(), 0, CPU)
     task.model.eval()
     batch = next(iter(task.test_batches))
     kept = batch.images.clone()
-    blind = task.test_features(batch)
+    blind = task.test_features(batch, "n")
     assert torch.equal(batch.images, kept)
     kept[0] = kept[2] = 0
     whole = ReidTask(config(), 0, CPU)
     whole.model.load_state_dict(task.model.state_dict())
     whole.model.eval()
     assert torch.allclose(blind, whole.test_features(ReidBatch(kept, batch.labels, batch.camids)))
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_one_model_is_scored_under_every_condition(frozen: bool) -> None:
+    still = {"flip": 0, "pad": 0, "erase": 0} if frozen else {}
+    task = ReidTask(config(backbone={"frozen": frozen}, data=still), 0, CPU)
+    task.model.eval()
+    names = ("", "missing_rt", "n_to_n", "n_to_t", "t_to_n", "rerank", "missing_rt+rerank")
+    with torch.no_grad():
+        found = task.evaluate(names)
+        assert found == {**task.evaluate(), **task.evaluate(names[1:])}
+    assert set(found) == {f"{m}{'@' * bool(n)}{n}" for n in names for m in METRICS}
+    shared = {name: found[f"mAP@{name}"] for name in names[1:]}
+    assert shared["missing_rt"] == shared["n_to_n"]
+    assert len({found["mAP"], *(shared[name] for name in ("missing_rt", "n_to_t", "t_to_n"))}) == 4
+
+
+def test_unknown_and_repeated_conditions_are_refused_and_conditions_make_no_other_run() -> None:
+    for wrong, says in ((("missing_x",), "missing_rt"), (("rerank", "rerank"), "twice")):
+        with pytest.raises(ConfigError, match=says):
+            config(eval={"also": wrong})
+    with pytest.raises(ConfigError, match=r"eval.also to \[missing_rt\]"):
+        config(eval={"missing": "rt"})
+    assert identity(config(eval={"also": ("missing_r", "r_to_n")}), 0) == identity(config(), 0)
 
 
 def test_evaluation_ranks_queries_against_the_other_camera() -> None:
@@ -170,7 +196,7 @@ def test_evaluation_ranks_queries_against_the_other_camera() -> None:
     for key, perfect in (("pid", True), ("camid", False)):
         codes = torch.tensor([getattr(s, key) for s in samples])
         parts = iter(F.one_hot(codes).float().split(5))
-        task.test_features = lambda batch, parts=parts: next(parts)  # type: ignore[method-assign]
+        task.test_features = lambda *_, parts=parts: next(parts)  # type: ignore[method-assign]
         assert (task.evaluate()["rank1"] == 1.0) is perfect
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -81,3 +83,53 @@ def test_features_are_normalised_before_distances() -> None:
 def test_a_diverged_model_is_not_ranked() -> None:
     with pytest.raises(FloatingPointError, match="diverged"):
         rank(torch.tensor([[float("nan")]]), *[torch.zeros(1)] * 4)
+
+
+def slow_reranked(query: torch.Tensor, gallery: torch.Tensor, k1: int, k2: int) -> np.ndarray:
+    """k-reciprocal re-ranking, one image after the other."""
+    features = torch.cat([query, gallery]).double().numpy()
+    squared = ((features[:, None] - features[None]) ** 2).sum(-1)
+    distances = squared / squared.max(1, keepdims=True)
+    order = np.argsort(distances, axis=1, kind="stable")
+
+    def reciprocal(image: int, k: int) -> set[int]:
+        return {int(j) for j in order[image, : k + 1] if image in order[j, : k + 1]}
+
+    vectors = np.zeros_like(distances)
+    for image in range(len(features)):
+        own = reciprocal(image, k1)
+        members = set(own)
+        for candidate in own:
+            theirs = reciprocal(candidate, round(k1 / 2))
+            if len(theirs & own) > 2 / 3 * len(theirs):
+                members |= theirs
+        for j in members:
+            vectors[image, j] = np.exp(-distances[image, j])
+        vectors[image] /= vectors[image].sum()
+    vectors = np.stack([vectors[order[image, :k2]].mean(0) for image in range(len(features))])
+    count = len(query)
+    result = np.empty((count, len(gallery)))
+    for i in range(count):
+        for j in range(len(gallery)):
+            shared = np.minimum(vectors[i], vectors[count + j]).sum()
+            result[i, j] = 0.7 * (1 - shared / (2 - shared)) + 0.3 * distances[i, count + j]
+    return result
+
+
+@pytest.mark.parametrize(("k1", "k2"), [(6, 3), (20, 6), (4, 1)])
+def test_reranking_equals_a_plain_computation(k1: int, k2: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    features = torch.randn(30, 5, generator=generator)
+    features = torch.nn.functional.normalize(features)
+    found = evaluation.reranked(features[:8], features[8:], k1=k1, k2=k2)
+    expected = slow_reranked(features[:8], features[8:], k1, k2)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_a_metric_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    def queries(query: evaluation.Features, gallery: evaluation.Features, rerank: bool) -> Any:
+        yield "queries", float(len(query.values))
+
+    monkeypatch.setattr(evaluation, "EVALUATORS", (queries,))
+    one = evaluation.Features(torch.eye(3), torch.arange(3), torch.zeros(3))
+    assert dict(evaluation.evaluate(one, one, suffix="rerank")) == {"queries@rerank": 3.0}

@@ -121,7 +121,7 @@ def test_result_does_not_depend_on_workers_chunks_or_interruption(tmp_path: Path
     assert execute(workers.path, max_steps=3) == "requeued"
     assert execute(workers.path) == "completed"
     for a, b in zip(evaluations(plain), evaluations(workers), strict=True):
-        timed = {"attempt", "eval_seconds", "seconds"}
+        timed = {"attempt", "time"}
         assert {k: v for k, v in a.items() if k not in timed} == {
             k: v for k, v in b.items() if k not in timed
         }

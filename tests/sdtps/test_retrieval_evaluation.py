@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sdtps.evaluation.retrieval import ranks, recalls, recalls_in_folds
+from sdtps.evaluation.retrieval import in_folds, ranks, recall, recalls
 
 
 def slow(similarity: torch.Tensor, per_image: int) -> dict[str, float]:
@@ -50,9 +50,9 @@ def test_folds_are_scored_apart_and_averaged() -> None:
     torch.manual_seed(0)
     similarity = torch.randn(6, 12)
     expected = [recalls(similarity[a : a + 3, 2 * a : 2 * a + 6], 2)["i2t_r1"] for a in (0, 3)]
-    assert recalls_in_folds(similarity, 2, images=3)["i2t_r1"] == pytest.approx(sum(expected) / 2)
+    assert in_folds(recall, similarity, 2, images=3)["i2t_r1"] == pytest.approx(sum(expected) / 2)
     with pytest.raises(ValueError, match="fewer than one fold"):
-        recalls_in_folds(similarity, 2)
+        in_folds(recall, similarity, 2)
 
 
 def test_numbers_that_are_none_are_an_error() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import itertools
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,12 @@ import pytest
 import torch
 
 from sdtps.config import ReidConfig, identity, parse_config
-from sdtps.errors import RunError
+from sdtps.errors import ClaimLost, RunError
 from sdtps.run.folder import RunFolder
 from sdtps.run.provenance import source_digest
 from sdtps.training import checkpoint
 from sdtps.training.device import seed_everything
-from sdtps.training.loop import train
+from sdtps.training.loop import score, train
 
 _spec = importlib.util.spec_from_file_location("toy_task", Path(__file__).with_name("toy_task.py"))
 assert _spec is not None and _spec.loader is not None
@@ -24,7 +26,7 @@ toy_task = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(toy_task)
 ToyTask = toy_task.ToyTask
 
-TIMED = {"images_per_s", "memory_mib", "attempt"}
+TIMED = {"images_per_s", "memory_mib", "attempt", "time"}
 
 
 def config(**train: Any) -> ReidConfig:
@@ -86,7 +88,7 @@ def test_the_result_has_the_best_and_the_final_epoch(tmp_path: Path) -> None:
     assert result is not None
     evaluations = [r for r in run.metrics() if r["kind"] == "eval"]
     assert [e["epoch"] for e in evaluations] == [1, 2, 3]
-    assert result["final"] == evaluations[-1]
+    assert result["final"] == {k: v for k, v in evaluations[-1].items() if k != "time"}
     assert result["best"]["accuracy"] == max(e["accuracy"] for e in evaluations)
     assert result["selected_on"] == "test" and result["steps"] == 15
     status = run.status()
@@ -237,3 +239,127 @@ def test_a_torn_checkpoint_is_named(tmp_path: Path) -> None:
 
 def test_identity_ignores_how_often_is_logged() -> None:
     assert identity(config(log_every=1), 0) == identity(config(log_every=9), 0)
+
+
+# -- what a finished run leaves -------------------------------------------------------------------
+
+
+def test_the_weights_of_the_best_and_the_last_epoch_are_kept_and_give_their_numbers_again(
+    tmp_path: Path,
+) -> None:
+    run = folder(tmp_path / "r", config())
+    start(ToyTask(), run, config())
+    result = run.result()
+    assert result is not None and result["best"]["step"] < result["final"]["step"]
+    for which, row in (("best", result["best"]), ("last", result["final"])):
+        weights, about = checkpoint.load_weights(run.weights_file(which))  # type: ignore[arg-type]
+        task = ToyTask(seed=9)
+        task.model.load_state_dict(weights)
+        assert (about["which"], about["seed"], about["step"]) == (which, 3, row["step"])
+        again = score(task, about["seed"], about["step"])
+        assert again == {name: row[name] for name in again} == about["metrics"]
+    assert not run.checkpoint_file.exists() and not run.kept_weights_files()
+
+
+def test_the_best_epochs_weights_survive_an_interruption_and_an_attempt_that_is_lost(
+    tmp_path: Path,
+) -> None:
+    whole, parts = (folder(tmp_path / name, config()) for name in ("whole", "parts"))
+    start(ToyTask(), whole, config())
+    for attempt, cut in enumerate((7, 12, 13), start=1):
+        task = ToyTask()
+        seed_everything(3)
+        options = {"seed": 3, "attempt": attempt, "stop_after": cut}
+        assert train(task, parts, config(), **options) == "requeued"
+        # A newer best of an attempt that got no further than this file.
+        checkpoint.save_weights(parts.kept_weights_file(14), checkpoint.weights_of(task.model), {})
+    assert train(ToyTask(), parts, config(), seed=3, attempt=4) == "completed"
+    for which in ("best", "last"):
+        first, _ = checkpoint.load_weights(whole.weights_file(which))  # type: ignore[arg-type]
+        second, _ = checkpoint.load_weights(parts.weights_file(which))  # type: ignore[arg-type]
+        assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_result_json_is_the_last_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = folder(tmp_path / "r", config(epochs=1))
+    written: list[str] = []
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "os.rename" and str(run.path) in str(arguments[1]):
+            written.append(Path(str(arguments[1])).name)
+
+    sys.addaudithook(watch)
+    start(ToyTask(), run, config(epochs=1))
+    assert written[-1] == "result.json" and {"last.safetensors", "best.safetensors"} <= set(written)
+
+
+def test_a_disk_that_is_full_at_the_last_write_leaves_no_completed_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = folder(tmp_path / "r", config(epochs=1))
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save_weights", full)
+        with pytest.raises(OSError, match="No space"):
+            start(ToyTask(), run, config(epochs=1))
+    assert run.result() is None
+
+
+def test_the_conditions_are_scored_on_the_selected_and_the_last_weights(tmp_path: Path) -> None:
+    plain, run = (folder(tmp_path / name, config()) for name in ("plain", "more"))
+    start(ToyTask(), plain, config())
+    task = ToyTask()
+    task.conditions = ("1", "2")
+    start(task, run, config())
+    result, before = run.result(), plain.result()
+    assert result is not None and before is not None
+    for key in ("best", "final"):
+        row = result[key]
+        assert {k: v for k, v in row.items() if "@" not in k} == before[key]
+        assert {"accuracy@1", "accuracy@2", "noise@2"} <= row.keys()
+        (kept,) = [
+            r for r in run.resolved_metrics() if r["kind"] == "eval" and r["step"] == row["step"]
+        ]
+        assert kept["accuracy@1"] == row["accuracy@1"]
+    for which in ("best", "last"):
+        mine, _ = checkpoint.load_weights(run.weights_file(which))  # type: ignore[arg-type]
+        theirs, _ = checkpoint.load_weights(plain.weights_file(which))  # type: ignore[arg-type]
+        assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_an_evaluation_stops_at_the_next_block_and_is_done_again(tmp_path: Path) -> None:
+    whole, parts = (folder(tmp_path / name, config()) for name in ("whole", "parts"))
+    start(ToyTask(), whole, config())
+    asked = itertools.count()
+    # Of every epoch: its five steps, its end, then the blocks of its evaluation.
+    assert start(ToyTask(), parts, config(), stop=lambda: next(asked) == 6) == "requeued"
+    assert [r for r in parts.metrics() if r["kind"] == "eval"] == []
+    status = parts.status()
+    assert status is not None and status["state"] == "requeued" and status["evaluated"] > 0
+    assert train(ToyTask(), parts, config(), seed=3, attempt=2) == "completed"
+    assert comparable(parts) == comparable(whole)
+
+
+def test_a_job_whose_claim_was_taken_over_writes_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = folder(tmp_path / "r", config())
+    monkeypatch.setenv("SDTPS_CLAIM", "ours")
+    run.claim_file.write_text('{"submission": "ours"}')
+    run.append_metrics({"kind": "train", "epoch": 1, "step": 1})
+    run.claim_file.write_text('{"submission": "theirs"}')
+    writes = (
+        lambda: run.append_metrics({"kind": "train", "epoch": 1, "step": 2}),
+        lambda: run.write_status("running", attempt=1),
+        lambda: run.update_run(seed=4),
+        lambda: run.write_result({"attempt": 1}),
+        lambda: start(ToyTask(), run, config()),
+    )
+    before = {p.name: p.read_bytes() for p in run.path.iterdir()}
+    for write in writes:
+        with pytest.raises(ClaimLost, match=r"claim\.json"):
+            write()
+    assert {p.name: p.read_bytes() for p in run.path.iterdir()} == before

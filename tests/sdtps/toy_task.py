@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from sdtps import distributed
+from sdtps.evaluation import Progress, no_progress
 
 
 class ToyTask:
@@ -16,6 +17,7 @@ class ToyTask:
 
     select_metric = "accuracy"
     selected_on = "test"
+    conditions: tuple[str, ...] = ()
     record: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, seed: int = 0, *, steps: int = 5, blow_up_at: int | None = None) -> None:
@@ -52,11 +54,24 @@ class ToyTask:
             loss = loss * float("inf")
         return loss, {"ce": loss.detach()}
 
-    def evaluate(self) -> dict[str, float]:
+    def evaluate(
+        self, conditions: Sequence[str] = ("",), progress: Progress = no_progress
+    ) -> dict[str, float]:
+        metrics = {}
+        for name in conditions:
+            metrics |= self._scored(name, progress)
+        return metrics
+
+    def _scored(self, condition: str, progress: Progress) -> dict[str, float]:
+        """A condition's name is how much its points are moved."""
+        suffix = f"@{condition}" if condition else ""
         points = torch.randn(30, 8, generator=torch.Generator().manual_seed(5))
+        points = points + float(condition or 0)
         labels = torch.arange(30) % 3
         correct = (self.model(points + labels[:, None]).argmax(1) == labels).float().mean()
-        return {"accuracy": correct.item(), "noise": torch.rand(()).item()}
+        for done in (1, 2, 3):
+            progress(done, 3)
+        return {f"accuracy{suffix}": correct.item(), f"noise{suffix}": torch.rand(()).item()}
 
     def trunk(self) -> list[nn.Parameter]:
         return list(self.model[0].parameters())

@@ -35,7 +35,7 @@ BASE: dict[str, Any] = {
 
 
 def trained(tmp_path: Path, name: str, **sdtps: Any) -> RunFolder:
-    """A run folder with a checkpoint of random weights that differ from the initial ones."""
+    """A run folder with random weights that differ from the initial ones."""
     import torch
 
     from sdtps.data.reid_folders import load_reid_data
@@ -50,7 +50,8 @@ def trained(tmp_path: Path, name: str, **sdtps: Any) -> RunFolder:
     dataset, _ = load_reid_data(config)
     torch.manual_seed(5)
     model = ReidModel(config, dataset.train_pids, dataset.cameras)
-    checkpoint.save(folder.checkpoint_file, {"seed": 3, "step": 7, "model": model.state_dict()})
+    weights = checkpoint.weights_of(model)
+    checkpoint.save_weights(folder.weights_file("last"), weights, {"seed": 3, "step": 7})
     return folder
 
 
@@ -75,6 +76,7 @@ def test_maps_are_what_the_model_computes(place: Path, aggregation: str) -> None
     from sdtps.data.reid_batches import TestImages, collate
     from sdtps.data.reid_folders import load_reid_data
     from sdtps.models.reid import ReidModel
+    from sdtps.training.checkpoint import load_weights
 
     options = {"aggregation": aggregation, "extra_token": "none", "keep_ratio": 0.5}
     folder = trained(place, f"exact_{aggregation}", **options)
@@ -83,7 +85,7 @@ def test_maps_are_what_the_model_computes(place: Path, aggregation: str) -> None
     config = folder.config()
     dataset, _ = load_reid_data(config)
     model = ReidModel(config, dataset.train_pids, dataset.cameras).eval()
-    model.load_state_dict(torch.load(folder.checkpoint_file, weights_only=True)["model"])
+    model.load_state_dict(load_weights(folder.weights_file("last"))[0])
     samples = [s for n in chosen for s in dataset.query if s.images[0].as_posix().endswith(n)]
     images = TestImages(samples, config.data)
     batch = collate([images[i] for i in range(len(samples))])
@@ -163,19 +165,22 @@ def test_a_run_without_selection_says_so(tmp_path: Path) -> None:
 def test_what_cannot_be_drawn_is_named(place: Path) -> None:
     import torch
 
+    from sdtps.training.checkpoint import load_weights, save_weights
+
     folder = trained(place, "broken", aggregation="single")
     with pytest.raises(RunError, match=r"FILE\.png"):
         command.write([folder.path], place / "x.jpg")
     with pytest.raises(RunError, match="no image"):
         run_maps(folder.path, ["nobody.jpg"])
-    saved = torch.load(folder.checkpoint_file, weights_only=True)
-    name = next(iter(saved["model"]))
-    saved["model"][name] = torch.full_like(saved["model"][name], float("nan"))
-    torch.save(saved, folder.checkpoint_file)
+    file = folder.weights_file("last")
+    weights, about = load_weights(file)
+    name = next(name for name, value in weights.items() if value.is_floating_point())
+    weights[name] = torch.full_like(weights[name], float("nan"))
+    save_weights(file, weights, about)
     with pytest.raises(RunError, match="not finite"):
         run_maps(folder.path, names(folder))
-    folder.checkpoint_file.unlink()
-    with pytest.raises(RunError, match=r"no checkpoint\.pt"):
+    file.unlink()
+    with pytest.raises(RunError, match=r"no last\.safetensors"):
         run_maps(folder.path, names(folder))
     with pytest.raises(RunError, match=r"no config\.yaml"):
         command.write([place / "nowhere"], place / "x.png")

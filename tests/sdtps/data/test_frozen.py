@@ -92,7 +92,7 @@ def history(made: ReidTask, folder: Path) -> list[dict[str, Any]]:
         {"data": {"pipeline": "jpeg"}},
         {"fusion": {"global_local": True}, "sdtps": {"decision": "gumbel_ste", "mask": "log"}},
         {"sdtps": {"enabled": False}, "fusion": {"kind": "hdm", "global_local": True, "direct": False}},
-        {"eval": {"missing": "rt"}},
+        {"eval": {"also": ("missing_rt",)}},
         {"train": {"amp": "bf16"}},
     ],
     ids=["sdtps", "jpeg", "gumbel", "hdm", "missing", "bf16"],
@@ -106,7 +106,7 @@ def test_cached_outputs_train_as_the_frozen_backbone_does(
     assert cached[0]["loss"] != cached[-2]["loss"]
     tolerance = 1e-2 if sections.get("train") else 1e-6  # a rounding of bf16 grows from step to step
     for one, two in zip(cached, each_step, strict=True):
-        for name in one.keys() & {"loss", "epoch_loss", "grad_norm", "mAP", "rank1"}:
+        for name in one.keys() & {"loss", "epoch_loss", "grad_norm", "mAP", "rank1", "mAP@missing_rt"}:
             assert one[name] == pytest.approx(two[name], rel=tolerance, abs=tolerance), (name, one)
 
 
@@ -136,7 +136,7 @@ def test_what_decides_the_outputs_makes_a_cache_of_its_own(tmp_path: Path, cache
     assert made(config()) == 2  # training and test
     assert made(config(), seed=1) == 2  # other random weights
     assert made(config(train={"amp": "bf16"})) == 2
-    assert made(config(eval={"missing": "n"})) == 1
+    assert made(config(eval={"also": ("missing_n",)})) == 0  # computed when it is asked for
     assert made(config(backbone={"camera_coefficient": 0.5})) == 2
     weights = {"camera_embedding": False, "weights": str(tmp_path / "tiny.pt")}
     encoder = task(config(backbone={"frozen": False, "camera_embedding": False})).model.backbone
