@@ -120,7 +120,7 @@ def slow_reranked(query: torch.Tensor, gallery: torch.Tensor, k1: int, k2: int) 
 def test_reranking_equals_a_plain_computation(k1: int, k2: int) -> None:
     generator = torch.Generator().manual_seed(1)
     features = torch.randn(30, 5, generator=generator)
-    features = torch.nn.functional.normalize(features)
+    features = torch.nn.functional.normalize(features.double())
     found = evaluation.reranked(features[:8], features[8:], k1=k1, k2=k2)
     expected = slow_reranked(features[:8], features[8:], k1, k2)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9, atol=1e-9)
