@@ -103,12 +103,9 @@ def load_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def link_weights(source: Path, target: Path) -> None:
     """The same file under a second name; a copy where the file system has no hard links."""
-    temporary = target.with_name(f".{target.name}.tmp")
-    temporary.unlink(missing_ok=True)
+    target.unlink(missing_ok=True)
     try:
-        temporary.hardlink_to(source)
-        temporary.replace(target)
+        target.hardlink_to(source)
     except OSError:
-        temporary.unlink(missing_ok=True)
         with source.open("rb") as read, replacing(target) as stream:
             shutil.copyfileobj(read, stream)

@@ -148,7 +148,7 @@ class ReidTask:
             _missing(modalities),
             absent,
         )
-        return CachedTestBatches(samples, tokens, self.config.data.test_batch_size, self.device, absent)
+        return CachedTestBatches(samples, tokens, self.config.data, self.device, absent)
 
     def _features(self, samples: tuple[Sample, ...], features: Tensor) -> Features:
         pids = torch.tensor([s.pid for s in samples])
