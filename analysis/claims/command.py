@@ -10,68 +10,63 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis import commands
-from analysis.claims.ledger import Answer, Claim, evaluate, load, studies_named
-from analysis.claims.report import as_json, evidence, summary, write
-from analysis.claims.verdicts import WORDS
-from sdtps.commandline import add_runs_dir
+from sdtps.commandline import add_json
 
 if TYPE_CHECKING:
+    from analysis.claims.ledger import Answer, Claim
     from analysis.runs.collect import Collected
 
-LEDGER = Path("paper/claims.yaml")
+MAIN = Path("paper/main.tex")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `sdtps claims`."""
-    parser.add_argument("--ledger", type=Path, default=LEDGER, help="default: %(default)s")
+    commands.add_study_arguments(parser)
+    parser.add_argument("--ledger", type=Path, metavar="FILE", help="default: paper/claims.yaml")
     parser.add_argument(
-        "--study",
-        type=Path,
+        "--only",
+        type=int,
         action="append",
         default=[],
-        metavar="STUDY.yaml",
-        help="read runs of these studies only; default: every study that a claim names",
+        metavar="ID",
+        help="this claim; repeat for more",
     )
-    parser.add_argument("--studies-dir", type=Path, default=Path("ablations"))
-    add_runs_dir(parser)
-    parser.add_argument("--only", type=int, action="append", metavar="ID", help="these claims only")
-    parser.add_argument("--out", type=Path, default=Path("paper/generated"))
-    parser.add_argument("--json", action="store_true", help="print JSON, write no file")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write claims.json, .tex and .md")
+    add_json(parser)
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Recompute every verdict; print them; write the three files (unless --only or --json).
+    """Recompute every verdict and print them.
 
     Raises:
         SdtpsError: a ledger or a study with mistakes.
     """
-    claims = load(arguments.ledger)
+    from analysis.claims.ledger import evaluate, ledger_of, load
+    from analysis.claims.report import as_json, summary, write
+
+    claims = load(arguments.ledger or ledger_of(MAIN))
     if arguments.only:
         chosen = commands.choose(list(map(str, arguments.only)), [str(c.id) for c in claims], "claim")
         claims = [c for c in claims if str(c.id) in chosen]
-    collected = runs_behind(
-        claims, arguments.study, studies_dir=arguments.studies_dir, runs_dir=arguments.runs_dir
-    )
-    answers = evaluate(claims, collected, on_claim=_progress(len(claims)))
+    answers = evaluate(claims, runs_behind(claims, arguments), on_claim=_progress(len(claims)))
+    written = write(answers, arguments.out) if arguments.out else []
     if arguments.json:
         print(json.dumps(as_json(answers), indent=2, ensure_ascii=False, allow_nan=False))
         return 0
-    _show(answers)
-    if not arguments.only:
-        for path in write(answers, arguments.out):
-            print(path)
+    _show(answers, summary(answers))
+    for path in written:
+        print(path)
     return 0
 
 
-def runs_behind(
-    claims: Sequence[Claim], studies: Sequence[Path], *, studies_dir: Path, runs_dir: Path
-) -> Collected:
-    """The runs of the given studies, or of all that `claims` name and `studies_dir` has."""
-    from ablations.study.manifest import load_study
+def runs_behind(claims: Sequence[Claim], arguments: argparse.Namespace) -> Collected:
+    """The runs of the given studies, or of all that `claims` name and that have runs."""
+    from analysis.claims.ledger import studies_named
     from analysis.runs.collect import collect
 
-    paths = list(studies) or [studies_dir / f"{name}.yaml" for name in studies_named(claims)]
-    return collect([load_study(p) for p in paths if studies or p.exists()], runs_dir)
+    studies, _ = commands.load(arguments)
+    named = studies_named(claims)
+    chosen = studies if arguments.studies else [s for s in studies if s.name in named]
+    return collect(chosen, arguments.runs_dir)
 
 
 def _progress(total: int) -> Any:
@@ -88,8 +83,11 @@ def _progress(total: int) -> Any:
     return step
 
 
-def _show(answers: Sequence[Answer]) -> None:
+def _show(answers: Sequence[Answer], summary: str) -> None:
     from rich.table import Table
+
+    from analysis.claims.report import evidence
+    from analysis.claims.verdicts import WORDS
 
     colours = dict(zip(WORDS, ("green", "red", "yellow", "magenta", "dim"), strict=True))
     table = Table(box=None, pad_edge=False)
@@ -101,4 +99,4 @@ def _show(answers: Sequence[Answer]) -> None:
         table.add_row(*(c if i == 2 else c.replace("[", r"\[") for i, c in enumerate(cells)))
     console = commands.console()
     console.print(table)
-    console.print(summary(answers))
+    console.print(summary)

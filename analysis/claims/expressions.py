@@ -1,22 +1,23 @@
-"""Expressions over a study's runs, such as `peak_loss('gumbel_tau1') >= 2 * peak_loss('topk')`.
+"""Expressions over a study's runs, such as `final('topk', 'rank1') >= final('soft', 'rank1') - 0.05`.
 
-Evaluated seed by seed, so that both sides see the same seed, or over the means of all seeds. The
-language is a small part of Python: numbers, comparisons, `and or not`, + - * /, abs, min, max, and
+The language is a small part of Python: numbers, comparisons, `and or not`, + - * /, abs, min, max, and
 
     peak_loss(V)      largest mean training loss of an epoch
     final_loss(V)     mean training loss of the last epoch
     final(V, M)       metric M at the last evaluation          best(V, M)   at the selected one
 
 V is the name of a variant. A run that diverged has an infinite loss and the worst value of a metric
-(minus infinity where up is better): it never counts as good, and never vanishes.
+(minus infinity where up is better): it never counts as good, and it is never left out.
 """
 
 from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from analysis.results.stats import Decision, decide, decide_within
 
 OPERATORS: dict[type[ast.AST], Callable[..., float | bool]] = {
     ast.Add: operator.add,
@@ -31,7 +32,7 @@ OPERATORS: dict[type[ast.AST], Callable[..., float | bool]] = {
     ast.GtE: operator.ge,
 }
 PURE: dict[str, Callable[..., float]] = {"abs": abs, "min": min, "max": max}
-# Names of the functions that read runs, with how many words each takes.
+# Names of the functions that read runs, with the number of their arguments.
 READERS = {"peak_loss": 1, "final_loss": 1, "final": 2, "best": 2}
 
 
@@ -77,6 +78,42 @@ class Expression:
         """The truth of the expression where `read` gives the value of each call."""
         return bool(self._evaluate(self._tree, read))
 
+    def decided(self, values: Mapping[Call, Sequence[float]]) -> Decision:
+        """The truth for the mean over seeds, by the intervals of seed-wise differences.
+
+        `a > b` asks whether the mean of a - b is above 0; `abs(x) < m` whether x is equivalent to 0
+        within m (two one-sided tests), and `abs(x) > m` whether its interval lies outside.
+
+        Args:
+            values: of each call, one a seed, in the same order of seeds.
+        """
+        count = len(next(iter(values.values())))
+
+        def each(node: ast.AST) -> list[float]:
+            return [float(self._evaluate(node, lambda c, i=i: values[c][i])) for i in range(count)]  # type: ignore[misc]
+
+        return self._decide(self._tree, each)
+
+    def _decide(self, node: ast.AST, each: Callable[[ast.AST], list[float]]) -> Decision:
+        if isinstance(node, ast.UnaryOp):
+            return _not(self._decide(node.operand, each))
+        if isinstance(node, ast.BoolOp):
+            parts = [self._decide(value, each) for value in node.values]
+            wanted = not isinstance(node.op, ast.And)  # the truth value of one part that settles it
+            settled = [p for p in parts if p.holds is wanted]
+            undecided = [p for p in parts if p.holds is None]
+            return (settled or undecided or parts)[0]
+        assert isinstance(node, ast.Compare)
+        small, large = node.left, node.comparators[0]
+        if isinstance(node.ops[0], ast.Gt | ast.GtE):
+            small, large = large, small
+        for distance, margin, within in ((small, large, True), (large, small, False)):
+            if isinstance(distance, ast.Call) and getattr(distance.func, "id", "") == "abs":
+                pairs = zip(each(distance.args[0]), each(margin), strict=True)
+                answer = decide_within([value / most for value, most in pairs], 1.0)
+                return answer if within else _not(answer)
+        return decide([b - a for a, b in zip(each(small), each(large), strict=True)])
+
     def _check(self, node: ast.AST) -> Iterator[Call]:
         if isinstance(node, ast.Call):
             name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
@@ -92,6 +129,8 @@ class Expression:
         elif isinstance(node, ast.BinOp | ast.UnaryOp) and type(node.op) in OPERATORS:
             children = [node.left, node.right] if isinstance(node, ast.BinOp) else [node.operand]
         elif isinstance(node, ast.Compare) and all(type(op) in OPERATORS for op in node.ops):
+            if len(node.ops) > 1:
+                raise ExpressionError(f"{self.text!r}: write a < b < c as a < b and b < c")
             children = [node.left, *node.comparators]
         elif isinstance(node, ast.BoolOp):
             children = list(node.values)
@@ -127,7 +166,11 @@ class Expression:
             values = (self._evaluate(v, read) for v in node.values)
             return all(values) if isinstance(node.op, ast.And) else any(values)
         assert isinstance(node, ast.Compare)
-        sides = [self._evaluate(side, read) for side in (node.left, *node.comparators)]
-        return all(
-            OPERATORS[type(op)](a, b) for op, a, b in zip(node.ops, sides, sides[1:], strict=False)
-        )
+        left, right = (self._evaluate(side, read) for side in (node.left, node.comparators[0]))
+        return OPERATORS[type(node.ops[0])](left, right)
+
+
+def _not(decision: Decision) -> Decision:
+    if decision.holds is None:
+        return decision
+    return replace(decision, holds=not decision.holds)

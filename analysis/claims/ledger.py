@@ -23,6 +23,7 @@ from sdtps.config.common import Frozen
 from sdtps.config.wording import sentences as mistakes_of
 from sdtps.config.yaml12 import Document, KeyPath, parse, read_text
 from sdtps.errors import SdtpsError, YamlError, did_you_mean
+from sdtps.run.locations import shipped
 
 if TYPE_CHECKING:
     from analysis.runs.collect import Collected
@@ -49,11 +50,11 @@ Text = Annotated[str, AfterValidator(_one_line)]
 
 
 class RunStatement(Frozen):
-    """A statement over runs: `holds` is an expression, decided for each seed or for their mean."""
+    """A statement over runs: `holds` is an expression, decided for the mean or in each seed."""
 
     says: Text
     holds: Annotated[str, AfterValidator(_expression)]
-    over: Literal["each_seed", "mean"] = "each_seed"
+    over: Literal["mean", "each_seed"] = "mean"
 
 
 class RunsTest(Frozen):
@@ -133,6 +134,12 @@ def _test_models(test: Any) -> list[tuple[KeyPath, type[BaseModel], Any]]:
 
 
 # -- reading ------------------------------------------------------------------------------------
+
+
+def ledger_of(main: Path) -> Path:
+    """claims.yaml beside a document, or the ledger that comes with the program."""
+    own = main.parent / "claims.yaml"
+    return own if own.is_file() else shipped("paper/claims.yaml")
 
 
 def load(path: Path | str) -> list[Claim]:
@@ -330,7 +337,7 @@ def _code_digest() -> str:
 
     digest = hashlib.sha256(package_digest().encode())
     here = Path(__file__).parent
-    logs = [here / "verdicts.py", *(here.parents[1] / "paper/reported").glob("*.csv")]
+    logs = [here / "verdicts.py", *shipped("paper/reported").glob("*.csv")]
     for path in sorted([*logs, *here.glob("checks/*.py")]):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

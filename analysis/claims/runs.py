@@ -1,16 +1,21 @@
-"""Statements over the runs of a study: expressions evaluated seed by seed, and the runs behind them."""
+"""Statements over the runs of a study, with the values and the run folders behind each.
+
+A statement about a mean is decided by the interval of its seed-wise differences. One about single runs
+(`each_seed`) must be true in every seed, or false in every seed.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from analysis.claims.expressions import Call, Expression
 from analysis.claims.verdicts import Statement, missing
-from analysis.results.numbers import fixed, printed
+from analysis.results.frames import results
+from analysis.results.numbers import counted, fixed, printed
 
 if TYPE_CHECKING:
     from analysis.runs.collect import Collected
@@ -56,7 +61,9 @@ class StudyRuns:
         metric = call.words[1]
         if self.diverged(call.variant, seed):
             return -math.inf if self.study.metrics[metric].direction == "up" else math.inf
-        return float(self._runs[call.variant, seed].get(f"{call.function}/{metric}", math.nan))
+        epoch: Literal["last", "best"] = "last" if call.function == "final" else "best"
+        result = results(self.collected, self.study).get(call.variant, metric, epoch)
+        return result.values.get(seed, math.nan)
 
     def named(self, call: Call) -> str:
         """A call in words, for a reader: `final Rank-1 of Top-K`."""
@@ -106,7 +113,7 @@ def statement(runs: StudyRuns, says: str, expression: Expression, over: str) -> 
     """Evaluate one expression.
 
     Args:
-        over: `each_seed` (true or false in every seed, else open) or `mean` (of the seeds' values).
+        over: `mean` (decided by intervals) or `each_seed` (true or false in every seed, else open).
     """
     mistakes = runs.mistakes(expression)
     if mistakes:
@@ -132,16 +139,17 @@ def statement(runs: StudyRuns, says: str, expression: Expression, over: str) -> 
     if len(seeds) < len(planned):
         absent = [s for s in planned if s not in seeds]
         return answer(None, f"seeds {absent} of {', '.join(variants)} are not finished: {runs.command}")
-    if over == "mean":
-        truths = [_truth(expression, lambda call: float(np.mean(values[call])))]
-    else:
-        truths = [
-            _truth(expression, lambda call, i=i: values[call][i])  # type: ignore[misc]
-            for i in range(len(seeds))
-        ]
     unlogged = [str(call) for call, row in values.items() if any(map(math.isnan, row))]
     if unlogged:
         return answer(None, f"some runs logged no {', '.join(unlogged)}")
+    if over == "mean":
+        decision = expression.decided(values)
+        why = f"{counted(len(seeds), 'seed')} cannot tell: {decision.why}" if decision.why else ""
+        return answer(decision.holds, why)
+    truths = [
+        _truth(expression, lambda call, i=i: values[call][i])  # type: ignore[misc]
+        for i in range(len(seeds))
+    ]
     if any(t is None for t in truths):
         return answer(None, "both sides of the comparison diverged")
     if len(set(truths)) > 1:

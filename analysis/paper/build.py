@@ -1,24 +1,30 @@
-"""What the paper inputs: tables, figures, macros and glue, all below paper/generated, all from runs.
+"""What the paper inputs: tables, figures, macros, findings and verdicts, all below paper/generated.
 
-Nothing here is written unless every byte of it follows from manifests, run folders and the CSV files of
-paper/reported. index.json says what each file was made from; `analysis.paper.check` compares.
+Every byte follows from manifests, run folders, the claims ledger, the templates and the CSV files of
+paper/reported. index.json is the one record of what was built: which inputs it was made from, and the
+digest of every file. `analysis.paper.check` compares it with what is there now.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis.claims.ledger import Answer, evaluate, ledger_of, load, studies_named
+from analysis.claims.report import write as write_claims
 from analysis.figures import figure
-from analysis.paper import macros
-from analysis.paper import parts as evidence
+from analysis.paper import audits, macros
+from analysis.paper.findings import findings, summary
 from analysis.paper.macros import Macro
-from analysis.runs.collect import Collected, collect
+from analysis.results.frames import results
 from analysis.runs.comparable import Mark, refuse_to_average
+from analysis.runs.collect import Collected, collect
+from analysis.runs.record import fingerprint
 from analysis.tables import forms, latex
 from analysis.tables import study as tables
 from analysis.tables.forms import write_if_changed
@@ -30,14 +36,29 @@ if TYPE_CHECKING:
     from ablations.study.model import Study
 
 INDEX = "index.json"
+CHECKS = "checks.json"  # statements of the claims' checks, kept while their code is unchanged
+_CLAIM = re.compile(r"\[claim (\d+)\]")
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the build was told; part of the index, so that a check repeats exactly this build."""
+    """What the build was told; part of the index, so that a check repeats exactly this build.
+
+    Attributes:
+        allow: of `comparable.KINDS`.
+        only: names of the tables and figures to make, and `study/variant/key` of the numbers; None is
+            everything.
+        evidence: evaluate claims and audit gradients. report: write report.html.
+    """
 
     venue: str = "iclr"
-    allow: tuple[str, ...] = ()  # of `averaging.KINDS`
+    allow: tuple[str, ...] = ()
+    evidence: bool = True
+    report: bool = True
+    only: tuple[str, ...] | None = None
+
+    def wants(self, name: str) -> bool:
+        return self.only is None or name in self.only
 
 
 @dataclass
@@ -45,11 +66,16 @@ class Built:
     """What a build wrote."""
 
     folder: Path
-    files: list[Path]
-    marks: list[Mark]
-    macros: list[Macro]
-    tables: list[Table]
+    files: list[Path] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    macros: list[Macro] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
     figures: list[str] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+
+    def write(self, name: str, content: str) -> None:
+        write_if_changed(self.folder / name, content.encode())
+        self.files.append(self.folder / name)
 
 
 def build(
@@ -60,68 +86,189 @@ def build(
     options: Options = Options(),
     *,
     say: Callable[[str], None] = lambda _: None,
-    collected: Collected | None = None,
+    ledger: Path | None = None,
+    kept: Path | None = None,
 ) -> Built:
     """Write every generated file of the paper for `studies`; `others` are named as not run.
+
+    Args:
+        kept: a folder whose audits and checks are used as they are, even if they are out of date.
 
     Raises:
         AggregationError: missing seeds, or mixed code, data or weights, that `options` do not allow.
     """
-    if collected is None:
-        say("reading runs")
-        collected = collect(studies, runs_dir)
-    marks = refuse_to_average(collected, allow=options.allow)
+    ledger = ledger or ledger_of(folder.parent / "main.tex")
+    say("reading runs")
+    collected = collect(studies, runs_dir)
+    built = Built(folder, marks=refuse_to_average(collected, allow=options.allow))
     folder.mkdir(parents=True, exist_ok=True)
-    built = Built(folder, [], marks, [], [])
+    keys: dict[str, str] = {}
+    if options.evidence:
+        say("claims")
+        built.answers = _claims(collected, others, ledger, kept or folder)
+        studies = [with_verdicts(study, built.answers) for study in studies]
+        collected = replace(collected, studies=list(studies), computed={})
     for study in studies:
-        say(f"tables of {study.name}")
-        for made in tables.tables(collected, study, marks):
-            built.tables.append(made)
-            built.files += forms.write(made, folder / "tables")
-        for drawn in figure.figures(collected, study, marks, options.venue):
-            say(f"figure {drawn.name}")
-            built.figures.append(drawn.name)
-            built.files += figure.write(drawn, folder / "figures")
-        built.macros += macros.macros(collected, study)
-    overview = studies_table(collected, studies, others)
-    for made in (overview, *reported_tables()):
-        built.tables.append(made)
-        built.files += forms.write(made, folder / "tables")
-    _glue(built, studies, others)
+        _study(built, collected, study, options, say)
+    for made in (studies_table(collected, studies, others), *reported_tables()):
+        _add_table(built, made, options)
+    if options.evidence:
+        keys = _evidence(built, studies, kept or folder, options, say, compute=kept is None)
+    _glue(built, collected, studies, others, options)
+    if options.report and options.only is None:
+        say("report.html")
+        _report(built, collected)
     _remove_strangers(built)
-    _index(built, studies, others, options)
+    _index(built, studies, others, runs_dir, ledger, options, keys)
     return built
 
 
-def _glue(built: Built, studies: Sequence[Study], others: Sequence[Study]) -> None:
-    """numbers.tex and .json, available.tex, results.tex, appendix.tex."""
+def _study(
+    built: Built,
+    collected: Collected,
+    study: Study,
+    options: Options,
+    say: Callable[[str], None],
+) -> None:
+    say(f"tables of {study.name}")
+    for made in tables.tables(collected, study, built.marks):
+        _add_table(built, made, options)
+    for spec in study.figures:
+        name = file_name(study, spec.name)
+        if options.wants(name):
+            say(f"figure {name}")
+            drawn = figure.attempt(collected, study, spec, built.marks, options.venue)
+            built.figures.append(drawn.name)
+            built.files += figure.write(drawn, built.folder / "figures")
+    built.macros += [m for m in macros.macros(collected, study) if options.wants(m.name)]
+
+
+def _add_table(built: Built, made: Table, options: Options) -> None:
+    if options.wants(made.name):
+        built.tables.append(made)
+        built.files += forms.write(made, built.folder / "tables")
+
+
+# -- claims and audits --------------------------------------------------------------------------
+
+
+def _claims(collected: Collected, others: Sequence[Study], ledger: Path, kept: Path) -> list[Answer]:
+    """Every claim's answer, by the runs of these studies and of the others that claims name."""
+    claims = load(ledger)
+    named = studies_named(claims)
+    more = [study for study in others if study.name in named]
+    everything = collected
+    if more:
+        second = collect(more, collected.runs_dir)
+        if (second.runs["state"] == "completed").any():
+            everything = collect([*collected.studies, *more], collected.runs_dir)
+    return evaluate(claims, everything, kept=kept / CHECKS)
+
+
+def with_verdicts(study: Study, answers: Iterable[Answer]) -> Study:
+    """`study` with `[claim ID]` in its texts replaced by the sentence of the claim's verdict.
+
+    Raises:
+        SdtpsError: a text names a claim that has no sentences.
+    """
+    from sdtps.errors import SdtpsError
+
+    known = {answer.claim.id: answer.sentence for answer in answers}
+
+    def said(text: str) -> str:
+        for number in map(int, _CLAIM.findall(text)):
+            if not known.get(number):
+                raise SdtpsError(f"{study.path}: [claim {number}]: the ledger has no sentences for it")
+        return _CLAIM.sub(lambda found: known[int(found[1])], text)
+
+    def spoken(spec: Any) -> Any:
+        texts = {key: getattr(spec, key, None) for key in ("title", "caption", "notes")}
+        return spec.model_copy(update={key: said(text) for key, text in texts.items() if text})
+
+    return replace(
+        study,
+        title=said(study.title),
+        notes=said(study.notes),
+        tables=tuple(map(spoken, study.tables)),
+        figures=tuple(map(spoken, study.figures)),
+    )
+
+
+def _evidence(
+    built: Built,
+    studies: Sequence[Study],
+    kept: Path,
+    options: Options,
+    say: Callable[[str], None],
+    *,
+    compute: bool,
+) -> dict[str, str]:
+    """Claims' files and the audits' documents and tables; returns the audits' keys by study."""
+    built.files += write_claims(built.answers, built.folder)
+    known = read_index(kept).get("audits", {})
+    keys, made = {}, []
+    for study in studies:
+        if getattr(study, "imported", False) or not options.wants(f"{study.name}-audit"):
+            continue
+        if compute:
+            keys[study.name] = audits.update(built.folder, study, known.get(study.name), say)
+            built.files.append(audits.path_of(built.folder, study))
+        elif study.name in known:
+            keys[study.name] = known[study.name]
+        document = audits.document(built.folder if compute else kept, study)
+        if document is not None:
+            made.append((study, audits.table(document, study)))
+    for _, table in made:
+        _add_table(built, table, options)
+    built.files.append(audits.write_macros(built.folder, made))
+    return keys
+
+
+# -- what holds it together ---------------------------------------------------------------------
+
+
+def _glue(
+    built: Built,
+    collected: Collected,
+    studies: Sequence[Study],
+    others: Sequence[Study],
+    options: Options,
+) -> None:
+    """numbers.tex and .json, and the files that main.tex inputs for whatever was run."""
     origin = [f"study {s.name}, manifest {s.digest[:10]}" for s in studies]
     origin.append("made by sdtps paper; do not edit")
     data = {
         m.name: {"text": m.text, "runs": list(m.runs), "seeds": {str(s): v for s, v in m.seeds}}
         for m in built.macros
     }
-    environment = latex.environment(TEMPLATES)
+    built.write("numbers.tex", macros.numbers_file(built.macros, origin))
+    built.write("numbers.json", json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    if options.only is not None:
+        return
     values: dict[str, Any] = {
         "origin": [Tex(line) for line in origin],
         "studies": [_for_template(s) for s in studies],
         "others": [_for_template(s) for s in others],
+        "shown": [
+            {
+                "title": s.title,
+                "name": Tex(s.name),
+                "sentences": findings(found),
+                "summary": summary(found),
+            }
+            for s in studies
+            if not getattr(s, "imported", False)
+            for found in [results(collected, s)]
+        ],
         "marks": [mark.text for mark in built.marks],
     }
-    texts = {
-        "numbers.tex": macros.numbers_file(built.macros, origin),
-        "numbers.json": json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
-        **{
-            f"{name}.tex": environment.get_template(f"{name}.tex.j2").render(values)
-            for name in ("available", "results", "appendix")
-        },
-    }
-    for name, content in texts.items():
-        write_if_changed(built.folder / name, content.encode())
-        built.files.append(built.folder / name)
+    environment = latex.environment(TEMPLATES)
+    for name in ("available", "results", "findings", "appendix"):
+        built.write(f"{name}.tex", environment.get_template(f"{name}.tex.j2").render(values))
 
 
 def _for_template(study: Study) -> dict[str, Any]:
+    size = len(study.variants), len(study.seeds), len(study.variants) * len(study.seeds)
     return {
         "name": Tex(study.name),
         "plain_name": study.name,
@@ -131,15 +278,10 @@ def _for_template(study: Study) -> dict[str, Any]:
         "figures": [Tex(file_name(study, f.name)) for f in study.figures],
         "nouns": [
             noun if number == 1 else f"{noun}s"
-            for noun, number in zip(("variant", "seed", "run"), _size(study), strict=True)
+            for noun, number in zip(("variant", "seed", "run"), size, strict=True)
         ],
         "shown": Tex(" ".join(_pointers(study))),
     }
-
-
-def _size(study: Study) -> tuple[int, int, int]:
-    """Variants, seeds and runs of a study."""
-    return len(study.variants), len(study.seeds), len(study.variants) * len(study.seeds)
 
 
 def _pointers(study: Study) -> list[str]:
@@ -158,27 +300,128 @@ def _pointers(study: Study) -> list[str]:
     return sentences
 
 
+def _report(built: Built, collected: Collected) -> None:
+    from analysis.report.command import write
+
+    path, claims = built.folder / "report.html", built.folder / "claims.json"
+    write(
+        collected,
+        path,
+        claims=claims if built.answers else None,
+        audits=sorted(p for p in built.files if p.parent.name == "audits"),
+    )
+    built.files.append(path)
+
+
 def _remove_strangers(built: Built) -> None:
-    """Files of an earlier build that this one did not make would be read as its results."""
-    mine = {*built.files, *evidence.kept(built.folder)}
-    for part in ("tables", "figures"):
+    """Remove files of an earlier build: they would be read as results of this one."""
+    for part in ("tables", "figures", "audits"):
         for path in (built.folder / part).glob("*.*"):
-            if path not in mine:
+            if path not in built.files:
                 path.unlink()
 
 
-def _index(built: Built, studies: Sequence[Study], others: Sequence[Study], options: Options) -> None:
+# -- the record of a build ----------------------------------------------------------------------
+
+
+def inputs(
+    studies: Iterable[Study], others: Iterable[Study], runs_dir: Path, ledger: Path
+) -> dict[str, str]:
+    """What a build depends on, in words, with the digest of each: the code, texts and runs."""
+    here = Path(__file__).resolve().parents[1]
+    found = {"the code of analysis/": _digest(here.glob("**/*.py"), here)}
+    for path in sorted(TEMPLATES.glob("*.j2")):
+        found[f"the template {path.name}"] = sha256(path)
+    for path in sorted((TEMPLATES.parent / "reported").glob("*.*")):
+        found[f"the reported numbers {path.name}"] = sha256(path)
+    if ledger.is_file():
+        found["the claims ledger"] = sha256(ledger)
+    for study in studies:
+        found[f"the manifest of {study.name}"] = study.digest
+    for study in (*studies, *others):
+        if any((runs_dir / study.name).glob("*/seed*")):
+            found[f"the runs of {study.name}"] = fingerprint(runs_dir / study.name)
+    return found
+
+
+def _digest(paths: Iterable[Path], root: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(paths):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _index(
+    built: Built,
+    studies: Sequence[Study],
+    others: Sequence[Study],
+    runs_dir: Path,
+    ledger: Path,
+    options: Options,
+    keys: Mapping[str, str],
+) -> None:
     index = {
         "options": vars(options),
         "studies": [
-            {"name": s.name, "path": str(s.path), "digest": s.digest, "slugs": _slugs(s)}
+            {"name": s.name, "path": _short(s.path), "digest": s.digest, "slugs": _slugs(s)}
             for s in studies
         ],
-        "others": [{"name": s.name, "path": str(s.path), "digest": s.digest} for s in others],
-        "files": {str(p.relative_to(built.folder)): sha256(p) for p in sorted(built.files)},
+        "others": [{"name": s.name, "path": _short(s.path), "digest": s.digest} for s in others],
+        "inputs": inputs(studies, others, runs_dir, ledger),
+        "audits": dict(keys),
+        "files": {str(p.relative_to(built.folder)): sha256(p) for p in sorted(set(built.files))},
     }
     content = json.dumps(index, indent=1, ensure_ascii=False) + "\n"
     write_if_changed(built.folder / INDEX, content.encode())
+
+
+def read_index(folder: Path) -> dict[str, Any]:
+    """index.json of the last build; empty where nothing was built."""
+    path = folder / INDEX
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return found
+
+
+def current(
+    studies: Sequence[Study],
+    others: Sequence[Study],
+    runs_dir: Path,
+    folder: Path,
+    options: Options,
+    ledger: Path | None = None,
+) -> bool:
+    """Whether a build would change nothing: the same options and inputs, and every file intact."""
+    ledger = ledger or ledger_of(folder.parent / "main.tex")
+    index = read_index(folder)
+    wanted = json.loads(json.dumps(vars(options)))
+    return (
+        bool(index)
+        and index["options"] == wanted
+        and [s["name"] for s in index["studies"]] == [s.name for s in studies]
+        and [s["name"] for s in index["others"]] == [s.name for s in others]
+        and index["inputs"] == inputs(studies, others, runs_dir, ledger)
+        and all(index["audits"].get(name) == k for name, k in _audit_keys(studies, options).items())
+        and all(
+            (folder / name).is_file() and sha256(folder / name) == digest
+            for name, digest in index["files"].items()
+        )
+    )
+
+
+def _audit_keys(studies: Sequence[Study], options: Options) -> dict[str, str]:
+    if not options.evidence:
+        return {}
+    return {
+        s.name: audits.key(s)
+        for s in studies
+        if not getattr(s, "imported", False) and options.wants(f"{s.name}-audit")
+    }
+
+
+def _short(path: Path) -> str:
+    """A manifest's path from the current folder where it lies below it: papers are moved."""
+    here = Path.cwd()
+    return str(path.resolve().relative_to(here)) if path.resolve().is_relative_to(here) else str(path)
 
 
 def _slugs(study: Study) -> dict[str, str]:

@@ -1,9 +1,11 @@
 """sdtps check: whether the paper still says what the runs say.
 
-Builds the paper's files again, elsewhere, from the same studies with the same options, and compares
-byte by byte. Fails (exit code 1) when a file is stale, missing or edited by hand, when a planned run is
-missing, when code, data or weights are mixed, when something non-finite is printed, or when main.pdf is
-older than what it shows. Each finding says how to repair it.
+Fails (exit code 1) when a run folder contradicts itself, a planned run is missing, code, data or
+weights are mixed, a generated file is missing, edited or out of date, a verdict has changed, NaN or
+infinity is printed, or the PDF is older than its sources. Each finding says how to repair it.
+
+Nothing is built again while every input is what the last build saw. Where one has changed, the files
+are built elsewhere and compared, and each one that differs is named with what changed.
 """
 
 from __future__ import annotations
@@ -11,20 +13,20 @@ from __future__ import annotations
 import argparse
 import glob
 import json
+import math
 import re
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis import commands
-from analysis.runs import hints
-from sdtps.commandline import add_runs_dir
-from sdtps.errors import SdtpsError, counted
+from sdtps.commandline import add_json, add_runs_dir
+from sdtps.errors import ConfigError, SdtpsError, YamlError
 
 if TYPE_CHECKING:
-    from ablations.study.model import Study
+    from ablations.study.model import RunSpec, Study
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,8 @@ class Finding:
     """One thing that is wrong.
 
     Attributes:
-        kind: stale, edited, missing file, missing run, mixed code, mixed data, mixed weights,
-            not finite, pdf.
+        kind: edited run, missing run, mixed code, mixed data, mixed weights, missing file, edited,
+            stale, verdict, not finite, pdf.
         where: a file or a run. repair: a command, or what to do.
     """
 
@@ -45,41 +47,33 @@ class Finding:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--main", type=Path, default=Path("paper/main.tex"), metavar="FILE.tex")
-    parser.add_argument("--studies-dir", type=Path, default=Path("ablations"), metavar="FOLDER")
     add_runs_dir(parser)
     commands.add_allowances(parser)
-    parser.add_argument("--no-pdf", action="store_true", help="do not ask whether main.pdf is current")
-    parser.add_argument(
-        "--no-evidence", action="store_true", help="do not ask about claims and gradient audits"
-    )
-    parser.add_argument("--json", action="store_true", help="print findings as JSON")
+    parser.add_argument("--no-pdf", action="store_true", help="do not ask whether the PDF is current")
+    add_json(parser)
 
 
 def command(arguments: argparse.Namespace) -> int:
+    from sdtps.errors import counted
+
     findings = check(
-        arguments.main,
-        arguments.runs_dir,
-        allow=arguments.allow,
-        pdf=not arguments.no_pdf,
-        computed=not arguments.no_evidence,
+        arguments.main, arguments.runs_dir, allow=arguments.allow, pdf=not arguments.no_pdf
     )
     if arguments.json:
         print(json.dumps([asdict(f) for f in findings], indent=1, ensure_ascii=False))
-    else:
-        console = commands.console()
-        for finding in findings:
-            console.print(f"[red]{finding.kind}[/]  {_plain(finding.where)}: {_plain(finding.text)}")
-            console.print(f"    {_plain(finding.repair)}")
-        console.print(
-            f"[red]{counted(len(findings), 'finding')}[/]"
-            if findings
-            else "[green]The paper says what the runs say.[/]"
+        return 1 if findings else 0
+    console = commands.console()
+    for finding in findings:
+        where, text, repair = (
+            part.replace("[", r"\[") for part in (finding.where, finding.text, finding.repair)
         )
+        console.print(f"[red]{finding.kind}[/]  {where}: {text}")
+        console.print(f"    {repair}")
+    if findings:
+        console.print(f"[red]{counted(len(findings), 'finding')}[/]")
+    else:
+        console.print("[green]The paper says what the runs say.[/]")
     return 1 if findings else 0
-
-
-def _plain(text: str) -> str:
-    return text.replace("[", r"\[")
 
 
 def check(
@@ -88,49 +82,55 @@ def check(
     *,
     allow: Collection[str] = (),
     pdf: bool = True,
-    computed: bool = True,
     studies: Sequence[Study] | None = None,
     others: Sequence[Study] | None = None,
+    ledger: Path | None = None,
 ) -> list[Finding]:
     """All findings.
 
     Args:
-        pdf: ask whether main.pdf is current. computed: the same of claims and gradient audits.
+        pdf: ask whether the PDF is current.
         studies, others: default to those of the last build, read anew.
     """
     from ablations.study.manifest import load_study
-    from analysis.paper import parts as evidence
-    from analysis.paper.build import INDEX
+    from analysis.claims.ledger import ledger_of
+    from analysis.paper.build import INDEX, read_index
     from analysis.paper.pdf import outdated
+    from analysis.runs import hints
 
     folder = main.parent / "generated"
-    record = folder / INDEX
     rebuild = hints.build(runs_dir, main)
-    if not record.exists():
-        return [Finding("missing file", str(record), "the paper was never built", rebuild)]
-    index = json.loads(record.read_text(encoding="utf-8"))
-    findings: list[Finding] = []
+    index = read_index(folder)
+    if not index:
+        return [Finding("missing file", str(folder / INDEX), "the paper was never built", rebuild)]
     try:
         if studies is None:
             studies = [_load(s, runs_dir) for s in index["studies"]]
         if others is None:
             others = [load_study(Path(s["path"])) for s in index["others"]]
     except SdtpsError as error:
-        return [Finding("stale", str(record), str(error), f"repair the manifest, then {rebuild}")]
+        return [Finding("stale", str(folder / INDEX), str(error), f"fix the manifest, then {rebuild}")]
+    findings = [f for study in studies for f in _contradictions(study, runs_dir)]
     findings += _runs(studies, runs_dir, allow)
-    findings += _files(index, folder, studies, others, runs_dir, rebuild)
-    if computed:
-        wanted = evidence.parts(studies, runs_dir)
-        findings += [
-            Finding(k, where, text, rebuild) for k, where, text in evidence.faults(folder, wanted)
-        ]
+    broken = list(_touched(index, folder, rebuild))
+    findings += broken
+    findings += _stale(
+        index,
+        folder,
+        studies,
+        others,
+        runs_dir,
+        ledger or ledger_of(main),
+        rebuild,
+        {f.where for f in broken},
+    )
     findings += _not_finite(folder, rebuild)
     if pdf and (why := outdated(main)) is not None:
         findings.append(Finding("pdf", str(main.with_suffix(".pdf")), why, rebuild))
     return findings
 
 
-def _load(entry: dict[str, str], runs_dir: Path) -> Any:
+def _load(entry: Mapping[str, str], runs_dir: Path) -> Any:
     from ablations.study.manifest import load_study
     from analysis.importers.study import imported_study
 
@@ -140,9 +140,80 @@ def _load(entry: dict[str, str], runs_dir: Path) -> Any:
     return imported_study(entry["name"], runs_dir)
 
 
+# -- runs ---------------------------------------------------------------------------------------
+
+
+def _contradictions(study: Study, runs_dir: Path) -> Iterator[Finding]:
+    """Run folders whose files contradict each other: somebody edited one of them."""
+    from analysis.runs import hints
+
+    if getattr(study, "imported", False):
+        return
+    for spec in study.runs():
+        folder = spec.folder(runs_dir)
+        if not folder.is_dir():
+            continue
+        one = ("--variant", glob.escape(spec.variant), "--seed", str(spec.seed))
+        again = f"delete {folder}, then {hints.submit(study.path, runs_dir, *one)}"
+        named = f"{study.name}/{spec.variant} seed {spec.seed}"
+        for file, text in (*_config_faults(spec, folder), *_result_faults(folder)):
+            yield Finding("edited run", f"{named}, {folder / file}", text, again)
+
+
+def _config_faults(spec: RunSpec, folder: Path) -> Iterator[tuple[str, str]]:
+    from sdtps.config import identity, load_config
+
+    path = folder / "config.yaml"
+    if not path.is_file():
+        return
+    try:
+        found = identity(load_config(path), spec.seed)
+    except (ConfigError, YamlError) as error:
+        yield path.name, f"it is no configuration any more: {error}"
+        return
+    if found != spec.identity:
+        yield (
+            path.name,
+            f"its hash with the seed is {found}, but the folder's name says {spec.identity}",
+        )
+
+
+def _result_faults(folder: Path) -> Iterator[tuple[str, str]]:
+    """Where result.json prints another value than metrics.jsonl logged for the same epoch."""
+    from sdtps.run.folder import RunFolder
+
+    run = RunFolder(folder)
+    result = run.result()
+    if not result:
+        return
+    logged: dict[int, dict[str, Any]] = {
+        row["epoch"]: row for row in run.resolved_metrics() if row.get("kind") == "eval"
+    }
+    for part in ("final", "best"):
+        printed = result.get(part)
+        row = logged.get(printed.get("epoch", -1)) if isinstance(printed, dict) else None
+        if not isinstance(printed, dict) or row is None:
+            if isinstance(printed, dict):
+                epoch = printed.get("epoch")
+                yield "result.json", f"{part} is of epoch {epoch}, which metrics.jsonl never evaluated"
+            continue
+        for name, value in printed.items():
+            if isinstance(value, float) and name in row and not _same(value, row[name]):
+                yield (
+                    "result.json",
+                    f"{part} {name} is {value:g}, but metrics.jsonl logged {row[name]} at epoch "
+                    f"{printed['epoch']}",
+                )
+
+
+def _same(a: float, b: Any) -> bool:
+    return isinstance(b, int | float) and math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12)
+
+
 def _runs(studies: Sequence[Study], runs_dir: Path, allow: Collection[str]) -> list[Finding]:
-    from analysis.runs.collect import collect
+    from analysis.runs import hints
     from analysis.runs.comparable import KINDS, refuse_to_average
+    from analysis.runs.collect import collect
 
     collected = collect(studies, runs_dir, curves=False)
     findings = []
@@ -155,67 +226,110 @@ def _runs(studies: Sequence[Study], runs_dir: Path, allow: Collection[str]) -> l
             run = runs.loc[folder]
             named = f"{study.name}/{run['variant']} seed {run['seed']}"
             one = ("--variant", glob.escape(str(run["variant"])), "--seed", str(run["seed"]))
-            command = hints.submit(study.path, runs_dir, *one)
+            again = hints.submit(study.path, runs_dir, *one)
             if mark.kind == "missing":
                 text = f"{run['state']} ({mark.text})"
-                findings.append(Finding("missing run", named, text, command))
+                findings.append(Finding("missing run", named, text, again))
             else:
                 what = mark.kind.replace("_", " ")
                 text = f"{what.removeprefix('mixed ')} {odd} ({mark.text})"
-                again = f"delete {folder}, then {command}"
-                findings.append(Finding(what, named, text, again))
+                findings.append(Finding(what, named, text, f"delete {folder}, then {again}"))
     return findings
 
 
-def _files(
-    index: dict,
+# -- files --------------------------------------------------------------------------------------
+
+
+def _touched(index: Mapping[str, Any], folder: Path, rebuild: str) -> Iterator[Finding]:
+    """Generated files that are gone, or that are not what the last build wrote."""
+    from analysis.paper.build import sha256
+
+    for name, digest in index["files"].items():
+        path = folder / name
+        if not path.exists():
+            yield Finding("missing file", str(path), "it was built and is gone", rebuild)
+        elif sha256(path) != digest:
+            text = "edited by hand: it is not what the last build wrote"
+            yield Finding("edited", str(path), text, rebuild)
+
+
+def _stale(
+    index: Mapping[str, Any],
     folder: Path,
     studies: Sequence[Study],
     others: Sequence[Study],
     runs_dir: Path,
+    ledger: Path,
     rebuild: str,
+    told: Collection[str],
 ) -> list[Finding]:
-    """Each generated file against what the last build wrote, and against what a build writes now."""
-    from analysis.paper.build import INDEX, Options, build, sha256
+    """What a build would write otherwise today, and which changed input is behind it."""
+    from analysis.paper import audits
+    from analysis.paper.build import Options, build, inputs, read_index
+
+    now = inputs(studies, others, runs_dir, ledger)
+    before = index["inputs"]
+    changed = [name for name in {**before, **now} if now.get(name) != before.get(name)]
+    findings = [
+        Finding(
+            "stale",
+            f"gradient audit of {study.name}",
+            "the code of sdtps/ or the manifest has changed since",
+            rebuild,
+        )
+        for study in studies
+        if study.name in index["audits"] and index["audits"][study.name] != audits.key(study)
+    ]
+    if not changed:
+        return findings
     from analysis.runs.comparable import KINDS
 
-    findings = []
-    edited: set[str] = set()
-    for name, digest in index["files"].items():
-        path = folder / name
-        if not path.exists():
-            findings.append(Finding("missing file", str(path), "it was built and is gone", rebuild))
-            edited.add(name)
-        elif sha256(path) != digest:
-            text = "edited by hand: it is not what the last build wrote"
-            findings.append(Finding("edited", str(path), text, rebuild))
-            edited.add(name)
-    options = Options(index["options"]["venue"], tuple(KINDS))
+    why = f"changed since the last build: {', '.join(changed)}"
+    options = Options(**{**index["options"], "allow": tuple(KINDS)})
+    if options.only is not None:
+        options = Options(**{**vars(options), "only": tuple(options.only)})
     with tempfile.TemporaryDirectory() as temporary:
         again = Path(temporary) / "generated"
-        build(studies, others, runs_dir, again, options)
-        now = json.loads((again / INDEX).read_text(encoding="utf-8"))["files"]
-    for name in sorted(now.keys() | index["files"].keys()):
-        if name in edited:
-            continue
+        build(studies, others, runs_dir, again, options, ledger=ledger, kept=folder)
+        files = read_index(again)["files"]
+        findings += _verdicts(folder, again, why, rebuild)
+    for name in sorted(files.keys() | index["files"].keys()):
         path = str(folder / name)
+        if path in told or name.startswith("audits/"):
+            continue
         if name not in index["files"]:
-            findings.append(Finding("stale", path, "the runs give a file that was not built", rebuild))
-        elif name not in now:
-            findings.append(Finding("stale", path, "nothing asks for this file any more", rebuild))
-        elif now[name] != index["files"][name]:
-            findings.append(
-                Finding("stale", path, "the runs or the manifest have changed since", rebuild)
-            )
+            findings.append(Finding("stale", path, f"it was not built; {why}", rebuild))
+        elif name not in files:
+            findings.append(Finding("stale", path, f"nothing asks for it any more; {why}", rebuild))
+        elif files[name] != index["files"][name]:
+            findings.append(Finding("stale", path, why, rebuild))
     return findings
 
 
+def _verdicts(folder: Path, again: Path, why: str, rebuild: str) -> Iterator[Finding]:
+    """Claims whose verdict today is not the one that the paper prints."""
+    before, now = (_claims(place / "claims.json") for place in (folder, again))
+    for number, verdict in now.items():
+        if number in before and before[number] != verdict:
+            text = f"the paper says {before[number]}, the test now says {verdict}; {why}"
+            yield Finding("verdict", f"claim {number}", text, rebuild)
+
+
+def _claims(path: Path) -> dict[int, str]:
+    if not path.is_file():
+        return {}
+    try:
+        return {c["id"]: c["verdict"] for c in json.loads(path.read_text("utf-8"))["claims"]}
+    except (ValueError, KeyError, TypeError):  # edited: told as such
+        return {}
+
+
 def _not_finite(folder: Path, rebuild: str) -> list[Finding]:
-    """Numbers that are none, in any generated text."""
+    """NaN and infinity in any generated text."""
     findings = []
     word = re.compile(r"(?<![\w/.-])(nan|NaN|inf|-inf|Infinity)(?![\w/.-])")
     for path in sorted(folder.glob("**/*")):
-        if path.suffix not in (".tex", ".json", ".csv", ".md"):
+        if path.suffix not in (".tex", ".json", ".csv", ".md") or path.name == "checks.json":
             continue
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
             if path.suffix == ".json" and line.lstrip().startswith('"') and '": ' not in line:

@@ -4,103 +4,142 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from analysis import commands
-from analysis.figures import VENUES
-
-if TYPE_CHECKING:
-    from analysis.runs.collect import Collected
+from sdtps.commandline import add_json
 
 MAIN = Path("paper/main.tex")
+SOURCES = ("main.tex", "macros.tex", "references.bib", "sections")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands.add_study_arguments(parser)
     commands.add_allowances(parser)
-    parser.add_argument("--main", type=Path, default=MAIN, metavar="FILE.tex")
+    parser.add_argument(
+        "--main",
+        type=Path,
+        default=MAIN,
+        metavar="FILE.tex",
+        help="the document; of one that is not this project's paper, only what it uses is built",
+    )
     parser.add_argument(
         "--out",
         type=Path,
         metavar="FOLDER",
         help="where all but the PDF goes, and then no PDF is made [generated/ beside the main file]",
     )
-    parser.add_argument("--venue", choices=sorted(VENUES), default="iclr")
+    parser.add_argument("--venue", default="iclr", help="width of figures: iclr, neurips, icml, cvpr")
     parser.add_argument(
-        "--no-evidence", action="store_true", help="leave claims and gradient audits as they are"
+        "--bundle", type=Path, metavar="OUT.zip", help="also write an archive that compiles elsewhere"
+    )
+    parser.add_argument(
+        "--no-evidence", action="store_true", help="leave claims and gradient audits out"
     )
     parser.add_argument("--no-report", action="store_true", help="leave report.html out")
     parser.add_argument("--no-pdf", action="store_true", help="stop before LaTeX")
-    parser.add_argument("--json", action="store_true", help="print what was written as JSON")
+    add_json(parser)
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Build. What must not be averaged stops it before anything is written, unless allowed."""
-    from analysis.paper import parts as evidence
-    from analysis.paper.build import Options, build
-    from analysis.paper.pdf import compile_pdf, complaints
-    from analysis.runs.collect import collect
-    from sdtps.errors import counted
+    from analysis.claims.ledger import ledger_of
+    from analysis.figures import VENUES
+    from analysis.paper.build import Options, build, current, read_index
+    from analysis.paper.bundle import bundle, used, write_macros
+    from analysis.paper.pdf import PaperError, compile_pdf, complaints, outdated
+    from sdtps.errors import SdtpsError, did_you_mean
 
     started = time.perf_counter()
     console = commands.console()
     say = (lambda _: None) if arguments.json else (lambda text: console.print(f"[dim]{text}[/]"))
+    if arguments.venue not in VENUES:
+        raise SdtpsError(f"--venue: {did_you_mean(arguments.venue, VENUES)}")
+    main: Path = arguments.main
+    if main == MAIN and not main.exists():
+        say(f"copying this project's paper to {main.parent}/")
+        copy_sources(main.parent)
     studies, others = commands.load(arguments)
-    read_by_latex = arguments.main.parent / "generated"
+    read_by_latex = main.parent / "generated"
     folder = arguments.out or read_by_latex
     elsewhere = folder.absolute() != read_by_latex.absolute()
-    options = Options(arguments.venue, tuple(arguments.allow))
-    say("reading runs")
-    collected = collect(studies, arguments.runs_dir)
-    built = build(studies, others, arguments.runs_dir, folder, options, say=say, collected=collected)
-    if not arguments.no_evidence:
-        evidence.update(folder, evidence.parts(studies, arguments.runs_dir), say)
-    if not arguments.no_report:
-        say("report.html")
-        _report(collected, folder)
-    pdf = None
-    if elsewhere and not arguments.no_pdf:
-        say(f"no PDF: {arguments.main} reads {read_by_latex}, not {folder}; it is made without --out")
-    elif not arguments.no_pdf:
-        say("LaTeX")
-        pdf = compile_pdf(arguments.main)
-        for complaint in complaints(arguments.main.with_suffix(".log")):
-            console.print(complaint, style="yellow", markup=False)
-    if arguments.json:
-        print(
-            json.dumps(
-                {
-                    "studies": [s.name for s in studies],
-                    "tables": [t.name for t in built.tables],
-                    "figures": built.figures,
-                    "numbers": len(built.macros),
-                    "marks": [mark.text for mark in built.marks],
-                    "pdf": str(pdf) if pdf else None,
-                    "seconds": round(time.perf_counter() - started, 1),
-                },
-                indent=1,
-            )
-        )
+    if arguments.bundle and (elsewhere or arguments.no_pdf):
+        raise PaperError("--bundle needs the PDF: leave --out and --no-pdf out")
+    options = Options(
+        venue=arguments.venue,
+        allow=tuple(arguments.allow),
+        evidence=not arguments.no_evidence,
+        report=not arguments.no_report,
+        only=used(main),
+    )
+    ledger = ledger_of(main)
+    fresh = current(studies, others, arguments.runs_dir, folder, options, ledger)
+    if fresh:
+        say(f"nothing has changed: {folder} is current")
     else:
-        made = (("table", built.tables), ("figure", built.figures), ("number", built.macros))
-        console.print(
-            ", ".join(counted(len(things), noun) for noun, things in made)
-            + f" from {counted(len(collected.runs), 'run')}"
-            + f" of {counted(len(studies), 'study', 'studies')}"
-            + f"; {pdf or folder}"
-        )
+        build(studies, others, arguments.runs_dir, folder, options, say=say, ledger=ledger)
+    if options.only is not None:
+        write_macros(folder)
+    pdf = None
+    found: list[str] = []
+    if elsewhere and not arguments.no_pdf:
+        say(f"no PDF: {main} reads {read_by_latex}, not {folder}; it is made without --out")
+    elif not arguments.no_pdf:
+        if outdated(main) is not None:
+            say("LaTeX")
+            pdf = compile_pdf(main)
+        pdf = main.with_suffix(".pdf")
+        found = complaints(main)
+        for complaint in [] if arguments.json else found:
+            console.print(complaint, style="yellow", markup=False)
+    archived = bundle(main, arguments.bundle) if arguments.bundle else []
+    seconds = round(time.perf_counter() - started, 1)
+    summary = _summary(read_index(folder), folder)
+    if arguments.json:
+        more = {"changed": not fresh, "complaints": found, "bundle": archived}
+        told = {**summary, **more, "pdf": str(pdf) if pdf else None, "seconds": seconds}
+        print(json.dumps(told, indent=1))
+    else:
+        _print(console, summary, pdf or folder)
+        if archived:
+            console.print(f"{arguments.bundle}: {len(archived)} files")
     return 0
 
 
-def _report(collected: Collected, folder: Path) -> None:
-    from analysis.report.command import write
+def copy_sources(folder: Path) -> None:
+    """This project's paper, for an installed copy that is used from another folder."""
+    from sdtps.run.locations import shipped
 
-    claims = folder / "claims.json"
-    write(
-        collected,
-        folder / "report.html",
-        claims=claims if claims.exists() else None,
-        audits=sorted((folder / "audits").glob("*.json")),
-    )
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in SOURCES:
+        source, target = shipped("paper") / name, folder / name
+        if source.is_dir():
+            shutil.copytree(source, target, dirs_exist_ok=True)
+        elif not target.exists():
+            shutil.copy(source, target)
+
+
+def _summary(index: dict[str, Any], folder: Path) -> dict[str, Any]:
+    names = [Path(name) for name in index["files"]]
+    numbers = folder / "numbers.json"
+    return {
+        "studies": [s["name"] for s in index["studies"]],
+        "tables": sorted(p.stem for p in names if p.parts[0] == "tables" and p.suffix == ".json"),
+        "figures": sorted(p.stem for p in names if p.parts[0] == "figures" and p.suffix == ".json"),
+        "numbers": len(json.loads(numbers.read_text(encoding="utf-8"))) if numbers.is_file() else 0,
+    }
+
+
+def _print(console: Any, summary: dict[str, Any], where: Path) -> None:
+    from sdtps.errors import counted
+
+    made = [
+        counted(len(summary["tables"]), "table"),
+        counted(len(summary["figures"]), "figure"),
+        counted(summary["numbers"], "number"),
+    ]
+    of = counted(len(summary["studies"]), "study", "studies")
+    console.print(f"{', '.join(made)} of {of}; {where}")

@@ -137,7 +137,7 @@ def _number(name: str, generated: Path) -> Behind:
         found = _cell(audit.stem, f"{row}:{key.removeprefix('audit.')}", generated)
         manifest = _manifests(generated).get(study, Path(f"ablations/{study}.yaml"))
         how = shlex.join(["python", "-m", "sdtps", "audit", str(manifest)])
-        return Behind(f"{found.what}: {how}", found.text, (), {})
+        return Behind(f"{found.what}, by {how}", found.text, found.runs, {})
     numbers = _read(path)
     for own, slug in slugs.items():  # as people call the variant
         if rest.startswith(f"{own}/") and name not in numbers:

@@ -1,11 +1,11 @@
 r"""Every number of a study as a macro, so that prose cannot drift: \res{study}{variant}{key}.
 
 Keys of a variant (its slug is the second argument; `name_part` of a metric's name stands for METRIC):
-    METRIC, METRIC.final              mean and spread over finished seeds, best and last epoch
-    METRIC.mean, METRIC.final.mean    the mean alone
-    METRIC.difference (.final)        to the baseline, paired by seed, with its interval's half width
-    loss.first, loss.peak, loss.last  mean training loss of the first, worst and last epoch
-    runs, state                       2/3; completed, or what became of the others
+    METRIC, METRIC.best                    mean and spread over finished seeds, last and best epoch
+    METRIC.mean, METRIC.best.mean          the mean alone, with k/N where seeds are missing
+    METRIC.difference, METRIC.best.difference    to the baseline, with its interval's half width
+    loss.first, loss.peak, loss.last       mean training loss of the first, worst and last epoch
+    runs, state                            2/3; completed, or what became of the others
 The study itself is variant `*`: variants, seeds, runs, completed, diverged, failed, time, machines.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 from analysis.claims.runs import StudyRuns
 from analysis.results import numbers, stats
 from analysis.results.costs import machines, seconds
-from analysis.results.frames import Epoch, Results, results
+from analysis.results.frames import EPOCHS, Results, results
 from analysis.results.outcomes import Outcome
 from analysis.runs.collect import Collected
 from analysis.tables.cells import difference_cell, mean_cell, score_cell
@@ -62,35 +62,36 @@ def macros(collected: Collected, study: Study) -> list[Macro]:
     found = results(collected, study)
     runs = StudyRuns(collected, study.name)
     made = list(_study(collected, study))
-    for outcome in found.outcomes.values():
+    for key, outcome in found.outcomes.items():
         if outcome.imported:
             continue
         slug = study.variants[outcome.variant].slug
         cells = {
-            **_scores(found, outcome),
+            **_scores(found, key, outcome),
             **_losses(runs, outcome),
             "runs": Cell("text", f"{len(outcome.completed)}/{outcome.planned}"),
             "state": Cell("text", outcome.explanation() or "completed"),
         }
-        for name, cell in cells.items():
-            key = name_part(name)
-            made.append(
-                Macro(study.name, slug, key, latex_cell(cell), cell.plain, cell.runs, cell.seeds)
+        made += [
+            Macro(
+                study.name, slug, name_part(name), latex_cell(cell), cell.plain, cell.runs, cell.seeds
             )
+            for name, cell in cells.items()
+        ]
     return made
 
 
-def _scores(found: Results, outcome: Outcome) -> dict[str, Cell]:
+def _scores(found: Results, key: str, outcome: Outcome) -> dict[str, Cell]:
     cells: dict[str, Cell] = {}
-    epochs: tuple[tuple[Epoch, str], ...] = (("best", ""), ("last", ".final"))
     for name, metric in found.study.metrics.items():
-        for epoch, suffix in epochs:
-            result = found.get(outcome.key, name, epoch)
-            cells[f"{name}{suffix}"] = score_cell(result, outcome, metric)
-            cells[f"{name}{suffix}.mean"] = mean_cell(result, outcome, metric)
+        for epoch in EPOCHS:
+            start = name if epoch == "last" else f"{name}.best"
+            result = found.get(key, name, epoch)
+            cells[start] = score_cell(result, outcome, metric)
+            cells[f"{start}.mean"] = mean_cell(result, outcome, metric)
             difference = difference_cell(result, metric)
             if difference.kind == "number":
-                cells[f"{name}{suffix}.difference"] = difference
+                cells[f"{start}.difference"] = difference
     return cells
 
 

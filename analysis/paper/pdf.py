@@ -1,4 +1,7 @@
-"""main.tex to main.pdf with latexmk, the same bytes each time, and its complaints in plain words."""
+"""main.tex to main.pdf with latexmk, the same bytes each time, and LaTeX's complaints in plain words.
+
+What a document inputs is read from LaTeX's own record of the files that it opened (-recorder).
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,22 @@ from sdtps.errors import SdtpsError
 
 # Any fixed time does: the PDF has no dates, and pdfTeX seeds its identifiers with it.
 ENVIRONMENT = {"SOURCE_DATE_EPOCH": "1767225600", "FORCE_SOURCE_DATE": "1"}
-INPUTS = "pdf.json"
+# Everything that chktex warns of is a matter of style, but these: an unescaped special character, a
+# missing partner of a bracket or of an environment, mathematics that does not end.
+CHKTEX = ("-q", "-I0", "-n", "all", "-w", "9", "-w", "10", "-w", "15", "-w", "16", "-w", "17")
 
 
 class PaperError(SdtpsError):
     """The paper cannot be built; the text says why."""
 
 
+def record(main: Path) -> Path:
+    """Which files the PDF of `main` was made from."""
+    return main.parent / "generated" / ("pdf.json" if main.stem == "main" else f"pdf-{main.stem}.json")
+
+
 def compile_pdf(main: Path) -> Path:
-    """Run latexmk on `main`; record in generated/pdf.json what went in.
+    """Run latexmk (pdfLaTeX and BibTeX) on `main`; record what went in.
 
     Raises:
         PaperError: no LaTeX, or LaTeX's first error with its place.
@@ -33,19 +43,13 @@ def compile_pdf(main: Path) -> Path:
         raise PaperError(
             f"{' and '.join(missing)} not found: tables, figures and numbers are written, the PDF is "
             "not. On Debian: apt-get install --no-install-recommends texlive-latex-recommended "
-            "texlive-fonts-recommended lmodern latexmk"
+            "texlive-latex-extra texlive-fonts-recommended lmodern latexmk"
         )
+    words = ["latexmk", "-pdf", "-bibtex", "-interaction=nonstopmode", "-halt-on-error"]
+    # latexmk does not look for files that LaTeX asked for and did not find.
+    words += ["-file-line-error", "-recorder", *(["-g"] if outdated(main) else []), main.name]
     done = subprocess.run(
-        [
-            "latexmk",
-            "-pdf",
-            "-interaction=nonstopmode",
-            "-halt-on-error",
-            "-file-line-error",
-            # latexmk does not look for files that LaTeX asked for and did not find.
-            *(["-g"] if outdated(main) else []),
-            main.name,
-        ],
+        words,
         cwd=main.parent,
         env={**os.environ, **ENVIRONMENT},
         capture_output=True,
@@ -56,7 +60,7 @@ def compile_pdf(main: Path) -> Path:
         raise PaperError(
             f"{main}: LaTeX stopped. {first_error(done.stdout)}\n  Log: {main.with_suffix('.log')}"
         )
-    write_if_changed(main.parent / "generated" / INPUTS, _inputs(main).encode())
+    write_if_changed(record(main), _inputs(main).encode())
     return main.with_suffix(".pdf")
 
 
@@ -69,26 +73,75 @@ def first_error(output: str) -> str:
     return "\n".join(lines[-5:])
 
 
-def complaints(log: Path) -> list[str]:
-    """Overfull boxes, undefined references and missing characters of a run's log."""
+def complaints(main: Path) -> list[str]:
+    """What LaTeX's log, chktex and the PDF's text say is wrong; none stops the build."""
+    return [*_log(main.with_suffix(".log")), *_chktex(main), *_printed(main.with_suffix(".pdf"))]
+
+
+def _log(log: Path) -> list[str]:
+    """Overfull boxes, undefined references and citations, and missing characters."""
     text = log.read_text(encoding="latin-1") if log.exists() else ""
     text = re.sub(r"(?<=.{79})\n", "", text)  # TeX breaks its log's lines at 79 characters
     patterns = (
         r"Overfull \\[hv]box \([^)]*\)[^\n]*",
-        r"LaTeX Warning: (?:Reference|Citation|Label)[^\n]*",
+        r"(?:LaTeX|Package natbib) Warning: (?:Reference|Citation|Label)[^\n]*",
         r"LaTeX Warning: There were [^\n]*",
         r"Missing character:[^\n]*",
     )
     return [found for pattern in patterns for found in re.findall(pattern, text)]
 
 
+def _chktex(main: Path) -> list[str]:
+    """chktex on the files that people write; generated ones are tested by this project."""
+    if shutil.which("chktex") is None:
+        return []
+    own = [p for p in sources(main) if p.suffix == ".tex" and "generated" not in p.parts]
+    done = subprocess.run(
+        ["chktex", *CHKTEX, "-v0", *(str(p.relative_to(main.parent)) for p in own)],
+        cwd=main.parent,
+        capture_output=True,
+        text=True,
+        errors="replace",
+    )
+    return [f"chktex: {line}" for line in done.stdout.splitlines()]
+
+
+def _printed(pdf: Path) -> list[str]:
+    """Words in the PDF that stand for a missing number or reference."""
+    if shutil.which("pdftotext") is None or not pdf.exists():
+        return []
+    text = subprocess.run(
+        ["pdftotext", "-layout", str(pdf), "-"], capture_output=True, text=True, errors="replace"
+    ).stdout
+    found = []
+    for number, page in enumerate(text.split("\f"), start=1):
+        words = re.findall(r"(?<![\w/.-])(\?\?|\[\?\]|nan|inf|<NA>)(?![\w/.-])", page)
+        found += [f"page {number} prints '{word}'" for word in dict.fromkeys(words)]
+    return found
+
+
 def sources(main: Path) -> list[Path]:
-    """Every file that the PDF depends on: our LaTeX, and what is generated and shown."""
-    root = main.parent
-    found = [main, root / "macros.tex", *root.glob("sections/*.tex"), *root.glob("generated/*.tex")]
-    found += [*root.glob("generated/tables/*.tex"), *root.glob("generated/figures/*.tex")]
-    found += root.glob("generated/figures/*.pdf")
-    return sorted(path for path in found if path.exists())
+    """Every file beside or below `main` that LaTeX reads, and those that it looks for.
+
+    By its own record of the last run where there is one; by main.tex's folder before the first.
+    """
+    root = main.parent.resolve()
+    listed = main.with_suffix(".fls")
+    found = {main.resolve()}
+    if listed.is_file():
+        for line in listed.read_text(encoding="utf-8", errors="replace").splitlines():
+            kind, _, name = line.partition(" ")
+            path = (root / name).resolve()
+            if kind == "INPUT" and path.is_relative_to(root):
+                found.add(path)
+    else:
+        found.update(root.glob("*.tex"), root.glob("sections/*.tex"))
+    found.update(root.glob("*.bib"))
+    # Looked for with \IfFileExists and not there at the last run: their coming changes the PDF.
+    found.update(root.glob("generated/*.tex"))
+    made = {".aux", ".log", ".out", ".toc", ".bbl", ".blg", ".fls"}
+    keep = [p for p in found if p.suffix not in made and p.is_file()]
+    return sorted(main.parent / path.relative_to(root) for path in keep)
 
 
 def _inputs(main: Path) -> str:
@@ -103,12 +156,11 @@ def _inputs(main: Path) -> str:
 
 
 def outdated(main: Path) -> str | None:
-    """Why main.pdf is not what its sources give; None where it is."""
-    record = main.parent / "generated" / INPUTS
+    """Why the PDF is not what its sources give; None where it is."""
     pdf = main.with_suffix(".pdf")
-    if not pdf.exists() or not record.exists():
+    if not pdf.exists() or not record(main).exists():
         return "it was not built"
-    known = json.loads(record.read_text(encoding="utf-8"))
+    known = json.loads(record(main).read_text(encoding="utf-8"))
     now = json.loads(_inputs(main))
     if known["pdf"] != now["pdf"]:
         return "it was changed after it was built"

@@ -103,11 +103,13 @@ def test_what_the_study_lacks_is_named(tmp_path: Path, text: str) -> None:
     assert "gumble" in answer.why or "rank2" in answer.why
 
 
-def test_the_mean_over_seeds_may_decide_where_single_seeds_waver(tmp_path: Path) -> None:
+def test_a_mean_is_decided_by_its_interval_and_single_seeds_one_by_one(tmp_path: Path) -> None:
     plant_study(tmp_path)
-    text = "final('topk', 'rank1') >= 0.705"  # 0.70, 0.71, 0.72
-    assert ask(tmp_path, text).holds is None
+    text = "final('topk', 'rank1') >= 0.705 - 0.03"  # 0.70, 0.71, 0.72: interval 0.685 to 0.735
     assert ask(tmp_path, text, over="mean").holds is True
+    near = ask(tmp_path, "final('topk', 'rank1') >= 0.705", over="mean")
+    assert near.holds is None and "3 seeds cannot tell" in near.why
+    assert ask(tmp_path, "final('topk', 'rank1') >= 0.705").holds is None
 
 
 def test_two_diverged_sides_are_not_compared(tmp_path: Path) -> None:

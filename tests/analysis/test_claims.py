@@ -41,7 +41,9 @@ def test_all_sixty_claims_are_in_the_ledger_once_and_in_order() -> None:
 def test_no_verdict_is_typed_into_the_ledger() -> None:
     text = "\n".join(line.partition("#")[0] for line in LEDGER.read_text().splitlines())
     assert not re.search(r"^\s*(verdict|answer|expected_verdict)\s*:", text, re.MULTILINE)
-    assert not re.search(r"\b(supported|refuted)\b", text)
+    assert not re.search(
+        r"^(?!\s*(?:supported|refuted): >-).*\b(supported|refuted)\b", text, re.MULTILINE
+    )
 
 
 def test_every_decided_verdict_agrees_with_the_reading_of_the_sources(answers: list[Answer]) -> None:
@@ -160,13 +162,14 @@ def test_a_planted_explosion_decides_the_training_claims_and_cites_its_runs(tmp_
     for seed in study.seeds:
         for name in names:
             trains = name in ("topk", "gumbel_tau1_log")
+            last = (0.9 if trains else 0.1) + 0.0005 * seed * (1 + names.index(name))
             plant(
                 tmp_path,
                 study,
                 name,
                 seed,
                 loss=(lambda step: 2.0 / step) if trains else (lambda step: 10.0 * step),
-                scores={"mAP": [0.3, 0.8 if trains else 0.1], "rank1": [0.4, 0.9 if trains else 0.1]},
+                scores={"mAP": [0.3, last], "rank1": [0.4, last]},
             )
     claims = [c for c in load(LEDGER) if "gumbel" in studies_named([c])]
     found = evaluate(claims, collect([study], tmp_path, now=NOW))
@@ -198,8 +201,9 @@ def test_the_first_study_that_has_runs_decides(tmp_path: Path) -> None:
     assert answer().verdict.word == "not tested"
     assert "gumbel" not in answer().runs
     for seed in (0, 1):
-        for name in ("topk", "gumbel_tau5"):
-            plant(tmp_path, studies[1], name, seed)
+        for own, name in enumerate(("topk", "gumbel_tau5")):
+            scores = {"mAP": [0.6], "rank1": [0.7 + 0.002 * seed * own]}
+            plant(tmp_path, studies[1], name, seed, scores=scores)
     assert answer().verdict.word == "supported"  # both train alike in the second study
     assert all("/quick/" in run for run in answer().runs)
     plant(tmp_path, studies[0], "topk", 0)

@@ -2,11 +2,12 @@ r"""Numbers of the text: names that LaTeX reads as they are, whatever a variant 
 
 from __future__ import annotations
 
+import json
 import re
 
 from planted import NOW, PERCENT, WEIRD, plant_all, planted_study
 
-from analysis.paper import parts as evidence
+from analysis.paper import audits
 from analysis.paper.macros import macros, numbers_file
 from analysis.runs.collect import collect
 from sdtps.audit.audit import audit, write
@@ -26,12 +27,9 @@ def test_metrics_of_any_name_are_defined_on_a_line_of_their_own(tmp_path):
 def test_an_audits_numbers_have_the_variants_names_of_all_other_numbers(tmp_path):
     study = planted_study("s", ["a", WEIRD, "}x{"])
     configs = {name: variant.config for name, variant in study.variants.items()}
-    path = tmp_path / "audits" / "s.json"
-    path.parent.mkdir()
-    document = audit(configs, "a", study="s", labels={n: n for n in configs}, steps=0)
-    part = evidence.Part("audit s", "key", lambda folder: [path], study)
-    write(document, path)
-    evidence.update(tmp_path, [part], lambda _: None)
-    _, *lines = (tmp_path / "audit-numbers.tex").read_text().splitlines()
+    path = tmp_path / "audit.json"
+    write(audit(configs, "a", study="s", labels={n: n for n in configs}, steps=0), path)
+    document = json.loads(path.read_text())
+    _, *lines = audits.macros_file([(study, audits.table(document, study))]).splitlines()
     found = [DEFINITION.fullmatch(line) for line in lines]
     assert {match[1] for match in found} == {v.slug for v in study.variants.values()}

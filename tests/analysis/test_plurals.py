@@ -37,7 +37,7 @@ def test_a_study_of_one_run_is_told_in_the_singular(tmp_path, capsys, monkeypatc
     place = ["--runs-dir", str(tmp_path / "runs")]
     report = tmp_path / "report.html"
     paper = ["--main", str(tmp_path / "main.tex"), "--no-pdf", "--no-evidence", "--no-report"]
-    (tmp_path / "main.tex").write_text("")
+    (tmp_path / "main.tex").write_text(r"\input{\generated/results}")
     for words in (
         ["collect"],
         ["tables"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
@@ -13,11 +12,10 @@ sys.path.insert(0, str(ROOT / "tests" / "analysis"))
 
 
 def copy_sources(folder: Path) -> Path:
-    """main.tex with what it needs, below `folder`; returns main.tex."""
-    folder.mkdir(parents=True)
-    for name in ("main.tex", "macros.tex"):
-        shutil.copy(ROOT / "paper" / name, folder)
-    shutil.copytree(ROOT / "paper" / "sections", folder / "sections")
+    """The project's paper below `folder`; returns main.tex."""
+    from analysis.paper.command import copy_sources
+
+    copy_sources(folder)
     return folder / "main.tex"
 
 
@@ -38,6 +36,6 @@ def hard_paper(tmp_path_factory):
     study = hard_study()
     plant_hard(root / "runs", study)
     main = copy_sources(root / "paper")
-    options = Options(allow=("missing",))
+    options = Options(allow=("missing",), evidence=False, report=False)
     build([study], [], root / "runs", main.parent / "generated", options)
     return main, study, root / "runs"

@@ -6,21 +6,38 @@ import json
 import shutil
 
 import pytest
-from planted import OTHER_CODE, plant, plant_all, planted_study
+from planted import OTHER_CODE, plant, planted_study
 
-from analysis.paper import parts as evidence
-from analysis.paper.build import build
+from analysis.paper import audits
+from analysis.paper.build import Options, build
 from analysis.paper.check import check
+from analysis.paper.explain import find
 from sdtps.errors import AggregationError
+
+OPTIONS = Options(evidence=False)
+LEDGER = """
+claims:
+  - id: 1
+    claim: b ends above a.
+    source: nobody
+    kind: training
+    test: {study: s, statements: [{says: above, holds: "final('b', 'mAP') > final('a', 'mAP')"}]}
+"""
 
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory, paper_sources):
     root = tmp_path_factory.mktemp("checked")
     study = planted_study("s", ["a", "b"])
-    plant_all(root / "runs", study)
+    for seed in study.seeds:
+        for number, name in enumerate(study.variants):
+            # Seeds spread a little more in b, so that an interval can decide.
+            level = 0.5 + 0.03 * number + 0.01 * seed * (1 + 0.1 * number)
+            scores = {"mAP": [level - 0.1, level], "rank1": [level - 0.1, level]}
+            plant(root / "runs", study, name, seed, scores=scores)
     main = paper_sources(root / "paper")
-    build([study], [], root / "runs", main.parent / "generated")
+    (root / "paper" / "claims.yaml").write_text(LEDGER)
+    build([study], [], root / "runs", main.parent / "generated", OPTIONS)
     return root, study
 
 
@@ -34,7 +51,7 @@ def paper(original, tmp_path):
 
 def findings(paper, **options):
     main, runs, study = paper
-    return check(main, runs, studies=[study], others=[], pdf=False, computed=False, **options)
+    return check(main, runs, studies=[study], others=[], pdf=False, **options)
 
 
 def test_a_fresh_paper_has_no_findings(paper):
@@ -96,7 +113,7 @@ def test_a_number_that_is_none_is_found(paper):
 def test_a_changed_manifest_is_noticed(paper):
     main, runs, _ = paper
     changed = planted_study("s", ["a", "b"], title="another title", digest="f" * 16)
-    kinds = {f.kind for f in check(main, runs, studies=[changed], others=[], pdf=False, computed=False)}
+    kinds = {f.kind for f in check(main, runs, studies=[changed], others=[], pdf=False)}
     assert kinds == {"stale"}
 
 
@@ -106,42 +123,96 @@ def test_a_paper_that_was_never_built_says_so(tmp_path, paper_sources):
     assert only.kind == "missing file" and "never built" in only.text
 
 
-def test_evidence_is_made_once_and_noticed_when_stale_or_edited(tmp_path):
-    made = []
-
-    def make(folder):
-        made.append("claims")
-        (folder / "claims.tex").write_text("verdicts")
-        return [folder / "claims.tex"]
-
-    part = evidence.Part("claims", "key1", make)
-    evidence.update(tmp_path, [part], lambda _: None)
-    evidence.update(tmp_path, [part], lambda _: None)
-    assert made == ["claims"] and evidence.faults(tmp_path, [part]) == []
-    assert evidence.kept(tmp_path) == {tmp_path / "claims.tex"}
-    changed = evidence.Part("claims", "key2", make)
-    assert [f[0] for f in evidence.faults(tmp_path, [changed])] == ["stale"]
-    (tmp_path / "claims.tex").write_text("better verdicts")
-    assert [f[0] for f in evidence.faults(tmp_path, [part])] == ["edited"]
-    evidence.update(tmp_path, [part], lambda _: None)
-    assert made == ["claims", "claims"]
-    (tmp_path / "claims.tex").unlink()
-    assert [f[0] for f in evidence.faults(tmp_path, [part])] == ["missing file"]
+# -- somebody edits something -------------------------------------------------------------------
 
 
-def test_what_evidence_depends_on_changes_its_key(tmp_path):
-    study = planted_study("s", ["a"], seeds=(0,))
-    ledger = tmp_path / "claims.yaml"
-    ledger.write_text("claims: []")
-    (tmp_path / "ablations").mkdir()
-    (tmp_path / "ablations" / "s.yaml").write_text("study: s")
+def _edit(path, old, new):
+    text = path.read_text()
+    assert old in text, path
+    path.write_text(text.replace(old, new))
 
-    def keys():
-        options = {"ledger": ledger, "studies_dir": tmp_path / "ablations"}
-        return {p.name: p.key for p in evidence.parts([study], tmp_path / "runs", **options)}
 
-    before = keys()
-    assert set(before) == {"audit s", "claims"} and keys() == before
-    plant(tmp_path / "runs", study, "a", 0)
-    after = keys()
-    assert after["claims"] != before["claims"] and after["audit s"] == before["audit s"]
+def test_a_digit_edited_in_the_report_is_told(paper):
+    report = paper[0].parent / "generated" / "report.html"
+    _edit(report, "51.0", "91.0")
+    (only,) = findings(paper)
+    assert (only.kind, only.where) == ("edited", str(report))
+
+
+def test_a_configuration_that_no_longer_fits_its_folder_is_told(paper):
+    _, runs, study = paper
+    folder = study.runs()[0].folder(runs)
+    _edit(folder / "config.yaml", "epochs: ", "epochs: 1")
+    found = [f for f in findings(paper) if f.kind == "edited run"]
+    assert [f.where for f in found] == [f"s/a seed 0, {folder / 'config.yaml'}"]
+    assert study.runs()[0].identity in found[0].text
+
+
+def test_a_result_that_contradicts_its_own_log_is_told(paper):
+    _, runs, study = paper
+    folder = study.runs()[0].folder(runs)
+    result = json.loads((folder / "result.json").read_text())
+    result["final"]["mAP"] = 0.9999
+    (folder / "result.json").write_text(json.dumps(result))
+    found = [f for f in findings(paper) if f.kind == "edited run"]
+    assert [f.where for f in found] == [f"s/a seed 0, {folder / 'result.json'}"]
+    assert "final mAP is 0.9999, but metrics.jsonl logged 0.5" in found[0].text
+
+
+def test_a_changed_template_is_named_as_such(paper, monkeypatch):
+    from analysis.paper import build as building
+
+    main, _, _ = paper
+    templates = main.parent / "templates"
+    shutil.copytree(building.TEMPLATES, templates)
+    shutil.copytree(building.TEMPLATES.parent / "reported", main.parent / "reported")
+    _edit(templates / "findings.tex.j2", "paragraph", "subsubsection")
+    monkeypatch.setattr(building, "TEMPLATES", templates)
+    found = findings(paper)
+    found = [f for f in found if not f.where.endswith("report.html")]  # it names this copy's folder
+    assert [f.where.rpartition("/")[2] for f in found] == ["findings.tex"]
+    assert found[0].text == "changed since the last build: the template findings.tex.j2"
+
+
+def test_a_flipped_verdict_is_told_with_the_claims_number(tmp_path, original, paper_sources):
+    root, study = original
+    shutil.copytree(root / "runs", tmp_path / "runs")
+    main = paper_sources(tmp_path / "paper")
+    (main.parent / "claims.yaml").write_text(LEDGER)
+    # Without the audit, which needs the model.
+    options = Options(only=("nothing",))
+    build([study], [], tmp_path / "runs", main.parent / "generated", options)
+    claims = json.loads((main.parent / "generated" / "claims.json").read_text())
+    assert claims["claims"][0]["verdict"] == "supported"
+    for seed in study.seeds:
+        spec = next(r for r in study.runs() if (r.variant, r.seed) == ("b", seed))
+        shutil.rmtree(spec.folder(tmp_path / "runs"))
+        plant(tmp_path / "runs", study, "b", seed, scores={"mAP": [0.1 + seed / 90], "rank1": [0.1]})
+    found = findings((main, tmp_path / "runs", study))
+    flipped = [f for f in found if f.kind == "verdict"]
+    assert [f.where for f in flipped] == ["claim 1"]
+    assert "the paper says supported, the test now says refuted" in flipped[0].text
+    assert "the runs of s" in flipped[0].text
+
+
+def test_an_audit_is_made_once_and_named_when_its_code_changes(tmp_path, monkeypatch):
+    study = planted_study("s", ["a", "b"], seeds=(0,))
+    made: list[str] = []
+    first = audits.update(tmp_path, study, None, made.append)
+    assert audits.update(tmp_path, study, first, made.append) == first
+    assert made == ["gradient audit of s"]
+    changed = planted_study("s", ["a", "b"], seeds=(0,), digest="e" * 16)
+    assert audits.update(tmp_path, changed, first, made.append) != first
+    assert len(made) == 2
+
+
+def test_explain_names_the_runs_of_an_audit_cell(tmp_path):
+    study = planted_study("s", ["a", "b"], seeds=(0, 1))
+    audits.update(tmp_path, study, None, lambda _: None)
+    table = audits.table(audits.document(tmp_path, study), study)
+    from analysis.tables import forms
+
+    forms.write(table, tmp_path / "tables")
+    column = next(c.key for c in table.columns if c.key != table.columns[0].key)
+    behind = find(f"{table.name}:b:{column}", tmp_path)
+    assert behind.runs == tuple(r.name for r in study.runs() if r.variant == "b")

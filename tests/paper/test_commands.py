@@ -49,7 +49,7 @@ def words(tmp_path, paper_sources, monkeypatch):
     return paper_sources(tmp_path / "paper"), study
 
 
-LEAVE_OUT = ["--no-evidence", "--no-pdf"]
+LEAVE_OUT = ["--no-pdf"]
 
 
 def test_names_survive_yaml_manifest_runs_and_tables(words, capsys):
@@ -66,7 +66,7 @@ def test_names_survive_yaml_manifest_runs_and_tables(words, capsys):
 
 def test_a_paper_is_built_checked_and_found_wanting(words, capsys, tmp_path):
     _, study = words
-    assert main(["paper", *LEAVE_OUT, "--no-report", "--json"]) == 0
+    assert main(["paper", *LEAVE_OUT, "--no-evidence", "--no-report", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["studies"] == ["hard"] and said["figures"] == ["hard-loss"]
     assert main(["check", *LEAVE_OUT]) == 0
@@ -75,9 +75,9 @@ def test_a_paper_is_built_checked_and_found_wanting(words, capsys, tmp_path):
     assert main(["check", *LEAVE_OUT, "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert "sdtps submit ablations/hard.yaml --variant NA --seed 1" in [f["repair"] for f in found]
-    assert main(["paper", *LEAVE_OUT, "--no-report"]) == 2
+    assert main(["paper", *LEAVE_OUT, "--no-evidence", "--no-report"]) == 2
     assert "NA seed 1: missing" in capsys.readouterr().err
-    assert main(["paper", *LEAVE_OUT, "--no-report", "--allow-missing"]) == 0
+    assert main(["paper", *LEAVE_OUT, "--no-evidence", "--no-report", "--allow-missing"]) == 0
     assert "(2/3)" in (tmp_path / "paper/generated/tables/hard-main.md").read_text()
     assert main(["check", *LEAVE_OUT, "--allow-missing"]) == 0
 
@@ -88,9 +88,9 @@ def test_building_twice_changes_no_file(words, tmp_path):
     def files():
         return {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file()}
 
-    assert main(["paper", *LEAVE_OUT, "--no-report"]) == 0
+    assert main(["paper", *LEAVE_OUT, "--no-evidence", "--no-report"]) == 0
     before = files()
-    assert main(["paper", *LEAVE_OUT, "--no-report"]) == 0
+    assert main(["paper", *LEAVE_OUT, "--no-evidence", "--no-report"]) == 0
     assert files() == before
 
 

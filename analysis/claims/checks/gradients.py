@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from analysis.claims.checks.published import (
     PATCHES,
@@ -294,9 +294,11 @@ def _scaled_steps(config: SdtpsConfig, steps: int) -> tuple[int, float, Tensor]:
         Skipped steps, the last scale, and the gradients (unscaled, one row) before any step.
     """
     torch.manual_seed(0)
+    encoder = nn.Linear(SMALL_WIDTH, SMALL_WIDTH)  # an encoder's last layer, in half precision
     module = MultiModal(config, SMALL_WIDTH, SMALL_PATCHES)
-    seed_weights(module)
-    optimiser = torch.optim.Adam(module.parameters(), lr=3.5e-4)
+    both = nn.ModuleList([encoder, module])
+    seed_weights(both)
+    optimiser = torch.optim.Adam(both.parameters(), lr=3.5e-4)
     scaler = torch.amp.GradScaler("cpu", init_scale=INITIAL_SCALE, growth_interval=2000)
     patches = {m: torch.randn(SMALL_BATCH, SMALL_PATCHES, SMALL_WIDTH) for m in MODALITIES}
     globals_ = {m: torch.randn(SMALL_BATCH, SMALL_WIDTH) for m in MODALITIES}
@@ -304,11 +306,12 @@ def _scaled_steps(config: SdtpsConfig, steps: int) -> tuple[int, float, Tensor]:
     for step in range(steps):
         optimiser.zero_grad()
         with torch.autocast("cpu", dtype=torch.float16):
-            loss = module(patches, globals_)["feature"].float().square().mean()
+            encoded = {name: encoder(tokens) for name, tokens in patches.items()}
+            loss = module(encoded, globals_)["feature"].float().square().mean()
         before = scaler.get_scale()
         scaler.scale(loss).backward()
         if step == 0:
-            grads = [p.grad for p in module.parameters() if p.grad is not None]
+            grads = [p.grad for p in both.parameters() if p.grad is not None]
             first = torch.cat([g.flatten() for g in grads]) / before
         scaler.step(optimiser)
         scaler.update()

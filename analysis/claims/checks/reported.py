@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import csv
 from functools import lru_cache
-from pathlib import Path
 
 from analysis.claims.verdicts import Statement, check, missing
+from sdtps.run.locations import shipped
 
-LOGS = Path(__file__).parents[3] / "paper" / "reported" / "demo2_logs.csv"
+LOGS = shipped("paper/reported") / "demo2_logs.csv"
 
 
 @lru_cache(maxsize=1)

@@ -221,16 +221,16 @@ def decision_shape() -> list[Statement]:
         chosen = selection(tokens, attention[0], list(attention[1:]))
         shapes = f"decision {list(chosen.decision.shape)}, kept patches {list(chosen.tokens.shape)}"
         try:
-            aggregation(chosen.tokens, chosen.decision)
-            error = ""
-        except RuntimeError as problem:
-            error = str(problem).splitlines()[0]
-        aggregation(chosen.tokens, chosen.kept_decision)  # gathered, it fits
+            aggregation.merge(chosen.tokens, chosen.decision)
+            fits = True
+        except RuntimeError:  # torch: sizes that cannot be broadcast
+            fits = False
+        aggregation.merge(chosen.tokens, chosen.kept_decision)  # gathered, it fits
     return [
         Statement(
             "the aggregation takes it",
-            not error,
-            f"{shapes}: {error or 'accepted'}; gathered at the kept patches it fits",
+            fits,
+            f"{shapes}: {'accepted' if fits else 'no fit'}; gathered at the kept patches it fits",
         )
     ]
 

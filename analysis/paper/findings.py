@@ -1,0 +1,174 @@
+"""What a study's results show, in sentences composed from the results frame, whatever they show.
+
+Names the best variant, the significant differences to the baseline, those that only a single interval
+supports, the variants that cannot be told from the baseline, and what did not finish.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from analysis.results import numbers
+from analysis.results.frames import Result, Results
+
+if TYPE_CHECKING:
+    from ablations.study.schema import MetricSpec
+
+
+def findings(found: Results) -> list[str]:
+    """Sentences on each metric of the study at the last epoch; the first metric is told in full."""
+    study = found.study
+    sentences: list[str] = []
+    groups: list[tuple[set[str], ...]] = []
+    for name, metric in study.metrics.items():
+        rows = [found.get(variant, name) for variant in study.variants if variant in found.outcomes]
+        if sum(row.n > 0 for row in rows) < 2:
+            continue
+        compared = _Compared(found, metric, rows)
+        same = bool(groups) and compared.groups == groups[0]
+        groups.append(compared.groups)
+        sentences.append(compared.best())
+        sentences += [compared.same()] if same else compared.differences()
+    if not sentences:
+        sentences.append("Fewer than two variants have finished runs, so there is nothing to compare.")
+    return [sentence for sentence in sentences if sentence] + _unfinished(found)
+
+
+def summary(found: Results) -> str:
+    """The first metric's best variant and whether any difference to the baseline is significant."""
+    name, metric = next(iter(found.study.metrics.items()))
+    rows = [found.get(variant, name) for variant in found.study.variants]
+    if sum(row.n > 0 for row in rows) < 2:
+        return ""
+    compared = _Compared(found, metric, rows)
+    return f"{compared.best()} {' '.join(compared.differences()[:2])}"
+
+
+class _Compared:
+    """The variants of a study by one metric, grouped by what can be said of their differences."""
+
+    def __init__(self, found: Results, metric: MetricSpec, rows: Sequence[Result]) -> None:
+        self.found, self.metric, self.rows = found, metric, rows
+        self.up = metric.direction != "down"
+        self.label = metric.label or rows[0].metric
+        self.baseline = next(row for row in rows if row.variant == found.baseline)
+        others = [row for row in rows if not math.isnan(row.difference) and row != self.baseline]
+        self.others = sorted(others, key=lambda row: abs(row.difference), reverse=True)
+        starred = [row for row in self.others if row.starred]
+        single = [row for row in self.others if not row.starred and _excludes_0(row)]
+        self.above, self.below = self._sides(starred)
+        self.single_above, self.single_below = self._sides(single)
+        self.level = [row for row in self.others if row not in (*starred, *single)]
+
+    @property
+    def groups(self) -> tuple[set[str], ...]:
+        parts = (self.above, self.below, self.single_above, self.single_below, self.level)
+        return tuple({row.variant for row in part} for part in parts)
+
+    def _sides(self, rows: Sequence[Result]) -> tuple[list[Result], list[Result]]:
+        better = [row for row in rows if (row.difference > 0) == self.up]
+        return better, [row for row in rows if row not in better]
+
+    def best(self) -> str:
+        """Which variants are best, and what the baseline has."""
+        whole = sorted((r for r in self.rows if r.whole), key=lambda row: row.mean, reverse=self.up)
+        if not whole:
+            return ""
+        top = self._score(whole[0])
+        equal = [row for row in whole if self._score(row) == top]
+        names = _listed([f"the baseline, {r.label}," if r == self.baseline else r.label for r in equal])
+        verb = "is" if len(equal) == 1 else "are"
+        text = f"By {self.label} at the last epoch, {names} {verb} best with {top}"
+        if self.baseline.n and self.baseline not in equal:
+            text += f"; the baseline, {self.baseline.label}, has {self._score(self.baseline)}"
+        return f"{text}."
+
+    def differences(self) -> list[str]:
+        """Which differences to the baseline are significant, which are not, and how far they reach."""
+        if not self.others:
+            return []
+        sentences = []
+        family = max(row.family_size for row in self.others)
+        corrected = f"after Holm's correction over {numbers.counted(family, 'difference')}"
+        for side, rows in (("above", self.above), ("below", self.below)):
+            if rows:
+                sentences.append(
+                    f"Significantly {side} the baseline {corrected}: {self._signed(rows)}."
+                )
+        if not self.above and not self.below:
+            sentences.append(f"No difference to the baseline is significant {corrected}.")
+        for side, rows in (("above", self.single_above), ("below", self.single_below)):
+            if rows:
+                sentences.append(
+                    "Without that correction, the 95 % interval of the difference excludes 0 for "
+                    f"{self._signed(rows)}, {side} the baseline."
+                )
+        return [*sentences, *self._level()]
+
+    def _level(self) -> list[str]:
+        """Which variants these seeds cannot tell from the baseline, and how large a gap would show."""
+        if not self.level:
+            return []
+        seeds = numbers.counted(max(row.difference_n for row in self.level), "seed")
+        if len(self.level) == 1:
+            named = f"{self.level[0].label} cannot be told from the baseline with {seeds}"
+        else:
+            which = "All" if len(self.level) == len(self.others) else "The other"
+            named = f"{which} {len(self.level)} variants cannot be told from the baseline with {seeds}"
+        better = [row for row in self.level if (row.difference > 0) == self.up and row.difference]
+        if better:
+            named += f", though the mean is better for {_listed([row.label for row in better])}"
+        halves = [(r.difference_high - r.difference_low) / 2 for r in self.level if _interval(r)]
+        sentences = [f"{named}."]
+        if halves:
+            least, most = (numbers.printed(value, self.metric) for value in (min(halves), max(halves)))
+            width = f"{least}" if least == most else f"between {least} and {most}"
+            sentences.append(
+                f"The half width of their intervals is {width}{self._unit}, and smaller differences "
+                "cannot show."
+            )
+        return sentences
+
+    def same(self) -> str:
+        return "What can and cannot be told from the baseline is the same as above."
+
+    @property
+    def _unit(self) -> str:
+        return f" {self.metric.unit}" if self.metric.unit else ""
+
+    def _score(self, row: Result) -> str:
+        spread = "" if math.isnan(row.sd) else f" ± {numbers.printed(row.sd, self.metric)}"
+        count = "" if row.whole else f" ({row.n}/{row.planned})"
+        return f"{numbers.printed(row.mean, self.metric)}{spread}{self._unit}{count}"
+
+    def _signed(self, rows: Sequence[Result]) -> str:
+        minus = [numbers.printed_signed(r.difference, self.metric).replace("-", "−") for r in rows]
+        return _listed([f"{row.label} ({text})" for row, text in zip(rows, minus, strict=True)])
+
+
+def _unfinished(found: Results) -> list[str]:
+    sentences = []
+    for outcome in found.outcomes.values():
+        why = outcome.explanation()
+        if why and not outcome.imported:
+            rest = "has no result" if not outcome.completed else "is not whole"
+            sentences.append(f"{outcome.label} {rest}: {why}.")
+    return sentences
+
+
+def _interval(row: Result) -> bool:
+    return not math.isnan(row.difference_low)
+
+
+def _excludes_0(row: Result) -> bool:
+    return _interval(row) and (row.difference_low > 0 or row.difference_high < 0)
+
+
+def _listed(texts: Sequence[str]) -> str:
+    """`a, b and c`; semicolons part texts that have commas of their own."""
+    between = "; " if any("," in text.rstrip(",") for text in texts) else ", "
+    if len(texts) < 2:
+        return "".join(texts)
+    return f"{between.join(texts[:-1])}{';' if between == '; ' else ''} and {texts[-1]}"
