@@ -15,7 +15,8 @@ import numpy as np
 from analysis.claims.expressions import Call, Expression
 from analysis.claims.verdicts import Statement, missing
 from analysis.results.frames import results
-from analysis.results.numbers import counted, fixed, printed
+from analysis.results.numbers import fixed, printed
+from sdtps.errors import counted
 
 if TYPE_CHECKING:
     from analysis.runs.collect import Collected

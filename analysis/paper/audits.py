@@ -28,6 +28,11 @@ def key(study: Study) -> str:
     return hashlib.sha256(f"{source_digest()} {study.digest}".encode()).hexdigest()[:16]
 
 
+def audited(study: Study) -> bool:
+    """Whether a study has models of ours: other programs and other people's logs have no gradients."""
+    return not getattr(study, "imported", False) and bool(study.models())
+
+
 def path_of(folder: Path, study: Study) -> Path:
     return folder / "audits" / f"{study.name}.json"
 

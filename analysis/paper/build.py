@@ -22,8 +22,8 @@ from analysis.paper import audits, macros
 from analysis.paper.findings import findings, summary
 from analysis.paper.macros import Macro
 from analysis.results.frames import results
-from analysis.runs.comparable import Mark, refuse_to_average
 from analysis.runs.collect import Collected, collect
+from analysis.runs.comparable import Mark, refuse_to_average
 from analysis.runs.record import fingerprint
 from analysis.tables import forms, latex
 from analysis.tables import study as tables
@@ -208,7 +208,7 @@ def _evidence(
     known = read_index(kept).get("audits", {})
     keys, made = {}, []
     for study in studies:
-        if getattr(study, "imported", False) or not options.wants(f"{study.name}-audit"):
+        if not audits.audited(study) or not options.wants(f"{study.name}-audit"):
             continue
         if compute:
             keys[study.name] = audits.update(built.folder, study, known.get(study.name), say)
@@ -412,9 +412,7 @@ def _audit_keys(studies: Sequence[Study], options: Options) -> dict[str, str]:
     if not options.evidence:
         return {}
     return {
-        s.name: audits.key(s)
-        for s in studies
-        if not getattr(s, "imported", False) and options.wants(f"{s.name}-audit")
+        s.name: audits.key(s) for s in studies if audits.audited(s) and options.wants(f"{s.name}-audit")
     }
 
 

@@ -212,8 +212,8 @@ def _same(a: float, b: Any) -> bool:
 
 def _runs(studies: Sequence[Study], runs_dir: Path, allow: Collection[str]) -> list[Finding]:
     from analysis.runs import hints
-    from analysis.runs.comparable import KINDS, refuse_to_average
     from analysis.runs.collect import collect
+    from analysis.runs.comparable import KINDS, refuse_to_average
 
     collected = collect(studies, runs_dir, curves=False)
     findings = []

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from analysis.results import numbers
 from analysis.results.frames import Result, Results
+from sdtps.errors import counted
 
 if TYPE_CHECKING:
     from ablations.study.schema import MetricSpec
@@ -91,7 +92,7 @@ class _Compared:
             return []
         sentences = []
         family = max(row.family_size for row in self.others)
-        corrected = f"after Holm's correction over {numbers.counted(family, 'difference')}"
+        corrected = f"after Holm's correction over {counted(family, 'difference')}"
         for side, rows in (("above", self.above), ("below", self.below)):
             if rows:
                 sentences.append(
@@ -111,7 +112,7 @@ class _Compared:
         """Which variants these seeds cannot tell from the baseline, and how large a gap would show."""
         if not self.level:
             return []
-        seeds = numbers.counted(max(row.difference_n for row in self.level), "seed")
+        seeds = counted(max(row.difference_n for row in self.level), "seed")
         if len(self.level) == 1:
             named = f"{self.level[0].label} cannot be told from the baseline with {seeds}"
         else:
