@@ -62,7 +62,7 @@ def _one_caption(
         chosen = [_select(net, net.sparse_selection, patches, sparse_guide, draws[0])]
         return _align(net, _tokens(net, classes, chosen), caption)
     assert net.dense_selection is not None
-    if net.matching.form == "released":
+    if not net.matching.axis.together:
         first = _select(net, net.sparse_selection, patches, sparse_guide, draws[0])
         second = _select(net, net.dense_selection, patches, [dense.mean(0)], draws[1])
         return _align(net, _tokens(net, classes, [first]), caption) + _align(

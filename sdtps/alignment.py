@@ -20,14 +20,15 @@ of the mixtures' weights (R x N a pair), which is what the time goes into.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-LEAK = 0.1  # released code: slope below zero, applied to the cosines before the maxima
+from sdtps.config.axes import ALIGNMENTS
+
 # |v|^2 below this counts as this: torch's normalize divides by at least 1e-12.
 MIN_SQUARE = 1e-24
 
@@ -40,19 +41,19 @@ def word_mask(lengths: Tensor, width: int) -> Tensor:
 class Alignment(nn.Module):
     """Mean and Top-K pooling of the best matches, both directions added (HRPA).
 
-    `mean`: means of leaky-rectified cosines (released). `mean_topk`: mean + MLP(TOPK), plain cosines
-    (equation 5). `topk`: MLP(TOPK) alone, the paper's "only relevance-aware selection". One MLP serves
-    both directions; fewer than `top_k` matches are padded with zeros (paper-version module).
+    One MLP serves both directions; fewer than `top_k` matches are padded with zeros (paper-version
+    module).
+
+    Args:
+        name: a value of the alignment axis.
     """
 
-    def __init__(
-        self, kind: Literal["mean", "mean_topk", "topk"] = "mean_topk", top_k: int = 5
-    ) -> None:
+    def __init__(self, name: str = "mean_topk", top_k: int = 5) -> None:
         super().__init__()
-        self.kind = kind
+        self.axis = next(value for value in ALIGNMENTS if value.name == name)
         self.top_k = top_k
         self.relevance_mlp: nn.Sequential | None = None
-        if kind != "mean":
+        if self.axis.top_k:
             self.relevance_mlp = nn.Sequential(
                 nn.Linear(top_k, 2 * top_k), nn.GELU(), nn.Linear(2 * top_k, 1)
             )
@@ -76,8 +77,8 @@ class Alignment(nn.Module):
     ) -> Tensor:
         """Similarity (...) from each token's best word (..., V) and each word's best token (..., L).
 
-        `words` (..., L) and `tokens` (..., V) say which of them exist; None = all. The leak of `mean`
-        acts here: a monotone function may as well be applied after the maximum.
+        `words` (..., L) and `tokens` (..., V) say which of them exist; None = all. The leak acts here:
+        a monotone function may as well be applied after the maximum.
         """
         return self._side(best_word, tokens) + self._side(best_token, words)
 
@@ -85,8 +86,8 @@ class Alignment(nn.Module):
         if present is not None:
             present = present.expand_as(best)
         total = best.new_zeros(best.shape[:-1])
-        if self.kind != "topk":
-            value = F.leaky_relu(best, LEAK) if self.kind == "mean" else best
+        if self.axis.mean:
+            value = F.leaky_relu(best, self.axis.leak)
             if present is None:
                 total = value.mean(-1)
             else:

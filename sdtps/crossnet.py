@@ -300,7 +300,7 @@ class CrossNet(nn.Module):
         self.aggregation: TokenAggregation | None = None
         if sdtps.enabled:
             self.sparse_selection = TokenSelection(sdtps, width)
-            if matching.form != "laps":
+            if matching.axis.dense:
                 self.dense_selection = TokenSelection(sdtps, width)
             self.aggregation = build_aggregation(sdtps, width, patches)
         self.tokens_made = patches if self.aggregation is None else self.aggregation.outputs + 1
@@ -365,7 +365,7 @@ class CrossNet(nn.Module):
             return Matches(similarity, chosen.choice.decision, None)
         if self.dense_selection is None:
             raise ValueError(f"form {self.matching.form} takes no dense text")
-        if self.matching.form == "released":
+        if not self.matching.axis.together:
             first = self._choose(self.sparse_selection, patches, captions, guides)
             second = self._choose(self.dense_selection, patches, captions, [dense.mean()])
             similarity = self._align(images, [first], sparse)

@@ -155,7 +155,7 @@ class RetrievalToy:
         ids = torch.randperm(len(self.patterns), generator=generator)[: data.batch_size]
         noise = torch.randn(ids.shape + self.patterns.shape[1:], generator=generator)
         dense = None
-        if matching.form != "laps" and matching.dense_text != "none":
+        if matching.axis.dense and matching.dense_text != "none":
             shown = ids.roll(1) if matching.dense_text == "shuffled" else ids
             dense = self._texts(shown, data.max_dense_words, generator)
         sparse = self._texts(ids, data.max_words, generator)

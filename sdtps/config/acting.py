@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from sdtps.config.axes import VALUES, Axes, acting_with
+from sdtps.config.axes import SECTIONS, VALUES, Axes, acting_with
 from sdtps.config.identity import flatten, resolved
 from sdtps.config.wording import shown
 
@@ -37,25 +37,34 @@ class Rule:
 
 
 def _with_axis_value(setting: str) -> Rule:
-    """The rule of an SDTPS setting that some values of some axes name."""
+    """The rule of a setting that some values of an axis name."""
     needed = acting_with(setting)
-    words = " or ".join(f"sdtps.{axis} {' or '.join(values)}" for axis, values in needed.items())
+    section = next(SECTIONS.get(axis, "sdtps") for axis in needed)
+    words = " or ".join(f"{section}.{axis} {' or '.join(values)}" for axis, values in needed.items())
 
     def acts(config: Any) -> bool:
-        return any(getattr(config.sdtps, axis) in values for axis, values in needed.items())
+        chosen = getattr(config, section)
+        return any(getattr(chosen, axis) in values for axis, values in needed.items())
 
-    return Rule((f"sdtps.{setting}",), acts, words)
+    return Rule((f"{section}.{setting}",), acts, words)
 
 
-_AXIS_SETTINGS = dict.fromkeys(s for values in VALUES.values() for v in values for s in v.settings)
+def _settings(*axes: str) -> tuple[str, ...]:
+    """Settings that act with some values of these axes only."""
+    return tuple(dict.fromkeys(s for axis in axes for value in VALUES[axis] for s in value.settings))
+
+
 SDTPS = (
     Rule(
-        tuple(f"sdtps.{key}" for key in (*Axes._fields, *_AXIS_SETTINGS, "keep_ratio", "loss_weight")),
+        tuple(
+            f"sdtps.{key}"
+            for key in (*Axes._fields, *_settings(*Axes._fields), "keep_ratio", "loss_weight")
+        ),
         lambda c: c.sdtps.enabled,
         "sdtps.enabled true",
         switched_off=True,
     ),
-    *(_with_axis_value(setting) for setting in _AXIS_SETTINGS),
+    *map(_with_axis_value, _settings(*Axes._fields)),
 )
 OPTIM = (
     Rule(
@@ -140,11 +149,7 @@ RETRIEVAL = (
         lambda c: not (c.image_encoder.frozen and c.text_encoder.frozen),
         "an encoder that is not frozen",
     ),
-    Rule(
-        ("matching.top_k",),
-        lambda c: c.matching.alignment != "mean",
-        "matching.alignment mean_topk or topk",
-    ),
+    *map(_with_axis_value, _settings("alignment", "ratio")),
     Rule(
         ("data.max_dense_words",),
         lambda c: any(
@@ -152,12 +157,6 @@ RETRIEVAL = (
             for mode in (c.matching.dense_text, c.matching.eval_dense_text, *c.eval.also_dense_text)
         ),
         "a dense text in matching.dense_text, matching.eval_dense_text or eval.also_dense_text",
-    ),
-    Rule(("loss.ratio_weight",), lambda c: c.loss.ratio != "none", "a loss.ratio"),
-    Rule(
-        ("loss.lambda_sparse", "loss.lambda_dense"),
-        lambda c: c.loss.ratio in ("separate", "eq7"),
-        "loss.ratio separate or eq7",
     ),
     Rule(
         ("loss.lambda_dense",),

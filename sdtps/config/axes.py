@@ -7,6 +7,7 @@
     mask         how D enters the aggregation
     aggregation  how many weight networks merge the kept tokens
     extra_token  how the dropped tokens become one token
+    form, alignment, ratio    retrieval: the cross-net's branches, its pooling, the ratio loss
 
 An entry says everything that depends on the value: its formula, the settings that act with it, what the
 cross-net may not shortcut, and what the audit compares it with. Both tasks, the reference loop and the
@@ -439,11 +440,146 @@ EXTRA_TOKENS = (
 )
 
 
+# -- retrieval: form, alignment, ratio loss -----------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form(Value):
+    """How the cross-net puts sparse caption and dense text together.
+
+    Attributes:
+        dense: whether there is a branch that the dense text guides.
+        together: whether both guides lead both branches, which are merged and aligned with the sparse
+            words. Otherwise each text guides and is aligned with a branch of its own, and the
+            similarities are added.
+    """
+
+    dense: bool = True
+    together: bool = False
+
+
+FORMS = (
+    Form(name="laps", text="one branch, no dense text", source="LAPS", dense=False),
+    Form(name="released", text="two branches, their similarities added", source="released"),
+    Form(
+        name="paper",
+        text="two branches merged, aligned with the sparse words",
+        source="paper; paper-version module",
+        together=True,
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alignment(Value):
+    """How the best matches of tokens and words are pooled (HRPA, equation 5).
+
+    Attributes:
+        mean: whether their mean counts; top_k: whether an MLP of the K largest does.
+        leak: slope of the cosines below zero, before the mean.
+    """
+
+    mean: bool = True
+    top_k: bool = False
+    leak: float = 1.0
+
+
+ALIGNMENTS = (
+    Alignment(name="mean", text="mean of leaky-rectified cosines", source="released", leak=0.1),
+    Alignment(
+        name="mean_topk",
+        text="equation 5: mean + MLP(TOPK)",
+        source="paper; paper-version module",
+        settings=("top_k",),
+        top_k=True,
+    ),
+    Alignment(
+        name="topk",
+        text="MLP(TOPK) alone",
+        source='paper, "only relevance-aware selection"',
+        settings=("top_k",),
+        mean=False,
+        top_k=True,
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatioLoss(Value):
+    """How far the decisions D (B, T, N) of the branches are from keeping rho of the patches.
+
+    Attributes:
+        loss: (D of the sparse branch, of the dense branch or None, rho, lambda sparse, lambda dense)
+            -> scalar. None = no ratio loss. A constant without gradient under exact Top-K.
+    """
+
+    loss: Callable[[Tensor, Tensor | None, float, float, float], Tensor] | None = None
+
+
+def ratio_of_the_sum(
+    sparse: Tensor, dense: Tensor | None, rho: float, of_sparse: float, of_dense: float
+) -> Tensor:
+    """(mean(Ds + Dd) - rho)^2"""
+    total = sparse if dense is None else sparse + dense
+    return (total.mean() - rho) ** 2
+
+
+def ratio_of_each(
+    sparse: Tensor, dense: Tensor | None, rho: float, of_sparse: float, of_dense: float
+) -> Tensor:
+    """l1 (mean Ds - rho)^2 + l2 (mean Dd - rho)^2"""
+    loss = of_sparse * (sparse.mean() - rho) ** 2
+    return loss if dense is None else loss + of_dense * (dense.mean() - rho) ** 2
+
+
+def ratio_of_the_kept(
+    sparse: Tensor, dense: Tensor | None, rho: float, of_sparse: float, of_dense: float
+) -> Tensor:
+    """(rho - l1 mean Ds - l2 mean Dd)^2 with means over the kept patches, as the paper writes it."""
+    kept = of_sparse * _mean_over_kept(sparse)
+    if dense is not None:
+        kept = kept + of_dense * _mean_over_kept(dense)
+    return (rho - kept) ** 2
+
+
+def _mean_over_kept(decision: Tensor) -> Tensor:
+    """Mean of D where it is 1; a straight-through D brings its gradient along."""
+    kept = (decision.detach() > 0.5).to(decision.dtype)
+    return (decision * kept).sum() / kept.sum()
+
+
+_LAMBDAS = ("ratio_weight", "lambda_sparse", "lambda_dense")
+RATIOS = (
+    RatioLoss(
+        name="released",
+        text="(mean(Ds + Dd) - rho)^2",
+        source="released",
+        settings=("ratio_weight",),
+        loss=ratio_of_the_sum,
+    ),
+    RatioLoss(
+        name="separate",
+        text="l1 (mean Ds - rho)^2 + l2 (mean Dd - rho)^2",
+        source="paper-version module",
+        settings=_LAMBDAS,
+        loss=ratio_of_each,
+    ),
+    RatioLoss(
+        name="eq7",
+        text="equation 7 over the kept patches alone",
+        source="paper",
+        settings=_LAMBDAS,
+        loss=ratio_of_the_kept,
+    ),
+    RatioLoss(name="none", text="no ratio loss", source="re-identification"),
+)
+
+
 # -- the table --------------------------------------------------------------------------------------
 
 
 class Axes(NamedTuple):
-    """The chosen entry of each axis; the fields are keys of `SdtpsConfig`."""
+    """The chosen entry of each axis that both tasks have; the fields are keys of `SdtpsConfig`."""
 
     score: Score
     normalise: Normalise
@@ -470,7 +606,12 @@ VALUES: Mapping[str, tuple[Value, ...]] = {
     "mask": MASKS,  # and subtract_C for any positive C
     "aggregation": AGGREGATIONS,
     "extra_token": EXTRA_TOKENS,
+    "form": FORMS,
+    "alignment": ALIGNMENTS,
+    "ratio": RATIOS,
 }
+# Section of a configuration that an axis and its values' settings stand in; `sdtps` for the others.
+SECTIONS = {"form": "matching", "alignment": "matching", "ratio": "loss"}
 
 
 def names(axis: str) -> tuple[str, ...]:
@@ -493,6 +634,11 @@ def find(axis: str, name: str) -> Value:
     allowed = [value.name for value in VALUES[axis] if getattr(value, "constant", None) is None]
     more = ", or subtract_C with a positive number C such as subtract_1e10" if axis == "mask" else ""
     raise ValueError(f"'{name}' is not a {axis}; allowed: {', '.join(allowed)}{more}")
+
+
+def find_ratio(name: str) -> RatioLoss:
+    """The entry of a ratio loss."""
+    return next(value for value in RATIOS if value.name == name)
 
 
 @lru_cache(maxsize=4096)

@@ -5,10 +5,11 @@ Paper values that differ from the released recipe (lr 1e-4, batch 32, no decay) 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
+from sdtps.config.axes import FORMS, Form, names
 from sdtps.config.common import (
     Fraction,
     Frozen,
@@ -19,6 +20,14 @@ from sdtps.config.common import (
     TrainConfig,
 )
 
+if TYPE_CHECKING:
+    FormName = str
+    AlignmentName = str
+    RatioName = str
+else:
+    FormName = Literal[names("form")]
+    AlignmentName = Literal[names("alignment")]
+    RatioName = Literal[names("ratio")]
 DenseText = Literal["own", "shuffled", "none"]
 
 
@@ -88,11 +97,11 @@ class MatchingConfig(Frozen):
 
     # `laps`: one branch, no dense text; `released`: sparse and dense branch, similarities added;
     # `paper`: both branches aggregated together, sparse words aligned (v2 module).
-    form: Literal["laps", "released", "paper"] = "paper"
+    form: FormName = "paper"
     # Common embedding width; 512 (1024 for multi-GPU Swin).
     embed: PositiveInt = 512
     # HRPA (equation 5): `mean` with leaky ReLU 0.1 as released, `mean_topk` adds MLP(TOPK).
-    alignment: Literal["mean", "mean_topk", "topk"] = "mean_topk"
+    alignment: AlignmentName = "mean_topk"
     top_k: PositiveInt = 5  # v2 module; not given in the paper
     # Dense text used in training and at evaluation. `own` is the query's own target image's text.
     dense_text: DenseText = "own"
@@ -104,9 +113,14 @@ class MatchingConfig(Frozen):
     # suit the device.
     chunk: PositiveInt | None = None
 
+    @property
+    def axis(self) -> Form:
+        """The entry of `form`."""
+        return next(form for form in FORMS if form.name == self.form)
+
     @model_validator(mode="after")
     def _guides_fit(self) -> MatchingConfig:
-        if not self.sparse_guide and (self.form != "paper" or self.dense_text == "none"):
+        if not self.sparse_guide and (not self.axis.together or self.dense_text == "none"):
             raise ValueError("sparse_guide false leaves the dense text: needs form paper with one")
         return self
 
@@ -119,7 +133,7 @@ class RetrievalLossConfig(Frozen):
     ramp_first_epoch: bool = True
     # `released`: (mean(Ds + Dd) - rho)^2; `separate`: l1 (mean Ds - rho)^2 + l2 (mean Dd - rho)^2
     # (v2 module); `eq7`: (rho - l1 mean Ds - l2 mean Dd)^2 over the selected, as the paper writes it.
-    ratio: Literal["released", "separate", "eq7", "none"] = "separate"
+    ratio: RatioName = "separate"
     ratio_weight: NonNegative = 2.0
     lambda_sparse: NonNegative = 1.0
     lambda_dense: NonNegative = 1.0
@@ -158,14 +172,15 @@ class RetrievalConfig(Frozen):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> RetrievalConfig:
-        if self.matching.form == "laps" and (
+        if not self.matching.axis.dense and (
             self.matching.dense_text != "none" or self.matching.eval_dense_text != "none"
         ):
             raise ValueError(
-                "matching.form laps has no dense text: set dense_text, eval_dense_text to none"
+                f"matching.form {self.matching.form} has no dense text: set dense_text, "
+                "eval_dense_text to none"
             )
         branches = len(self.sdtps.axes.aggregation.networks)
-        if self.sdtps.enabled and branches > 1 and self.matching.form != "paper":
+        if self.sdtps.enabled and branches > 1 and not self.matching.axis.together:
             raise ValueError(
                 f"sdtps.aggregation {self.sdtps.aggregation} merges two branches, but matching.form "
                 f"{self.matching.form} aligns each by itself: set sdtps.aggregation to single or none"

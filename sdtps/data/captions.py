@@ -215,7 +215,7 @@ def load_splits(
         "dev": {config.matching.eval_dense_text},
         "test": {config.matching.eval_dense_text, *config.eval.also_dense_text},
     }
-    looks_at_dense = config.matching.form != "laps"
+    looks_at_dense = config.matching.axis.dense
     dense = {name: looks_at_dense and modes.get(name, modes["test"]) != {"none"} for name in names}
     if data.file is not None:
         from sdtps.data.own import read_own_captions

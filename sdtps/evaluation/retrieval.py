@@ -128,7 +128,7 @@ def similarities(
 
 def takes_dense(config: RetrievalConfig) -> bool:
     """Whether the model looks at dense text at all."""
-    return config.matching.form != "laps" and config.sdtps.enabled
+    return config.matching.axis.dense and config.sdtps.enabled
 
 
 # An evaluator is asked with the similarities and the number of captions of an image and yields metrics

@@ -2,12 +2,10 @@
 
 Re-identification: DeMo's label-smoothed cross-entropy and batch-hard triplet, in float32 at least and
 outside autocast, because squared distances of raw features overflow float16. Retrieval: hinges over
-similarities (equation 6), and the ratio loss in three forms (equation 7).
+similarities (equation 6); the ratio loss is an axis, in `sdtps.config.axes`.
 """
 
 from __future__ import annotations
-
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -75,39 +73,3 @@ def contrastive_loss(
     if hardest:
         return captions.amax(1).sum() + images.amax(0).sum()
     return captions.sum() + images.sum()
-
-
-def ratio_loss(
-    sparse: Tensor,
-    dense: Tensor | None,
-    *,
-    form: Literal["released", "separate", "eq7"],
-    keep_ratio: float,
-    lambda_sparse: float = 1.0,
-    lambda_dense: float = 1.0,
-) -> Tensor:
-    """How far the decisions D (T, B, N) of the two branches are from keeping `keep_ratio`; a scalar.
-
-    `released`: (mean(Ds + Dd) - rho)^2. `separate`: l1 (mean Ds - rho)^2 + l2 (mean Dd - rho)^2, the
-    paper-version module's. `eq7`: (rho - l1 mean Ds - l2 mean Dd)^2 with means over the selected
-    patches alone, as the paper writes it. With exact Top-K all three are constants without gradient.
-    `dense` is None where no dense text is used.
-    """
-    if form == "released":
-        total = sparse if dense is None else sparse + dense
-        return (total.mean() - keep_ratio) ** 2
-    if form == "separate":
-        loss = lambda_sparse * (sparse.mean() - keep_ratio) ** 2
-        if dense is not None:
-            loss = loss + lambda_dense * (dense.mean() - keep_ratio) ** 2
-        return loss
-    kept = lambda_sparse * _mean_over_kept(sparse)
-    if dense is not None:
-        kept = kept + lambda_dense * _mean_over_kept(dense)
-    return (keep_ratio - kept) ** 2
-
-
-def _mean_over_kept(decision: Tensor) -> Tensor:
-    """Mean of D where it is 1; a straight-through D brings its gradient along."""
-    kept = (decision.detach() > 0.5).to(decision.dtype)
-    return (decision * kept).sum() / kept.sum()

@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from sdtps import distributed
 from sdtps.config import RetrievalConfig
+from sdtps.config.axes import find_ratio
 from sdtps.crossnet import CrossNet, Matches
 from sdtps.data.caption_batches import RetrievalBatch, TextBatch
 from sdtps.models.encoders import ImageEncoder, ImageShape, TextEncoder, text_width
-from sdtps.models.losses import contrastive_loss, ratio_loss
+from sdtps.models.losses import contrastive_loss
 
 
 class RetrievalModel(nn.Module):
@@ -102,14 +103,14 @@ def retrieval_loss(
     parts = {"alignment": alignment.detach()}
     ramp = (step - 1) / steps_per_epoch if settings.ramp_first_epoch and epoch == 1 else 1.0
     total = alignment * ramp
-    if settings.ratio != "none" and matches.sparse_decision is not None:
+    ratio_loss = find_ratio(settings.ratio).loss
+    if ratio_loss is not None and matches.sparse_decision is not None:
         ratio = ratio_loss(
             matches.sparse_decision,
             matches.dense_decision,
-            form=settings.ratio,
-            keep_ratio=config.sdtps.keep_ratio,
-            lambda_sparse=settings.lambda_sparse,
-            lambda_dense=settings.lambda_dense,
+            config.sdtps.keep_ratio,
+            settings.lambda_sparse,
+            settings.lambda_dense,
         )
         parts["ratio"] = ratio.detach()
         total = total + settings.ratio_weight * ratio

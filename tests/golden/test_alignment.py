@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from sdtps.alignment import Alignment
-from sdtps.models.losses import contrastive_loss, ratio_loss
+from sdtps.config.axes import ratio_of_each
+from sdtps.models.losses import contrastive_loss
 
 if TYPE_CHECKING:
     from tests.golden.conftest import Golden
@@ -39,11 +40,12 @@ def contrastive(golden: Golden) -> None:
 
 
 def ratio(golden: Golden) -> None:
-    loss = ratio_loss(
+    loss = ratio_of_each(
         golden.constant("mask_sparse"),
         golden.constant("mask_dense"),
-        form="separate",
-        keep_ratio=golden.number("target_ratio"),
+        golden.number("target_ratio"),
+        1.0,
+        1.0,
     )
     # Published in float32.
     torch.testing.assert_close(loss, golden.constant("loss").double(), rtol=1e-5, atol=0)

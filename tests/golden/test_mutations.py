@@ -113,7 +113,7 @@ MUTANTS = {
         "self.patches.detach() if inside else self.patches",
         "self.patches",
     ),
-    "aligned_without_leak": ("alignment", "LEAK = 0.1", "LEAK = 0.0"),
+    "aligned_without_leak": ("config.axes", "leak=0.1", "leak=0.0"),
     "experts_head_by_head": (
         "models.fusion",
         "            for v in range(len(SETS))\n            for h in range(self.heads)\n",

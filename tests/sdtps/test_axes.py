@@ -17,9 +17,12 @@ from benchmarks.crossnet_loop import similarity_loop
 from sdtps.config import SdtpsConfig
 from sdtps.config.axes import (
     AGGREGATIONS,
+    ALIGNMENTS,
     DECISIONS,
     EXTRA_TOKENS,
+    FORMS,
     MASKS,
+    RATIOS,
     VALUES,
     Axes,
     acting_with,
@@ -36,16 +39,17 @@ SEEN = {"no_grad": "none", "temperature": 0.5, "aggregation_ratio": 0.6}
 
 
 def combinations() -> list[dict[str, str]]:
-    """Each value of each axis alone; every decision with every mask, and with every extra token."""
-    alone = [{axis: value.name} for axis, values in VALUES.items() for value in values]
+    """Each value of each axis; each decision whose D carries a gradient with all that D enters."""
+    alone = [{axis: value.name} for axis in Axes._fields for value in VALUES[axis]]
+    live = [decision for decision in DECISIONS if decision.carries_gradient]
     masked = [
         {"decision": d.name, "mask": m.name, "aggregation": a.name}
-        for d, m, a in product(DECISIONS, (*MASKS, subtracting(10)), AGGREGATIONS)
+        for d, m, a in product(live, (*MASKS, subtracting(10)), AGGREGATIONS)
     ]
     extra = [
         {"decision": d.name, "extra_token": e.name, "mask": m.name}
-        for d, e, m in product(DECISIONS, EXTRA_TOKENS, MASKS)
-        if m.scales_tokens or m.bias is None
+        for d, e, m in product(live, EXTRA_TOKENS, MASKS)
+        if m.scales_tokens
     ]
     return [c for c in (*alone, *masked, *extra) if config(c) is not None]
 
@@ -94,19 +98,29 @@ def test_three_modalities(chosen: dict[str, str], training: bool) -> None:
     assert all(g is None or torch.isfinite(g).all() for g in found)
 
 
-FORMS: list[dict[str, Any]] = [
-    {"form": "laps", "dense_text": "none", "eval_dense_text": "none"},
-    {"form": "released", "alignment": "mean"},
-    {"form": "paper"},
+MATCHING: list[dict[str, Any]] = [
+    {"form": form.name, **({} if form.dense else {"dense_text": "none", "eval_dense_text": "none"})}
+    for form in FORMS
 ]
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-@pytest.mark.parametrize("form", FORMS, ids=lambda f: f["form"])
+@pytest.mark.parametrize("form", MATCHING, ids=lambda f: f["form"])
 @pytest.mark.parametrize("chosen", combinations(), ids=lambda c: "-".join(c.values()))
 def test_the_cross_net_is_the_reference_loop(
     chosen: dict[str, str], form: dict[str, Any], training: bool
 ) -> None:
+    check_against_the_loop(chosen, form, training)
+
+
+@pytest.mark.parametrize("alignment", ALIGNMENTS, ids=lambda a: a.name)
+@pytest.mark.parametrize("form", MATCHING, ids=lambda f: f["form"])
+def test_every_form_pools_as_the_reference_loop(alignment: Any, form: dict[str, Any]) -> None:
+    check_against_the_loop({}, {**form, "alignment": alignment.name}, training=True)
+
+
+def check_against_the_loop(chosen: dict[str, str], form: dict[str, Any], training: bool) -> None:
+    """Similarity and every gradient."""
     sdtps = config(chosen)
     assert sdtps is not None
     torch.manual_seed(0)
@@ -145,6 +159,11 @@ def test_the_table_is_what_configurations_and_studies_see() -> None:
             if chosen is None:  # a mask that needs another aggregation than the default
                 continue
             assert getattr(chosen.axes, axis).name == value.name
+    for ratio in RATIOS:
+        decision = torch.rand(2, 3, 4, requires_grad=True)
+        for dense in (None, decision.flip(0)):
+            loss = None if ratio.loss is None else ratio.loss(decision, dense, 0.5, 1.0, 1.0)
+            assert loss is None or torch.isfinite(torch.autograd.grad(loss, decision)[0]).all()
     assert acting_with("temperature") == {"decision": ("gumbel_ste", "soft")}
     assert acting_with("keep_ratio") == {}
 

@@ -151,7 +151,7 @@ IDLE = [
     (
         {"task": "retrieval", "loss": {"ratio": "none", "ratio_weight": 1.0}},
         "loss.ratio_weight",
-        "a loss.ratio",
+        "loss.ratio released or separate or eq7",
     ),
     (
         {"task": "retrieval", "loss": {"ratio": "released", "lambda_sparse": 0.5}},

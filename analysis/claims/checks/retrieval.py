@@ -23,8 +23,9 @@ from analysis.claims.checks.published import (
 )
 from analysis.claims.verdicts import Statement, check
 from sdtps.config import RetrievalConfig
+from sdtps.config.axes import ratio_of_each, ratio_of_the_sum
 from sdtps.crossnet import Matches
-from sdtps.models.losses import contrastive_loss, ratio_loss
+from sdtps.models.losses import contrastive_loss
 
 
 @check
@@ -225,7 +226,7 @@ def ratio_loss_gradient() -> list[Statement]:
     matches = match(net, inputs(VIT))
     assert matches.sparse_decision is not None and matches.dense_decision is not None
     parameters = [p for name, p in net.named_parameters() if "score_mlp" in name]
-    loss = ratio_loss(matches.sparse_decision, matches.dense_decision, form="separate", keep_ratio=0.4)
+    loss = ratio_of_each(matches.sparse_decision, matches.dense_decision, 0.4, 1.0, 1.0)
     ratio = norm(torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True))
     align = norm(
         torch.autograd.grad(contrastive_loss(matches.similarity), parameters, allow_unused=True)
@@ -246,15 +247,10 @@ def ratio_loss_gradient() -> list[Statement]:
 def ratio_loss_constant() -> list[Statement]:
     """Value and gradient of the ratio loss with Top-K, in the released and paper-version form."""
     statements = []
-    for form, ratio_form in (("released", "released"), ("paper", "separate")):
+    for form, ratio_loss in (("released", ratio_of_the_sum), ("paper", ratio_of_each)):
         matches = match(crossnet(form), inputs(VIT))  # type: ignore[arg-type]
         assert matches.sparse_decision is not None
-        loss = ratio_loss(
-            matches.sparse_decision,
-            matches.dense_decision,
-            form=ratio_form,  # type: ignore[arg-type]
-            keep_ratio=0.5,
-        )
+        loss = ratio_loss(matches.sparse_decision, matches.dense_decision, 0.5, 1.0, 1.0)
         statements.append(
             Statement(
                 f"it has a gradient in the {form} form",
