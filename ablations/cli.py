@@ -13,16 +13,20 @@ _PYTHONS = signal.default_int_handler
 VERBS = {
     "submit": ("ablations.launch.submit", "submit every run that is missing", "submit"),
     "plan": ("ablations.view.plan", "what submit would do, and why", "submit"),
-    "try": ("ablations.launch.trial", "try one run here and now, apart from the other runs", "submit"),
+    "try": (
+        "ablations.launch.trial:try",
+        "try one run here and now, apart from the other runs",
+        "submit",
+    ),
     "retry": (
-        "ablations.launch.retry",
+        "ablations.launch.submit:retry",
         "submit again what failed, diverged, was cancelled or is stale; release what is held",
         "submit",
     ),
     "cancel": ("ablations.store.stop", "cancel what is queued or running", "submit"),
-    "clean": ("ablations.store.clean", "delete run folders", "submit"),
+    "clean": ("ablations.store.stop:clean", "delete run folders", "submit"),
     "audit": (
-        "ablations.launch.audit",
+        "ablations.launch.trial:audit",
         "which parts of a study's variants learn: their gradients, at toy size",
         "submit",
     ),

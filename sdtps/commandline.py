@@ -127,8 +127,17 @@ def verb_parser(prog: str, verb: str, verbs: Verbs) -> Parser:
     """The parser of one verb; imports its module."""
     module, help_text, _ = verbs[verb]
     parser = Parser(prog=f"{prog} {verb}", description=f"{help_text[0].upper()}{help_text[1:]}.")
-    importlib.import_module(module).add_arguments(parser)
+    _part(module, "add_arguments")(parser)
     return parser
+
+
+def _part(place: str, name: str) -> Callable[..., Any]:
+    """A verb's function; `MODULE:clean` means the module's clean_add_arguments and clean_command."""
+    module, _, prefix = place.partition(":")
+    found: Callable[..., Any] = getattr(
+        importlib.import_module(module), f"{prefix}_{name}" if prefix else name
+    )
+    return found
 
 
 def overview(prog: str, verbs: Verbs, about: str) -> str:
@@ -182,7 +191,7 @@ def _answer(prog: str, verbs: Verbs, about: str, words: list[str]) -> int:
     parser = verb_parser(prog, verb, verbs)
     takes_rest = any(action.nargs == argparse.REMAINDER for action in parser._actions)
     arguments = parser.parse_args(rest) if takes_rest else parser.parse_intermixed_args(rest)
-    command = importlib.import_module(verbs[verb][0]).command
+    command = _part(verbs[verb][0], "command")
     with _interruptible():
         return int(command(arguments))
 

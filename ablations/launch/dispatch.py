@@ -23,7 +23,7 @@ from typing import Any
 
 from ablations.launch.plan import Action, Chunk, chunks, halves
 from ablations.slurm import commands as slurm
-from ablations.slurm import script as batch
+from ablations.slurm import executor as batch
 from ablations.slurm.queue import Scheduler
 from ablations.store import claims, snapshot, submissions
 from ablations.store.claims import JOBS, Claim

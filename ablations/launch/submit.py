@@ -1,4 +1,4 @@
-"""The verb `submit` (`submit.py` too): from a manifest to submitted runs.
+"""The verbs `submit` (`submit.py` too) and `retry`: from a manifest to submitted runs.
 
 Read `submit` from top to bottom: check the manifest, look at what exists, plan, audit, dispatch.
 """
@@ -14,13 +14,20 @@ from typing import TYPE_CHECKING
 
 from ablations.launch.plan import RETRY_WORDS, Action, Plan, make_plan
 from ablations.store.life import run_states
-from ablations.study.arguments import add_data_root, add_site, add_steering, filtered, read_whole
+from ablations.study.arguments import (
+    add_data_root,
+    add_site,
+    add_steering,
+    filtered,
+    read_study,
+    read_whole,
+)
 from ablations.study.model import Study
 from ablations.view.hints import Again
 from ablations.view.plan import plan_json, plan_lines
 from sdtps.commandline import at_least
 from sdtps.config import CommandConfig
-from sdtps.errors import SubmissionError, counted, visible, visible_lines
+from sdtps.errors import RunError, SubmissionError, counted, visible, visible_lines
 
 PARTIAL = 5  # exit code: the cluster took a part of the runs
 
@@ -64,6 +71,33 @@ def add_sending(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     return submit(arguments)
+
+
+def retry_add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_steering(parser)
+    parser.add_argument(
+        "run", nargs="*", metavar="RUN", help="VARIANT/seedK, or enough of the name to be the only one"
+    )
+    for word in RETRY_WORDS:
+        parser.add_argument(f"--{word}", action="store_true", help=f"every run that is {word}")
+    add_sending(parser)
+
+
+def retry_command(arguments: argparse.Namespace) -> int:
+    """The verb `retry`. Raises RunError where neither runs nor states are named."""
+    from ablations.study.arguments import find_run
+
+    words = [w for w in RETRY_WORDS if getattr(arguments, w)]
+    study = read_study(arguments)
+    named = tuple(find_run(text, study).name for text in arguments.run)
+    if not words and not named:
+        options = ", ".join(f"--{word}" for word in RETRY_WORDS)
+        raise RunError(
+            f"retry what? Name runs, or give one of {options} "
+            f"(see: {Again.of(arguments).control('status')})"
+        )
+    arguments.retry = words
+    return submit(arguments, named, only_again=True)
 
 
 def plan_study(
@@ -265,9 +299,9 @@ def dispatch(plan: Plan, arguments: argparse.Namespace, executor: str) -> int:
     after: str | None = None
     try:
         if arguments.canary:
-            from ablations.launch import canary
+            from ablations.launch import trial
 
-            after = canary.send(
+            after = trial.canaries(
                 plan.study, actions, plan.runs_dir, executor=executor, slots=arguments.slots
             )
             if after is not None and not arguments.json:

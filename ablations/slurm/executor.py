@@ -1,7 +1,12 @@
-"""The one file that touches submitit: it formats sbatch options and starts local processes.
+"""What runs a job: an array's sbatch file, or a process here. Nothing else touches submitit.
 
-Both functions use submitit's internals, so that requirements.lock pins the version they were tried with
-(docs/decisions says what submitit does here, and why arrays, claims and requeue are ours).
+submitit checks and formats sbatch's options and keeps a local process to its time limit. Both use its
+internals, so that requirements.lock pins the version they were tried with (docs/decisions says why
+arrays, claims and requeue are ours).
+
+An sbatch file is options, a few variables, then job.sh as it stands. A task gets one path and finds its
+run by its array index, so that nothing is left to do once sbatch has answered: a submitter that is
+killed then leaves no job waiting for a file that never comes.
 """
 
 from __future__ import annotations
@@ -11,16 +16,83 @@ import shlex
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.resources import files as package_files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from ablations.slurm import options, verdict
+from ablations.study.schema import Resources
+from sdtps.errors import SubmissionError
 
 if TYPE_CHECKING:
     from submitit.local.local import LocalJob
 
 TRIED_WITH = "1.5.4"  # of submitit
+WORKER = "ablations.launch.worker"
 
 
-def sbatch_text(folder: Path, parameters: Mapping[str, Any], setup: Sequence[str], body: str) -> str:
+def script(
+    jobs: Path,
+    resources: Resources,
+    count: int,
+    throttle: int | None,
+    snapshot: Path,
+    *,
+    dependency: str | None = None,
+) -> str:
+    """The text of the sbatch file for `count` runs, at most `throttle` at once.
+
+    Args:
+        jobs: folder of the submission; its name is the jobs' name.
+        snapshot: folder of the frozen code.
+        dependency: as sbatch --dependency takes it.
+
+    Raises:
+        SubmissionError: the path holds characters that SLURM or Python's search path cannot take.
+    """
+    check_path(jobs)
+    parameters = options.parameters(
+        resources,
+        name=jobs.name,
+        output=f"{str(jobs).replace('%', '%%')}/%A_%a.log",
+        count=count,
+        throttle=throttle,
+        dependency=dependency,
+    )
+    variables = {
+        "JOBS": shlex.quote(str(jobs)),
+        "SUBMISSION": shlex.quote(jobs.name),
+        "SNAPSHOT": shlex.quote(str(snapshot)),
+        "MODULE": WORKER,
+        "PYTHON": f"({shlex.join(options.interpreter(resources))})",
+        "SRUN_OPTIONS": f"({shlex.join(resources.srun)})",
+        "TOGETHER": str(min(resources.runs_per_gpu, count)),
+        "INTERRUPTED": str(verdict.INTERRUPTED),
+        "NOT_OURS": str(verdict.NOT_OURS),
+        "SETUP_FAILED": str(verdict.SETUP_FAILED),
+    }
+    body = package_files("ablations.slurm").joinpath("job.sh").read_text(encoding="utf-8")
+    setup = [f"{name}={value}" for name, value in variables.items()]
+    return _sbatch_text(jobs, parameters, setup, body.partition("\n")[2])
+
+
+def setup_text(resources: Resources) -> str:
+    """setup.sh: environment, then the study's shell lines. job.sh stops at the first that fails."""
+    variables = [f"export {name}={shlex.quote(v)}" for name, v in resources.environment.items()]
+    return "".join(f"{line.rstrip()}\n" for line in (*variables, *resources.setup))
+
+
+def check_path(path: Path) -> None:
+    """Refuse a run store whose jobs would all fail."""
+    bad = [c for c in str(path) if c in "\\:" or not c.isprintable()]
+    if bad:
+        raise SubmissionError(
+            f"{path}: SLURM's log names and Python's search path cannot hold {bad[0]!r}. "
+            "Give another folder with --runs-dir."
+        )
+
+
+def _sbatch_text(folder: Path, parameters: Mapping[str, Any], setup: Sequence[str], body: str) -> str:
     """An sbatch file: submitit's options, then `setup` and `body`."""
     from submitit.slurm.slurm import _make_sbatch_string
 

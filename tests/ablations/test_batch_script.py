@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ablations.slurm import executor, options, verdict
-from ablations.slurm import script as batch
+from ablations.slurm import executor as batch
+from ablations.slurm import options, verdict
 from ablations.store import attempts as records
 from ablations.store.submissions import Submission
 from ablations.study.schema import Resources
@@ -144,7 +144,7 @@ def test_a_percent_sign_in_a_path_is_no_pattern(tmp_path: Path) -> None:
 def test_submitit_is_the_version_that_its_internals_were_tried_with() -> None:
     import submitit
 
-    assert submitit.__version__ == executor.TRIED_WITH
+    assert submitit.__version__ == batch.TRIED_WITH
 
 
 def _element(folder: Path, resources: Resources, holder: str = NAME) -> tuple[Path, str]:

@@ -19,7 +19,7 @@ from ablations.slurm import commands as slurm
 from ablations.slurm import verdict
 from ablations.slurm.queue import Scheduler
 from ablations.store import attempts as records
-from ablations.store import claims, clean, life
+from ablations.store import claims, life
 from ablations.store import stop as control
 from ablations.store.claims import Process
 from ablations.store.life import RunStatus, run_states
@@ -134,7 +134,7 @@ def test_a_silent_controller_leaves_a_silent_run_unknown_and_nothing_is_started(
     plan = make_plan(queued.study, queued.runs, [found])
     assert [a.action for a in plan.actions] == ["skip"]
     assert "--retry unknown" in plan.actions[0].reason
-    assert clean.select(queued.study, queued.runs, [found], states=clean.STATES) == []
+    assert control.select_folders(queued.study, queued.runs, [found], states=control.CLEANED) == []
     assert control.cancel([found], queued.runs) == []
     assert make_plan(queued.study, queued.runs, [found], retry=["unknown"]).submitted
 
@@ -363,16 +363,16 @@ def test_clean_leaves_what_waits_in_the_queue_though_no_variant_plans_it(
     for state, kept in (("PENDING", True), ("RUNNING", True), ("FAILED", False)):
         queued.fakes.set("1_0", state=state)
         Scheduler(queued.runs).expire()
-        doomed = clean.select(other, queued.runs, [], unplanned=True)
+        doomed = control.select_folders(other, queued.runs, [], unplanned=True)
         assert (doomed == []) is kept, state
 
 
 def test_clean_looks_once_more_before_it_deletes(queued: Queued) -> None:
     queued.fakes.set("1_0", state="FAILED", status=256)
-    doomed = clean.select(queued.study, queued.runs, [queued.look()])
+    doomed = control.select_folders(queued.study, queued.runs, [queued.look()])
     assert [d.folder for d in doomed] == [queued.folder]
     dispatch.submit(queued.study, queued.study.runs(), queued.runs, replace=[queued.folder])
-    assert clean.delete(doomed, queued.runs) == []
+    assert control.delete_folders(doomed, queued.runs) == []
     assert queued.folder.is_dir()
 
 
@@ -383,7 +383,7 @@ def test_a_colleague_s_clean_deletes_no_run_that_lives(queued: Queued) -> None:
         queued.forget()
         found = queued.look()
         assert found.state == state
-        assert clean.select(queued.study, queued.runs, [found], states=clean.STATES) == []
+        assert control.select_folders(queued.study, queued.runs, [found], states=control.CLEANED) == []
 
 
 # -- local queues -----------------------------------------------------------------------------------

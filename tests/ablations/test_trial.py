@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ablations.launch import canary, dispatch
+from ablations.launch import dispatch, trial
 from ablations.launch.plan import Action, make_plan
 from ablations.store.life import run_states
 from ablations.store.submissions import Submission
@@ -41,7 +41,7 @@ def actions(tmp_path: Path) -> list[Action]:
 
 
 def test_one_run_of_each_code_path_is_picked(actions: list[Action]) -> None:
-    picked = [(a.run.variant, a.run.seed) for a in canary.pick(actions)]
+    picked = [(a.run.variant, a.run.seed) for a in trial.pick(actions)]
     assert picked == [("topk", 0), ("c10", 0), ("clamp", 0), ("soft", 0)]
 
 
@@ -51,13 +51,13 @@ def test_the_rest_waits_for_a_short_array_and_the_terminal_does_not(
     study = plant.study(tmp_path, ["ok", "raise"], seeds=2)
     runs = tmp_path / "runs"
     actions = make_plan(study, runs, run_states(study.runs(), runs)).submitted
-    after = canary.send(study, actions, runs, executor="slurm")
+    after = trial.canaries(study, actions, runs, executor="slurm")
     assert after == "afterok:1"
     assert [a["count"] for a in fakes.arrays()] == [1]  # the two differ by a number only
     assert "#SBATCH --time=5" in fakes.calls("sbatch")[0]["text"]
     work = Submission(Path(fakes.arrays()[0]["folder"]))
-    assert work.intent["max_steps"] == canary.STEPS
-    assert canary.FOLDER in work.folder.parts
+    assert work.intent["max_steps"] == trial.STEPS
+    assert trial.FOLDER in work.folder.parts
     dispatch.submit(study, study.runs(), runs, after=after)
     text = fakes.calls("sbatch")[1]["text"]
     assert "#SBATCH --dependency=afterok:1" in text
@@ -74,8 +74,8 @@ def test_a_local_canary_that_fails_keeps_the_rest_from_starting(
         study = plant.study(tmp_path, [variant], name=variant)
         actions = make_plan(study, runs, run_states(study.runs(), runs)).submitted
         if well:
-            assert canary.send(study, actions, runs, executor="local") is None
+            assert trial.canaries(study, actions, runs, executor="local") is None
         else:
             with pytest.raises(SubmissionError, match=r"(?s)1 of the canaries.*wrong place"):
-                canary.send(study, actions, runs, executor="local")
+                trial.canaries(study, actions, runs, executor="local")
         assert run_states(study.runs(), runs)[0].state == "planned"
