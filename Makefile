@@ -4,7 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/installed
-PAPER_STUDY ?= ablations/quick.yaml
+PAPER_STUDY ?= quick
+# Processes that share the tests; each uses one core.
+WORKERS ?= 2
 # What the training claims rest on; 114 runs of seconds each on a CPU.
 STUDIES ?= gumbel mask_constant nograd
 
@@ -36,7 +38,7 @@ $(INSTALLED): requirements.lock requirements-pretrained.lock pyproject.toml
 
 test: venv
 	.ci/packages latex slurm accounting browser
-	$(PY) -m pytest
+	$(PY) -m pytest -n $(WORKERS) --dist loadgroup --durations 20
 
 check: venv
 	$(PY) -m ruff format --check .
@@ -50,14 +52,14 @@ paper: venv
 	[ $$code = 0 ] || { echo "Some runs failed; the paper shows them as failed: $(PY) -m ablations status $(PAPER_STUDY)" >&2; exit $$code; }
 
 plans: venv
-	@for study in ablations/*.yaml; do $(PY) submit.py $$study --dry-run || exit 1; done
+	$(PY) -m ablations plan ablations/*.yaml
 
 studies: venv
 	@worst=0; for study in $(STUDIES); do \
-	  $(PY) submit.py ablations/$$study.yaml --executor local --slots $$(nproc); code=$$?; \
+	  $(PY) submit.py $$study --executor local --slots $$(nproc); code=$$?; \
 	  [ $$code -le 1 ] || exit $$code; [ $$code = 0 ] || worst=1; \
 	done; \
-	$(PY) -m analysis curves $(STUDIES:%=ablations/%.yaml) && $(PY) -m analysis claims || exit; \
+	$(PY) -m analysis curves $(STUDIES) && $(PY) -m analysis claims || exit; \
 	[ $$worst = 0 ] || { echo "Some runs failed; curves and claims go without them." >&2; exit $$worst; }
 
 bench: venv

@@ -34,6 +34,20 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
+# Tests with one of these markers share daemons or a browser, or load the whole machine: one after the
+# other, in one worker of pytest-xdist. All others go by file, whose tests share fixtures.
+TOGETHER = ("slurm", "browser")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests belong together (`--dist loadgroup`)."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            marks = [mark for mark in TOGETHER if item.get_closest_marker(mark)]
+            item.add_marker(pytest.mark.xdist_group(marks[0] if marks else item.path.as_posix()))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]

@@ -52,10 +52,14 @@ def _study(word: str) -> Path:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def add_study(parser: argparse.ArgumentParser) -> None:
-    """STUDY: one manifest."""
+def add_study(parser: argparse.ArgumentParser, *, more: bool = False) -> None:
+    """STUDY: one manifest, or with `more` one or several."""
     study = parser.add_argument(
-        "study", type=_study, metavar="STUDY", help="name of a study, or path of its manifest"
+        "study",
+        type=_study,
+        metavar="STUDY",
+        nargs="+" if more else None,
+        help="name of a study, or path of its manifest",
     )
     study.complete = {"bash": "_sdtps_studies", "zsh": "_sdtps_studies"}  # type: ignore[attr-defined]
 
@@ -66,9 +70,9 @@ def add_studies(parser: argparse.ArgumentParser, help_text: str) -> None:
     studies.complete = {"bash": "_sdtps_studies", "zsh": "_sdtps_studies"}  # type: ignore[attr-defined]
 
 
-def add_steering(parser: argparse.ArgumentParser) -> None:
-    """What every verb that steers one study takes."""
-    add_study(parser)
+def add_steering(parser: argparse.ArgumentParser, *, more: bool = False) -> None:
+    """What every verb that steers a study takes (with `more`: one or several studies)."""
+    add_study(parser, more=more)
     add_runs_dir(parser)
     add_variants(parser)
     add_seeds(parser)

@@ -155,7 +155,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from ablations.launch.submit import add_retry_states
 
-    add_steering(parser)
+    add_steering(parser, more=True)
     add_retry_states(parser)
     add_data_root(parser)
     add_site(parser)
@@ -164,6 +164,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     from ablations.launch.submit import plan_study
 
-    made = plan_study(read_study(arguments), arguments)
-    print(json.dumps(plan_json(made), indent=2) if arguments.json else "\n".join(plan_lines(made)))
+    plans = []
+    for study in arguments.study:
+        one = argparse.Namespace(**{**vars(arguments), "study": study})
+        plans.append(plan_study(read_study(one), one))
+    if arguments.json:
+        made = [plan_json(plan) for plan in plans]
+        print(json.dumps(made[0] if len(made) == 1 else made, indent=2))
+    else:
+        print("\n\n".join("\n".join(plan_lines(plan)) for plan in plans))
     return 0

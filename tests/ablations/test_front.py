@@ -38,7 +38,7 @@ variants:
 STAND_IN = """\
 from sdtps.run.folder import RunFolder
 
-def execute(path):
+def execute(path, max_steps=None):
     folder = RunFolder(path)
     if folder.config().optim.lr == 1:
         reason = "ValueError: no such learning rate"
