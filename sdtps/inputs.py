@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from sdtps.config import Config, ReidConfig, RetrievalConfig
+from sdtps.data.captions import load_splits, split_names, too_few_captions, warnings_of
 from sdtps.data.images import check_images
+from sdtps.data.reid_folders import load_reid_data, too_few
 from sdtps.errors import DataError, SdtpsError, WeightsError
 from sdtps.run.locations import cache_root, data_file, data_root
 
@@ -63,7 +65,7 @@ def look(config: Config, *, deep: bool = True, images: bool = False) -> Look:
 def _inputs_of(config: Config) -> str:
     """Equal for configurations that read the same files in the same way."""
     tree = config.data.model_dump()
-    for key in ("batch_size", "instances", "test_batch_size", "flip", "pad", "erase", "workers"):
+    for key in ("test_batch_size", "flip", "pad", "erase", "workers"):
         tree.pop(key, None)
     if isinstance(config, ReidConfig):
         tree["backbone"] = config.backbone.model_dump()
@@ -78,6 +80,8 @@ def _inputs_of(config: Config) -> str:
 
 def _look_at_data(config: Config, found: Look, images: bool) -> None:
     data = config.data
+    if isinstance(config, ReidConfig) and config.data.generate is not None:
+        found.mistakes += _too_small(config, config.data.generate.train_pids)
     if data.generate is not None:
         found.data = {"name": data.dataset, "root": None, "generated": data.generate.model_dump()}
         return
@@ -97,6 +101,17 @@ def _look_at_data(config: Config, found: Look, images: bool) -> None:
         found.mistakes.append(str(error))
     else:
         found.warnings += found.data["warnings"]
+        train = found.data["counts"]["train"]
+        found.mistakes += _too_small(config, train.get("identities", train.get("captions")))
+
+
+def _too_small(config: Config, count: int) -> list[str]:
+    """What is wrong with a training split of so many identities (retrieval: captions)."""
+    size = config.data.batch_size
+    if isinstance(config, ReidConfig):
+        wanted = size // config.data.instances
+        return [too_few(count, wanted)] if count < wanted else []
+    return [too_few_captions(count, size)] if count < size else []
 
 
 def data_record(config: Config) -> tuple[dict[str, Any], list[Path]]:
@@ -106,14 +121,10 @@ def data_record(config: Config) -> tuple[dict[str, Any], list[Path]]:
         DataError: as the readers say.
     """
     if isinstance(config, ReidConfig):
-        from sdtps.data.reid_folders import load_reid_data
-
         dataset, _ = load_reid_data(config)
         warnings = dataset.warnings(camera_embedding=config.backbone.camera_embedding)
         record = {"name": dataset.name, "root": str(dataset.root), "counts": dataset.counts()}
         return {**record, "warnings": warnings}, dataset.files()
-    from sdtps.data.captions import load_splits, split_names, warnings_of
-
     splits, folder, _ = load_splits(config, split_names(config))
     counts = {name: split.counts() for name, split in splits.items()}
     record = {"name": config.data.dataset, "root": str(folder), "counts": counts}

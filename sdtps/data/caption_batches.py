@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from sdtps.config.retrieval import DenseText, RetrievalDataConfig
 from sdtps.data.augment import cropped_photograph, whole_photograph
 from sdtps.data.cache import Ragged, padded
-from sdtps.data.captions import CaptionSplit
+from sdtps.data.captions import CaptionSplit, too_few_captions
 from sdtps.data.images import PixelFormat, open_image
 from sdtps.data.reid_batches import own_rows
 from sdtps.data.words import Texts, Vocabulary
@@ -154,10 +154,7 @@ class _Pairs(Dataset[RetrievalBatch]):
         self.order: tuple[int, np.ndarray] = (0, np.empty(0, np.int64))  # of the latest epoch
         self.steps = len(source.split.captions) // config.batch_size
         if self.steps == 0:
-            raise DataError(
-                f"data.batch_size {config.batch_size} is more than the training split's "
-                f"{len(source.split.captions)} captions"
-            )
+            raise DataError(too_few_captions(len(source.split.captions), config.batch_size))
 
     def __len__(self) -> int:
         return self.steps

@@ -188,6 +188,11 @@ def _json(text: str, where: Path | str) -> dict[str, Any]:
 # -- the splits of a run ----------------------------------------------------------------------------
 
 
+def too_few_captions(captions: int, batch_size: int) -> str:
+    """The sentence for a training split that cannot fill a batch."""
+    return f"data.batch_size {batch_size} is more than the training split's {captions} captions"
+
+
 def warnings_of(splits: dict[str, CaptionSplit]) -> list[str]:
     """What a reader of the results should know."""
     return [

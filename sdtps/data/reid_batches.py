@@ -33,7 +33,7 @@ from sdtps.data.augment import (
 )
 from sdtps.data.cache import mapped_once, new_map
 from sdtps.data.images import BICUBIC, BILINEAR, files_key, open_image, raise_mistakes
-from sdtps.data.reid_folders import Sample, third
+from sdtps.data.reid_folders import Sample, third, too_few
 from sdtps.errors import DataError
 
 DECODING_VERSION = 2  # raise when a file gives other pixels; 2: EXIF rotation, 16 bits
@@ -118,7 +118,7 @@ class PkSampler:
         labels: identity of each training sample.
 
     Raises:
-        ValueError: fewer identities than a batch needs.
+        DataError: fewer identities than a batch needs.
     """
 
     def __init__(self, labels: Sequence[int], batch_size: int, instances: int, seed: int) -> None:
@@ -129,10 +129,7 @@ class PkSampler:
             label: np.flatnonzero(np.asarray(labels) == label) for label in sorted(set(labels))
         }
         if len(self.members) < self.identities_per_batch:
-            raise ValueError(
-                f"batch_size {batch_size} with {instances} instances needs "
-                f"{self.identities_per_batch} identities, the training split has {len(self.members)}"
-            )
+            raise DataError(too_few(len(self.members), self.identities_per_batch))
         groups = sum(max(1, len(m) // instances) for m in self.members.values())
         self.batches = max(1, groups // self.identities_per_batch)
 

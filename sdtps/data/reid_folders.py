@@ -185,6 +185,14 @@ def checked(dataset: ReidDataset, mistakes: _Mistakes | None = None) -> ReidData
     return replace(dataset, train=tuple(replace(s, label=labels[s.pid]) for s in dataset.train))
 
 
+def too_few(identities: int, wanted: int) -> str:
+    """The sentence for a training split that cannot fill a batch."""
+    return (
+        f"a batch takes data.batch_size / data.instances = {wanted} identities, the training split has "
+        f"{identities}; lower data.batch_size or raise data.instances"
+    )
+
+
 class _Mistakes:
     def __init__(self) -> None:
         self.found: list[str] = []

@@ -17,7 +17,13 @@ from sdtps.inputs import look, look_at
 from sdtps.models.backbones import build_backbone
 
 TINY: dict[str, Any] = {
-    "data": {"generate": {"train_pids": 4, "test_pids": 2}, "height": 16, "width": 16},
+    "data": {
+        "generate": {"train_pids": 4, "test_pids": 2},
+        "height": 16,
+        "width": 16,
+        "batch_size": 8,
+        "instances": 2,
+    },
     "backbone": {
         "name": "tiny_vit",
         "patch": 8,
@@ -88,6 +94,12 @@ def test_nan_and_another_architecture_are_told_before_training(weights: Path) ->
     (mistake,) = look(config(weights)).mistakes
     assert "1 with NaN or infinite values: norm.weight" in mistake
     assert look(config(weights), deep=False).mistakes == []  # only its first bytes were read
+
+
+def test_a_batch_that_the_training_split_cannot_fill_is_told() -> None:
+    wide = config("random").data.model_copy(update={"batch_size": 16})
+    found = look(config("random").model_copy(update={"data": wide}))
+    assert "= 8 identities, the training split has 4" in found.mistakes[0]
 
 
 def test_what_several_variants_read_alike_is_looked_at_once(weights: Path) -> None:

@@ -18,6 +18,7 @@ from sdtps.data.augment import (
     normal_noise,
 )
 from sdtps.data.reid_batches import PkSampler
+from sdtps.errors import DataError
 
 LABELS = [0] * 9 + [1] * 4 + [2] * 2 + [3] * 8 + [4] * 5
 DEMO = AugmentConfig(height=64, width=32, flip=0.5, pad=10, erase=0.5)
@@ -49,7 +50,7 @@ def test_order_is_a_function_of_seed_and_epoch() -> None:
 
 
 def test_too_few_identities_are_an_error() -> None:
-    with pytest.raises(ValueError, match="needs 8 identities"):
+    with pytest.raises(DataError, match=r"= 8 identities, the training split has 5"):
         PkSampler(LABELS, batch_size=32, instances=4, seed=0)
 
 
