@@ -11,8 +11,7 @@ import pytest
 from PIL import Image
 
 from analysis.figures import patches as command
-from analysis.figures.patch_maps import Images, PatchMap, RunMaps, run_maps
-from analysis.figures.patches import ORANGE, draw, painted
+from analysis.figures.patches import ORANGE, Images, PatchMap, RunMaps, draw, painted, run_maps
 from sdtps.config import identity, parse_config
 from sdtps.errors import RunError
 from sdtps.run.folder import RunFolder
@@ -61,7 +60,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def names(folder: RunFolder, count: int = 2) -> list[str]:
-    from analysis.figures.patch_maps import choose, name_of
+    from analysis.figures.patches import choose, name_of
     from sdtps.data.reid_folders import load_reid_data
 
     dataset, _ = load_reid_data(folder.config())

@@ -17,7 +17,7 @@ from planted import NOW, plant, planted_study
 from pypdf import PdfReader
 
 from analysis.report import command, live
-from analysis.report.page import page
+from analysis.report.command import page
 from analysis.report.payload import payload
 from analysis.runs.collect import Collected, collect
 from sdtps.errors import SdtpsError
