@@ -7,6 +7,11 @@ from collections.abc import Sequence
 
 VERBS = {
     "run": ("sdtps.training.job", "train the run in a folder, or resume it", "models"),
+    "evaluate": (
+        "sdtps.trained.evaluate",
+        "score a trained run again: other conditions, other data",
+        "models",
+    ),
     "generate": (
         "sdtps.data.generated",
         "write three-modality images in RGBNT201's layout",

@@ -79,6 +79,8 @@ def record_of(source: Source, rows: MetricRows, now: float, runs_dir: Path) -> d
     notes: list[str] = [] if unread is None else [unread]
     result = (folder.result() if state == "completed" else None) or {}
     best, final = result.get("best") or {}, result.get("final") or {}
+    if result:  # conditions that were scored after training
+        best, final = {**folder.evaluated("best"), **best}, {**folder.evaluated("last"), **final}
     origin = mapping(result.get("origin"))
     codes = [c for c in _listed(origin.get("code")) or [code.get("digest")] if isinstance(c, str) and c]
     attempts = [a for a in run.get("attempts") or () if isinstance(a, dict)]

@@ -187,6 +187,17 @@ class RunFolder:
         """All rows of evaluations.jsonl; unreadable lines are left out."""
         return [row for _, row in _lines(self.evaluations_file) if row is not None]
 
+    def evaluated(self, which: Weights) -> dict[str, float]:
+        """Metrics of conditions that were scored after training on the run's own data, the newest."""
+        found: dict[str, float] = {}
+        for row in self.evaluations():
+            data, metrics = row.get("data"), row.get("metrics")
+            if row.get("weights") != which or not row.get("condition"):
+                continue
+            if isinstance(data, dict) and data.get("own") is True and isinstance(metrics, dict):
+                found |= metrics
+        return found
+
     def end_attempt(self, outcome: str, peak_memory_mib: float) -> None:
         """Record how the last attempt ended, and the memory that it took."""
         attempts = self.run().get("attempts", [])

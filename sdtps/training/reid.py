@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +22,8 @@ from sdtps.data.reid_batches import (
     cached_pixels,
     without,
 )
-from sdtps.data.reid_folders import Sample, load_reid_data
+from sdtps.data.reid_folders import ReidDataset, Sample, load_reid_data
+from sdtps.errors import DataError
 from sdtps.evaluation import Progress, no_progress
 from sdtps.evaluation.reid import Features, evaluate
 from sdtps.models.frozen import backbone_tokens
@@ -33,7 +34,11 @@ from sdtps.run.provenance import file_digest
 
 
 class ReidTask:
-    """`task.Task` of one re-identification run: its data read or generated, its model built.
+    """`Task` of one re-identification run: its data read or generated, its model built.
+
+    Args:
+        trained: weights that the model will get, for evaluation alone: it is built for as many
+            identities and cameras as they know, and training batches are not made.
 
     Raises:
         DataError, WeightsError: as the readers say.
@@ -42,11 +47,21 @@ class ReidTask:
     select_metric = "mAP"
     selected_on = "test"  # as DeMo does: RGBNT201, RGBNT100 and MSVR310 have no validation split
 
-    def __init__(self, config: ReidConfig, seed: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        config: ReidConfig,
+        seed: int,
+        device: torch.device,
+        *,
+        trained: Mapping[str, Tensor] | None = None,
+    ) -> None:
         self.config = config
         self.device = device
         self.dataset, generated = load_reid_data(config)
-        self.model = ReidModel(config, self.dataset.train_pids, self.dataset.cameras).to(device)
+        pids, cameras = self.dataset.train_pids, self.dataset.cameras
+        if trained is not None:
+            pids, cameras = _sizes(trained, self.dataset)
+        self.model = ReidModel(config, pids, cameras).to(device)
         self.record: dict[str, Any] = {
             "data": {
                 "name": self.dataset.name,
@@ -67,24 +82,28 @@ class ReidTask:
         self.place = {sample: i for i, sample in enumerate(s for part in parts for s in part)}
         samples = self.own_samples = parts[distributed.rank()]
         train, data, absent = self.dataset.train, config.data, self.dataset.absent
+        trains = trained is None
         if config.backbone.frozen:
-            encoder = self.model.take_backbone()
+            self._encoder = encoder = self.model.take_backbone()
             self.record["frozen_parameters"] = sum(p.numel() for p in encoder.parameters())
-            self._encoder = encoder
             rows, folder = (config, encoder), cache_root()
-            training = backbone_tokens(train, *rows, BICUBIC, device, folder, absent=absent)
             tested = backbone_tokens(samples, *rows, BILINEAR, device, folder, absent=absent)
+            if trains:
+                training = backbone_tokens(train, *rows, BICUBIC, device, folder, absent=absent)
         elif data.pipeline == "cached":
-            training = cached_pixels(train, data, BICUBIC, cache_root())
             tested = cached_pixels(samples, data, BILINEAR, cache_root())
+            if trains:
+                training = cached_pixels(train, data, BICUBIC, cache_root())
         if config.backbone.frozen or data.pipeline == "cached":
-            self.batches = CachedBatches(train, training, data, seed, device, absent)
             self.test_batches = CachedTestBatches(samples, tested, data, device, absent)
+            if trains:
+                self.batches = CachedBatches(train, training, data, seed, device, absent)
         else:
             check_images(self.dataset.files(), cache_root())
-            self.batches = JpegBatches(train, data, seed, device, absent)
             self.test_batches = JpegTestBatches(samples, data, device, absent=absent)
-        self.steps_per_epoch = self.batches.steps_per_epoch
+            if trains:
+                self.batches = JpegBatches(train, data, seed, device, absent)
+        self.steps_per_epoch = self.batches.steps_per_epoch if trains else 0
         if config.backbone.weights != "random":
             file = find_weights(config.backbone.weights)
             self.record["weights"] = {"file": str(file), "sha256": file_digest(file)}
@@ -193,3 +212,24 @@ class ReidTask:
 def _missing(modalities: str) -> str:
     """The letters that `modalities` lacks, or `nothing`."""
     return "".join(m for m in MODALITY_LETTERS if m not in modalities) or "nothing"
+
+
+def _sizes(trained: Mapping[str, Tensor], dataset: ReidDataset) -> tuple[int, int]:
+    """Training identities and cameras that the weights know.
+
+    Raises:
+        DataError: the data have cameras that the weights' camera table has no row for.
+    """
+    heads = [
+        t for n, t in trained.items() if n.startswith("heads.") and n.endswith("classifier.weight")
+    ]
+    pids = len(heads[0]) if heads else dataset.train_pids
+    table = trained.get("backbone.camera")
+    cameras = dataset.cameras if table is None else len(table)
+    largest = max((s.camid for s in (*dataset.query, *dataset.gallery)), default=0)
+    if table is not None and largest >= cameras:
+        raise DataError(
+            f"{dataset.root}: has camera {largest + 1}, for which the model has no embedding: it was "
+            f"trained with {cameras} cameras and backbone.camera_embedding"
+        )
+    return pids, cameras

@@ -39,7 +39,9 @@ class RetrievalTask:
         DataError, WeightsError, ConfigError: as the readers and encoders say.
     """
 
-    def __init__(self, config: RetrievalConfig, seed: int, device: torch.device) -> None:
+    def __init__(
+        self, config: RetrievalConfig, seed: int, device: torch.device, *, trains: bool = True
+    ) -> None:
         self.config = config
         self.device = device
         selects_on_dev = config.eval.select_on == "dev"
@@ -54,10 +56,12 @@ class RetrievalTask:
         self.test = sources[config.eval.test_split]
         self.dev = sources.get("dev")
         self.model = encoders.model().to(device)
-        self.batches = TrainPairs(
-            sources["train"], config.data, config.matching.dense_text, seed, device
-        )
-        self.steps_per_epoch = self.batches.steps_per_epoch
+        self.steps_per_epoch = 0
+        if trains:
+            self.batches = TrainPairs(
+                sources["train"], config.data, config.matching.dense_text, seed, device
+            )
+            self.steps_per_epoch = self.batches.steps_per_epoch
         self.record: dict[str, Any] = {
             "data": {
                 "name": config.data.dataset,

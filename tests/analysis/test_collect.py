@@ -239,3 +239,18 @@ def test_the_fast_reader_gives_what_the_run_folder_gives(tmp_path: Path, rows, t
             expected[row["kind"], row["step"], row["attempt"], name] = repr(float(value))
     assert got == expected
     assert fast.torn == len(folder.torn_lines())
+
+
+def test_conditions_scored_after_training_are_metrics_of_the_run(tmp_path: Path) -> None:
+    study = planted_study("later", ["a"], seeds=(0,))
+    folder = plant(tmp_path, study, "a", 0)
+    base = {"condition": "missing_r", "data": {"own": True}, "code": "x"}
+    folder.append_evaluation({**base, "weights": "best", "metrics": {"mAP@missing_r": 0.25}})
+    folder.append_evaluation(
+        {**base, "weights": "last", "metrics": {"mAP@missing_r": 0.125, "mAP": 0.9}}
+    )
+    other = {**base, "data": {"own": False}, "weights": "best"}
+    folder.append_evaluation({**other, "metrics": {"mAP@missing_r": 0.99}})
+    run = collect([study], tmp_path, now=NOW).runs.loc[0]
+    assert (run["best/mAP@missing_r"], run["final/mAP@missing_r"]) == (0.25, 0.125)
+    assert run["final/mAP"] == (folder.result() or {})["final"]["mAP"] != 0.9

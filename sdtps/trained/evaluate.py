@@ -1,0 +1,209 @@
+"""sdtps evaluate RUN|FILE: score a trained model again, under other conditions or on other data.
+
+On the run's own data the numbers of result.json come out again from the saved weights. Rows go to
+evaluations.jsonl beside the run; tables read the conditions' metrics (mAP@missing_r) from there as if
+the run had scored them itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sdtps.commandline import add_json
+from sdtps.errors import RunError, SdtpsError
+
+if TYPE_CHECKING:
+    from sdtps.trained.model import Trained
+
+MISSING = ("missing_r", "missing_n", "missing_t", "missing_rn", "missing_rt", "missing_nt")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "target", type=Path, metavar="RUN|FILE", help="a run's folder, or a weights file (.safetensors)"
+    )
+    parser.add_argument(
+        "-w",
+        "--weights",
+        action="append",
+        choices=("best", "last"),
+        default=[],
+        help="of a run: the selected or the last epoch; may be repeated [both]",
+    )
+    parser.add_argument(
+        "-c",
+        "--condition",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="missing_r, missing_nt, r_to_n (RGB queries, NIR gallery), rerank, missing_r+rerank, ...; "
+        "retrieval: own, shuffled, none; may be repeated [the run's own evaluation]",
+    )
+    parser.add_argument(
+        "--missing", action="store_true", help="all six missing-modality conditions of DeMo"
+    )
+    parser.add_argument("--data-root", type=Path, metavar="FOLDER", help="other data: their folder")
+    parser.add_argument("--dataset", metavar="NAME", help="other data: the benchmark")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="config.yaml, for a file that holds none"
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: as trained")
+    add_json(parser)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """The verb `evaluate`. Exit code 1: the run's own numbers did not come out again."""
+    import json
+
+    conditions = [*arguments.condition, *(MISSING if arguments.missing else ())]
+    rows = evaluate(
+        arguments.target,
+        weights=tuple(dict.fromkeys(arguments.weights)) or ("best", "last"),
+        conditions=tuple(dict.fromkeys(conditions)) or ("",),
+        data_root=arguments.data_root,
+        dataset=arguments.dataset,
+        config=arguments.config,
+        device=arguments.device,
+        say=lambda text: print(text, file=sys.stderr, flush=True),
+    )
+    if arguments.json:
+        for row in rows:
+            print(json.dumps(row))
+    else:
+        _print(rows)
+    return 1 if any(row["differs"] for row in rows) else 0
+
+
+def evaluate(
+    target: Path,
+    *,
+    weights: tuple[Any, ...] = ("best", "last"),
+    conditions: tuple[str, ...] = ("",),
+    data_root: Path | None = None,
+    dataset: str | None = None,
+    config: Path | None = None,
+    device: str | None = None,
+    say: Any = lambda text: None,
+) -> list[dict[str, Any]]:
+    """One row for each of the weights and conditions, also written beside the run.
+
+    Row: time, weights, epoch, step, condition, data (name, root, fingerprint, own), metrics
+    (fractions), code, and `differs`: metrics that training measured otherwise on the same data.
+
+    Raises:
+        SdtpsError: no finished run, an unknown condition, data that cannot be read, weights that do
+            not fit the configuration.
+    """
+    from sdtps.trained.model import load
+
+    rows = []
+    for which in weights if Path(target).is_dir() else weights[:1]:
+        trained = load(target, which, config)
+        rows += _rows(trained, conditions, data_root, dataset, device, say)
+    return rows
+
+
+def _rows(
+    trained: Trained,
+    conditions: tuple[str, ...],
+    data_root: Path | None,
+    dataset: str | None,
+    device: str | None,
+    say: Any,
+) -> list[dict[str, Any]]:
+    from sdtps.run.provenance import source_digest
+    from sdtps.trained.model import task_of, with_data
+    from sdtps.training.device import prepare_torch
+    from sdtps.training.loop import score
+
+    check_conditions(trained.config, conditions)
+    settings = with_data(trained.config, data_root, dataset)
+    if device is not None:
+        train = settings.train.model_copy(update={"device": device})
+        settings = settings.model_copy(update={"train": train})
+    task = task_of(trained, settings, prepare_torch(settings))
+    data = task.record["data"]
+    run = trained.folder.run() if trained.folder is not None else {}
+    trained_on = (run.get("data") or {}).get("fingerprint", data["fingerprint"])
+    own = data["fingerprint"] == trained_on
+    told = time.monotonic()
+
+    def progress(done: int, total: int) -> None:
+        nonlocal told
+        if time.monotonic() - told > 10:
+            told = time.monotonic()
+            say(f"{trained.name}: {100 * done / total:.0f} %")
+
+    rows = []
+    for condition in conditions:
+        try:
+            metrics = score(task, trained.seed, trained.step, (condition,), progress)
+        except FloatingPointError as error:
+            raise RunError(f"{trained.file}: {error}") from None
+        before = {k: v for k, v in trained.metrics.items() if k in metrics}
+        row = {
+            "time": round(time.time(), 2),
+            "weights": trained.which or trained.file.name,
+            "epoch": trained.epoch,
+            "step": trained.step,
+            "condition": condition,
+            "data": {
+                **{key: data[key] for key in ("name", "root", "fingerprint")},
+                "own": own,
+            },
+            "metrics": metrics,
+            "code": source_digest(),
+            "differs": [k for k, v in before.items() if own and metrics[k] != v],
+        }
+        rows.append(row)
+        if trained.folder is not None:
+            trained.folder.append_evaluation(row)
+    return rows
+
+
+def check_conditions(config: Any, conditions: tuple[str, ...]) -> None:
+    """Raises SdtpsError for a name that the task does not know, before anything is read."""
+    from sdtps.config.reid import Condition, ReidConfig
+
+    if isinstance(config, ReidConfig):
+        for name in filter(None, conditions):
+            try:
+                Condition.parse(name)
+            except ValueError as error:
+                raise SdtpsError(str(error)) from None
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = ["mAP", "rank1", "rank5", "rank10"]
+    if not any("mAP" in name for row in rows for name in row["metrics"]):
+        shown = ["rsum", "i2t_r1", "i2t_r5", "t2i_r1", "t2i_r5"]
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("weights", "epoch", "condition", "data"):
+        table.add_column(heading, no_wrap=True)
+    for heading in shown:
+        table.add_column(f"{heading} %", justify="right", no_wrap=True)
+    for row in rows:
+        suffix = f"@{row['condition']}" if row["condition"] else ""
+        scores = [row["metrics"].get(f"{name}{suffix}") for name in shown]
+        table.add_row(
+            row["weights"],
+            str(row["epoch"]),
+            row["condition"] or "as trained",
+            row["data"]["name"] if row["data"]["own"] else f"{row['data']['name']} (other data)",
+            *("" if score is None else f"{100 * score:.2f}" for score in scores),
+        )
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    console.print(table)
+    for row in rows:
+        if row["differs"]:
+            console.print(
+                f"{row['weights']}: training measured other values of {', '.join(row['differs'])} "
+                "(another device, other code, or changed data)"
+            )

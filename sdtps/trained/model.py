@@ -1,0 +1,143 @@
+"""A trained model from a run's folder or from a weights file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sdtps.config import AnyConfig, CommandConfig, Config, ReidConfig, load_config, parse_config
+from sdtps.errors import ConfigError, RunError, WeightsError
+from sdtps.models.weights import load_exactly, read_tensors
+from sdtps.run.folder import RunFolder, Weights
+from sdtps.training.checkpoint import load_weights
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Weights with the configuration and the seed that they were trained with.
+
+    Attributes:
+        name: for readers: the variant and seed, or the file.
+        which: best or last, of a run; None for a file.
+        folder: the run, if it is one.
+        epoch, step: of the weights; 0 where the file does not say.
+        metrics: what was measured in training, by name; empty where the file does not say.
+    """
+
+    name: str
+    file: Path
+    which: Weights | None
+    folder: RunFolder | None
+    config: Config
+    seed: int
+    epoch: int
+    step: int
+    weights: dict[str, Tensor]
+    metrics: dict[str, float]
+
+
+def load(target: Path, which: Weights = "best", config: Path | None = None) -> Trained:
+    """The model in a run's folder, or in a weights file.
+
+    Args:
+        which: the run's selected or its last epoch.
+        config: a config.yaml, for a file that does not hold its configuration (converted weights).
+
+    Raises:
+        RunError: no finished run, or a file that cannot be read or does not say what it is of.
+        ConfigError: a configuration with mistakes.
+    """
+    target = Path(target)
+    folder = RunFolder(target) if target.is_dir() else None
+    if folder is not None:
+        file = folder.weights_file(which)
+        if not file.is_file():
+            state = (
+                "has not completed"
+                if folder.result() is None
+                else "was trained before weights were kept"
+            )
+            raise RunError(f"{target}: no {file.name}: the run {state}. Train it: sdtps run {target}")
+    else:
+        file = target
+    if file.suffix == ".safetensors":
+        weights, about = load_weights(file)
+    else:
+        weights, about = read_tensors(file), {}
+    chosen: AnyConfig
+    if config is not None:
+        chosen = load_config(config)
+    elif "config" in about:
+        chosen = parse_config(about["config"], where=str(file))
+    else:
+        raise RunError(
+            f"{file}: does not say its configuration (it was not written by a run). "
+            "Give it: --config FILE, a run's config.yaml"
+        )
+    if isinstance(chosen, CommandConfig):
+        raise ConfigError(f"{target}: a run of another program has no model that can be evaluated here")
+    row = about.get("metrics") or {}
+    seed = int(about.get("seed", 0))
+    name = f"{about['variant']}, seed {seed}" if about.get("variant") else file.name
+    return Trained(
+        name,
+        file,
+        which if folder is not None else None,
+        folder,
+        chosen,
+        seed,
+        int(about.get("epoch") or 0),
+        int(about.get("step") or 0),
+        weights,
+        row,
+    )
+
+
+def with_data(config: Config, root: Path | None, dataset: str | None) -> Config:
+    """`config` with other data: a folder, a benchmark, or both; generated data give way."""
+    changes: dict[str, Any] = {}
+    if root is not None:
+        changes |= {"root": str(root.absolute())}
+    if dataset is not None:
+        changes |= {"dataset": dataset, "generate": None}
+    if not changes:
+        return config
+    tree = config.model_dump(mode="json")
+    tree["data"] |= changes
+    changed = parse_config(tree, where="--data-root, --dataset")
+    assert not isinstance(changed, CommandConfig)
+    return changed
+
+
+def task_of(trained: Trained, config: Config, device: torch.device) -> Any:
+    """The task of `config` for evaluation alone, its model with the trained weights.
+
+    Raises:
+        WeightsError: the weights do not fit the configuration. DataError: as the readers say.
+    """
+    from sdtps.training.device import seed_everything
+
+    seed_everything(trained.seed)
+    try:
+        task = _task(trained, config, device)
+    except WeightsError:  # the pretrained file is not on this machine, and every tensor is in ours
+        if not isinstance(config, ReidConfig) or config.backbone.frozen:
+            raise
+        backbone = config.backbone.model_copy(update={"weights": "random"})
+        task = _task(trained, config.model_copy(update={"backbone": backbone}), device)
+    load_exactly(task.model, trained.weights, str(trained.file))
+    return task
+
+
+def _task(trained: Trained, config: Config, device: torch.device) -> Any:
+    if isinstance(config, ReidConfig):
+        from sdtps.training.reid import ReidTask
+
+        return ReidTask(config, trained.seed, device, trained=trained.weights)
+    from sdtps.training.retrieval import RetrievalTask
+
+    return RetrievalTask(config, trained.seed, device, trains=False)

@@ -1,0 +1,181 @@
+"""A trained run is a model: its numbers come out again from the saved weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sdtps.cli import main
+from sdtps.config import identity, parse_config
+from sdtps.errors import SdtpsError
+from sdtps.run.folder import RunFolder
+from sdtps.trained.evaluate import MISSING, evaluate
+from sdtps.trained.model import load
+from sdtps.training.checkpoint import save_weights
+from sdtps.training.job import execute
+
+REID: dict[str, Any] = {
+    "data": {
+        "generate": {"train_pids": 8, "test_pids": 4, "images_per_camera": 2},
+        **{"height": 32, "width": 16, "batch_size": 8, "instances": 2, "pad": 2, "workers": 0},
+        "test_batch_size": 5,
+    },
+    "backbone": {"name": "tiny_vit", "weights": "random", "patch": 4, "width": 16, "depth": 1}
+    | {"heads": 2, "embed": 16},
+    "optim": {"lr": 1e-2, "backbone_lr": None, "warmup_epochs": 0.0, "lr_noise": False},
+    "train": {"amp": "off", "epochs": 3, "threads": 1, "device": "cpu"},
+}
+RETRIEVAL: dict[str, Any] = {
+    "task": "retrieval",
+    "data": {
+        "generate": {"train_images": 12, "dev_images": 6, "test_images": 6},
+        **{"batch_size": 8, "test_batch_size": 4, "workers": 0, "augment": False},
+    },
+    "image_encoder": {"name": "tiny_vit", "size": 32, "patch": 8, "width": 16, "depth": 1, "heads": 2},
+    "text_encoder": {"name": "tiny_bert", "width": 16, "depth": 1, "heads": 2},
+    "matching": {"embed": 16},
+    "train": {"epochs": 2, "threads": 1, "device": "cpu"},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SDTPS_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def trained(path: Path, tree: dict[str, Any], **sections: Any) -> RunFolder:
+    merged = {**tree, **{k: {**tree.get(k, {}), **v} for k, v in sections.items()}}
+    config = parse_config(merged)
+    folder = RunFolder(path)
+    run = {"study": "s", "variant": "v", "seed": 1, "identity": identity(config, 1)}
+    folder.create(config, run)
+    assert execute(path) == "completed"
+    return folder
+
+
+@pytest.fixture(scope="module")
+def reid(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    gumbel = {"decision": "gumbel_ste", "mask": "log"}
+    return trained(tmp_path_factory.mktemp("reid") / "run", REID, sdtps=gumbel)
+
+
+@pytest.fixture(scope="module")
+def retrieval(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return trained(tmp_path_factory.mktemp("retrieval") / "run", RETRIEVAL)
+
+
+@pytest.mark.parametrize("task", ["reid", "retrieval"])
+def test_the_numbers_of_result_json_come_out_again_bit_for_bit(
+    task: str, request: pytest.FixtureRequest
+) -> None:
+    folder = request.getfixturevalue(task)
+    result = folder.result()
+    assert result is not None
+    best, last = evaluate(folder.path)
+    for row, recorded in ((best, result["best"]), (last, result["final"])):
+        assert row["metrics"] == {name: recorded[name] for name in row["metrics"]}
+        assert row["epoch"] == recorded["epoch"] and row["differs"] == [] and row["data"]["own"]
+    assert set(best["metrics"]) == {k for k, v in result["best"].items() if isinstance(v, float)}
+    assert folder.evaluations()[-2:] == [best, last]
+
+
+def test_every_missing_modality_condition_and_one_against_another(reid: RunFolder) -> None:
+    conditions = (*MISSING, "r_to_n", "rerank", "missing_r+rerank")
+    rows = evaluate(reid.path, weights=("best",), conditions=conditions)
+    assert [row["condition"] for row in rows] == list(conditions)
+    assert all(f"mAP@{row['condition']}" in row["metrics"] for row in rows)
+    found = reid.evaluated("best")
+    assert {f"rank1@{name}" for name in conditions} <= found.keys()
+    assert "mAP" not in found and not reid.evaluated("last").keys() & {"mAP@rerank"}
+
+
+def test_conditions_scored_in_training_and_afterwards_are_equal(tmp_path: Path) -> None:
+    names = ("missing_rn", "n_to_t")
+    folder = trained(tmp_path / "run", REID, eval={"also": names})
+    result = folder.result()
+    assert result is not None
+    rows = evaluate(folder.path, conditions=names)
+    for row in rows:
+        recorded = result["best" if row["weights"] == "best" else "final"]
+        assert row["metrics"] == {name: recorded[name] for name in row["metrics"]}
+        assert row["differs"] == []
+
+
+def test_dense_texts_are_conditions_of_retrieval(retrieval: RunFolder) -> None:
+    rows = evaluate(retrieval.path, weights=("last",), conditions=("none", "shuffled"))
+    assert [set(row["metrics"]) & {"rsum@none", "rsum@shuffled"} for row in rows] == [
+        {"rsum@none"},
+        {"rsum@shuffled"},
+    ]
+
+
+def test_a_weights_file_is_enough_away_from_its_run(reid: RunFolder, tmp_path: Path) -> None:
+    copy = tmp_path / "model.safetensors"
+    copy.write_bytes(reid.weights_file("best").read_bytes())
+    (row,) = evaluate(copy)
+    result = reid.result()
+    assert result is not None and row["metrics"]["mAP"] == result["best"]["mAP"]
+    bare = tmp_path / "bare.safetensors"
+    save_weights(bare, load(copy).weights, {})
+    with pytest.raises(SdtpsError, match="--config"):
+        evaluate(bare)
+    (again,) = evaluate(bare, config=reid.config_file)
+    assert again["metrics"].keys() == row["metrics"].keys()
+
+
+def test_other_data_are_scored_and_never_mixed_with_the_runs_own(
+    reid: RunFolder, tmp_path: Path
+) -> None:
+    from sdtps.config.reid import GeneratedReidConfig
+    from sdtps.data.generated import generate_rgbnt201
+
+    others = GeneratedReidConfig(train_pids=5, test_pids=6, images_per_camera=2, seed=9)
+    generate_rgbnt201(others, 32, 16, tmp_path)
+    before = reid.evaluated("best")
+    (row,) = evaluate(
+        reid.path,
+        weights=("best",),
+        conditions=("missing_t",),
+        data_root=tmp_path,
+        dataset="rgbnt201",
+    )
+    assert row["data"]["own"] is False and row["data"]["root"].startswith(str(tmp_path))
+    assert reid.evaluated("best") == before
+
+
+def test_the_command_prints_a_table_or_json_and_names_mistakes(
+    reid: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", str(reid.path), "-w", "last"]) == 0
+    assert "as trained" in capsys.readouterr().out
+    assert main(["evaluate", str(reid.path), "-w", "last", "-c", "rerank", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["metrics"].keys() >= {"mAP@rerank"}
+    assert main(["evaluate", str(reid.path), "-c", "missing_x"]) == 2
+    assert "missing_rt" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    assert main(["evaluate", str(tmp_path / "empty")]) == 2
+    assert "has not completed" in capsys.readouterr().err
+
+
+def test_weights_that_do_not_fit_are_named(reid: RunFolder, tmp_path: Path) -> None:
+    model = load(reid.path)
+    broken = {n: v for n, v in model.weights.items() if not n.endswith("neck.weight")}
+    save_weights(tmp_path / "w.safetensors", broken, {"config": reid.config().model_dump(mode="json")})
+    with pytest.raises(SdtpsError, match=r"neck\.weight"):
+        evaluate(tmp_path / "w.safetensors")
+
+
+def test_a_changed_number_is_told(reid: RunFolder, tmp_path: Path) -> None:
+    model = load(reid.path)
+    about = {"config": model.config.model_dump(mode="json"), "seed": 1, "step": model.step}
+    about["metrics"] = {"mAP": 0.99, "rank1": model.metrics["rank1"]}
+    save_weights(tmp_path / "w.safetensors", model.weights, about)
+    (row,) = evaluate(tmp_path / "w.safetensors")
+    assert row["differs"] == ["mAP"]
+    assert torch.is_tensor(next(iter(model.weights.values())))
