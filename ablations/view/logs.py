@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from ablations.store import life
 from sdtps.commandline import add_runs_dir
-from sdtps.files import oddity, open_regular, read_bytes
+from sdtps.files import oddity, open_regular
 from sdtps.run.folder import RunFolder
 
 _POLL_SECONDS = 1.0
@@ -22,15 +23,13 @@ def log_files(folder: Path) -> list[Path]:
     return [p for p in (run.log_file, *scheduler) if os.path.lexists(p)]
 
 
-def has_ended(folder: Path) -> bool:
-    """The run says of itself that it came to an end."""
-    run = RunFolder(folder)
-    status = run.status()
-    return run.result_file.exists() or (status or {}).get("state") in (
-        "diverged",
-        "failed",
-        "cancelled",
-    )
+def end_of(folder: Path) -> str | None:
+    """How the run ended, or that nothing more is to be heard of it; None while it goes on."""
+    found = life.from_records(folder)
+    waits = found.state == "planned" or (found.state == "unknown" and not found.status)
+    if found.active or waits:
+        return None
+    return f"{found.state}: {found.reason}" if found.reason else found.state
 
 
 def read(folder: Path) -> Iterator[str]:
@@ -41,22 +40,21 @@ def read(folder: Path) -> Iterator[str]:
     for file in files:
         yield f"==> {file}"
         try:
-            content = read_bytes(file)
+            with open_regular(file) as stream:
+                if stream is None:
+                    yield f"is {oddity(file) or 'gone'}"
+                else:
+                    yield from (line.decode(errors="replace").rstrip("\n") for line in stream)
         except OSError as error:
             yield f"cannot be read: {error.strerror}"
-            continue
-        if content is None:
-            yield f"is {oddity(file) or 'gone'}"
-        else:
-            yield content.decode(errors="replace").rstrip("\n")
 
 
 def follow(folder: Path, *, sleep: Callable[[float], None] = time.sleep) -> Iterator[str]:
-    """Lines of train.log as they come, until the run has ended. Earlier lines first."""
+    """Lines of train.log as they come, until the run has ended, and how. Earlier lines first."""
     file = RunFolder(folder).log_file
     rest, offset = b"", 0
     while True:
-        ended = has_ended(folder)  # before reading: what was written until then is still shown
+        end = end_of(folder)  # before reading: what was written until then is still shown
         try:
             with open_regular(file) as stream:
                 if stream is None:
@@ -64,16 +62,19 @@ def follow(folder: Path, *, sleep: Callable[[float], None] = time.sleep) -> Iter
                 if stream.seek(0, 2) < offset:
                     rest, offset = b"", 0
                 stream.seek(offset)
-                added = stream.read()
+                for line in stream:
+                    offset += len(line)
+                    rest += line
+                    if rest.endswith(b"\n"):
+                        yield rest[:-1].decode(errors="replace")
+                        rest = b""
         except OSError:
-            added = b""
-        offset += len(added)
-        *lines, rest = (rest + added).split(b"\n")
-        for line in lines:
-            yield line.decode(errors="replace")
-        if ended:
+            pass
+        if end is not None:
             if rest:
                 yield rest.decode(errors="replace")
+            if end != "completed":
+                yield f"==> {end}"
             return
         sleep(_POLL_SECONDS)
 

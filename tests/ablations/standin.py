@@ -112,6 +112,18 @@ def _diverge(folder: RunFolder, attempt: int) -> str:
     return "diverged"
 
 
+def _beats(folder: RunFolder, attempt: int) -> str:
+    """A trainer that writes all the time, and completes when a file `enough` lies in its folder."""
+    for step in range(1, 600):
+        row = {"kind": "train", "attempt": attempt, "epoch": 1, "step": step, "pid": os.getpid()}
+        folder.append_metrics(row)
+        folder.write_status("running", attempt=attempt, epoch=1, step=step)
+        if (folder.path / "enough").exists():
+            return _complete(folder, attempt)
+        time.sleep(0.2)
+    return "unreachable"
+
+
 ENDINGS = {
     "ok": _complete,
     "raise": _raise,
@@ -124,4 +136,5 @@ ENDINGS = {
     "second": _second,
     "twice": _twice,
     "show": _show,
+    "beats": _beats,
 }

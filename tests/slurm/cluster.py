@@ -27,13 +27,14 @@ from pathlib import Path
 NODE = "testnode"
 CPUS = 2
 GPUS = 2
+GPU_TYPE = "toy"
 # Daemons live in sbin, which a user's PATH may lack.
 PATH = os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/local/sbin:/usr/sbin:/sbin"
 NEEDED = ("slurmctld", "slurmd", "sbatch", "squeue", "munged")
 NEEDED_FOR_ACCOUNTING = ("slurmdbd", "sacct", "sacctmgr", "mariadbd", "mariadb-install-db", "mariadb")
 
 SLURM_CONF = """\
-ClusterName=test
+ClusterName={name}
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller_port}
 SlurmdPort={node_port}
@@ -72,14 +73,16 @@ ReturnToService=2
 SlurmdTimeout=300
 MessageTimeout=30
 GresTypes=gpu
-NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory} Gres=gpu:{gpus}
+NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory} Gres={gres}
 PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE
+PartitionName=scavenge Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=CANCEL
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 """
 
 ACCOUNTING_OFF = "AccountingStorageType=accounting_storage/none"
 ACCOUNTING_ON = """\
 AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageEnforce=associations,limits,qos
 AccountingStorageHost=127.0.0.1
 AccountingStoragePass={folder}/munge.socket
 AccountingStoragePort={database_daemon_port}"""
@@ -127,6 +130,7 @@ class Cluster:
         max_array_size: int = 1001,
         memory_mib: int = 4000,
         min_job_age_s: int = 300,
+        name: str = "test",
     ) -> None:
         self.folder = Path(folder).resolve()
         self.accounting = accounting
@@ -135,6 +139,7 @@ class Cluster:
             "max_array_size": max_array_size,
             "memory": memory_mib,
             "min_job_age": min_job_age_s,
+            "name": name,
         }
 
     def start(self, timeout_s: float = 120) -> None:
@@ -158,6 +163,10 @@ class Cluster:
             self.run("sacctmgr", "-i", "add", "cluster", "test")
             self.run("sacctmgr", "-i", "add", "account", "lab", "cluster=test")
             self.run("sacctmgr", "-i", "add", "user", getpass.getuser(), "account=lab")
+            brief = ("set", "MaxWall=1", "MaxSubmitJobsPerUser=3", "Flags=DenyOnLimit")
+            self.run("sacctmgr", "-i", "add", "qos", "brief")
+            self.run("sacctmgr", "-i", "modify", "qos", "brief", *brief)
+            self.run("sacctmgr", "-i", "modify", "user", getpass.getuser(), "set", "qos+=brief")
         self._daemon("slurmctld", "-c")
         self._wait(deadline, "slurmctld", "scontrol", "ping")
         self._daemon("slurmd", "-N", NODE)
@@ -225,7 +234,7 @@ class Cluster:
             "user": getpass.getuser(),
             "node": NODE,
             "cpus": CPUS,
-            "gpus": GPUS,
+            "gres": f"gpu:{GPU_TYPE}:{GPUS}",
             "controller_port": controller,
             "node_port": node,
             "database_daemon_port": daemon,
@@ -237,7 +246,9 @@ class Cluster:
         for device in devices:  # slurmd insists on character devices
             device.unlink(missing_ok=True)
             device.symlink_to("/dev/null")
-        (self.folder / "gres.conf").write_text("".join(f"Name=gpu File={d}\n" for d in devices))
+        (self.folder / "gres.conf").write_text(
+            "".join(f"Name=gpu Type={GPU_TYPE} File={d}\n" for d in devices)
+        )
         dbd = self.folder / "slurmdbd.conf"
         dbd.write_text(SLURMDBD_CONF.format(**values))
         dbd.chmod(0o600)

@@ -1,0 +1,208 @@
+"""Clusters as they are: preemption, typed GPUs, limits, a stopped controller, a second cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ablations.launch import dispatch, trial
+from ablations.launch.plan import make_plan
+from ablations.slurm.queue import Scheduler
+from ablations.store import attempts as records
+from ablations.store import life
+from ablations.store import stop as control
+from ablations.store.life import run_states
+from ablations.study.model import Study
+from sdtps.errors import SubmissionError
+from sdtps.run.folder import RunFolder
+from tests.ablations import plant, standin
+from tests.slurm.cluster import GPU_TYPE, Cluster
+from tests.slurm.test_states import Look
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
+SMALL = "cpus: 1, mem_gb: 0.2, timeout_min: 5"
+
+
+@pytest.fixture(autouse=True)
+def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", standin.PATH)
+
+
+def _send(study: Study, runs: Path, **more: object) -> Look:
+    dispatch.submit(study, study.runs(), runs, entry=standin.ENTRY, **more)  # type: ignore[arg-type]
+    return Look(study, runs)
+
+
+def test_a_run_that_is_preempted_for_good_ends_and_is_resumed(
+    slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(life, "PREEMPTED_SECONDS", 3.0)
+    study = plant.study(tmp_path, ["sleep"], resources=f"{{partition: scavenge, {SMALL}}}")
+    look = _send(study, tmp_path / "runs")
+    look.wait(lambda s: s["sleep"].state == "running" and s["sleep"].epoch == 1, 90)
+    urgent = slurm.run(
+        *("sbatch", "--parsable", "--partition=urgent", "--cpus-per-task=2", "--mem=100M"),
+        *("--output=/dev/null", "--wrap", "sleep 1"),
+    ).stdout.strip()
+    found = look.wait(lambda s: not s["sleep"].active, 90)["sleep"]
+    assert (found.state, found.kind) == ("failed", "preempted"), found.detail
+    assert make_plan(study, look.runs, [found]).submitted
+    slurm.run("scancel", urgent)
+
+
+def test_typed_gpus_a_command_as_interpreter_and_a_path_with_a_percent_sign(
+    slurm: Cluster, tmp_path: Path
+) -> None:
+    asked = f"{{gpus: '{GPU_TYPE}:1', python: env SHOWN=yes python3, setup: ['export B=1'], {SMALL}}}"
+    study = plant.study(tmp_path, ["show"], resources=asked)
+    python = shutil.which("python3")
+    assert python is not None
+    look = _send(study, tmp_path / "50% off %u")
+    found = look.wait(lambda s: not s["show"].active, 120)["show"]
+    assert found.state == "completed", found.log_tail
+    shown = json.loads((study.runs()[0].folder(look.runs) / "shown.json").read_text())
+    assert (shown["SHOWN"], shown["B"]) == ("yes", "1")
+    assert shown["CUDA_VISIBLE_DEVICES"] in ("0", "1")
+    assert found.log_file is not None and "stand-in show" in found.log_file.read_text()
+
+
+def test_the_rest_starts_only_if_its_canary_succeeds(slurm: Cluster, tmp_path: Path) -> None:
+    for variant, end in (("ok", "completed"), ("raise", "cancelled")):
+        study = plant.study(tmp_path, [variant], name=variant, resources=f"{{{SMALL}}}", seeds=2)
+        runs = tmp_path / "runs"
+        actions = make_plan(study, runs, run_states(study.runs(), runs)).submitted
+        os.environ[dispatch.ENTRY_VARIABLE] = standin.ENTRY
+        try:
+            after = trial.canaries(study, actions, runs, executor="slurm")
+        finally:
+            del os.environ[dispatch.ENTRY_VARIABLE]
+        assert after is not None
+        look = _send(study, runs, after=after)
+        found = look.wait(lambda s, v=variant: not s[v].active, 120)  # type: ignore[misc]
+        assert found[variant].state == end, found[variant].detail
+
+
+def test_a_stopped_controller_keeps_nobody_waiting_and_starts_nothing(
+    slurm: Cluster, tmp_path: Path
+) -> None:
+    study = plant.study(tmp_path, ["beats"], resources=f"{{{SMALL}}}", seeds=3)
+    look = _send(study, tmp_path / "runs")  # two CPUs: two run, one waits
+    folders = [run.folder(look.runs) for run in study.runs()]
+
+    def states() -> list[str]:
+        scheduler = Scheduler(look.runs, refresh_s=1)
+        return [s.state for s in run_states(study.runs(), look.runs, scheduler)]
+
+    deadline = time.monotonic() + 90
+    while sorted(states()) != ["queued", "running", "running"]:
+        assert time.monotonic() < deadline, states()
+        time.sleep(0.5)
+    controller = int((slurm.folder / "slurmctld.pid").read_text())
+    os.kill(controller, signal.SIGSTOP)
+    try:
+        time.sleep(1.5)
+        begun = time.monotonic()
+        assert sorted(states()) == ["queued", "running", "running"]  # the last answer stands
+        assert time.monotonic() - begun < 15
+        for cache in look.runs.glob(".squeue*"):
+            cache.unlink()
+        assert sorted(states()) == ["running", "running", "unknown"]
+        begun = time.monotonic()
+        assert dispatch.submit(study, study.runs(), look.runs, entry=standin.ENTRY).submitted == []
+        assert time.monotonic() - begun < 30
+    finally:
+        os.kill(controller, signal.SIGCONT)
+    for folder in folders:
+        (folder / "enough").touch()
+    deadline = time.monotonic() + 120
+    while states() != ["completed"] * 3:
+        assert time.monotonic() < deadline, states()
+        time.sleep(0.5)
+    for folder in folders:
+        steps = [row["step"] for row in RunFolder(folder).metrics()]
+        assert steps == sorted(set(steps)), "a run was started twice"
+
+
+def test_a_deleted_folder_that_is_submitted_again_has_one_writer(
+    slurm: Cluster, tmp_path: Path
+) -> None:
+    study = plant.study(tmp_path, ["beats"], resources=f"{{{SMALL}}}")
+    look = _send(study, tmp_path / "runs")
+    look.wait(lambda s: s["beats"].state == "running" and bool(s["beats"].epoch), 90)
+    folder = study.runs()[0].folder(look.runs)
+    while folder.exists():  # it writes all the time
+        shutil.rmtree(folder, ignore_errors=True)
+    _send(study, look.runs)
+    look.wait(lambda s: s["beats"].state == "running" and bool(s["beats"].epoch), 90)
+    time.sleep(3)
+    (folder / "enough").touch()
+    look.wait(lambda s: s["beats"].state == "completed", 90)
+    rows = RunFolder(folder).metrics()
+    assert len({row["pid"] for row in rows}) == 1
+    assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
+
+
+def test_what_a_cluster_with_limits_refuses_names_the_key(
+    slurm_with_accounting: Cluster, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    for resources, key in (
+        ("{qos: brief, timeout_min: 5}", "resources.timeout_min"),
+        ("{account: nobody}", "resources.account"),
+        ("{qos: nothing}", "resources.qos"),
+        ("{gpus: 'huge:1'}", "resources.gpus"),
+    ):
+        study = plant.study(tmp_path, ["ok"], resources=resources)
+        with pytest.raises(SubmissionError) as refused:
+            dispatch.submit(study, study.runs(), runs, entry=standin.ENTRY)
+        assert f"Change {key}" in str(refused.value)
+    study = plant.study(
+        tmp_path, ["beats"], seeds=8, resources=f"{{qos: brief, {SMALL}}}".replace("5", "1")
+    )
+    report = dispatch.submit(study, study.runs(), runs, entry=standin.ENTRY)
+    assert report.partial and 1 <= len(report.submitted) <= 3
+    assert control.cancel(run_states(study.runs(), runs), runs)
+
+
+@pytest.fixture
+def second_cluster() -> Iterator[Cluster]:
+    folder = Path(tempfile.mkdtemp(prefix="sdtps-far-", dir="/tmp"))
+    made = Cluster(folder, name="far")
+    made.start()
+    try:
+        yield made
+    finally:
+        made.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_from_another_cluster_a_shared_store_is_left_alone(
+    slurm: Cluster, second_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = plant.study(tmp_path, ["beats", "sleep"], resources=f"{{{SMALL}}}")
+    look = _send(study, tmp_path / "runs")
+    look.wait(lambda s: all(v.state == "running" and v.epoch for v in s.values()), 90)
+    silent = RunFolder(study.runs()[1].folder(look.runs))
+    status = {**(silent.status() or {}), "heartbeat": time.time() - 10_000}
+    silent.status_file.write_text(json.dumps(status))
+    with monkeypatch.context() as there:
+        there.setenv("SLURM_CONF", str(second_cluster.conf))
+        found = {s.run.variant: s for s in run_states(study.runs(), look.runs)}
+        assert (found["beats"].state, found["sleep"].state) == ("running", "unknown")
+        assert "test" in found["sleep"].detail
+        assert dispatch.submit(study, study.runs(), look.runs, entry=standin.ENTRY).submitted == []
+        doomed = control.select_folders(study, look.runs, list(found.values()), states=control.CLEANED)
+        assert doomed == []
+    assert look()["sleep"].state == "running"
+    (study.runs()[0].folder(look.runs) / "enough").touch()
+    look.wait(lambda s: s["beats"].state == "completed", 60)
+    control.cancel(list(look().values()), look.runs)
+    assert records.read(silent.path, look()["sleep"].run.name) is not None
