@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -61,10 +62,8 @@ def test_a_run_that_is_preempted_for_good_ends_and_is_resumed(
 def test_typed_gpus_a_command_as_interpreter_and_a_path_with_a_percent_sign(
     slurm: Cluster, tmp_path: Path
 ) -> None:
-    asked = f"{{gpus: '{GPU_TYPE}:1', python: env SHOWN=yes python3, setup: ['export B=1'], {SMALL}}}"
-    study = plant.study(tmp_path, ["show"], resources=asked)
-    python = shutil.which("python3")
-    assert python is not None
+    asked = f"gpus: '{GPU_TYPE}:1', python: env SHOWN=yes {sys.executable}, setup: ['export B=1']"
+    study = plant.study(tmp_path, ["show"], resources=f"{{{asked}, {SMALL}}}")
     look = _send(study, tmp_path / "50% off %u")
     found = look.wait(lambda s: not s["show"].active, 120)["show"]
     assert found.state == "completed", found.log_tail
@@ -77,7 +76,7 @@ def test_typed_gpus_a_command_as_interpreter_and_a_path_with_a_percent_sign(
 def test_the_rest_starts_only_if_its_canary_succeeds(slurm: Cluster, tmp_path: Path) -> None:
     for variant, end in (("ok", "completed"), ("raise", "cancelled")):
         study = plant.study(tmp_path, [variant], name=variant, resources=f"{{{SMALL}}}", seeds=2)
-        runs = tmp_path / "runs"
+        runs = tmp_path / f"runs-{variant}"
         actions = make_plan(study, runs, run_states(study.runs(), runs)).submitted
         os.environ[dispatch.ENTRY_VARIABLE] = standin.ENTRY
         try:
@@ -165,7 +164,7 @@ def test_what_a_cluster_with_limits_refuses_names_the_key(
             dispatch.submit(study, study.runs(), runs, entry=standin.ENTRY)
         assert f"Change {key}" in str(refused.value)
     study = plant.study(
-        tmp_path, ["beats"], seeds=8, resources=f"{{qos: brief, {SMALL}}}".replace("5", "1")
+        tmp_path, ["beats"], seeds=8, resources="{qos: brief, cpus: 1, mem_gb: 0.2, timeout_min: 1}"
     )
     report = dispatch.submit(study, study.runs(), runs, entry=standin.ENTRY)
     assert report.partial and 1 <= len(report.submitted) <= 3

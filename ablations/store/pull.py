@@ -1,0 +1,86 @@
+"""The verb `pull`: copy a run store here, so that tables and curves are made on this machine.
+
+rsync does the work: what was interrupted is resumed, what is here already is not sent again, and runs
+may be running meanwhile. States of the copy come from its own files; nothing is submitted from it again
+unless somebody asks (see `ablations.store.life`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+from sdtps.commandline import add_runs_dir
+from sdtps.errors import RunError, counted
+
+# Made again here, of the original's machine only, or half-written.
+_LEFT_OUT = (
+    "/_code",
+    "/_deleting",
+    "/_aside",
+    "/_canaries",
+    "/_trials",
+    ".squeue-*",
+    ".lock",
+    ".*.tmp",
+)
+_WEIGHTS = ("checkpoint.pt", "*.safetensors")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="HOST:PATH", help="the run store there, or a folder here")
+    parser.add_argument("--study", action="append", default=[], help="this study only; may be repeated")
+    parser.add_argument("--weights", action="store_true", help="weights and checkpoints too")
+    add_runs_dir(parser)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Raises RunError where rsync is missing or fails."""
+    from ablations.store import life
+    from ablations.study.arguments import run_folders
+
+    if shutil.which("rsync") is None:
+        raise RunError("pull needs rsync: install it on both machines")
+    runs_dir: Path = arguments.runs_dir.resolve()
+    runs_dir.mkdir(parents=True, exist_ok=True)
+    source = arguments.source.rstrip("/")
+    if ":" not in source and Path(source).resolve() == runs_dir:
+        raise RunError(f"{source} is the store to copy to: give another --runs-dir")
+    # Results last: a run is completed by its result.json, and the other files must be whole by then.
+    for results in (False, True):
+        _rsync(_command(source, runs_dir, arguments.study, arguments.weights, results))
+    folders = [f for f in run_folders(runs_dir) if not arguments.study or _study(f) in arguments.study]
+    states = Counter(life.from_records(folder).state for folder in folders)
+    told = ", ".join(f"{states[state]} {state}" for state in life.STATES if states[state])
+    print(f"{runs_dir}: {counted(len(folders), 'run')}: {told or 'nothing to copy'}")
+    return 0
+
+
+def _study(folder: Path) -> str:
+    return folder.parent.parent.name
+
+
+def _command(
+    source: str, runs_dir: Path, studies: list[str], weights: bool, results: bool
+) -> list[str]:
+    """rsync's words. Its rules are read in order: the first that fits a name decides."""
+    left_out = (*_LEFT_OUT, *(() if weights else _WEIGHTS))
+    rules = [f"--exclude={name}" for name in left_out]
+    if not results:
+        rules.append("--exclude=result.json")
+    if studies:
+        rules += [f"--include=/{study}/***" for study in studies] + ["--exclude=/*"]
+    return ["rsync", "--archive", "--partial", *rules, f"{source}/", f"{runs_dir}/"]
+
+
+def _rsync(words: list[str]) -> None:
+    done = subprocess.run(words, stderr=subprocess.PIPE, text=True, check=False)
+    # 24: a file vanished while it was copied, which a running run does with temporary ones.
+    if done.returncode not in (0, 24):
+        raise RunError(
+            f"rsync failed (exit {done.returncode}): {done.stderr.strip()[-1000:]}\n"
+            "  The same command resumes the copy."
+        )
