@@ -136,7 +136,7 @@ def _draw(steps: int) -> dict[str, Any]:
 def _curves(step: np.ndarray, values: list[np.ndarray]) -> list[Curve]:
     made = []
     for number, mine in enumerate(values):
-        runs = tuple(Run(s, "completed", f"{s}", None, None, "", {}) for s in range(len(mine)))
+        runs = tuple(Run(s, "completed", f"{s}", None, None, "", "", {}) for s in range(len(mine)))
         outcome = Outcome("bench", f"v{number}", f"v{number}", f"v{number}", runs)
         series = {f"{seed}": (step, line) for seed, line in enumerate(mine)}
         made.append(curve_of(outcome, "train", "loss", series))

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ablations.store.life import from_records
 from analysis import commands
 from analysis.runs import hints
-from analysis.runs.record import run_of, state_of
+from analysis.runs.record import run_of
 from sdtps.commandline import add_runs_dir
 from sdtps.errors import SdtpsError, did_you_mean
 from sdtps.run.folder import RunFolder
@@ -175,10 +176,9 @@ def _read(path: Path) -> Any:
 
 def describe(where: str, runs_dir: Path) -> dict[str, Any]:
     """Everything that leads back to how a run was made; absent facts are null."""
-    import time
-
     folder = RunFolder(runs_dir / where)
-    state, status = state_of(folder, time.time())
+    life = from_records(folder.path)
+    state = life.state
     run, unread = run_of(folder)
     code, environment = run.get("code") or {}, run.get("environment") or {}
     attempts = run.get("attempts") or []
@@ -191,7 +191,7 @@ def describe(where: str, runs_dir: Path) -> dict[str, Any]:
         "seed": run.get("seed"),
         "identity": run.get("identity"),
         "state": state,
-        "reason": status.get("reason"),
+        "reason": life.detail or None,
         "notes": unread,
         "commit": code.get("commit"),
         "dirty": code.get("dirty"),
@@ -254,7 +254,7 @@ def _story(run: dict[str, Any]) -> str:
     """A run's state and where it was made, in one line."""
     commit = str(run["commit"] or "unknown")[:10] + (" with changes" if run["dirty"] else "")
     parts = [run["state"] + (f": {run['reason']}" if run["reason"] else "")]
-    if run["state"] != "missing":
+    if run["state"] != "planned":
         parts += [f"commit {commit}", f"host {run['host'] or 'unknown'}", f"GPU {run['gpu'] or 'none'}"]
     if run["jobs"]:
         parts.append(f"{'job' if len(run['jobs']) == 1 else 'jobs'} {', '.join(map(str, run['jobs']))}")

@@ -294,7 +294,7 @@ def _run(record: Mapping[Any, Any], collected: Collected, study: Any, room: int)
 
 def _rerun(study: Any, record: Mapping[Any, Any], runs_dir: Path) -> str:
     """The command that runs exactly this run: for the first time, or again as `explain` has it."""
-    if record["state"] == "missing":
+    if record["state"] == "planned":
         variant = glob.escape(str(record["variant"]))
         words = ("--variant", variant, "--seed", str(record["seed"]))
         return hints.submit(study.path, runs_dir, *words)

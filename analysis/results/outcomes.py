@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 
+from ablations.store.life import STATES
 from analysis.runs.collect import Collected
-from analysis.runs.record import STATES
 
 if TYPE_CHECKING:
     from ablations.study.model import Study
 
 Epoch = Literal["last", "best"]
+# In the order in which a table's notes name them.
+_WORST_LAST = tuple(dict.fromkeys(("diverged", "failed", "cancelled", *STATES[1:])))
 # What result.json calls them.
 _RECORDED = {"last": "final", "best": "best"}
 
@@ -28,6 +30,7 @@ class Run:
     where: str
     epoch: int | None
     step: int | None
+    kind: str
     reason: str
     scores: dict[str, float]
 
@@ -38,14 +41,24 @@ class Run:
             at = f"diverged at epoch {self.epoch}"
             return f"{at} (step {self.step})" if self.step is not None else at
         if self.state == "failed":
-            return "out of memory" if out_of_memory(self.reason) else "failed"
-        if self.state == "interrupted" and self.reason:
-            return f"interrupted ({self.reason})"
-        return {"missing": "not run"}.get(self.state, self.state)
+            return _FAILURES.get(self.kind, f"failed ({self.kind})")
+        if self.state in ("interrupted", "unknown") and self.reason:
+            return f"{self.state} ({self.reason})"
+        return {"planned": "not run"}.get(self.state, self.state)
 
 
-def out_of_memory(reason: str) -> bool:
-    return "out of memory" in reason.lower() or reason.lower().split(":")[0] in ("oom", "out_of_memory")
+# Kinds of failures (`ablations.store.life`) in the words of a table's note.
+_FAILURES = {
+    "error": "failed",
+    "exit": "failed",
+    "oom": "out of memory",
+    "timeout": "failed (time limit)",
+    "node": "failed (its node failed)",
+    "lost": "failed (its job is gone)",
+    "start": "failed (Python did not start)",
+    "result": "failed (result.json is damaged)",
+    "unreadable": "failed (a file cannot be read)",
+}
 
 
 @dataclass(frozen=True)
@@ -90,7 +103,7 @@ class Outcome:
 
     def others(self) -> dict[str, list[Run]]:
         """State to runs that are not completed, worst last."""
-        found = {state: [r for r in self.runs if r.state == state] for state in STATES[1:]}
+        found = {state: [r for r in self.runs if r.state == state] for state in _WORST_LAST}
         return {state: runs for state, runs in found.items() if runs}
 
     def glyph(self) -> str:
@@ -108,8 +121,8 @@ class Outcome:
             span = f"{epochs[0]}" if len(epochs) == 1 else f"{epochs[0]}–{epochs[-1]}"
             return f"div. (ep. {span})"
         if state == "failed":
-            return "OOM" if all(out_of_memory(r.reason) for r in runs) else "failed"
-        return {"missing": "--", "requeued": "running"}.get(state, state)
+            return "OOM" if all(run.kind == "oom" for run in runs) else "failed"
+        return {"planned": "--", "requeued": "running"}.get(state, state)
 
     def explanation(self) -> str | None:
         """One sentence on the seeds that are not completed; None where all are."""
@@ -163,6 +176,7 @@ def _run(record: dict[Any, Any], scores: Sequence[str]) -> Run:
         where=record["where"],
         epoch=None if pd.isna(record["epoch"]) else int(record["epoch"]),
         step=None if pd.isna(record["step"]) else int(record["step"]),
+        kind=record["kind"] or "error",
         reason=record["reason"] or "",
         scores={c: float(record[c]) for c in scores if pd.notna(record[c])},
     )

@@ -8,7 +8,6 @@ did: a diverged, failed, torn or missing run is a row with its state.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,20 +85,16 @@ class Collected:
     def metrics_of(self, study: str, kind: str) -> list[str]:
         """Names of the metrics that a study logged under `kind`, in order of first appearance."""
         part = self.rows[(self.rows["study"] == study) & (self.rows["kind"] == kind)]
-        return [str(name) for name in part["metric"].unique()]
+        return [str(name) for name in part["metric"].unique() if name != "time"]
 
 
-def collect(
-    studies: Sequence[Study], runs_dir: Path | str, *, now: float | None = None, curves: bool = True
-) -> Collected:
+def collect(studies: Sequence[Study], runs_dir: Path | str, *, curves: bool = True) -> Collected:
     """Read the runs of `studies` below `runs_dir`.
 
     Args:
-        now: seconds since 1970 against which heartbeats are judged; default: the clock.
         curves: False leaves `rows` empty (a table needs no curves).
     """
     runs_dir = Path(runs_dir)
-    now = time.time() if now is None else now
     found: list[Source] = []
     unplanned: list[Path] = []
     for study in studies:
@@ -108,12 +103,13 @@ def collect(
         unplanned += strays
     records: list[dict[str, Any]] = []
     logged: list[tuple[Source, MetricRows]] = []
-    files = [source.folder.metrics_file for source in found] if curves else []
-    read = metricrows.read_all(files) or [MetricRows((), (), 0)] * len(found)
     places: list[str] = []
+    read: Sequence[MetricRows | None] = [None] * len(found)
+    if curves:
+        read = metricrows.read_all([source.folder.metrics_file for source in found])
     for source, rows in zip(found, read, strict=True):
-        records.append(record_of(source, rows, now, runs_dir))
-        if rows.blocks or rows.events:
+        records.append(record_of(source, rows, runs_dir))
+        if rows is not None and (rows.blocks or rows.events):
             logged.append((source, rows))
             places.append(records[-1]["where"])
     frame, spans = row_frame([(s.study, s.variant, s.seed, rows) for s, rows in logged])

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
+from ablations.store.life import UNFINISHED
 from analysis.runs import hints
 from analysis.runs.collect import Collected
-from analysis.runs.record import UNFINISHED
 from analysis.runs.settings import setting
 from sdtps.errors import AggregationError, counted
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # Kinds of marks, each with what the option that allows it does: `--allow-mixed-code` for `mixed_code`.
 KINDS = {
     "missing": "go on without runs that are missing or unfinished, and say so in print",
+    "edited": "use runs whose files contradict each other, and say so in print",
     "mixed_code": "put runs of different code versions into one table, and say so in print",
     "mixed_data": "put runs on data that differ under one name into one table, and say so in print",
     "mixed_weights": "the same of runs from files of weights that differ under one name",
@@ -84,6 +85,13 @@ def refuse_to_average(
             marks.append(Mark(study.name, "missing", text, odd))
             if "missing" not in allow:
                 complaints += _missing_text(study, collected.runs_dir, text, holes)
+        edited = runs[runs["contradictions"].map(bool)]
+        if len(edited):
+            text = f"the files of {counted(len(edited), 'run')} contradict each other"
+            odd = {run["folder"]: "; ".join(run["contradictions"]) for run in edited.to_dict("records")}
+            marks.append(Mark(study.name, "edited", text, odd))
+            if "edited" not in allow:
+                complaints += _edited_text(study, collected.runs_dir, text, edited)
         for mixture in mixtures(study, runs):
             marks.append(Mark(study.name, mixture.kind, mixture.text, mixture.odd))
             if mixture.kind not in allow:
@@ -97,10 +105,23 @@ def _missing_text(study: Study, runs_dir: Path, text: str, holes: pd.DataFrame) 
     lines = [f"{study.name}: {text}."]
     for run in holes.to_dict("records"):
         why = f" ({run['reason']})" if run["reason"] else ""
-        lines.append(f"  {run['variant']} seed {run['seed']}: {run['state']}{why}")
+        state = {"planned": "not run"}.get(run["state"], run["state"])
+        lines.append(f"  {run['variant']} seed {run['seed']}: {state}{why}")
     return [
         *lines,
         f"  Get them: {hints.submit(study.path, runs_dir)}    or go on without: {option('missing')}",
+    ]
+
+
+def _edited_text(study: Study, runs_dir: Path, text: str, edited: pd.DataFrame) -> list[str]:
+    lines = [f"{study.name}: {text}; a file was edited or damaged after the run."]
+    for run in edited.to_dict("records"):
+        lines.append(f"  {run['variant']} seed {run['seed']}: {run['folder']}")
+        lines += [f"    {contradiction}" for contradiction in run["contradictions"]]
+    return [
+        *lines,
+        "  Restore the files, or delete these folders and run: "
+        f"{hints.submit(study.path, runs_dir)}    or: {option('edited')}",
     ]
 
 
@@ -110,9 +131,8 @@ def _mixed_text(study: Study, runs_dir: Path, mixture: Mixture, runs: pd.DataFra
     for run in stale:
         here = mixture.odd[run["folder"]]
         lines.append(f"  {run['variant']} seed {run['seed']}: {run['folder']} ({here})")
-    commits = sorted({str(run["commit"])[:10] for run in stale if run["commit"]})
-    if mixture.kind == "mixed_code" and commits:
-        lines.append(f"  What changed: git diff --stat {commits[0]} HEAD -- sdtps")
+    if mixture.kind == "mixed_code":
+        lines += _what_changed(stale, runs)
     if mixture.kind == "mixed_data":
         lines.append("  Where each read its data is in its run.json (data.root).")
     if mixture.kind == "mixed_weights":
@@ -122,6 +142,22 @@ def _mixed_text(study: Study, runs_dir: Path, mixture: Mixture, runs: pd.DataFra
         "  Delete these folders and run: "
         f"{hints.submit(study.path, runs_dir)}    or: {option(mixture.kind)}",
     ]
+
+
+def _what_changed(stale: list[dict[Any, Any]], runs: pd.DataFrame) -> list[str]:
+    """How to see the difference of the sources: between commits, or what was not committed."""
+    commits = list(dict.fromkeys(str(run["commit"])[:10] for run in stale if run["commit"]))
+    others = {str(commit)[:10] for commit in runs["commit"] if commit} - set(commits)
+    lines = []
+    if commits and others:
+        lines.append(f"  What changed: git diff --stat {commits[0]} {min(others)} -- sdtps")
+    edited = [run["folder"] for run in runs.to_dict("records") if run["dirty"]]
+    if edited:
+        lines.append(
+            f"  {counted(len(edited), 'run')} had uncommitted changes, which git does not show: "
+            f"sdtps explain {edited[0]} names the file with the difference"
+        )
+    return lines
 
 
 # -- mixtures --------------------------------------------------------------------------------------

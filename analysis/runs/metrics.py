@@ -73,6 +73,16 @@ def read(path: Path) -> MetricRows:
     return MetricRows(blocks, events, torn)
 
 
+def evaluation(rows: MetricRows, step: Any) -> dict[str, float]:
+    """The finite values that were logged by the evaluation at `step`; empty where there was none."""
+    found: dict[str, float] = {}
+    for block in rows.blocks:
+        if block.kind == "eval":
+            for values in block.values[block.step == step]:
+                found |= {n: float(v) for n, v in zip(block.metrics, values, strict=True)}
+    return {name: value for name, value in found.items() if np.isfinite(value)}
+
+
 def read_all(paths: Sequence[Path]) -> list[MetricRows]:
     """`read` of many files in the given order; a large grid is shared among processes."""
     workers = min(8, len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else 1

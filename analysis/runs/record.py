@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from ablations.store.life import Life, from_records
 from analysis.runs import metrics as metricrows
-from analysis.runs.metrics import MetricRows
-from sdtps.errors import counted
-from sdtps.files import read_bytes
-from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder
+from analysis.runs.metrics import MetricRows, evaluation
+from sdtps.config.identity import canonical, identities
+from sdtps.errors import ConfigError, YamlError, counted
+from sdtps.files import oddity, read_bytes
+from sdtps.run.folder import RunFolder
 
 RUN_COLUMNS = (
     "study",
@@ -39,6 +40,7 @@ RUN_COLUMNS = (
     "attempts",
     "epoch",
     "step",
+    "kind",
     "reason",
     "best_epoch",
     "final_epoch",
@@ -51,8 +53,18 @@ RUN_COLUMNS = (
     "gpu",
     "host",
     "generated_data",
-    "torn_lines",
+    "contradictions",
     "notes",
+)
+# Files that analysis reads, beside those that decide the state.
+_FILES = (
+    "config.yaml",
+    "run.json",
+    "metrics.jsonl",
+    "checkpoint.pt",
+    "train.log",
+    "status.json",
+    "claim.json",
 )
 _NOT_A_SCORE = frozenset({*metricrows.NOT_A_METRIC, "time"})
 
@@ -69,11 +81,16 @@ class Source:
     planned: bool
 
 
-def record_of(source: Source, rows: MetricRows, now: float, runs_dir: Path) -> dict[str, Any]:
-    """`RUN_COLUMNS` of one run, and `best/METRIC` and `final/METRIC` where it is completed."""
+def record_of(source: Source, rows: MetricRows | None, runs_dir: Path) -> dict[str, Any]:
+    """`RUN_COLUMNS` of one run, and `best/METRIC` and `final/METRIC` where it is completed.
+
+    Args:
+        rows: what it logged; None where nobody has read it.
+    """
     folder = source.folder
-    state, status = state_of(folder, now)
     run, unread = run_of(folder)
+    life, status = _life(folder, run)
+    state = life.state
     code, environment, data = (mapping(run.get(k)) for k in ("code", "environment", "data"))
     facts = mapping(mapping(run.get("imported")).get("facts"))
     notes: list[str] = [] if unread is None else [unread]
@@ -84,16 +101,23 @@ def record_of(source: Source, rows: MetricRows, now: float, runs_dir: Path) -> d
     origin = mapping(result.get("origin"))
     codes = [c for c in _listed(origin.get("code")) or [code.get("digest")] if isinstance(c, str) and c]
     attempts = [a for a in run.get("attempts") or () if isinstance(a, dict)]
-    if rows.torn:
-        notes.append(f"{counted(rows.torn, 'unreadable line')} in metrics.jsonl")
-    odd = odd_files(folder)
-    notes += [f"{name} is no file" for name in odd]
-    if rows.unread is not None:
-        notes.append(f"metrics.jsonl cannot be read: {rows.unread}")
-    elif state == "completed" and not rows.torn and not rows.blocks and "metrics.jsonl" not in odd:
-        notes.append("metrics.jsonl is missing or empty: no curves")
-    if rows.blocks and state != "missing" and not run and unread is None and "run.json" not in odd:
-        notes.append("run.json is missing or cannot be read")
+    odd = [name for name in _FILES if oddity(folder.path / name) and name not in life.detail]
+    notes += [f"{name} is {oddity(folder.path / name)}" for name in odd]
+    if rows is not None:
+        if rows.torn:
+            notes.append(f"{counted(rows.torn, 'unreadable line')} in metrics.jsonl")
+        if rows.unread is not None:
+            notes.append(f"metrics.jsonl cannot be read: {rows.unread}")
+        elif state == "completed" and not rows.torn and not rows.blocks and "metrics.jsonl" not in odd:
+            notes.append("metrics.jsonl is missing or empty: no curves")
+        if rows.blocks and not run and unread is None and "run.json" not in odd:
+            notes.append("run.json is missing or cannot be read")
+    if run.get("imported") and state == "completed" and status.get("reason"):
+        notes.append(str(status["reason"]))  # such as: ended, length unknown
+    notes += [str(warning) for warning in _listed(data.get("warnings"))]
+    contradictions = (
+        _contradictions(source, rows, best, final) if source.planned and not run.get("imported") else []
+    )
     record = {
         "study": source.study,
         "variant": source.variant,
@@ -113,9 +137,10 @@ def record_of(source: Source, rows: MetricRows, now: float, runs_dir: Path) -> d
         "dirty": bool(code.get("dirty")),
         "attempt": count(result.get("attempt", status.get("attempt"))),
         "attempts": len(attempts) or None,
-        "epoch": count(status.get("epoch")),
-        "step": count(status.get("step")),
-        "reason": status.get("reason"),
+        "epoch": count(status.get("epoch", final.get("epoch"))),
+        "step": count(status.get("step", result.get("steps", final.get("step")))),
+        "kind": life.kind,
+        "reason": life.detail or None,
         "best_epoch": count(best.get("epoch")),
         "final_epoch": count(final.get("epoch")),
         "selected_on": result.get("selected_on"),
@@ -127,7 +152,7 @@ def record_of(source: Source, rows: MetricRows, now: float, runs_dir: Path) -> d
         "gpu": _gpu(environment),
         "host": environment.get("host") or (attempts[-1].get("host") if attempts else None),
         "generated_data": bool(data.get("generated")),
-        "torn_lines": rows.torn,
+        "contradictions": contradictions,
         "notes": "; ".join(notes),
     }
     for prefix, row in (("best", best), ("final", final)):
@@ -152,7 +177,18 @@ def run_frame(records: list[dict[str, Any]]) -> pd.DataFrame:
     columns = [*RUN_COLUMNS, *scores]
     frame = pd.DataFrame({c: [r.get(c) for r in records] for c in columns}, columns=columns)
     texts = ("study", "variant", "identity", "folder", "where", "state", "notes")
-    for name in (*texts, "code", "commit", "dataset", "data", "reason", "selected_on", "gpu", "host"):
+    for name in (
+        *texts,
+        "code",
+        "commit",
+        "dataset",
+        "data",
+        "kind",
+        "reason",
+        "selected_on",
+        "gpu",
+        "host",
+    ):
         frame[name] = frame[name].astype(object).where(frame[name].notna(), None)
     counts = ("attempt", "attempts", "epoch", "step", "best_epoch", "final_epoch", "parameters")
     for name in counts:
@@ -206,62 +242,7 @@ def _wall_seconds(attempts: list[dict[str, Any]], status: dict[str, Any]) -> flo
     return total if attempts else None
 
 
-# -- what became of it, told from its folder alone -------------------------------------------------
-
-# A run that said `running` and has been silent for this long was interrupted: ten missed heartbeats.
-SILENT_SECONDS = 10 * HEARTBEAT_SECONDS
-# States, from best to worst. `interrupted` = it began, stopped without an end of its own, and waits for
-# a submission; `requeued` = it stopped with a checkpoint, and its job is to go on; `queued` = claimed
-# and not started; `missing` = no trace of it.
-STATES = (
-    "completed",
-    "diverged",
-    "failed",
-    "cancelled",
-    "interrupted",
-    "requeued",
-    "running",
-    "queued",
-    "missing",
-)
-UNFINISHED = frozenset({"interrupted", "requeued", "running", "queued", "missing"})
-
-
-def state_of(folder: RunFolder, now: float) -> tuple[str, dict[str, Any]]:
-    """The state word of a run folder and its status row, from the folder alone.
-
-    A file that decides and may not be read makes the run failed, with the file's name as the reason.
-    """
-    try:
-        return _state_of(folder, now)
-    except OSError as error:
-        return "failed", {"reason": cannot_be_read(error, folder)}
-
-
-def cannot_be_read(error: OSError, folder: RunFolder) -> str:
-    """What a run's record says of such an error: the file's name and why."""
-    return f"{Path(error.filename or folder.path).name} cannot be read: {error.strerror}"
-
-
-def odd_files(folder: RunFolder) -> list[str]:
-    """Names of a run's files under which something else lies: a folder, a FIFO, a link to nothing."""
-    files = (
-        *(folder.config_file, folder.run_file, folder.claim_file, folder.status_file),
-        *(folder.result_file, folder.metrics_file, folder.checkpoint_file, folder.log_file),
-    )
-    known = {file.name for file in files}
-    try:
-        with os.scandir(folder.path) as entries:
-            return sorted(e.name for e in entries if e.name in known and not _is_file(e))
-    except OSError:  # `state_of` tells of a folder that cannot be looked into
-        return []
-
-
-def _is_file(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_file()
-    except OSError:  # a link round in a circle
-        return False
+# -- what its files say ---------------------------------------------------------------------------
 
 
 def run_of(folder: RunFolder) -> tuple[dict[str, Any], str | None]:
@@ -269,42 +250,56 @@ def run_of(folder: RunFolder) -> tuple[dict[str, Any], str | None]:
     try:
         return folder.run(), None
     except OSError as error:
-        return {}, cannot_be_read(error, folder)
+        name = Path(error.filename or folder.path).name
+        return {}, f"{name} cannot be read: {error.strerror}"
 
 
-def _state_of(folder: RunFolder, now: float) -> tuple[str, dict[str, Any]]:
+def _life(folder: RunFolder, run: dict[str, Any]) -> tuple[Life, dict[str, Any]]:
+    """How the run is (see `ablations.store.life`), and its status.json where that still counts."""
+    life = from_records(folder.path)
+    status = life.status
+    if run.get("imported") and life.state not in ("completed", "unknown"):
+        # Nothing of ours resumes it: the log's own reason says what it is.
+        life = replace(life, detail=str(status.get("reason") or life.detail))
+    return life, status
+
+
+def _contradictions(
+    source: Source, rows: MetricRows | None, best: dict[str, Any], final: dict[str, Any]
+) -> list[str]:
+    """Where the files of a run of ours contradict each other, as an edit by hand makes them do."""
+    found = []
+    canonical = _canonical(source.folder)
+    if canonical is not None and identities(canonical, [source.seed])[0] != source.identity:
+        found.append("config.yaml is not the configuration whose hash the folder has in its name")
+    for name, row in (("best", best), ("final", final)):
+        logged = {} if rows is None else evaluation(rows, row.get("step"))
+        found += [
+            f"result.json has {name} {metric} {value:g}, metrics.jsonl {logged[metric]:g} at that step"
+            for metric, value in row.items()
+            if metric not in _NOT_A_SCORE and metric in logged and amount(value) is not None
+            if not math.isclose(float(value), logged[metric], rel_tol=1e-9, abs_tol=1e-12)
+        ]
+    return found
+
+
+def _canonical(folder: RunFolder) -> str | None:
+    """What of config.yaml can change a result; empty for no configuration, None without the file."""
     try:
-        with os.scandir(folder.path) as entries:
-            names = {entry.name for entry in entries}
-    except (FileNotFoundError, NotADirectoryError):
-        return "missing", {}
-    claimed = folder.claim_file.name in names
-    if folder.result_file.name in names:
-        if folder.result() is None:
-            return "failed", {**(folder.status() or {}), "reason": "result.json cannot be read"}
-        return "completed", _status_beside_a_result(folder)
-    if folder.status_file.name not in names:
-        return ("queued" if claimed else "missing"), {}
-    status = folder.status()
-    if status is None:
-        return "interrupted", {"reason": "status.json cannot be read"}
-    state = status.get("state")
-    silent = now - (amount(status.get("heartbeat")) or 0.0) > SILENT_SECONDS
-    if (state == "running" and silent) or (state == "requeued" and silent and not claimed):
-        return "interrupted", status
-    if state == "completed":  # it said so and left no result: it was stopped in between
-        return "interrupted", status
-    if state:
-        return str(state), status
-    return ("queued" if claimed else "missing"), status
-
-
-def _status_beside_a_result(folder: RunFolder) -> dict[str, Any]:
-    """Only result.json decides; where status.json cannot be read, nothing else is known."""
-    try:
-        return folder.status() or {}
+        text = read_bytes(folder.config_file)
     except OSError:
-        return {}
+        return None
+    if text is None:
+        return None
+    if text not in _KNOWN:
+        try:
+            _KNOWN[text] = canonical(folder.config())
+        except (ConfigError, YamlError):
+            _KNOWN[text] = ""
+    return _KNOWN[text]
+
+
+_KNOWN: dict[bytes, str] = {}  # the seeds of a variant have one configuration
 
 
 # -- values of files that anybody may have edited: those of the wrong type count as missing --------

@@ -3,7 +3,7 @@
 study = planted_study("demo", ["topk", "gumbel"], seeds=(0, 1, 2))
 plant(runs_dir, study, "topk", 0, scores={"mAP": [0.5, 0.7, 0.6]})
 plant(runs_dir, study, "gumbel", 1, state="diverged", stop=(3, 12))
-collected = collect([study], runs_dir, now=NOW)
+collected = collect([study], runs_dir)
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from __future__ import annotations
 import json
 import math
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ablations.store.claims import Claim
 from ablations.study.model import Study, Variant
 from ablations.study.schema import FigureSpec, MetricSpec, Resources, TableSpec
 from sdtps.config import ReidConfig, parse_config
 from sdtps.run.folder import RunFolder
 
-NOW = 1_800_000_000.0  # seconds since 1970; heartbeats of planted runs lie before it
 CODE = {"commit": "a" * 40, "dirty": False, "digest": "c0de" * 16}
 PERCENT = MetricSpec(direction="up", digits=1)
 PERCENT_RANK1 = MetricSpec(direction="up", digits=1, label="Rank-1")
@@ -146,7 +147,8 @@ def plant(
         },
     )
     if state == "queued":
-        folder.claim_file.write_text("{}")
+        own = Claim.new("s", "local")
+        folder.claim_file.write_text(json.dumps(own.json()))
         return folder
     last_epoch, last_step = stop or (epochs, epochs * steps_per_epoch)
     rows: list[dict[str, Any]] = []
@@ -185,8 +187,9 @@ def plant(
         epoch=last_epoch,
         step=last_step,
         **({"reason": reason} if reason else {}),
+        **({"kind": "oom"} if "out of memory" in (reason or "") else {}),
     )
-    _set_heartbeat(folder, NOW - silent_seconds)
+    _set_heartbeat(folder, time.time() - silent_seconds)
     if state == "completed":
         first = next(iter(scores))
         best = max(evaluations, key=lambda row: (row[first], -row["epoch"]))
@@ -203,7 +206,7 @@ def plant(
             }
         )
         folder.write_status("completed", attempt=attempt, epoch=last_epoch, step=last_step)
-        _set_heartbeat(folder, NOW - silent_seconds)
+        _set_heartbeat(folder, time.time() - silent_seconds)
     return folder
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from planted import NOW, plant, planted_study
+from planted import plant, planted_study
 
 from analysis.claims.expressions import Expression
 from analysis.claims.runs import StudyRuns, statement
@@ -35,7 +35,7 @@ def plant_study(runs: Path, *, gumbel: dict[int, dict[str, Any]] | None = None) 
 
 
 def ask(runs: Path, text: str, over: str = "each_seed") -> Statement:
-    study_runs = StudyRuns(collect([STUDY], runs, now=NOW), "gumbel")
+    study_runs = StudyRuns(collect([STUDY], runs), "gumbel")
     return statement(study_runs, "says", Expression(text), over)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from facts_verdicts import FACTS, ONLY_BY_TEXT, agrees
-from planted import NOW, plant, planted_study
+from planted import plant, planted_study
 
 from analysis.claims.ledger import (
     Answer,
@@ -172,7 +172,7 @@ def test_a_planted_explosion_decides_the_training_claims_and_cites_its_runs(tmp_
                 scores={"mAP": [0.3, last], "rank1": [0.4, last]},
             )
     claims = [c for c in load(LEDGER) if "gumbel" in studies_named([c])]
-    found = evaluate(claims, collect([study], tmp_path, now=NOW))
+    found = evaluate(claims, collect([study], tmp_path))
     words = {a.claim.id: a.verdict.word for a in found}
     assert words == {
         43: "supported",
@@ -196,7 +196,7 @@ def test_the_first_study_that_has_runs_decides(tmp_path: Path) -> None:
     assert [t.study for t in claim.run_tests] == list(names)
 
     def answer() -> Answer:
-        return evaluate([claim], collect(studies, tmp_path, now=NOW))[0]
+        return evaluate([claim], collect(studies, tmp_path))[0]
 
     assert answer().verdict.word == "not tested"
     assert "gumbel" not in answer().runs

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from planted import NOW, OTHER_CODE, plant, plant_all, planted_study
+from planted import OTHER_CODE, plant, plant_all, planted_study
 
+from ablations.store.life import from_records
 from analysis.runs import metrics as metricrows
 from analysis.runs.collect import collect, runs_as_json
 from analysis.runs.comparable import refuse_to_average
@@ -37,11 +38,11 @@ def test_every_planned_run_has_a_row_whatever_became_of_it(tmp_path, study):
     plant(tmp_path, study, "none", 2, state="queued")
     plant(tmp_path, study, "NA", 0, state="requeued", stop=(1, 3))
     plant(tmp_path, study, "NA", 1, state="cancelled", stop=(1, 3))
-    runs = collect([study], tmp_path, now=NOW).runs
+    runs = collect([study], tmp_path).runs
     assert list(runs["state"]) == [
         *("completed", "diverged", "failed"),
         *("running", "interrupted", "queued"),
-        *("requeued", "cancelled", "missing"),
+        *("interrupted", "cancelled", "planned"),
     ]
     assert list(runs["variant"]) == ["topk"] * 3 + ["none"] * 3 + ["NA"] * 3
     assert runs.loc[1, "epoch"] == 3 and runs.loc[1, "step"] == 12
@@ -52,18 +53,18 @@ def test_every_planned_run_has_a_row_whatever_became_of_it(tmp_path, study):
 @pytest.mark.parametrize(
     ("state", "claimed", "silent", "word"),
     [
-        ("requeued", True, 1e6, "requeued"),  # a job may wait for days
-        ("requeued", False, 1e6, "interrupted"),  # nobody holds it any more: nothing goes on
-        ("requeued", False, 1.0, "requeued"),
-        ("running", True, 1e6, "interrupted"),
+        ("requeued", False, 1e6, "interrupted"),  # nobody holds it any more: nothing resumes it
+        ("running", False, 1e6, "interrupted"),
+        ("running", False, 1.0, "running"),
+        ("running", True, 1e6, "unknown"),  # a claim that says nothing: only its cluster can tell
     ],
 )
-def test_a_run_that_nothing_goes_on_with_is_interrupted(tmp_path, study, state, claimed, silent, word):
+def test_states_are_those_of_the_record_of_life(tmp_path, study, state, claimed, silent, word):
     folder = plant(tmp_path, study, "topk", 0, state=state, stop=(1, 3), silent_seconds=silent)
     if claimed:
         folder.claim_file.write_text("{}")
-    collected = collect([study], tmp_path, now=NOW)
-    assert collected.runs.loc[0, "state"] == word
+    collected = collect([study], tmp_path)
+    assert collected.runs.loc[0, "state"] == word == from_records(folder.path).state
     with pytest.raises(AggregationError, match=f"topk seed 0: {word}"):
         refuse_to_average(collected)
 
@@ -87,7 +88,7 @@ def test_peak_memory_is_the_most_of_any_attempt_with_a_result_or_without(tmp_pat
 
 def test_partial_curves_of_failed_runs_are_kept(tmp_path, study):
     plant(tmp_path, study, "topk", 1, state="diverged", stop=(3, 12))
-    rows = collect([study], tmp_path, now=NOW).rows_of("demo", "topk", "train", "loss")
+    rows = collect([study], tmp_path).rows_of("demo", "topk", "train", "loss")
     assert list(rows["step"]) == list(range(1, 13))
     assert math.isnan(rows["value"].iloc[-1]) and np.isfinite(rows["value"].iloc[:-1]).all()
 
@@ -96,7 +97,7 @@ def test_a_repeated_step_counts_once_and_the_newest_attempt_wins(tmp_path, study
     folder = plant(tmp_path, study, "topk", 0, state="running", stop=(2, 10))
     for step in range(6, 13):  # requeued after the checkpoint at step 5
         folder.append_metrics({"attempt": 2, "kind": "train", "epoch": 2, "step": step, "loss": 9.0})
-    rows = collect([study], tmp_path, now=NOW).rows_of("demo", "topk", "train", "loss")
+    rows = collect([study], tmp_path).rows_of("demo", "topk", "train", "loss")
     assert list(rows["step"]) == list(range(1, 13))
     assert (rows["value"].iloc[5:] == 9.0).all() and (rows["value"].iloc[:5] != 9.0).all()
 
@@ -105,7 +106,7 @@ def test_a_torn_line_costs_that_line_only_and_is_noted(tmp_path, study):
     folder = plant(tmp_path, study, "topk", 0)
     lines = folder.metrics_file.read_text().splitlines()
     folder.metrics_file.write_text("\n".join([lines[0], lines[1][:20], *lines[2:]]) + "\n")
-    collected = collect([study], tmp_path, now=NOW)
+    collected = collect([study], tmp_path)
     assert len(collected.rows_of("demo", "topk", "train", "loss")) == 9
     assert collected.runs.loc[0, "notes"] == "1 unreadable line in metrics.jsonl"
 
@@ -118,8 +119,8 @@ def test_a_completed_run_without_a_course_is_noted(tmp_path, study, found):
         folder.metrics_file.touch()
     elif found == "a folder":
         folder.metrics_file.mkdir()
-    run = collect([study], tmp_path, now=NOW).runs.loc[0]
-    what = "no file" if found == "a folder" else "missing or empty: no curves"
+    run = collect([study], tmp_path).runs.loc[0]
+    what = "a directory" if found == "a folder" else "missing or empty: no curves"
     assert (run["state"], run["notes"]) == ("completed", f"metrics.jsonl is {what}")
 
 
@@ -129,20 +130,20 @@ def test_a_result_without_a_number_is_noted(tmp_path, study):
     for row in ("best", "final"):
         result[row] = {"epoch": result[row]["epoch"]}
     folder.result_file.write_text(json.dumps(result))
-    assert collect([study], tmp_path, now=NOW).runs.loc[0, "notes"] == "result.json holds no metric"
+    assert collect([study], tmp_path).runs.loc[0, "notes"] == "result.json holds no metric"
 
 
 def test_infinite_losses_stay_infinite(tmp_path, study):
     plant(tmp_path, study, "topk", 0, loss=lambda step: math.inf if step == 4 else 1.0)
-    rows = collect([study], tmp_path, now=NOW).rows_of("demo", "topk", "train", "loss")
+    rows = collect([study], tmp_path).rows_of("demo", "topk", "train", "loss")
     assert list(rows["value"][rows["step"] == 4]) == [math.inf]
 
 
 def test_a_missing_seed_is_refused_with_the_command_that_gets_it(tmp_path, study):
     plant_all(tmp_path, study)
     shutil.rmtree(study.runs()[4].folder(tmp_path))
-    collected = collect([study], tmp_path, now=NOW)
-    with pytest.raises(AggregationError, match=r"none seed 1: missing[\s\S]*sdtps submit"):
+    collected = collect([study], tmp_path)
+    with pytest.raises(AggregationError, match=r"none seed 1: not run[\s\S]*sdtps submit"):
         refuse_to_average(collected)
     (mark,) = refuse_to_average(collected, allow={"missing"})
     assert mark.kind == "missing" and mark.text == "8 of 9 planned runs have ended"
@@ -152,7 +153,7 @@ def test_mixed_code_is_refused_and_marked_when_allowed(tmp_path, study):
     plant_all(tmp_path, study)
     shutil.rmtree(study.runs()[0].folder(tmp_path))
     plant(tmp_path, study, "topk", 0, code=OTHER_CODE)
-    collected = collect([study], tmp_path, now=NOW)
+    collected = collect([study], tmp_path)
     with pytest.raises(AggregationError, match="2 code versions are mixed") as caught:
         refuse_to_average(collected)
     assert "topk seed 0" in str(caught.value) and "none seed" not in str(caught.value)
@@ -164,13 +165,13 @@ def test_a_diverged_seed_is_a_result_and_no_hole(tmp_path, study):
     plant_all(tmp_path, study)
     shutil.rmtree(study.runs()[0].folder(tmp_path))
     plant(tmp_path, study, "topk", 0, state="diverged", stop=(1, 4))
-    assert refuse_to_average(collect([study], tmp_path, now=NOW)) == []
+    assert refuse_to_average(collect([study], tmp_path)) == []
 
 
 def test_folders_that_nothing_plans_are_named(tmp_path, study):
     plant_all(tmp_path, study)
     smaller = planted_study("demo", ["topk", "none"], seeds=(0, 1, 2))
-    collected = collect([smaller], tmp_path, now=NOW)
+    collected = collect([smaller], tmp_path)
     assert len(collected.unplanned) == 3 and len(collected.runs) == 6
 
 
@@ -182,14 +183,14 @@ def test_imported_runs_stand_in_the_table_marked(tmp_path, study):
     )
     folder.append_metrics({"attempt": 1, "kind": "eval", "epoch": 1, "step": 1, "mAP": 0.3})
     folder.write_result({"best": {"epoch": 1, "mAP": 0.3}, "final": {"epoch": 1, "mAP": 0.3}})
-    runs = collect([study], tmp_path, now=NOW).runs
+    runs = collect([study], tmp_path).runs
     row = runs[runs["imported"]].iloc[0]
     assert (row["variant"], row["seed"], row["best/mAP"], row["planned"]) == ("theirs", 7, 0.3, False)
 
 
 def test_records_are_strict_json(tmp_path, study):
     plant(tmp_path, study, "topk", 0, state="diverged", stop=(1, 4))
-    text = json.dumps(runs_as_json(collect([study], tmp_path, now=NOW)), allow_nan=False)
+    text = json.dumps(runs_as_json(collect([study], tmp_path)), allow_nan=False)
     assert "NaN" not in text
 
 
@@ -251,6 +252,42 @@ def test_conditions_scored_after_training_are_metrics_of_the_run(tmp_path: Path)
     )
     other = {**base, "data": {"own": False}, "weights": "best"}
     folder.append_evaluation({**other, "metrics": {"mAP@missing_r": 0.99}})
-    run = collect([study], tmp_path, now=NOW).runs.loc[0]
+    run = collect([study], tmp_path).runs.loc[0]
     assert (run["best/mAP@missing_r"], run["final/mAP@missing_r"]) == (0.25, 0.125)
     assert run["final/mAP"] == (folder.result() or {})["final"]["mAP"] != 0.9
+
+
+def test_an_edited_configuration_is_told_by_name(tmp_path, study):
+    plant_all(tmp_path, study)
+    folder = study.runs()[1].folder(tmp_path)
+    text = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(text.replace("keep_ratio: 0.05", "keep_ratio: 0.25"))
+    assert text != (folder / "config.yaml").read_text()
+    with pytest.raises(AggregationError, match="contradict") as refused:
+        refuse_to_average(collect([study], tmp_path))
+    assert "config.yaml is not the configuration whose hash" in str(refused.value)
+    assert str(folder) in str(refused.value) and "--allow-edited" in str(refused.value)
+    marks = refuse_to_average(collect([study], tmp_path), allow={"edited"})
+    assert [mark.kind for mark in marks] == ["edited"]
+
+
+def test_a_result_that_contradicts_its_own_log_is_told_by_name(tmp_path, study):
+    plant_all(tmp_path, study)
+    folder = RunFolder(study.runs()[0].folder(tmp_path))
+    result = folder.result()
+    result["final"]["mAP"] = 0.9999
+    folder.result_file.write_text(json.dumps(result))
+    (run,) = [r for r in collect([study], tmp_path).runs.to_dict("records") if r["contradictions"]]
+    assert run["folder"] == str(folder.path)
+    assert run["contradictions"] == ["result.json has final mAP 0.9999, metrics.jsonl 0.5 at that step"]
+
+
+def test_without_curves_nothing_is_said_about_them(tmp_path, study):
+    plant_all(tmp_path, study)
+    assert set(collect([study], tmp_path, curves=False).runs["notes"]) == {""}
+
+
+def test_warnings_about_the_data_stay_with_the_run(tmp_path, study):
+    data = {"name": "rgbnt201", "warnings": ["test camera 7 was never seen in training"]}
+    plant(tmp_path, study, "topk", 0, data=data)
+    assert "camera 7" in collect([study], tmp_path).runs.loc[0, "notes"]

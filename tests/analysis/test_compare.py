@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from planted import NOW, plant, planted_study
+from planted import plant, planted_study
 
 from analysis.cli import main
 from analysis.results.compare import compare
@@ -16,7 +16,7 @@ def answers(tmp_path, values, margin=None):
     for variant, scores in values.items():
         for seed, score in enumerate(scores):
             plant(tmp_path, study, variant, seed, scores={"mAP": [score]})
-    found = results(collect([study], tmp_path, now=NOW), study, "b")
+    found = results(collect([study], tmp_path), study, "b")
     return compare(found, "a", "mAP", "last", margin)
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from planted import NOW, plant, planted_study
+from planted import plant, planted_study
 
+from ablations.store.life import DAMAGED, from_records
 from analysis.paper.explain import describe
 from analysis.runs import metrics as metricrows
 from analysis.runs.collect import collect
-from analysis.runs.record import state_of
 from analysis.tables.forms import to_terminal
 from analysis.tables.study import tables
 from sdtps.run.folder import RunFolder
@@ -81,11 +81,11 @@ def test_every_reader_takes_a_damaged_file_as_nothing(
         damage(path)
     assert (folder.run(), folder.status(), folder.metrics()) == ({}, None, [])
     assert metricrows.read(folder.metrics_file).blocks == ()
-    assert state_of(folder, 0.0) == ("interrupted", {"reason": "status.json cannot be read"})
+    assert from_records(tmp_path).state == "planned"
     damage(folder.result_file)
     assert folder.result() is None
     told = describe(str(tmp_path), tmp_path)
-    assert (told["state"], told["reason"]) == ("failed", "result.json cannot be read")
+    assert (told["state"], told["reason"]) == ("failed", DAMAGED)
 
 
 def test_a_result_that_cannot_be_read_is_replaced(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_score_that_is_no_finite_number_is_a_note_of_its_run(tmp_path: Path, v
     result = json.loads(folder.result_file.read_text())
     text = json.dumps({**result, "final": {**result["final"], "mAP": "X"}, "train_seconds": "X"})
     folder.result_file.write_text(text.replace('"X"', value))
-    collected = collect([study], tmp_path, now=NOW)
+    collected = collect([study], tmp_path)
     assert collected.runs["notes"].iloc[1] == "result.json: final mAP is no finite number"
     for made in tables(collected, study):
         to_terminal(made)

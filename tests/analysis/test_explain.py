@@ -127,7 +127,7 @@ def test_the_command_line_prints_json_and_text(built, capsys):
     where = ["--generated", str(built / "generated"), "--runs-dir", str(built / "runs")]
     assert main(["explain", "hard-main:off:best/mAP", "--json", *where]) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert answer["seeds"] == {"0": 0.9, "2": 0.9} and answer["runs"][1]["state"] == "missing"
+    assert answer["seeds"] == {"0": 0.9, "2": 0.9} and answer["runs"][1]["state"] == "planned"
     assert main(["explain", "hard-main:off:mAP", *where]) == 0
     assert "Run exactly these again:" in capsys.readouterr().out
     assert main(["explain", "nothing", *where]) == 2

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
-from planted import NOW, plant, planted_study
+from planted import plant, planted_study
 
 from analysis.paper.export import ExportError, export
 from analysis.runs.collect import Collected, collect
@@ -18,7 +18,7 @@ def collected(tmp_path: Path) -> Collected:
     study = planted_study("demo", ["topk", "w/o_msa & 5%"], seeds=(0, 1))
     plant(tmp_path, study, "topk", 0, loss=lambda step: 1.0 / step)
     plant(tmp_path, study, "w/o_msa & 5%", 1, state="diverged", stop=(2, 7))
-    return collect([study], tmp_path, now=NOW)
+    return collect([study], tmp_path)
 
 
 def test_csv_keeps_every_bit_and_tells_nan_from_absence(tmp_path: Path, collected: Collected) -> None:
@@ -32,7 +32,7 @@ def test_csv_keeps_every_bit_and_tells_nan_from_absence(tmp_path: Path, collecte
         runs = {(r["variant"], r["seed"]): r for r in csv.DictReader(stream)}
     assert len(runs) == 4
     assert runs["w/o_msa & 5%", "1"]["best/mAP"] == ""
-    assert runs["w/o_msa & 5%", "0"]["state"] == "missing"
+    assert runs["w/o_msa & 5%", "0"]["state"] == "planned"
 
 
 def test_tensorboard_reads_back_what_was_logged(tmp_path: Path, collected: Collected) -> None:
@@ -77,4 +77,4 @@ def test_what_is_exported_to_tensorboard_can_be_imported_again(
 def test_nothing_to_export_is_an_error(tmp_path: Path) -> None:
     study = planted_study("empty", ["topk"])
     with pytest.raises(ExportError, match="nothing to export"):
-        export(collect([study], tmp_path, now=NOW), "csv", tmp_path / "out")
+        export(collect([study], tmp_path), "csv", tmp_path / "out")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from planted import NOW, PERCENT, WEIRD, plant_all, planted_study
+from planted import PERCENT, WEIRD, plant_all, planted_study
 
 from analysis.paper import audits
 from analysis.paper.macros import macros, numbers_file
@@ -18,7 +18,7 @@ DEFINITION = re.compile(r"\\resdef\{[^{}]*\}\{([A-Za-z0-9_.,+=*-]+)\}\{([!-~ ]+?
 def test_metrics_of_any_name_are_defined_on_a_line_of_their_own(tmp_path):
     study = planted_study("s", ["a"], metrics={"m%_#}{é\\": PERCENT}, seeds=(0,))
     plant_all(tmp_path, study)
-    made = macros(collect([study], tmp_path, now=NOW), study)
+    made = macros(collect([study], tmp_path), study)
     lines = [line for line in numbers_file(made, []).splitlines() if "U+" in line]
     assert lines and all(DEFINITION.fullmatch(line) for line in lines)
     assert DEFINITION.fullmatch(lines[0])[2] == "mU+0025_U+0023U+007DU+007BU+00E9U+005C"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from planted import CODE, NOW, OTHER_CODE, plant, plant_all, planted_study
+from planted import CODE, OTHER_CODE, plant, plant_all, planted_study
 
 from analysis.runs.collect import collect
 from analysis.runs.comparable import KINDS, refuse_to_average
@@ -31,7 +31,7 @@ def folders(runs, study):
 
 
 def marks(runs, study):
-    return refuse_to_average(collect([study], runs, now=NOW), allow=KINDS)
+    return refuse_to_average(collect([study], runs), allow=KINDS)
 
 
 def test_a_seed_on_other_data_is_refused_and_said_in_print_when_allowed(tmp_path, study):
@@ -39,7 +39,7 @@ def test_a_seed_on_other_data_is_refused_and_said_in_print_when_allowed(tmp_path
     for folder in others:
         rest_on(folder)
     rest_on(last, data="beef")
-    collected = collect([study], tmp_path, now=NOW)
+    collected = collect([study], tmp_path)
     with pytest.raises(AggregationError, match="2 versions of the data are mixed") as caught:
         refuse_to_average(collected, allow=set(KINDS) - {"mixed_data"})
     text = str(caught.value)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from planted import NOW, WEIRD, hard_study, plant, plant_all, plant_hard, planted_study
+from planted import WEIRD, hard_study, plant, plant_all, plant_hard, planted_study
 from rich.console import Console
 
 from ablations.study.schema import MetricSpec, Reported, TableSpec
@@ -32,7 +32,7 @@ def hard(tmp_path_factory):
     runs = tmp_path_factory.mktemp("hard")
     study = hard_study()
     plant_hard(runs, study)
-    collected = collect([study], runs, now=NOW)
+    collected = collect([study], runs)
     marks = refuse_to_average(collected, allow={"missing"})
     return study, collected, {t.name: t for t in tables(collected, study, marks)}
 
@@ -100,7 +100,7 @@ def test_scores_at_the_ceiling_are_said_to_say_little(tmp_path):
     for variant in study.variants:
         for seed in study.seeds:
             plant(tmp_path, study, variant, seed, scores={"mAP": [0.99], "rank1": [0.5]})
-    collected = collect([study], tmp_path, now=NOW)
+    collected = collect([study], tmp_path)
     caption = " ".join(table(collected, study, study.tables[0]).caption)
     assert "At or above 98 %: mAP in 3 of 3 rows." in caption and "Rank-1 in" not in caption
 
@@ -193,7 +193,7 @@ def test_a_sweep_is_in_order_of_its_axis(tmp_path):
         "s", ["c", "a", "b"], tables=(TableSpec(name="t", kind="sweep", axis="sdtps.keep_ratio"),)
     )
     plant_all(tmp_path, study)
-    made = table(collect([study], tmp_path, now=NOW), study, study.tables[0])
+    made = table(collect([study], tmp_path), study, study.tables[0])
     assert [row.cells[0].text for row in made.rows] == ["0.05", "0.095", "0.14"]
     assert [c.key for c in made.columns][:2] == ["axis:sdtps.keep_ratio", "last/mAP"]
 
@@ -204,7 +204,7 @@ def test_running_variants_say_so(tmp_path):
     plant(tmp_path, study, "a", 1, state="running", stop=(1, 3))
     for seed in study.seeds:
         plant(tmp_path, study, "b", seed, state="running", stop=(1, 3))
-    main = table(collect([study], tmp_path, now=NOW), study, study.tables[0])
+    main = table(collect([study], tmp_path), study, study.tables[0])
     assert plain(main, "a", "best/mAP") == "60.0 (1/3)" and plain(main, "b", "best/mAP") == "running"
 
 
@@ -212,7 +212,7 @@ def test_a_killed_seed_turns_a_cell_into_two_of_three(tmp_path):
     study = planted_study("s", ["a", "b"])
     plant_all(tmp_path, study)
     shutil.rmtree(study.runs()[1].folder(tmp_path))
-    main = table(collect([study], tmp_path, now=NOW), study, study.tables[0])
+    main = table(collect([study], tmp_path), study, study.tables[0])
     assert plain(main, "a", "best/mAP").endswith("(2/3)")
     assert main.cell("a", "best/mAP").rank == 0
 
@@ -287,7 +287,7 @@ def test_a_caption_says_what_a_verdict_means_and_a_row_its_tolerance(tmp_path):
     far = Reported(variant="a", source="Table 2", values={"mAP": "79.0"}, tolerance=0.5)
     study = planted_study("s", ["a"], tables=(TableSpec(name="rep", kind="reported"),), reported=(far,))
     plant_all(tmp_path, study)
-    made = table(collect([study], tmp_path, now=NOW), study, study.tables[0])
+    made = table(collect([study], tmp_path), study, study.tables[0])
     (row,) = (row for row in made.rows if row.cells)
     assert row.cells[3].note == "tolerance 0.5" and row.cells[6].text == "ours is worse"
     meaning = "ours is worse: the 95 % interval of the difference excludes 0; a reported number"
@@ -300,7 +300,7 @@ def test_a_caption_says_what_a_verdict_means_and_a_row_its_tolerance(tmp_path):
 )
 def test_an_own_caption_does_not_run_into_the_next_sentence(tmp_path, own, printed):
     study = planted_study("s", ["a"], tables=(TableSpec(name="main", caption=own),))
-    made = table(collect([study], tmp_path, now=NOW), study, study.tables[0])
+    made = table(collect([study], tmp_path), study, study.tables[0])
     assert made.caption[0] == printed
 
 
@@ -321,7 +321,7 @@ def test_third_parties_stand_apart_and_digits_are_kept(tmp_path):
         ),
     )
     plant_all(tmp_path, study)
-    made = table(collect([study], tmp_path, now=NOW), study, study.tables[0])
+    made = table(collect([study], tmp_path), study, study.tables[0])
     headings = [row.heading for row in made.rows if not row.cells]
     assert headings == [
         "Reported by the authors",

@@ -66,7 +66,7 @@ def test_a_killed_seed_is_named_with_the_command_that_gets_it(paper):
     assert [f.where for f in missing] == ["s/a seed 1"]
     assert missing[0].repair == f"sdtps submit ablations/s.yaml --variant a --seed 1 --runs-dir {runs}"
     assert {f.kind for f in found} == {"missing run", "stale"}
-    with pytest.raises(AggregationError, match="a seed 1: missing"):
+    with pytest.raises(AggregationError, match="a seed 1: not run"):
         build([study], [], runs, main.parent / "generated")
 
 

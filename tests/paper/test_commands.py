@@ -76,7 +76,7 @@ def test_a_paper_is_built_checked_and_found_wanting(words, capsys, tmp_path):
     found = json.loads(capsys.readouterr().out)
     assert "sdtps submit ablations/hard.yaml --variant NA --seed 1" in [f["repair"] for f in found]
     assert main(["paper", *LEAVE_OUT, "--no-evidence", "--no-report"]) == 2
-    assert "NA seed 1: missing" in capsys.readouterr().err
+    assert "NA seed 1: not run" in capsys.readouterr().err
     assert main(["paper", *LEAVE_OUT, "--no-evidence", "--no-report", "--allow-missing"]) == 0
     assert "(2/3)" in (tmp_path / "paper/generated/tables/hard-main.md").read_text()
     assert main(["check", *LEAVE_OUT, "--allow-missing"]) == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planted import NOW, plant, planted_study
+from planted import plant, planted_study
 
 from analysis.paper.findings import findings
 from analysis.results.frames import results
@@ -23,7 +23,7 @@ def said(tmp_path, levels, seeds=(0, 1, 2), other=()):
             own = 0.001 * ((seed * 7 + number * 3) % 5 - 2) if number else 0.0
             value = level + SPREAD[seed] + own
             plant(tmp_path, study, name, seed, scores={"mAP": [value], "rank1": [value]})
-    return " ".join(findings(results(collect([study], tmp_path, now=NOW), study)))
+    return " ".join(findings(results(collect([study], tmp_path), study)))
 
 
 def test_a_variant_above_the_baseline_is_named_as_the_best(tmp_path):

@@ -13,7 +13,7 @@ import time
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from planted import NOW, WEIRD, falling, hard_study, plant, plant_hard, planted_study
+from planted import WEIRD, falling, hard_study, plant, plant_hard, planted_study
 from pypdf import PdfReader
 
 from ablations.study.schema import FigureSpec, TableSpec
@@ -37,7 +37,7 @@ def hard(tmp_path_factory):
     runs = tmp_path_factory.mktemp("hard")
     study = hard_study()
     plant_hard(runs, study)
-    return study, collect([study], runs, now=NOW)
+    return study, collect([study], runs)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def exploding(tmp_path):
     plant(tmp_path, study, "bad", 0, scores={"mAP": [0.1] * 4}, loss=lambda s: 1e9 if s > 9 else 1.0)
     plant(tmp_path, study, "bad", 1, state="diverged", stop=(3, 12), loss=lambda s: 2.0)
     plant(tmp_path, study, "bad", 2, scores={"mAP": [0.1] * 4}, loss=lambda s: 3.0)
-    return study, collect([study], tmp_path, now=NOW)
+    return study, collect([study], tmp_path)
 
 
 def curve(pair, variant, **fields):
@@ -140,6 +140,7 @@ def big(variants: int, seeds: int, steps: int) -> tuple:
                 "imported": False,
                 "epoch": 50,
                 "step": steps,
+                "kind": None,
                 "reason": None,
                 "code": "c",
                 "commit": "c",
@@ -212,7 +213,7 @@ def test_names_that_matplotlib_reads_as_something_else_are_printed(tmp_path):
     study = planted_study("m", ["_hidden", "$x^2$", "a$b"], seeds=(0,))
     for variant in study.variants:
         plant(tmp_path, study, variant, 0)
-    content = draw(collect([study], tmp_path, now=NOW), study, FigureSpec(name="f")).files["pdf"]
+    content = draw(collect([study], tmp_path), study, FigureSpec(name="f")).files["pdf"]
     text = PdfReader(io.BytesIO(content)).pages[0].extract_text()
     assert all(label in text for label in ("_hidden", "$x^2$", "a$b"))
 
@@ -230,7 +231,7 @@ def test_a_value_that_is_not_finite_on_the_way_is_marked_and_ends_no_curve(tmp_p
     study = planted_study("half", ["a"], seeds=(0, 1))
     plant(tmp_path, study, "a", 0, loss=lambda s: math.inf if s < 4 else 2.0)
     plant(tmp_path, study, "a", 1, loss=lambda s: 2.0)
-    collected = collect([study], tmp_path, now=NOW)
+    collected = collect([study], tmp_path)
     curve = plot(collected, study, FigureSpec(name="f")).curves[0]
     assert list(curve.seeds[0].broken) == [1, 2, 3] and curve.seeds[0].end is None
     assert list(np.isfinite(curve.mean)) == [False] * 3 + [True] * 7
@@ -254,7 +255,7 @@ def test_a_variant_without_the_metric_is_named_and_has_no_entry(tmp_path):
             rows = [{**row, "amp_scale": 65536.0} for row in rows if row["kind"] == "train"]
         folder.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     spec = FigureSpec(name="f", metric="amp_scale")
-    drawn = draw(collect([study], tmp_path, now=NOW), study, spec)
+    drawn = draw(collect([study], tmp_path), study, spec)
     assert "No AMP loss scale was logged for: whole." in drawn.caption
     text = PdfReader(io.BytesIO(drawn.files["pdf"])).pages[0].extract_text()
     assert "half" in text and "absent (0/1)" in text and "whole" not in text
@@ -294,7 +295,7 @@ def swept(tmp_path):
     study = planted_study("sweep", made, seeds=(0,))
     for variant in made:
         plant(tmp_path, study, variant, 0, scores={"mAP": [0.5], "rank1": [0.5]})
-    return study, collect([study], tmp_path, now=NOW)
+    return study, collect([study], tmp_path)
 
 
 def test_a_sweep_joins_only_what_differs_in_its_axis_and_names_the_rest(tmp_path, monkeypatch):
@@ -344,7 +345,7 @@ def test_across_panels_one_setting_has_one_colour_and_one_entry(tmp_path):
     study = planted_study("panels", {"topk": {}, **variants}, seeds=(0, 1))
     plant(tmp_path, study, "log1", 0)
     spec = FigureSpec(name="p", panel_by="sdtps.temperature", in_every_panel=("topk",))
-    drawn = draw(collect([study], tmp_path, now=NOW), study, spec)
+    drawn = draw(collect([study], tmp_path), study, spec)
     text = PdfReader(io.BytesIO(drawn.files["pdf"])).pages[0].extract_text()
     assert "log mask (1/4)" in text and "subtract_10 mask (0/4)" in text and "topk (0/2)" in text
     assert "τ" not in text
@@ -360,7 +361,7 @@ def test_a_variant_has_a_page_of_all_it_logged(hard):
 
 def test_a_study_without_any_run_still_draws(tmp_path):
     study = planted_study("empty", ["a"])
-    drawn = draw(collect([study], tmp_path, now=NOW), study, FigureSpec(name="f"))
+    drawn = draw(collect([study], tmp_path), study, FigureSpec(name="f"))
     text = PdfReader(io.BytesIO(drawn.files["pdf"])).pages[0].extract_text()
     assert "no run has logged it" in text and "a (0/3)" in text
 
@@ -393,7 +394,7 @@ def test_a_bad_figure_stops_no_other_and_says_why(tmp_path):
     )
     study = planted_study("s", ["a"], seeds=(0,), figures=specs)
     plant(tmp_path, study, "a", 0)
-    bad, unknown, good = figures(collect([study], tmp_path, now=NOW), study)
+    bad, unknown, good = figures(collect([study], tmp_path), study)
     assert "has no 'mAPP'" in bad.problem and "Did you mean 'mAP'" in bad.problem
     assert "no variant 'b'" in unknown.problem
     assert good.problem is None and set(good.files) == {"pdf", "svg", "png", "csv"}
@@ -416,14 +417,14 @@ def test_a_label_without_a_font_is_refused_by_name(tmp_path):
     study = planted_study("s", {"a": {"label": "odd \U000f0000"}}, seeds=(0,))
     plant(tmp_path, study, "a", 0)
     with pytest.raises(FigureError, match="no font of this machine has"):
-        draw(collect([study], tmp_path, now=NOW), study, FigureSpec(name="f"))
+        draw(collect([study], tmp_path), study, FigureSpec(name="f"))
 
 
 def test_zero_and_negative_values_are_told_on_a_logarithmic_axis(tmp_path):
     study = planted_study("s", ["a", "b"], seeds=(0,))
     plant(tmp_path, study, "a", 0, loss=lambda s: 1.0 - 0.25 * s)
     plant(tmp_path, study, "b", 0, loss=lambda s: 1.0)
-    collected = collect([study], tmp_path, now=NOW)
+    collected = collect([study], tmp_path)
     text = " ".join(draw(collected, study, FigureSpec(name="f", log_y=True)).caption)
     assert "Zero and negative values" in text and ": a (7)." in text
     assert "Zero and negative" not in " ".join(draw(collected, study, FigureSpec(name="f")).caption)
@@ -437,7 +438,7 @@ def test_variants_that_evaluate_at_different_steps_each_join_their_own_points(tm
     lines = []
     plot_ = Axes.plot
     monkeypatch.setattr(Axes, "plot", lambda self, *a, **k: lines.append(a) or plot_(self, *a, **k))
-    collected = collect([study], tmp_path, now=NOW)
+    collected = collect([study], tmp_path)
     draw(collected, study, FigureSpec(name="f", metric="mAP"))
     shown = plot(collected, study, FigureSpec(name="f", metric="mAP"))
     assert [[len(y) for _, y in c.lines()] for c in shown.curves] == [[12], [12]]
@@ -467,7 +468,7 @@ def grid_of_two(tmp_path):
     for number, variant in enumerate(list(made)[:3]):
         for seed in study.seeds:
             plant(tmp_path, study, variant, seed, scores={"mAP": [0.1 * number + 0.2]})
-    return study, collect([study], tmp_path, now=NOW)
+    return study, collect([study], tmp_path)
 
 
 def test_a_grid_over_two_settings_has_a_heat_map_with_every_number(tmp_path):

@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from planted import NOW, falling, plant, planted_study
+from planted import falling, plant, planted_study
 from pypdf import PdfReader
 
 from ablations.study.schema import FigureSpec
@@ -94,7 +94,7 @@ def test_markers_of_curves_that_lie_on_each_other_take_turns(tmp_path, epochs):
     study = planted_study("same", ["a", "b", "c"], seeds=(0, 1))
     for variant, seed in itertools.product(study.variants, study.seeds):
         plant(tmp_path, study, variant, seed, scores={"mAP": [0.5] * epochs}, loss=falling)
-    shown = plot(collect([study], tmp_path, now=NOW), study, FigureSpec(name="f"))
+    shown = plot(collect([study], tmp_path), study, FigureSpec(name="f"))
     found = marker_places(shown.curves)
     marked = np.concatenate([found[name] for name in study.variants])
     assert all(len(found[name]) for name in study.variants)

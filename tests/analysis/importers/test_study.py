@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from planted import NOW, plant, planted_study
+from planted import plant, planted_study
 
 from analysis.importers import command, store
 from analysis.importers.run import LogError
@@ -57,7 +57,7 @@ def test_a_study_is_made_of_the_logs_alone(runs: Path) -> None:
 
 def test_its_tables_print_what_the_logs_print(runs: Path) -> None:
     study = imported_study("grid", runs)
-    collected = collect([study], runs, now=NOW)
+    collected = collect([study], runs)
     main = table(collected, study, study.tables[0])
     assert main.cell("a_base", "best/mAP").plain == "55.0"
     assert main.cell("b_full", "best/mAP").plain == "63.2"
@@ -77,7 +77,7 @@ def test_imported_runs_stand_beside_planned_ones_and_are_marked(tmp_path: Path) 
     runs = imported(tmp_path, "demo", theirs=text)
     study = planted_study("demo", ["ours"], seeds=(0,))
     plant(runs, study, "ours", 0)
-    collected = collect([study], runs, now=NOW)
+    collected = collect([study], runs)
     assert list(zip(collected.runs["variant"], collected.runs["imported"], strict=True)) == [
         ("ours", False),
         ("theirs", True),
@@ -86,7 +86,7 @@ def test_imported_runs_stand_beside_planned_ones_and_are_marked(tmp_path: Path) 
 
 def test_the_report_of_imported_runs_needs_no_manifest(runs: Path, tmp_path: Path) -> None:
     study = imported_study("grid", runs)
-    report.write(collect([study], runs, now=NOW), tmp_path / "report.html")
+    report.write(collect([study], runs), tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     assert '"63.2"' in text and "a_base" in text
 
@@ -111,7 +111,7 @@ def test_four_grids_of_real_logs_give_their_tables_and_loss_curves(tmp_path: Pat
         for run in store.settle(members):
             store.write(run, name, tmp_path)
     studies = [imported_study(name, tmp_path) for name in imported_names(tmp_path)]
-    collected = collect(studies, tmp_path, now=NOW)
+    collected = collect(studies, tmp_path)
     assert len(studies) == 5 and len(collected.runs) == 32
     assert int((collected.runs["state"] == "completed").sum()) == 28
     whole = [s for s in studies if (collected.runs_of(s.name)["state"] == "completed").all()]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from planted import NOW, plant, planted_study
+from planted import plant, planted_study
 
 from ablations.study.schema import TableSpec
 from analysis.runs.collect import Collected, collect
@@ -49,7 +49,7 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> Collected:
                 runs, study, variant, seed, scores=scores, loss=loss, steps_per_epoch=50, **more
             )
             folder.log_file.write_text(f"first line\nlast words of {variant} seed {seed}\n")
-    return collect([study], runs, now=NOW)
+    return collect([study], runs)
 
 
 @pytest.fixture(scope="session")

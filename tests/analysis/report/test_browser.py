@@ -13,7 +13,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from planted import NOW, plant, planted_study
+from planted import plant, planted_study
 from pypdf import PdfReader
 
 from analysis.report import command, live
@@ -132,7 +132,7 @@ def test_the_runs_behind_a_number_can_be_shown_in_the_runs_table(open_page, repo
     assert tab.inner_text("#runs-count") == "3 of 18 runs"
     states = tab.locator("#runs tbody tr")
     found = [states.nth(i).get_attribute("data-state") for i in range(3)]
-    assert sorted(found) == ["completed", "completed", "missing"]
+    assert sorted(found) == ["completed", "completed", "planned"]
 
 
 def test_a_link_opens_its_run(open_page, report: Path, collected: Collected) -> None:
@@ -246,7 +246,7 @@ def test_half_precision_reads_on_a_logarithmic_axis_and_names_who_has_no_scale(
                     for r in rows
                 ]
             folder.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command.write(collect([study], tmp_path / "runs", now=NOW), tmp_path / "report.html")
+    command.write(collect([study], tmp_path / "runs"), tmp_path / "report.html")
     tab = open_page(tmp_path / "report.html")
     assert not tab.is_checked("#log-axis")  # the loss falls by less than a factor of 50
     tab.select_option("#metric", "train|amp_scale")
@@ -313,7 +313,7 @@ def test_wall_clock_and_gpu_hours_are_axes(open_page, report: Path) -> None:
 def test_zeros_are_told_on_logarithmic_axes(open_page, tmp_path: Path) -> None:
     study = planted_study("zeros", ["a"], seeds=(0,))
     plant(tmp_path / "runs", study, "a", 0, loss=lambda step: 5.0 - step)
-    command.write(collect([study], tmp_path / "runs", now=NOW), tmp_path / "report.html")
+    command.write(collect([study], tmp_path / "runs"), tmp_path / "report.html")
     tab = open_page(tmp_path / "report.html")
     tab.check("#log-axis")
     assert "6 values of zero or less" in tab.inner_text("#curve-note")
@@ -423,7 +423,7 @@ def test_a_live_page_follows_a_running_run(live_page, tmp_path: Path) -> None:
     folder = plant(tmp_path / "live-runs", study, "a", 0, state="running", stop=(1, 4))
 
     def make() -> dict[str, Any]:
-        return command.report_data(collect([study], tmp_path / "live-runs", now=NOW))
+        return command.report_data(collect([study], tmp_path / "live-runs"))
 
     source = live.Source("Live", make, [tmp_path / "live-runs" / "live"])
     with live.served(source) as address:
@@ -441,7 +441,7 @@ def test_a_live_page_answers_no_other_host(tmp_path: Path) -> None:
     study = planted_study("live", ["a"], seeds=(0,))
 
     def make() -> dict[str, Any]:
-        return command.report_data(collect([study], tmp_path, now=NOW))
+        return command.report_data(collect([study], tmp_path))
 
     with live.served(live.Source("Live", make, [tmp_path])) as address:
         port = int(address.rstrip("/").rpartition(":")[2])

@@ -55,7 +55,7 @@ def test_every_planned_run_is_there(collected: Collected) -> None:
     data = payload(collected, tables={})
     assert len(data["runs"]) == 18
     assert sum(len(v["runs"]) for v in data["studies"][0]["variants"]) == 18
-    assert {r["state"] for r in data["runs"]} == {"completed", "diverged", "failed", "missing"}
+    assert {r["state"] for r in data["runs"]} == {"completed", "diverged", "failed", "planned"}
 
 
 @given(
@@ -109,7 +109,7 @@ def test_a_picture_that_is_none_is_refused(tmp_path: Path) -> None:
 
 def test_commands_name_exactly_the_run_whatever_it_is_called(collected: Collected) -> None:
     data = payload(collected, tables={})
-    missing = next(r for r in data["runs"] if r["state"] == "missing")["rerun"]
+    missing = next(r for r in data["runs"] if r["state"] == "planned")["rerun"]
     place = ["--runs-dir", str(collected.runs_dir)]
     assert shlex.split(missing)[-6:] == ["--variant", "NA", "--seed", "1", *place]
     hostile = next(r for r in data["runs"] if "{x}" in r["rerun"])["rerun"].splitlines()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planted import NOW, plant, planted_study
+from planted import plant, planted_study
 
 from analysis.results import curves as curveframe
 from analysis.results.curves import Curve, curves, frame, kept, seed_frame, smoothed
@@ -36,7 +36,7 @@ def logged(
             folder.metrics_file.write_text("")
             for row in rows:
                 folder.append_metrics(row)
-    return study, collect([study], place, now=NOW)
+    return study, collect([study], place)
 
 
 def one(pair: tuple[object, Collected], variant: str = "a", **options: int) -> Curve:
@@ -96,7 +96,7 @@ def test_a_diverged_seed_leaves_at_its_last_finite_value(tmp_path: Path) -> None
     study = planted_study("s", ["a"], seeds=(0, 1))
     plant(tmp_path, study, "a", 0, loss=lambda s: 1.0, scores={"mAP": [0.1] * 4})
     plant(tmp_path, study, "a", 1, loss=lambda s: 3.0, state="diverged", stop=(3, 12))
-    curve = one((study, collect([study], tmp_path, now=NOW)))
+    curve = one((study, collect([study], tmp_path)))
     assert curve.seeds[1].last == (11.0, 3.0) and curve.seeds[1].end == "diverged"
     assert curve.mean.tolist() == [2.0] * 11 + [1.0] * 9
     assert [piece for piece, _ in curve.lines()] == [slice(0, 11), slice(11, 20)]
@@ -125,7 +125,7 @@ def test_frames_have_a_row_a_point_and_epochs(tmp_path: Path) -> None:
     for variant in study.variants:
         for seed in study.seeds:
             plant(tmp_path, study, variant, seed, scores={"mAP": [0.1] * 4})
-    found = curves(collect([study], tmp_path, now=NOW), study, "loss")
+    found = curves(collect([study], tmp_path), study, "loss")
     means, seeds = frame(found), seed_frame(found)
     assert tuple(means.columns) == curveframe.FRAME and tuple(seeds.columns) == curveframe.SEED_FRAME
     assert len(means) == 2 * 20 and len(seeds) == 4 * 20
@@ -143,7 +143,7 @@ def test_seconds_come_from_the_rows_and_leave_waiting_out(tmp_path: Path) -> Non
             for row in times:
                 row["attempt"] = 2 if row["step"] > 5 else 1
             folder.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in times))
-    collected = collect([study], tmp_path, now=NOW)
+    collected = collect([study], tmp_path)
     clocks = curveframe.second_clocks(collected, study)
     where = collected.runs["where"].tolist()
     clock, measured = clocks[where[0]]
