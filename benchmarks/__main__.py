@@ -41,29 +41,29 @@ def _step(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def _data(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    from benchmarks import data
+    from benchmarks import reid
 
     device = pick_device(options.device)
     on_gpu = device.type == "cuda"
-    yield data.run(device, sizes=((256, 128),), repeats=3) if on_gpu else data.run(device)
+    yield reid.images(device, sizes=((256, 128),), repeats=3) if on_gpu else reid.images(device)
 
 
 def _evaluation(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    from benchmarks import evaluation
+    from benchmarks import reid
 
-    yield evaluation.run(pick_device(options.device))
+    yield reid.ranking(pick_device(options.device))
 
 
 def _frozen(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    from benchmarks import frozen
+    from benchmarks import reid
 
-    yield frozen.run(pick_device(options.device))
+    yield reid.frozen(pick_device(options.device))
 
 
 def _logging(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    from benchmarks import logging_cost
+    from benchmarks import runs
 
-    yield logging_cost.run(pick_device(options.device))
+    yield runs.logging(pick_device(options.device))
 
 
 def _crossnet(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -94,7 +94,7 @@ def _packing(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def _whole_run(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    from benchmarks.whole_run import whole_run
+    from benchmarks.runs import whole_run
 
     yield whole_run(pick_device(options.device))
 

@@ -1,6 +1,6 @@
 """The gradient audit: for each variant of a study, which parts learn, which do not, and which explode.
 
-Every variant is built at the size of a toy (`audit.tiny`) with the baseline's weights wherever the two
+Every variant is built at the size of a toy (`audit.toys`) with the baseline's weights wherever the two
 have the same tensor, and looked at on the same batch with the same random draws: at initialisation and
 after some training steps in its own precision. What is looked at is computed in float32.
 """

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from sdtps.audit.findings import Finding
-from sdtps.audit.tiny import tiny
+from sdtps.audit.toys import tiny
 from sdtps.config import RetrievalConfig
 from sdtps.config.retrieval import DenseText
 from sdtps.evaluation.retrieval import Scorer

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from benchmarks import __main__ as command
-from benchmarks import analysis, data, dispatch, evaluation, frozen, logging_cost
+from benchmarks import analysis, dispatch, reid, runs
 from benchmarks.__main__ import Row, last_record, regressions, rows
 from benchmarks.machine import compare
+from benchmarks.runs import whole_run
 from benchmarks.step import PlainStep, SyntheticTask, bench_config
 from benchmarks.step import run as bench_step
-from benchmarks.whole_run import whole_run
 
 CPU = torch.device("cpu")
 
@@ -45,27 +45,27 @@ def test_step_figures_name_their_machine() -> None:
 
 
 def test_data_figures() -> None:
-    result = data.run(CPU, sizes=((32, 16),), batch=8, repeats=1)
+    result = reid.images(CPU, sizes=((32, 16),), batch=8, repeats=1)
     (case,) = result["cases"]
     for way, rate in case["images_per_s"].items():
-        assert rate == pytest.approx(3 * 8 * data.BATCHES / case["seconds"][way], rel=0.01)
+        assert rate == pytest.approx(3 * 8 * reid.BATCHES / case["seconds"][way], rel=0.01)
 
 
 def test_both_rankings_agree() -> None:
-    result = evaluation.run(CPU, queries=120, width=16, repeats=1)
+    result = reid.ranking(CPU, queries=120, width=16, repeats=1)
     assert result["difference"]["mAP"] < 1e-9 and result["difference"]["rank1"] < 1e-9
 
 
 def test_a_step_on_cached_outputs_is_the_frozen_backbones() -> None:
-    result = frozen.run(CPU, size=(32, 16), batch=8, repeats=2)
+    result = reid.frozen(CPU, size=(32, 16), batch=8, repeats=2)
     assert result["relative_loss_difference"] < 1e-6
     assert result["seconds"].keys() == {"ours", "reference"} and result["speedup"] > 0
     assert result["cached_triples"] > 0 and result["cache_seconds"] > 0
 
 
 def test_logging_figures_count_every_logged_row(capsys: pytest.CaptureFixture[str]) -> None:
-    case = logging_cost.Case("small", "tiny_vit", (32, 16), 8, 8, "off", (1, 10))
-    result = logging_cost.run(CPU, cases=[case], repeats=2)["cases"][0]
+    case = runs.Case("small", "tiny_vit", (32, 16), 8, 8, "off", (1, 10))
+    result = runs.logging(CPU, cases=[case], repeats=2)["cases"][0]
     seconds, share = result["seconds"], result["share"]
     assert seconds.keys() == {"step", "row", "noted", "status"}
     expected = (seconds["row"] + seconds["noted"]) / sum(seconds[k] for k in ("step", "row", "noted"))
@@ -140,7 +140,7 @@ def test_the_newest_record_of_the_same_kind_of_machine_is_compared(tmp_path: Pat
 
 
 def test_every_result_becomes_rows_that_tell_the_cases_apart() -> None:
-    result = data.run(CPU, sizes=((32, 16), (64, 32)), batch=8, repeats=1)
+    result = reid.images(CPU, sizes=((32, 16), (64, 32)), batch=8, repeats=1)
     first, second = rows(result)
     assert (first.bench, first.case, second.case) == ("data", "32x16", "64x32")
     assert first.ours and first.reference and first.speedup

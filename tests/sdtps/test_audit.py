@@ -13,7 +13,7 @@ from rich.console import Console
 
 from sdtps.audit.audit import Audit, audit, show, write
 from sdtps.audit.findings import Finding, findings, grouped, number
-from sdtps.audit.tiny import tiny
+from sdtps.audit.toys import tiny
 from sdtps.config import Config, parse_config
 from sdtps.errors import ConfigError
 
