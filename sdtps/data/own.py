@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -124,7 +125,7 @@ def read_own_reid(path: Path) -> ReidDataset:
         if modality not in MODALITIES:
             mistakes.append(f"{where}: modality '{row['modality']}'. {did_you_mean(modality, NAMES)}")
             continue
-        file = path.parent / row["path"]
+        file = Path(os.path.normpath((path.parent / row["path"]).absolute()))
         wrong = signature_mistake(file)
         if wrong is not None:
             mistakes.append(f"{where}: {file}: {wrong}")
@@ -155,7 +156,9 @@ def read_own_reid(path: Path) -> ReidDataset:
             splits[name].append(sample)
     absent = "".join(name[0] for m, name in enumerate(NAMES) if m not in present)
     train, query, gallery = (tuple(splits[name]) for name in ("train", "query", "gallery"))
-    return checked(ReidDataset("own", path.parent, train, query, gallery, "camera", absent))
+    files = [image for images in groups.values() for image in images.values()]
+    root = Path(os.path.commonpath([path.parent.absolute(), *files]))
+    return checked(ReidDataset("own", root, train, query, gallery, "camera", absent))
 
 
 def _numbers(words: Iterable[str]) -> dict[str, int]:

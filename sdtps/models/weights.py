@@ -219,9 +219,24 @@ def load_exactly(model: nn.Module, tensors: dict[str, Tensor], source: str) -> N
         _listed("with NaN or infinite values", broken),
     ]
     problems = [p for p in problems if p]
+    problems += _other_architecture(wanted, found)
     if problems:
         raise WeightsError(f"{source} does not fit the model:\n  " + "\n  ".join(problems))
     model.load_state_dict(tensors)
+
+
+def _other_architecture(
+    wanted: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]
+) -> list[str]:
+    """What the patch embedding tells of a file made for another ViT: its patches and width."""
+    for name, shape in wanted.items():
+        other = found.get(name, shape)
+        if "patch_embed" in name and len(shape) == 4 and len(other) == 4 and other != shape:
+            return [
+                f"the file's encoder has patches of {other[-1]} pixels and width {other[0]}, the "
+                f"model's {shape[-1]} and {shape[0]}: it is another architecture"
+            ]
+    return []
 
 
 def _some(names: Iterable[str]) -> str:

@@ -88,6 +88,13 @@ def test_another_architecture_is_told_as_one(tmp_path: Path) -> None:
         loaded(TINY, tmp_path / "r.pt")
 
 
+def test_another_vit_is_told_by_its_patches_and_width(tmp_path: Path) -> None:
+    state = build_image_encoder(TINY.model_copy(update={"patch": 8, "width": 32})).network.state_dict()
+    save_file(dict(state), tmp_path / "w.safetensors")
+    with pytest.raises(WeightsError, match=r"patches of 8 pixels and width 32, the model's 4 and 16"):
+        loaded(TINY, tmp_path / "w.safetensors", resize_positions=True)
+
+
 # -- packings ----------------------------------------------------------------------------------------
 
 

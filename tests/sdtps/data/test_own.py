@@ -177,6 +177,19 @@ def test_rows_that_cannot_be_right_are_named(
         read([*table(tmp_path), row])
 
 
+def test_images_may_lie_anywhere(tmp_path: Path, read: Callable[[list[str]], ReidDataset]) -> None:
+    rows = table(tmp_path / "images")
+    (tmp_path / "tables").mkdir()
+    absolute = [rows[0], *(f"{tmp_path}/images/{row}" for row in rows[1:])]
+    assert len(read(absolute).train) == 4
+    relative = [rows[0], *(f"../images/{row}" for row in rows[1:])]
+    (tmp_path / "tables/data.csv").write_text("\n".join(relative))
+    dataset, _ = load_reid_data(config(tmp_path, file="tables/data.csv"))
+    assert dataset.root == tmp_path
+    assert all(path.is_relative_to(dataset.root) for path in dataset.files())
+    assert dataset.fingerprint() == read(absolute).fingerprint()
+
+
 def test_a_missing_column_is_asked_for(
     tmp_path: Path, read: Callable[[list[str]], ReidDataset]
 ) -> None:
