@@ -6,6 +6,7 @@ Tables and the paper's macros take their numbers from here, so that they print t
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,11 @@ def score_cell(
         metric=result.metric,
         runs=result.runs,
         seeds=tuple(result.values.items()),
+        numeric=(
+            *_in_unit(metric, mean=result.mean, sd=result.sd),
+            ("n", result.n),
+            ("planned", result.planned),
+        ),
         eligible=result.whole and (count_imported or not result.imported),
     )
 
@@ -71,4 +77,21 @@ def difference_cell(result: Result, metric: MetricSpec) -> Cell:
         metric=result.metric,
         runs=(*result.runs, *result.baseline_runs),
         seeds=tuple(result.differences.items()),
+        numeric=(
+            *_in_unit(
+                metric,
+                mean=result.difference,
+                low=result.difference_low,
+                high=result.difference_high,
+            ),
+            ("n", result.difference_n),
+            ("planned", result.difference_planned),
+            ("p", result.adjusted_p),
+        ),
     )
+
+
+def _in_unit(metric: MetricSpec, **values: float) -> Iterator[tuple[str, float]]:
+    """Values in the unit that the metric is printed in; NaN where there is none."""
+    for name, value in values.items():
+        yield name, value if math.isnan(value) else float(numbers.in_unit(value, metric))

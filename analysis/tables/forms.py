@@ -6,6 +6,7 @@ import csv
 import html
 import io
 import json
+import math
 from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
@@ -21,13 +22,38 @@ from sdtps.files import write_bytes
 
 
 def to_csv(table: Table) -> str:
+    """One line a row: what is printed, and behind it the unrounded numbers in columns of their own.
+
+    The heading over a group of rows is in the first column; a number that does not exist is empty.
+    """
+    grouped = any(row.heading for row in table.rows)
+    rows = [row.cells for row in table.rows if row.cells]
+    numeric = [
+        list(dict.fromkeys(name for cells in rows for name, _ in cells[index].numeric))
+        for index in range(len(table.columns))
+    ]
+    heads = ["group"] if grouped else []
+    for column, names in zip(table.columns, numeric, strict=True):
+        label = f"{column.label} ({column.unit})" if column.unit else column.label
+        head = " / ".join(filter(None, (column.group, f"{label} {column.of}".rstrip())))
+        heads += [head, *(f"{head} / {name}" for name in names)]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow([" / ".join(filter(None, (c.group, c.head))) for c in table.columns])
+    writer.writerow(heads)
+    heading = ""
     for row in table.rows:
+        heading = row.heading or heading
         if row.cells:
-            writer.writerow([cell.plain for cell in row.cells])
+            line = [heading] if grouped else []
+            for cell, names in zip(row.cells, numeric, strict=True):
+                values = dict(cell.numeric)
+                line += [cell.plain, *(_number(values.get(name)) for name in names)]
+            writer.writerow(line)
     return stream.getvalue()
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None or math.isnan(value) else f"{value:.10g}"
 
 
 def to_markdown(table: Table) -> str:

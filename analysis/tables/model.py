@@ -29,6 +29,7 @@ class Cell:
         value: what `text` was rounded from, in the metric's own scale.
         runs: folders below runs/ that the number was computed from, or that explain the state.
         seeds: seed to value, for numbers over seeds.
+        numeric: what CSV holds beside the printed text, in the printed unit, unrounded: mean, sd, n
     """
 
     kind: CellKind
@@ -40,6 +41,7 @@ class Cell:
     metric: str | None = None
     runs: tuple[str, ...] = ()
     seeds: tuple[tuple[int, float], ...] = ()
+    numeric: tuple[tuple[str, float], ...] = ()
     eligible: bool = False
     signed: bool = False  # a difference
 
@@ -75,7 +77,8 @@ def check(value: bool | str | None) -> Cell:
 class Column:
     """A column; `direction` up or down puts an arrow behind the label.
 
-    `width` (a fraction of the line) makes it a column of wrapped text.
+    `width` (a fraction of the line) makes it a column of wrapped text. `of` is the metric of a column
+    of differences, which its head does not repeat.
     """
 
     key: str
@@ -85,6 +88,7 @@ class Column:
     group: str = ""
     align: Literal["l", "c", "r"] = "c"
     width: float | None = None
+    of: str = ""
 
     @property
     def head(self) -> str:

@@ -199,7 +199,7 @@ def _metric_columns(
                 )
             )
             if baseline is not None and epoch == epochs[0]:
-                columns.append(Column(f"{epoch}/{name}/difference", "Δ", group=group))
+                columns.append(Column(f"{epoch}/{name}/difference", "Δ", group=group, of=label))
     return columns
 
 

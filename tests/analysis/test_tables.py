@@ -25,6 +25,7 @@ from analysis.tables.study import table, tables
 
 FORBIDDEN = re.compile(r"\b(nan|inf|none|<na>|null)\b", re.IGNORECASE)
 PERCENT = MetricSpec(direction="up", digits=1)
+BEST = "best epoch on the test split / mAP (%)"
 
 
 @pytest.fixture(scope="module")
@@ -144,9 +145,31 @@ def test_csv_and_markdown_keep_names_and_trailing_zeros(hard):
     main = hard[2]["hard-main"]
     rows = list(csv.reader(io.StringIO(forms.to_csv(main))))
     assert [r[0] for r in rows[1:5]] == ["none", "NA", "off", "1"]
-    assert rows[3][4] == "90.0 ± 0.0 (2/3)"
+    assert dict(zip(rows[0], rows[3], strict=True))[BEST] == "90.0 ± 0.0 (2/3)"
     assert r"w/o\_msa & 5% \#1 \{x\}\~^\\" in forms.to_markdown(main)
     assert "**81.4** ± 0.2" in forms.to_markdown(main)
+
+
+def test_csv_has_numbers_of_their_own_and_the_headings_of_groups(hard, tmp_path):
+    rows = csv.DictReader(io.StringIO(forms.to_csv(hard[2]["hard-loo"])))
+    tex = next(row for row in rows if row["Variant"] == "w/o L₁, τ ≥ 2")
+    mean, sd, n = (float(tex[f"last epoch / mAP (%) / {name}"]) for name in ("mean", "sd", "n"))
+    assert (mean, sd, n) == pytest.approx((66.0, 1.0, 3))
+    low, high, p = (float(tex[f"last epoch / Δ mAP / {name}"]) for name in ("low", "high", "p"))
+    assert (low + high) / 2 == pytest.approx(-10.4) and p < 0.05
+    study = planted_study(
+        "s",
+        ["a"],
+        tables=(TableSpec(name="rep", kind="reported"),),
+        reported=(
+            Reported(variant="a", source="T", values={"mAP": "79.0"}),
+            Reported(variant="a", source="U", by="third party", values={"mAP": "75.0"}),
+        ),
+    )
+    plant_all(tmp_path, study)
+    (made,) = tables(collect([study], tmp_path), study)[:1]
+    groups = [row["group"] for row in csv.DictReader(io.StringIO(forms.to_csv(made)))]
+    assert groups == ["Reported by the authors", "Reproductions by third parties"]
 
 
 def test_html_escapes_names_and_links_numbers_to_runs(hard):
