@@ -89,7 +89,7 @@ def audit_command(arguments: argparse.Namespace) -> int:
         study.baseline,
         study=study.name,
         labels={name: variant.label for name, variant in study.variants.items()},
-        only=arguments.variant,
+        only=arguments.variant or None,
         steps=arguments.steps,
     )
     for name in audited.examinations:

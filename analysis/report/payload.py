@@ -26,13 +26,14 @@ from analysis.runs import hints
 from analysis.runs.collect import Collected
 from analysis.runs.comparable import KINDS, refuse_to_average
 from analysis.runs.record import run_of
-from analysis.tables import model as tablemodel
 from analysis.tables.cells import score_cell
+from analysis.tables.forms import to_html
 from analysis.tables.model import Table
 from sdtps.audit.table import gradient_table
 from sdtps.errors import counted
 from sdtps.files import read_bytes
 from sdtps.run.folder import RunFolder
+from sdtps.run.locations import runs_root
 
 LINE_WIDTH = 2.0  # pixels; dashes are in line widths
 # Numbers in all curves of a report together: about 8 MB of text, which a browser opens in a second.
@@ -94,7 +95,8 @@ def payload(
         for (kind, metric), lines in curves.items():
             series[f"{index}|{kind}|{metric}"] = _series(lines, places, place)
         studies.append(_study(collected, study, variants, list(curves), tables.get(study.name, ())))
-    named = {run[key]: number for number, run in enumerate(runs) for key in ("folder", "where")}
+    named = dict(place)
+    named |= {str(record["folder"]): place[where] for where, record in records.items()}
     return {
         "headline": _headline(collected),
         "studies": studies,
@@ -147,7 +149,13 @@ def _study(
         "variants": variants,
         "kinds": kinds,
         "marks": [mark.text for mark in marks],
-        "tables": [tablemodel.as_json(table) for table in tables],
+        "tables": [
+            {
+                **{"table": table.name, "title": table.title, "marks": list(table.marks)},
+                **{"html": to_html(table), "keys": [column.key for column in table.columns]},
+            }
+            for table in tables
+        ],
     }
 
 
@@ -269,7 +277,6 @@ def _run(record: Mapping[Any, Any], collected: Collected, study: Any, room: int)
     imported = bool(record["imported"])
     run: dict[str, Any] = {
         "where": str(record["where"]),
-        "folder": str(folder.path),
         "planned": bool(record["planned"]),
         "imported": imported,
         "dirty": bool(record["dirty"]),
@@ -277,7 +284,7 @@ def _run(record: Mapping[Any, Any], collected: Collected, study: Any, room: int)
         "jobs": ", ".join(
             dict.fromkeys(str(a["job_id"]) for a in written.get("attempts") or [] if a.get("job_id"))
         ),
-        "rerun": None if imported else _rerun(study, record, collected.runs_dir),
+        "rerun": None if imported else _rerun(study, record, _named(collected.runs_dir)),
         "source": _source(written) if imported else None,
     }
     run |= {name: None if _absent(record[name]) else str(record[name]) for name in _TEXTS}
@@ -290,6 +297,14 @@ def _run(record: Mapping[Any, Any], collected: Collected, study: Any, room: int)
             if not _absent(value := record.get(f"{which}/{name}", math.nan)) and math.isfinite(value)
         }
     return run
+
+
+def _named(runs_dir: Path) -> Path:
+    """What commands call the folder of runs: as given, but absolute ones by their last part alone.
+
+    A report does not depend on where its store lies; whoever copies a command knows that.
+    """
+    return Path(runs_dir.name) if runs_dir.is_absolute() and runs_dir != runs_root() else runs_dir
 
 
 def _rerun(study: Any, record: Mapping[Any, Any], runs_dir: Path) -> str:

@@ -75,5 +75,5 @@ function prepare() {
     run.index = index;
     run.text = [studyOf(run).name, variantOf(run).name, variantOf(run).label, `seed ${run.seed}`, `seed${run.seed}`, run.state, run.host, run.gpu, run.commit, run.reason, run.identity, run.imported ? "imported" : ""].join(" ").toLowerCase();
   });
-  byWhere = new Map(data.runs.flatMap((run) => [[run.folder, run], [run.where, run]]));
+  byWhere = new Map(data.runs.map((run) => [run.where, run]));
 }

@@ -40,7 +40,7 @@ function openRun(run) {
     el("p", {}, stateBadge(run), run.imported && " ", run.imported && el("span", { class: "tag" }, "imported"), run.reason && ` ${run.reason}`),
     facts([
       ["Study", study.name], ["Variant", variant.name], ["Seed", String(run.seed)], ["Identity", el("code", {}, run.identity)],
-      ["Folder", el("code", {}, run.folder)], ["Commit", run.commit && el("code", {}, run.commit + (run.dirty ? " with uncommitted changes" : ""))],
+      ["Folder", el("code", {}, run.where)], ["Commit", run.commit && el("code", {}, run.commit + (run.dirty ? " with uncommitted changes" : ""))],
       ["Code digest", run.code && el("code", {}, run.code)], ["Host", run.host], ["GPU", run.gpu], ["Attempts", run.attempts && String(run.attempts)],
       ["Jobs", run.jobs], ["Stopped at", run.epoch !== null && run.state !== "completed" ? `epoch ${run.epoch}, step ${run.step}` : null],
       ["Selected on", run.selected_on], ["Training time", run.train_seconds !== null ? duration(run.train_seconds) : null],

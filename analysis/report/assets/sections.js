@@ -20,43 +20,32 @@ function buildOverview(study) {
       el("div", { class: "scroll" }, grid(["Variant", "What differs", "Finished", "Seeds"], study.variants.map((v) => [v.name === study.baseline ? [v.label, el("span", { class: "tag" }, "baseline")] : v.label, differs(v), `${v.completed}/${v.planned || v.runs.length}`, dots(v)])))));
 }
 
-// Tables as the paper prints them: same text, same ranks; every number leads to the runs behind it.
+// Tables as `sdtps tables` writes them in HTML; every number leads to the runs behind it.
 function buildTables(study) {
   if (!study.tables.length) return void fill(body("tables"), el("p", { class: "muted" }, "This study declares no table."));
   fill(body("tables"), study.tables.map((t) => el("div", { class: "card" }, el("h3", {}, t.title),
     t.marks.map((m) => el("p", { class: "mark" }, m)),
-    el("div", { class: "scroll" }, el("table", { "data-table": t.table }, el("caption", {}, t.caption[0] ?? ""), tableHead(t), el("tbody", {}, t.rows.map((row) => tableRow(t, row))))),
-    el("p", { class: "small muted wide" }, [...t.caption.slice(1), ...t.notes, ...(opens(t) ? ["Dotted: opens the runs behind it."] : [])].join(" ")))));
+    linked(t))));
 }
 
-// Whether any cell leads to runs.
-const opens = (t) => t.rows.some((row) => Object.values(row.cells ?? {}).some((c) => c.text && c.runs.some((where) => byWhere.has(where))));
-
-function tableHead(t) {
-  const heads = el("tr", {}, t.columns.map((c, i) => el("th", { scope: "col", class: i && c.direction ? "value" : null }, c.head)));
-  if (!t.columns.some((c) => c.group)) return el("thead", {}, heads);
-  const groups = [];
-  for (const c of t.columns) { const last = groups[groups.length - 1]; if (last && last[0] === c.group) last[1]++; else groups.push([c.group, 1]); }
-  return el("thead", {}, el("tr", {}, groups.map(([name, span]) => el("th", { scope: "colgroup", colspan: String(span) }, name))), heads);
+function linked(t) {
+  const made = new DOMParser().parseFromString(t.html, "text/html").body, host = el("div", {}, el("div", { class: "scroll" }, made.querySelector("table")), made.querySelector("p.notes"));
+  const heads = [...host.querySelectorAll("thead tr:last-child th")].map((h) => h.textContent);
+  for (const row of host.querySelectorAll("tr[data-row]")) [...row.cells].forEach((cell, i) => {
+    if (!i) return void row.replaceChild(el("th", { scope: "row" }, ...cell.childNodes), cell);
+    const runs = JSON.parse(cell.dataset.runs ?? "[]").map((where) => byWhere.get(where)).filter(Boolean), text = cell.textContent, title = `${heads[i]} of ${row.cells[0].textContent}`;
+    if (!runs.length || !text) return;
+    const open = button("", () => openBehind(title, runs, (run) => seedValue(t.keys[i], run)), { class: "num", "aria-label": `${text}: ${title}`, "data-cell": `${t.table}|${row.dataset.row}|${t.keys[i]}` });
+    open.append(...cell.childNodes);
+    cell.append(open);
+  });
+  return host;
 }
 
-function tableRow(t, row) {
-  if (row.heading) return el("tr", {}, el("th", { colspan: String(t.columns.length), scope: "rowgroup" }, row.heading));
-  return el("tr", { class: row.shaded ? "shaded" : null }, t.columns.map((c, i) => {
-    const cell = row.cells[c.key], tag = i ? "td" : "th";
-    const runs = cell.runs.map((where) => byWhere.get(where)).filter(Boolean);
-    const rank = cell.rank === 1 ? " best" : cell.rank === 2 ? " second" : "";
-    const title = `${c.head} of ${row.cells[t.columns[0].key].text}`;
-    const content = runs.length && cell.text ? button(cell.text, () => openBehind(title, runs, (run) => seedValue(cell, run)), { class: `num${rank}`, "aria-label": `${cell.text}: ${title}`, "data-cell": `${t.table}|${row.key}|${c.key}` }) : cell.text;
-    return el(tag, { scope: i ? null : "row", class: cell.kind === "number" || c.direction ? "value" : null }, content);
-  }));
-}
-
-// What one run contributes: its own value, printed as the metric is printed.
-function seedValue(cell, run) {
-  const value = cell.seeds[String(run.seed)];
-  const found = [run.best[cell.metric], run.final[cell.metric]].find((v) => v && v[0] === value);
-  return found ? found[1] : value === undefined ? null : short(value);
+// What one run contributes to a column such as last/mAP: its own value, printed as the metric is printed.
+function seedValue(key, run) {
+  const [epoch, ...rest] = key.split("/"), metric = rest.join("/").replace(/\/difference$/, "");
+  return { last: run.final, best: run.best }[epoch]?.[metric]?.[1] ?? null;
 }
 
 // Audit, claims and patch pictures: shown where their files exist, said so where not.

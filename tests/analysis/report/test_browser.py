@@ -261,7 +261,7 @@ def test_half_precision_reads_on_a_logarithmic_axis_and_names_who_has_no_scale(
 
 def test_the_shaded_row_of_a_table_is_the_one_that_its_notes_explain(open_page, report: Path) -> None:
     tab = open_page(report)
-    shaded = tab.locator("#tables tr.shaded").first
+    shaded = tab.locator("#tables tr.baseline").first
     assert shaded.inner_text().startswith("topk")
     assert "Grey: topk, the baseline." in tab.inner_text("#tables")
 

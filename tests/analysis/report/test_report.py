@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from planted import NOW
 
 from analysis.report import command
 from analysis.report.command import embedded, page
 from analysis.report.payload import audit_parts, log_tail, payload
 from analysis.results.curves import all_curves
-from analysis.runs.collect import Collected
+from analysis.runs.collect import Collected, collect
 from sdtps.run.folder import RunFolder
 from tests.analysis.report.conftest import HOSTILE, SPIKE, SPIKE_STEP
 
@@ -80,6 +82,12 @@ def test_the_same_runs_give_the_same_bytes(collected: Collected) -> None:
     assert page("t", payload(collected, tables={})) == page("t", payload(collected, tables={}))
 
 
+def test_a_store_that_was_copied_gives_the_same_report(tmp_path: Path, collected: Collected) -> None:
+    shutil.copytree(collected.runs_dir, tmp_path / collected.runs_dir.name)
+    copied = collect(collected.studies, tmp_path / collected.runs_dir.name, now=NOW)
+    assert payload(copied, tables={}) == payload(collected, tables={})
+
+
 def test_a_non_finite_number_is_refused() -> None:
     with pytest.raises(ValueError, match="JSON"):
         embedded({"value": float("nan")})
@@ -110,7 +118,7 @@ def test_a_picture_that_is_none_is_refused(tmp_path: Path) -> None:
 def test_commands_name_exactly_the_run_whatever_it_is_called(collected: Collected) -> None:
     data = payload(collected, tables={})
     missing = next(r for r in data["runs"] if r["state"] == "planned")["rerun"]
-    place = ["--runs-dir", str(collected.runs_dir)]
+    place = ["--runs-dir", collected.runs_dir.name]
     assert shlex.split(missing)[-6:] == ["--variant", "NA", "--seed", "1", *place]
     hostile = next(r for r in data["runs"] if "{x}" in r["rerun"])["rerun"].splitlines()
     assert hostile[0] == f"git checkout {'a' * 40}"
