@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 POINTS = 400  # of a mean; about the printable dots across a figure
 SEED_POINTS = 1200  # of a single seed's line, at most about
-GOING_ON = ("running", "queued", "requeued")
+GOING_ON = ("running", "queued", "requeued", "unknown")  # nobody knows that it ended
 TIME = "time"  # rows may carry seconds since 1970 under this key
 
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planted import NOW
 
 from analysis.report import command
 from analysis.report.command import embedded, page
@@ -84,7 +83,7 @@ def test_the_same_runs_give_the_same_bytes(collected: Collected) -> None:
 
 def test_a_store_that_was_copied_gives_the_same_report(tmp_path: Path, collected: Collected) -> None:
     shutil.copytree(collected.runs_dir, tmp_path / collected.runs_dir.name)
-    copied = collect(collected.studies, tmp_path / collected.runs_dir.name, now=NOW)
+    copied = collect(collected.studies, tmp_path / collected.runs_dir.name)
     assert payload(copied, tables={}) == payload(collected, tables={})
 
 
