@@ -23,8 +23,9 @@ In a copy of a store nothing is submitted again that was submitted from the orig
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -213,7 +214,7 @@ def make_plan(
     *,
     retry: Iterable[str] = (),
     retry_runs: Iterable[str] = (),
-    code: str | None = None,
+    code: str | Callable[[], str] | None = None,
     max_array_size: int = DEFAULT_MAX_ARRAY_SIZE,
 ) -> Plan:
     """Decide what happens with each run of `study`.
@@ -222,19 +223,21 @@ def make_plan(
         states: of `study.runs()`, in that order.
         retry: states to run again; see the table above.
         retry_runs: names of runs (`RunSpec.name`) to run again whatever ended them.
-        code: digest of the sources that would run; None leaves staleness out.
+        code: digest of the sources that would run, or a function that gives it, which is asked only
+            where a run is there to compare with; None leaves staleness out.
     """
     runs_dir = Path(runs_dir)
     runs = study.runs()
     retry, retry_runs = frozenset(retry), frozenset(retry_runs)
     older = _Older(study, runs_dir)
-    equal = _Equal(study, runs_dir, code)
+    digest = functools.cache(code) if callable(code) else lambda: code
+    equal = _Equal(study, runs_dir, digest)
     made_by_other = 0
     actions = []
     for run, status in zip(runs, states, strict=True):
         folder = run.folder(runs_dir)
         made_by = _code(folder) if code and status.state in ("completed", "diverged") else None
-        stale = made_by is not None and made_by != code
+        stale = made_by is not None and made_by != digest()
         action = _decide(run, folder, status, stale, made_by, retry, run.name in retry_runs)
         made_by_other += stale and status.state == "completed" and action.action == "skip"
         if status.state == "planned" and not status.detail:
@@ -349,7 +352,7 @@ def _code(folder: Path) -> str | None:
 class _Equal:
     """Runs of the same hash in other studies, or of older names of a variant: not trained twice."""
 
-    def __init__(self, study: Study, runs_dir: Path, code: str | None) -> None:
+    def __init__(self, study: Study, runs_dir: Path, code: Callable[[], str | None]) -> None:
         self._study, self._runs_dir, self._code = study, runs_dir, code
         self._known: dict[str, list[Path]] | None = None
 
@@ -365,7 +368,8 @@ class _Equal:
             found = life.from_records(folder)
             if found.state == "completed":
                 made_by = _code(folder)
-                if self._code is None or made_by == self._code:
+                current = self._code()
+                if current is None or made_by == current:
                     why = f"equal to {name}, which is completed: taken over"
                     return replace(action, action="link", reason=why, equal=folder)
                 why = f"equal to {name}, but other code made that ({made_by})"

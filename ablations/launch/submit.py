@@ -119,7 +119,7 @@ def plan_study(
         run_states(study.runs(), runs_dir),
         retry=getattr(arguments, "retry", ()),
         retry_runs=retry_runs,
-        code=source_digest(),
+        code=source_digest,
         max_array_size=slurm.max_array_size() if on_slurm else slurm.DEFAULT_MAX_ARRAY_SIZE,
     )
     if not on_slurm:
