@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ablations.launch.plan import RETRY_WORDS, Action, Plan, make_plan
 from ablations.store.life import run_states
 from ablations.study.arguments import (
+    Again,
     add_data_root,
     add_site,
     add_steering,
@@ -23,7 +24,6 @@ from ablations.study.arguments import (
     read_whole,
 )
 from ablations.study.model import Study
-from ablations.view.hints import Again
 from ablations.view.plan import plan_json, plan_lines
 from sdtps.commandline import at_least
 from sdtps.config import CommandConfig

@@ -1,17 +1,20 @@
-"""From what people type to studies and runs: a manifest by name or path, a run by part of its name."""
+"""From what people type to studies and runs, and back to the commands that they may type next."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import os
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sdtps.commandline import add_json, add_runs_dir, add_seeds, add_variants
 from sdtps.errors import ManifestError, RunError, did_you_mean
+from sdtps.run.locations import runs_root
 
 if TYPE_CHECKING:
     from ablations.study.model import RunSpec, Study
@@ -247,3 +250,54 @@ def select(study: Study, variants: list[str] | None, seeds: list[int] | None) ->
         variants={k: v for k, v in study.variants.items() if variants is None or k in variants},
         seeds=tuple(s for s in study.seeds if seeds is None or s in seeds),
     )
+
+
+# -- commands to type next ------------------------------------------------------------------------
+
+# What each kind of command takes of the options that change what a command means.
+ABOUT = ("runs_dir", "variant", "seed")
+SENDING = (*ABOUT, "data_root", "executor", "slots")
+
+
+@dataclass(frozen=True)
+class Again:
+    """Commands about the same study, with the options that were given.
+
+    Without --runs-dir a command would look at other runs; without --data-root it would send runs
+    without their data.
+    """
+
+    study: str
+    given: dict[str, tuple[str, ...]]
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> Again:
+        """From a parsed command line about a study."""
+        given = {}
+        for name in SENDING:
+            value = getattr(arguments, name, None)
+            if value and value not in (runs_root(), "auto"):
+                given[name] = tuple(map(str, value)) if isinstance(value, list) else (str(value),)
+        return cls(str(arguments.study), given)
+
+    def submit(self, *words: str, **more: str | None) -> str:
+        """`sdtps submit STUDY ...`; `more` are options that were not given, such as data_root."""
+        return self._line("sdtps submit", SENDING, words, more)
+
+    def retry(self, *words: str, **more: str | None) -> str:
+        """`sdtps retry STUDY ...`."""
+        return self._line("sdtps retry", SENDING, words, more)
+
+    def control(self, command: str, *words: str) -> str:
+        """`sdtps VERB STUDY ...`, of a verb that sends nothing."""
+        return self._line(f"sdtps {command}", ABOUT, words, {})
+
+    def _line(
+        self, start: str, options: Sequence[str], words: Sequence[str], more: dict[str, str | None]
+    ) -> str:
+        given = {**{name: (value,) for name, value in more.items() if value}, **self.given}
+        parts = [self.study, *words]
+        for name in options:
+            for value in given.get(name, ()):
+                parts += [f"--{name.replace('_', '-')}", value]
+        return f"{start} {shlex.join(parts)}"

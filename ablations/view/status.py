@@ -10,9 +10,8 @@ from typing import Any
 
 from ablations.store import life
 from ablations.store.life import RunStatus
-from ablations.study.arguments import add_steering, read_study
+from ablations.study.arguments import Again, add_steering, read_study
 from ablations.study.model import Study
-from ablations.view.hints import Again
 from sdtps.errors import ConfigError, visible
 from sdtps.errors import counted as number
 from sdtps.run.folder import RunFolder
@@ -65,6 +64,7 @@ def lines(study: Study, statuses: Sequence[RunStatus], runs_dir: Path, again: Ag
 
 
 def _lines(study: Study, statuses: Sequence[RunStatus], runs_dir: Path, again: Again) -> Iterator[str]:
+    yield f"Runs in {runs_dir}"
     yield f"{study.name}: {number(len(statuses), 'run')}: {counted(statuses)}"
     by_variant: dict[str, list[RunStatus]] = {}
     for status in statuses:
@@ -126,6 +126,7 @@ def as_json(study: Study, statuses: Sequence[RunStatus], runs_dir: Path) -> dict
     """Counts and one object a run."""
     return {
         "study": study.name,
+        "runs_dir": str(runs_dir),
         "counts": {s: n for s in ORDER if (n := sum(r.state == s for r in statuses))},
         "runs": [
             {

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
+import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -15,9 +20,9 @@ from rich.text import Text
 from ablations.store.life import RunStatus, run_states
 from ablations.study.arguments import add_study, read_study
 from ablations.study.model import Study
-from ablations.view.curve import LossCurve
 from ablations.view.status import counted, word
 from sdtps.commandline import add_runs_dir, add_seeds, add_variants
+from sdtps.files import open_regular
 
 STYLES = {
     "completed": "green",
@@ -61,40 +66,63 @@ def duration(seconds: float | None) -> str:
     return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02d}"
 
 
-def table(study: Study, statuses: Sequence[RunStatus], curves: Curves, rows: int) -> Group:
-    """At most `rows` runs: active ones first, then those that ended badly, then the rest."""
-    order = ("running", "requeued", "failed", "diverged", "cancelled", "interrupted", "completed")
-    rank = {state: place for place, state in enumerate(order)}
-    ordered = sorted(statuses, key=lambda s: rank.get(s.state, len(order)))
-    grid = Table(box=None, pad_edge=False, header_style="bold")
-    for title, side in (
-        ("run", "left"),
-        ("state", "left"),
-        ("epoch", "right"),
-        ("loss", "right"),
-        ("", "left"),
-        (next(iter(study.metrics), "metric"), "right"),
-        ("to go", "right"),
-        ("node", "left"),
-    ):
-        grid.add_column(title, justify="right" if side == "right" else "left", no_wrap=True)
+# Columns beside the run's name, the most important first: (title, side, width, the width of the
+# terminal from which it shows).
+COLUMNS = (
+    ("state", "left", 16, 0),
+    ("loss", "right", 7, 0),
+    ("curve", "left", 16, 0),
+    ("metric", "right", 6, 64),
+    ("epoch", "right", 5, 76),
+    ("to go", "right", 8, 88),
+    ("node", "left", 12, 104),
+)
+NARROW = 64  # below: short states and curves
+
+
+def table(
+    study: Study, statuses: Sequence[RunStatus], curves: Curves, rows: int, width: int = 100
+) -> Group:
+    """At most `rows` runs, active ones first, then those that ended badly; as many columns as fit."""
+    order = ("running", "requeued", "unknown", "failed", "diverged", "cancelled", "interrupted")
+    rank = {state: place for place, state in enumerate((*order, "completed"))}
+    ordered = sorted(statuses, key=lambda s: rank.get(s.state, len(rank)))
+    columns = [column for column in COLUMNS if width >= column[3]]
+    narrow = width < NARROW
+    taken = sum((min(wide, 9) if narrow else wide) + 2 for _, _, wide, _ in columns)
+    longest = max(8, width - taken - 1)
+    grid = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    grid.add_column("run", no_wrap=True)
+    for title, side, _, _ in columns:
+        head = next(iter(study.metrics), "metric") if title == "metric" else title
+        right = "right" if side == "right" else "left"
+        grid.add_column(head, justify=right, no_wrap=True)  # type: ignore[arg-type]
     for status in ordered[:rows]:
         curve = curves.of(status)
-        grid.add_row(
-            Text(f"{status.run.variant}/seed{status.run.seed}"),
-            Text(word(status), style=STYLES.get(status.state, "")),
-            "" if status.epoch is None else str(status.epoch),
-            "" if curve.loss is None else f"{curve.loss:.4g}",
-            curve.drawn(),
-            metric(study, curve),
-            duration(status.eta) if status.state == "running" else "",
-            status.node or "",
-        )
+        name = f"{status.run.variant}/{'' if narrow else 'seed'}{status.run.seed}"
+        state = status.state if narrow else word(status)
+        cells = {
+            "state": Text(state, style=STYLES.get(status.state, "")),
+            "loss": "" if curve.loss is None else f"{curve.loss:.3g}",
+            "curve": curve.drawn(8 if narrow else 16),
+            "metric": metric(study, curve),
+            "epoch": "" if status.epoch is None else str(status.epoch),
+            "to go": duration(status.eta) if status.state == "running" else "",
+            "node": status.node or "",
+        }
+        grid.add_row(Text(middle(name, longest)), *(cells[title] for title, *_ in columns))
     hidden = len(ordered) - rows
     parts: list[Text | Table] = [Text(f"{study.name}: {counted(statuses)}", style="bold"), grid]
     if hidden > 0:
         parts.append(Text(f"and {hidden} more: {counted(ordered[rows:])}", style="dim"))
     return Group(*parts)
+
+
+def middle(text: str, width: int) -> str:
+    """`text` without its middle where it is longer than `width`: variants differ at their ends."""
+    if len(text) <= width:
+        return text
+    return f"{text[: (width - 1) // 2]}…{text[-(width - 1 - (width - 1) // 2) :]}"
 
 
 def metric(study: Study, curve: LossCurve) -> str:
@@ -113,18 +141,118 @@ def watch(study: Study, runs_dir: Path, *, once: bool = False, console: Console 
     statuses = run_states(study.runs(), runs_dir)
     rows = max(5, console.height - 5)
     if once:
-        console.print(table(study, statuses, curves, len(statuses)))
+        console.print(table(study, statuses, curves, len(statuses), console.width))
         return 0
     try:
-        with Live(table(study, statuses, curves, rows), console=console, auto_refresh=False) as live:
+        with Live(
+            table(study, statuses, curves, rows, console.width), console=console, auto_refresh=False
+        ) as live:
             while any(s.active and not s.held for s in statuses):
                 time.sleep(REFRESH_SECONDS)
                 statuses = run_states(study.runs(), runs_dir)
                 rows = max(5, console.height - 5)
-                live.update(table(study, statuses, curves, rows), refresh=True)
+                live.update(table(study, statuses, curves, rows, console.width), refresh=True)
     except KeyboardInterrupt:
         console.print("The runs go on; look again with the same command.")
     return 0
+
+
+# -- loss curves ----------------------------------------------------------------------------------
+
+BARS = "▁▂▃▄▅▆▇█"
+_KEPT = 512  # points at least; where there are twice as many, every second one goes
+_WIDE = 50.0  # largest over smallest from which on the heights are logarithmic
+
+
+@dataclass
+class LossCurve:
+    """What one metrics.jsonl says so far. `update` reads only what was added since.
+
+    Attributes:
+        losses: training losses in file order, thinned where there are many.
+        loss: the last one.
+        evaluation: the last evaluation row.
+    """
+
+    file: Path
+    losses: list[float] = field(default_factory=list)
+    loss: float | None = None
+    evaluation: dict[str, Any] = field(default_factory=dict)
+    _offset: int = 0
+    _rows: int = 0
+    _stride: int = 1
+    _rest: bytes = b""
+
+    def update(self) -> None:
+        """Take in new whole lines; a file that became shorter is read again."""
+        try:
+            with open_regular(self.file) as stream:
+                if stream is None:
+                    return
+                size = stream.seek(0, 2)
+                if size < self._offset:
+                    self.losses, self._offset, self._rest = [], 0, b""
+                    self._rows, self._stride = 0, 1
+                stream.seek(self._offset)
+                added = stream.read(size - self._offset)
+        except OSError:
+            return
+        self._offset = size
+        *lines, self._rest = (self._rest + added).split(b"\n")
+        for line in lines:
+            self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            return
+        if not isinstance(row, dict):
+            return
+        if row.get("kind") == "eval":
+            self.evaluation = row
+        if row.get("kind") != "train" or "loss" not in row:
+            return
+        loss = row["loss"]
+        self.loss = value = float(loss) if isinstance(loss, (int, float)) else math.inf
+        if self._rows % self._stride == 0 or not math.isfinite(value):
+            self.losses.append(value)
+        self._rows += 1
+        if len(self.losses) > 2 * _KEPT:
+            self.losses, self._stride = self.losses[::2], 2 * self._stride
+
+    def drawn(self, width: int = 16) -> str:
+        """The curve as `width` bars at most; × where the loss is not finite."""
+        return sparkline(self.losses, width)
+
+
+def sparkline(values: list[float], width: int = 16) -> str:
+    """Bins of equal size as bars, each its mean; logarithmic where they span a factor of 50 or more.
+
+    A bin that holds a non-finite value is drawn as ×.
+    """
+    if not values:
+        return ""
+    bins = min(width, len(values))
+    edges = [round(i * len(values) / bins) for i in range(bins + 1)]
+    means = [_mean(values[a:b]) for a, b in itertools.pairwise(edges)]
+    finite = [m for m in means if math.isfinite(m)]
+    if not finite:
+        return "×" * bins
+    low, high = min(finite), max(finite)
+    if low > 0 and high / low > _WIDE:
+        means = [math.log(m) if math.isfinite(m) else m for m in means]
+        low, high = math.log(low), math.log(high)
+    span = high - low or 1.0
+    top = len(BARS) - 1
+    return "".join(BARS[round((m - low) / span * top)] if math.isfinite(m) else "×" for m in means)
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if all(map(math.isfinite, values)) else math.inf
+
+
+# -- the verb -------------------------------------------------------------------------------------
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -67,7 +67,7 @@ def test_a_held_job_is_told_and_retry_lets_exactly_it_go(
     assert "0 to submit, 1 skipped, 1 to release" in captured.out
     assert "Released 1 held run." in captured.err
     assert call("status", study) == 3
-    assert "held" not in capsys.readouterr().out
+    assert "(held)" not in capsys.readouterr().out
 
 
 def test_runs_that_are_only_held_are_not_waited_for(

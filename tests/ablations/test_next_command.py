@@ -9,7 +9,7 @@ import pytest
 
 from ablations.launch.plan import make_plan
 from ablations.store.life import RunStatus
-from ablations.view.hints import Again
+from ablations.study.arguments import Again
 from ablations.view.status import lines
 from tests.ablations import plant
 

@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
-from ablations.view.curve import LossCurve, sparkline
+import pytest
+from rich.console import Console
+
+from ablations.store import life
+from ablations.view.watch import Curves, LossCurve, sparkline, table
+from sdtps.run.folder import RunFolder
+from tests.ablations import plant
 
 
 def row(loss: float | None, kind: str = "train") -> bytes:
@@ -48,3 +55,20 @@ def test_a_long_curve_stays_small(tmp_path: Path) -> None:
     assert curve.losses[0] == 0.0
     assert len(curve.losses) <= 1024
     assert curve.losses == sorted(curve.losses)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_the_table_fits_the_terminal_and_keeps_what_matters(tmp_path: Path, width: int) -> None:
+    study = plant.study(tmp_path, ["released_single_branch_eq3_tau5_clamped", "b"])
+    folder = RunFolder(study.runs()[0].folder(tmp_path / "runs"))
+    folder.create(study.runs()[0].config, {"seed": 0})
+    for step in range(20):
+        folder.append_metrics({"kind": "train", "step": step + 1, "epoch": 1, "loss": 5.0 - step / 5})
+    folder.write_status("running", attempt=1, epoch=1, step=20, progress=0.5)
+    statuses = life.run_states(study.runs(), tmp_path / "runs")
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(table(study, statuses, Curves(tmp_path / "runs"), 10, width))
+    lines = console.export_text().splitlines()
+    row = next(line for line in lines if "running" in line and "/" in line)
+    assert max(map(len, lines)) <= width
+    assert "1.2" in row and "▁" in row, lines
