@@ -101,7 +101,7 @@ def table(
         curve = curves.of(status)
         name = f"{status.run.variant}/{'' if narrow else 'seed'}{status.run.seed}"
         state = status.state if narrow else word(status)
-        cells = {
+        cells: dict[str, str | Text] = {
             "state": Text(state, style=STYLES.get(status.state, "")),
             "loss": "" if curve.loss is None else f"{curve.loss:.3g}",
             "curve": curve.drawn(8 if narrow else 16),
