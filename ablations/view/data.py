@@ -33,8 +33,10 @@ def command(arguments: argparse.Namespace) -> int:
     looks = look_at(study.models().values(), images=True)
     if arguments.json:
         print(json.dumps([asdict(look) for look in looks], indent=2))
-    else:
+    elif looks:
         print("\n\n".join("\n".join(lines(look)) for look in looks))
+    else:
+        print("Every variant is a program of its own; what it reads is not known here.")
     return 1 if any(look.unseen or look.mistakes for look in looks) else 0
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from filelock import FileLock
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from sdtps.errors import DataError
-from sdtps.run.locations import made_below
 
 FORMATS = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 # Image formats that are refused by name where a data set is expected; other files are ignored.
@@ -130,10 +130,14 @@ def check_images(paths: Iterable[Path], folder: Path) -> None:
     record = folder / f"checked-{files_key(paths)}"
     if record.exists():
         return
-    raise_mistakes(undecodable(paths))
-    with made_below(folder):
+    try:
         folder.mkdir(parents=True, exist_ok=True)
-        record.touch()
+        with FileLock(folder / f".{record.name}.lock"):  # others of this node wait for the first
+            if not record.exists():
+                raise_mistakes(undecodable(paths))
+                record.touch()
+    except OSError:  # a cache that cannot be written: each run checks for itself
+        raise_mistakes(undecodable(paths))
 
 
 def undecodable(paths: Sequence[Path]) -> list[str]:

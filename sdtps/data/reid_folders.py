@@ -164,11 +164,10 @@ def read_dataset(name: str, root: Path) -> ReidDataset:
             parsed, an empty split, an identity in both training and test, or no query that can be
             matched. All of them.
     """
-    readers = {"rgbnt201": _rgbnt201, "rgbnt100": _rgbnt100, "msvr310": _msvr310}
-    if name not in readers:
-        raise DataError(f"unknown data set '{name}'. {did_you_mean(name, readers)}")
+    if name not in READERS:
+        raise DataError(f"unknown data set '{name}'. {did_you_mean(name, READERS)}")
     mistakes = _Mistakes()
-    return checked(readers[name](Path(root), mistakes), mistakes)
+    return checked(READERS[name](Path(root), mistakes), mistakes)
 
 
 def checked(dataset: ReidDataset, mistakes: _Mistakes | None = None) -> ReidDataset:
@@ -328,6 +327,10 @@ def _msvr310_split(folder: Path, mistakes: _Mistakes) -> tuple[Sample, ...]:
                 pid, scene, camera = map(int, match.groups())
                 samples.append(Sample(paths, False, pid, camera, sceneid=scene))
     return tuple(samples)
+
+
+# To add a data set: a reader above, its name here and in `ReidDataConfig.dataset`.
+READERS = {"rgbnt201": _rgbnt201, "rgbnt100": _rgbnt100, "msvr310": _msvr310}
 
 
 # -- shared ----------------------------------------------------------------------------------------

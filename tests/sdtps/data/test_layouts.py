@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from sdtps.config.reid import ReidDataConfig
+from sdtps.data import images
 from sdtps.data.captions import read_split
 from sdtps.data.images import BICUBIC, check_images, open_image
 from sdtps.data.reid_batches import decode
-from sdtps.data.reid_folders import read_dataset
+from sdtps.data.reid_folders import READERS, read_dataset
 from sdtps.errors import DataError
 
 SIZE = (24, 12)  # width, height of one image
@@ -25,6 +28,12 @@ CHOSEN = {
     "laps": "f30k/images/b",
 }
 LAYOUTS = sorted(CHOSEN)
+
+
+def test_every_data_set_of_the_configuration_has_a_reader_and_is_tried_here() -> None:
+    named = set(get_args(ReidDataConfig.model_fields["dataset"].annotation))
+    assert named == {*READERS, "own"}
+    assert {*CHOSEN} == {*READERS, "laps"}
 
 
 def smooth(width: int, height: int) -> np.ndarray:
@@ -195,6 +204,23 @@ def test_a_truncated_test_image_is_told_before_training(
     file.write_bytes(file.read_bytes()[:-90])
     with pytest.raises(DataError, match=f"{file.name}: cannot be decoded"):
         check(layout, tmp_path, file)
+
+
+def test_images_are_decoded_once_for_all_runs_even_where_the_cache_cannot_be_written(
+    tmp_path: Path, make: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make("rgbnt201")
+    paths = read_dataset("rgbnt201", tmp_path).files()
+    decoded: list[int] = []
+    monkeypatch.setattr(images, "undecodable", lambda paths: decoded.append(len(paths)) or [])
+    for _ in range(2):
+        check_images(paths, tmp_path / "cache")
+    assert decoded == [12]
+    paths[0].touch()  # changed: looked at again
+    check_images(paths, tmp_path / "cache")
+    (tmp_path / "file").touch()
+    check_images(paths, tmp_path / "file" / "cache")
+    assert decoded == [12, 12, 12]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
