@@ -41,7 +41,7 @@ _SYMBOLS = {
         "ℓ": "ell",
         "†": "dagger",
     },
-    **{"‡": "ddagger", "✓": "checkmark", "•": "bullet", "★": "star", "⋆": "star", "⋯": "cdots"},
+    **{"‡": "ddagger", "✓": "surd", "•": "bullet", "★": "star", "⋆": "star", "⋯": "cdots"},
     **{"¬": "neg", "′": "prime"},
 }
 _RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱ", "0123456789+-=()ni", strict=True))

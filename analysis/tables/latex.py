@@ -130,11 +130,10 @@ def to_latex(table: Table) -> str:
     ] or [()]
     blocks = _blocks(table.columns, table.rows)
     wide = max(map(_width, [_widths(block, table.rows, table.columns) for block in blocks])) > _COLUMN
-    star = "*" if wide else ""
     lines = [f"% {line}" for line in table.origin]
     for number, rows in enumerate(pages):
         first, last = number == 0, number == len(pages) - 1
-        lines += [rf"\begin{{table{star}}}[htbp]", r"\centering", r"\footnotesize"]
+        lines += [f"{_environment('begin', wide)}[htbp]", r"\centering", r"\footnotesize"]
         if first:
             caption = " ".join(escape(sentence) for sentence in table.caption)
             lines.append(rf"\caption{{{caption}}}\label{{tab:{table.name}}}")
@@ -147,18 +146,50 @@ def to_latex(table: Table) -> str:
         if last and table.notes:
             notes = " ".join(escape(sentence) for sentence in table.notes)
             lines.append(rf"\par\smallskip\parbox{{\linewidth}}{{{notes}}}")
-        lines.append(rf"\end{{table{star}}}%")
+        lines.append(f"{_environment('end', wide)}%")
     return "\n".join(lines) + "\n"
 
 
+def _environment(edge: str, wide: bool) -> str:
+    r"""`\begin{table}`; `table*` spans both columns of a paper. Slides (beamer) have no `table*`."""
+    if not wide:
+        return rf"\{edge}{{table}}"
+    return rf"\csname @ifundefined\endcsname{{table*}}{{\{edge}{{table}}}}{{\{edge}{{table*}}}}"
+
+
 def _blocks(columns: Sequence[Column], rows: Sequence[Row]) -> list[list[int]]:
-    """Indices of the columns that stand side by side: all, or one group at a time where all are wider
-    than a page; columns without a group, such as names, are repeated."""
+    """Indices of the columns that stand side by side: all, where they fit a page.
+
+    Else one group of columns at a time, and as many of its metrics as fit, below each other; columns
+    of names are repeated.
+    """
     every = list(range(len(columns)))
-    groups = list(dict.fromkeys(c.group for c in columns if c.group))
-    if len(groups) < 2 or _width(_widths(every, rows, columns)) <= _PAGE:
+    widths = _widths(every, rows, columns)
+    if _width(widths) <= _PAGE:
         return [every]
-    return [[i for i in every if columns[i].group in ("", group)] for group in groups]
+    names = [i for i in every if not _is_metric(columns[i])]
+    metrics = [i for i in every if _is_metric(columns[i])]
+    if not metrics:
+        return [every]
+    narrow = {
+        i: min(widths[i], _NARROWEST * _PAGE) if columns[i].align == "l" else widths[i] for i in names
+    }
+    blocks: list[list[int]] = []
+    for group in dict.fromkeys(columns[i].group for i in metrics):
+        block: list[int] = []
+        mine = [i for i in metrics if columns[i].group == group]
+        for index in mine:
+            taken = _width({**narrow, **{i: widths[i] for i in [*block, index]}})
+            if block and taken > _PAGE and not columns[index].of:  # a difference follows its metric
+                blocks.append([*names, *block])
+                block = []
+            block.append(index)
+        blocks.append([*names, *block])
+    return blocks
+
+
+def _is_metric(column: Column) -> bool:
+    return column.direction is not None or bool(column.group) or bool(column.of)
 
 
 def _widths(block: Sequence[int], rows: Sequence[Row], columns: Sequence[Column]) -> dict[int, float]:

@@ -1,0 +1,123 @@
+r"""Generated tables compile in anyone's paper: a document that loads booktabs and nothing of ours."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+import pytest
+from planted import hard_study, plant, plant_hard, planted_study
+
+from ablations.study.labels import MATH, TEXT, unprintable
+from ablations.study.schema import MetricSpec, TableSpec
+from analysis.runs.collect import collect
+from analysis.runs.comparable import KINDS, refuse_to_average
+from analysis.tables import forms
+from analysis.tables.latex import ROWS_ON_A_PAGE, escape
+from analysis.tables.model import Column, Row, Table, text
+from analysis.tables.study import tables
+
+pytestmark = pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex here")
+
+# How the classes of papers begin. IEEEtran and acmart are tried where they are installed.
+DOCUMENTS = {
+    "article": r"\documentclass{article}",
+    "two columns": r"\documentclass[10pt,twocolumn,letterpaper]{article}",
+    "T1 and Times": r"\documentclass{article}\usepackage[T1]{fontenc}\usepackage{times}",
+    "report, 12 pt": r"\documentclass[12pt]{report}",
+    "beamer": r"\documentclass{beamer}",
+    "IEEEtran": r"\documentclass[conference]{IEEEtran}",
+    "acmart": r"\documentclass[sigconf,nonacm]{acmart}",
+}
+
+
+def installed(name: str) -> bool:
+    if name not in ("IEEEtran", "acmart"):
+        return True
+    found = subprocess.run(["kpsewhich", f"{name}.cls"], capture_output=True, check=False)
+    return found.returncode == 0
+
+
+def compiled(tmp_path, begin, bodies):
+    """The log of a document with these tables; it has to compile."""
+    slide = "beamer" in begin
+    parts = [
+        rf"\begin{{frame}}[allowframebreaks]{body}\end{{frame}}" if slide else body for body in bodies
+    ]
+    source = "\n".join(
+        [begin, r"\usepackage{booktabs}", r"\begin{document}", "Text.", *parts, r"\end{document}"]
+    )
+    (tmp_path / "d.tex").write_text(source)
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "d.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+    return (tmp_path / "d.log").read_text(errors="replace")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    runs = tmp_path_factory.mktemp("foreign")
+    study = hard_study()
+    plant_hard(runs, study)
+    collected = collect([study], runs)
+    return tables(collected, study, refuse_to_average(collected, allow=KINDS))
+
+
+@pytest.mark.parametrize("name", [name for name in DOCUMENTS if installed(name)])
+def test_every_table_compiles_with_booktabs_alone(tmp_path, made, name):
+    log = compiled(tmp_path, DOCUMENTS[name], [forms.to_latex(table) for table in made])
+    assert "Undefined control sequence" not in log and "Missing character" not in log
+
+
+def test_tables_need_nothing_of_our_preamble(made):
+    for table in made:
+        body = forms.to_latex(table)
+        assert not re.search(r"\\(fittable|rowcolor|generated|resizebox|arraybackslash|ding)\b", body)
+        assert not re.search(r"\\(tiny|scriptsize)\b", body)
+
+
+def test_rows_that_begin_like_an_argument_keep_their_beginning(tmp_path):
+    names = ["[0.5em] x", "*starred", "[CLS] only", "plain"]
+    columns = (Column("a", "[head]", align="l"), Column("b", "n"))
+    rows = tuple(Row(name, (text(name), text("1"))) for name in names)
+    body = forms.to_latex(Table("t", "s", "T", columns, rows, caption=("C.",)))
+    compiled(tmp_path, DOCUMENTS["article"], [body])
+    read = subprocess.run(
+        ["pdftotext", "-layout", "d.pdf", "-"], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
+    for name in (*names, "[head]"):
+        assert name in read, (name, read)
+
+
+def test_a_long_table_is_set_on_several_pages_and_a_wide_one_in_two_parts(tmp_path):
+    study = planted_study(
+        "s",
+        [f"a variant with a long name, number {i}" for i in range(ROWS_ON_A_PAGE + 5)],
+        seeds=(0,),
+        metrics={f"metric {i}": MetricSpec(direction="up", digits=2) for i in range(5)},
+        tables=(TableSpec(name="t"),),
+    )
+    for variant in study.variants:
+        scores = {name: [0.5] for name in study.metrics}
+        plant(tmp_path / "runs", study, variant, 0, scores=scores)
+    table = tables(collect([study], tmp_path / "runs"), study)[0]
+    body = forms.to_latex(table)
+    assert body.count(r"\begin{table*}}[htbp]") == 2 and body.count(r"\begin{tabular}") >= 4
+    log = compiled(tmp_path, DOCUMENTS["article"], [body])
+    wide = [float(w) for w in re.findall(r"Overfull \\hbox \(([\d.]+)pt too wide\)", log)]
+    assert max(wide, default=0.0) < 15.0, log
+
+
+def test_every_character_that_a_label_may_have_is_set(tmp_path):
+    letters = "ÀÉÎõüçñåšžČŁøæßœ"
+    every = "".join([*TEXT, *MATH, letters])
+    assert unprintable(every) == []
+    body = "\n\n".join(escape(char) for char in every)
+    log = compiled(tmp_path, DOCUMENTS["article"], [body])
+    assert "Missing character" not in log
+
+
+def test_a_character_that_no_font_has_is_named():
+    assert unprintable("基线 τ") == ["基 (U+57FA)", "线 (U+7EBF)"]
+    assert unprintable("plain, τ ≥ 2 × é") == []
