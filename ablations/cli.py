@@ -31,6 +31,7 @@ VERBS = {
         "submit",
     ),
     "data": ("ablations.view.data", "what data and weights a study's runs would read", "models"),
+    "site": ("ablations.launch.site", "check what a job finds on this cluster", "submit"),
     "pull": ("ablations.store.pull", "copy a run store from another machine, or again", "watch"),
     "status": ("ablations.view.status", "the state of every run; the exit code says it too", "watch"),
     "watch": ("ablations.view.watch", "a live table: state, epoch, loss, metric, time left", "watch"),

@@ -143,6 +143,25 @@ def take_over(actions: Sequence[Action]) -> list[Path]:
     return made
 
 
+def then(study: Study, command: str, runs_dir: Path, jobs: Sequence[str]) -> Path:
+    """Queue a shell command that runs when `jobs` have ended, however; returns its folder.
+
+    Raises:
+        SubmissionError: the scheduler refused it.
+    """
+    folder = Path(runs_dir).resolve() / study.name / JOBS / f"{new_name(study.name)}-then"
+    folder.mkdir(parents=True)
+    after = f"afterany:{':'.join(jobs)}"
+    text = batch.command_script(folder, study.resources, command, after)
+    files.write_text(folder / "submission.sh", text)
+    files.write_json(folder / "submission.json", {"command": command, "after": list(jobs)})
+    answer = slurm.sbatch(folder / "submission.sh", study.resources, Path.cwd())
+    if answer.job_id is None:
+        raise SubmissionError(_refusal(answer.refused or answer.unclear or ""))
+    files.write_json(folder / "receipt.json", {"job_id": answer.job_id})
+    return folder
+
+
 def render(
     study: Study,
     runs: Sequence[RunSpec],

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import subprocess
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -65,6 +66,7 @@ def add_sending(parser: argparse.ArgumentParser) -> None:
     add_site(parser)
     parser.add_argument("--canary", action="store_true", help="first a few steps of each code path")
     parser.add_argument("--limit", type=at_least(1), metavar="N", help="start at most N runs now")
+    parser.add_argument("--then", metavar="COMMAND", help="run this when the runs have ended")
     parser.add_argument("--no-audit", action="store_true", help="do not audit gradients first")
     parser.add_argument("--strict", action="store_true", help="an audit's finding refuses submission")
 
@@ -307,6 +309,8 @@ def dispatch(plan: Plan, arguments: argparse.Namespace, executor: str) -> int:
             if after is not None and not arguments.json:
                 print(f"Canaries are queued; the runs start if they succeed ({after}).")
         reports.append(_send(plan, actions, arguments, executor, after))
+        if arguments.then:
+            run_then(plan, arguments, executor, [job for report in reports for job in report.jobs])
     finally:
         if arguments.json:
             print_sent(plan, reports)
@@ -318,6 +322,17 @@ def dispatch(plan: Plan, arguments: argparse.Namespace, executor: str) -> int:
     if failed:
         return 1
     return PARTIAL if any(report.partial for report in reports) else 0
+
+
+def run_then(plan: Plan, arguments: argparse.Namespace, executor: str, jobs: list[str]) -> None:
+    """--then: a command that follows the runs, as a job that waits for theirs or right now."""
+    from ablations.launch import dispatch as sender
+
+    if executor == "local":
+        subprocess.run(["bash", "-c", arguments.then], check=False)
+    elif jobs:
+        folder = sender.then(plan.study, arguments.then, plan.runs_dir, jobs)
+        _say(f"When they have ended: {arguments.then} (its output: {folder})")
 
 
 def _send(

@@ -76,6 +76,35 @@ def script(
     return _sbatch_text(jobs, parameters, setup, body.partition("\n")[2])
 
 
+def probe_script(jobs: Path, resources: Resources, snapshot: Path, module: str) -> str:
+    """An sbatch file that runs `module` as a run of an array would, with its folder as argument."""
+    parameters = options.parameters(
+        resources, name=jobs.name, output=f"{str(jobs).replace('%', '%%')}/%A_%a.log", count=1
+    )
+    python = shlex.join(options.interpreter(resources))
+    quoted = shlex.quote(str(jobs))
+    code = shlex.quote(str(snapshot))
+    body = [
+        f"export PYTHONPATH={code}${{PYTHONPATH:+:$PYTHONPATH}} PYTHONUNBUFFERED=1",
+        f"export SDTPS_SITE_GPUS={resources.gpu_count}",
+        "set -o errexit",
+        f". {quoted}/setup.sh",
+        f"srun {shlex.join(resources.srun)} {python} -P -u -m {module} {quoted}",
+    ]
+    return _sbatch_text(jobs, parameters, [], "\n".join(body))
+
+
+def command_script(jobs: Path, resources: Resources, command: str, after: str) -> str:
+    """An sbatch file that runs a shell command once the jobs that `after` names have ended.
+
+    It is sent from the folder in which the command is to run, with the environment of the sender.
+    """
+    one = resources.model_copy(update={"gpus": 0, "nodes": 1, "runs_per_gpu": 1})
+    output = f"{str(jobs).replace('%', '%%')}/%A_%a.log"
+    parameters = options.parameters(one, name=jobs.name, output=output, count=1, dependency=after)
+    return _sbatch_text(jobs, parameters, [], f"bash -c {shlex.quote(command)}")
+
+
 def setup_text(resources: Resources) -> str:
     """setup.sh: environment, then the study's shell lines. job.sh stops at the first that fails."""
     variables = [f"export {name}={shlex.quote(v)}" for name, v in resources.environment.items()]

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import time
 from collections import Counter
 from pathlib import Path
@@ -399,3 +400,19 @@ def test_an_sbatch_that_outlives_its_submitter_is_found(
     assert _submit(study, tmp_path / "runs").submitted == []
     assert len(fakes.arrays()) == 1
     assert _states(study, tmp_path / "runs") == ["queued", "queued"]
+
+
+def test_a_command_may_follow_the_runs(
+    tmp_path: Path, fakes: Fakes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = plant.study(tmp_path, ["ok"], resources="{partition: gpu, gpus: 1}")
+    words = ["submit", str(study.path), "--runs-dir", str(tmp_path / "runs"), "--no-audit"]
+    assert cli.room([*words, "--then", "sdtps paper 'my study'"]) == 0
+    text = fakes.calls("sbatch")[1]["text"]
+    assert "#SBATCH --dependency=afterany:1\n" in text
+    assert "--gpus" not in text and "#SBATCH --partition=gpu" in text
+    done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True)
+    assert done.stderr == ""
+    assert "my study" in text
+    assert cli.room([*words, "--then", "false"]) == 0  # nothing is left to wait for
+    assert len(fakes.calls("sbatch")) == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from ablations import cli
 from ablations.launch import dispatch, trial
 from ablations.launch.plan import make_plan
 from ablations.slurm.queue import Scheduler
@@ -205,3 +208,41 @@ def test_from_another_cluster_a_shared_store_is_left_alone(
     look.wait(lambda s: s["beats"].state == "completed", 60)
     control.cancel(list(look().values()), look.runs)
     assert records.read(silent.path, look()["sleep"].run.name) is not None
+
+
+def _site(tmp_path: Path, name: str, text: str, *options: str) -> tuple[int, dict[str, str]]:
+    """Exit code of `sdtps site check`, and what was found."""
+    site = tmp_path / f"{name}.yaml"
+    site.write_text(text)
+    words = ["site", "check", "--site", str(site), "--runs-dir", str(tmp_path / "runs"), "--json"]
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        code = cli.main([*words, *options])
+    rows = json.loads(out.getvalue())
+    return code, {row["what"]: f"{row['works']} {row['found']}" for row in rows}
+
+
+def test_a_site_is_checked_by_a_job(slurm: Cluster, tmp_path: Path) -> None:
+    code, found = _site(tmp_path, "good", "setup: [export A=1]\nsbatch: {mem: 900}\n")
+    assert code == 0, found
+    expected = {"controller", "store", "sbatch", "python", "torch", "gpu", "store there", "array"}
+    assert expected | {"requeue", "heartbeat"} <= set(found)
+    assert all(text.startswith("True") for text in found.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "what", "says"),
+    [
+        ("python: /nope/python\n", (), "job", "/nope/python"),
+        ("setup: ['echo broken >&2; false']\n", (), "job", "broken"),
+        ("partition: nope\n", (), "sbatch", "resources.partition"),
+        ("gpu_type: huge\n", (), "sbatch", "resources.gpus"),
+        ("sbatch: {mem: 900}\n", ("--gpus", f"{GPU_TYPE}:1"), "gpu", "torch sees 0"),
+    ],
+)
+def test_what_does_not_work_on_a_site_is_named(
+    slurm: Cluster, tmp_path: Path, text: str, options: tuple[str, ...], what: str, says: str
+) -> None:
+    code, found = _site(tmp_path, "bad", text, *options)
+    assert code == 1
+    assert found[what].startswith("False") and says in found[what], found

@@ -1,0 +1,225 @@
+"""The verb `site`: `sdtps site check` sends a one-minute job and says what works on this cluster.
+
+The job runs as a study's would: same options, set-up lines, interpreter and frozen code, as an array of
+one element. It writes down what it finds; nothing of a study is touched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ablations.study.arguments import add_site
+from sdtps.commandline import add_json, add_runs_dir, at_least
+from sdtps.errors import SubmissionError
+
+FOLDER = "_site"  # below the run store
+MINUTES = 2
+POLL_SECONDS = 2.0
+
+Found = tuple[str, bool, str]  # what was looked at, whether it works, what was found
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", choices=("check",))
+    add_site(parser)
+    add_runs_dir(parser)
+    add_json(parser)
+    parser.add_argument(
+        "--wait", type=at_least(1), default=600, metavar="SECONDS", help="for the job to start [600]"
+    )
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Returns 1 where something does not work."""
+    store = arguments.runs_dir.resolve()
+    found = [*_here(store)]
+    if all(well for _, well, _ in found):
+        found += _there(store, arguments)
+    if arguments.json:
+        rows = [{"what": what, "works": well, "found": text} for what, well, text in found]
+        print(json.dumps(rows, indent=2))
+    else:
+        for what, well, text in found:
+            print(f"{'works' if well else 'FAILS'}  {what:<12} {text}")
+    return 0 if all(well for _, well, _ in found) else 1
+
+
+def _here(store: Path) -> Iterator[Found]:
+    """What this machine can tell."""
+    from ablations.slurm import commands as slurm
+
+    if not slurm.configured():
+        yield "slurm", False, "no sbatch here, or no cluster that it knows of"
+        return
+    name = slurm.cluster_name()
+    try:
+        slurm.ask(["scontrol", "ping"])
+        size = slurm.max_array_size()
+        yield "controller", True, f"cluster {name or '(unnamed)'}, MaxArraySize {size}"
+    except slurm.NoAnswer as answer:
+        yield "controller", False, str(answer)
+    yield from _store(store)
+    try:
+        slurm.ask(["sacct", "-n", "-X", "-S", "now", "-o", "JobID"])
+        yield "accounting", True, "sacct answers"
+    except slurm.NoAnswer:
+        yield "accounting", True, "none, and none is needed"
+
+
+def _store(store: Path) -> Iterator[Found]:
+    """Whether runs can be written and claimed in `store` from this machine."""
+    from filelock import FileLock
+
+    from ablations.slurm.executor import check_path
+
+    folder = store / FOLDER
+    try:
+        check_path(store)
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / f"probe-{os.getpid()}"
+        file.write_text("x")
+        try:
+            os.link(file, file.with_suffix(".link"))
+            file.with_suffix(".link").unlink()
+            links = ""
+        except OSError:
+            links = ", without hard links"
+        with FileLock(file.with_suffix(".lock"), timeout=10):
+            pass
+        file.with_suffix(".lock").unlink(missing_ok=True)
+        file.unlink()
+        yield "store", True, f"{store} can be written and locked{links}"
+    except (OSError, SubmissionError) as error:
+        yield "store", False, f"{store}: {error}"
+
+
+def _there(store: Path, arguments: argparse.Namespace) -> Iterator[Found]:
+    """What a job finds."""
+    from ablations.slurm import commands as slurm
+    from ablations.slurm import executor, verdict
+    from ablations.store import snapshot
+    from ablations.study.schema import Resources
+    from ablations.study.site import Site, read_site
+    from sdtps import files
+
+    word = arguments.site
+    site = Site() if word == "none" else read_site(Path(word) if word else None)
+    asked = {key: getattr(arguments, key) for key in ("partition", "account", "gpus")}
+    asked = {key: value for key, value in asked.items() if value is not None}
+    asked.setdefault("gpus", 1 if site.gpu_type else 0)
+    resources = site.over(Resources.model_validate({"timeout_min": MINUTES, "cpus": 1, **asked}))
+    folder = store / FOLDER / f"sdtps-site-{time.time_ns()}"
+    folder.mkdir(parents=True)
+    probe = folder / "probe.json"
+    text = executor.probe_script(folder, resources, snapshot.freeze(store), __name__)
+    files.write_text(folder / "submission.sh", text)
+    files.write_text(folder / "setup.sh", executor.setup_text(resources))
+    answer = slurm.sbatch(folder / "submission.sh", resources, Path.cwd())
+    if answer.job_id is None:
+        said = str(answer.refused or answer.unclear)
+        key = slurm.key_to_change(said)
+        yield "sbatch", False, said.replace("\n", " ") + (f" (change {key})" if key else "")
+        return
+    element = f"{answer.job_id}_0"
+    yield "sbatch", True, f"job {element}: {resources.summary()}"
+    log = folder / f"{element}.log"
+    try:
+        state = _wait(probe, answer.job_id, arguments.wait)
+    finally:
+        slurm.cancel([element], say=lambda _: None)
+    if not probe.exists():
+        tail = " ".join(verdict.tail(log, 3).split()) or "its log is empty"
+        yield "job", False, f"{state}; {tail}; see {log}"
+        return
+    for what, (well, said) in json.loads(probe.read_text()).items():
+        if what != "time":
+            yield what, well, said
+    yield "heartbeat", *_beats(probe)
+
+
+def _beats(probe: Path) -> tuple[bool, str]:
+    """Whether clocks agree: the job's time of writing against ours."""
+    from sdtps.run.folder import HEARTBEAT_SECONDS
+
+    written = float(json.loads(probe.read_text())["time"][1])
+    ahead = written - time.time()
+    if ahead > HEARTBEAT_SECONDS:
+        return False, f"the node's clock is {ahead:.0f} s ahead of this machine's"
+    return True, "clocks agree"
+
+
+def _wait(probe: Path, job: str, seconds: int) -> str:
+    """Until the job has written its probe or ended; returns what the scheduler says last."""
+    from ablations.slurm import commands as slurm
+
+    state = "not started"
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not probe.exists():
+        try:
+            jobs = slurm.squeue([job])
+        except slurm.NoAnswer:
+            jobs = {}
+        known = jobs.get(f"{job}_0")
+        if known is not None:
+            now = f"{known.state} {known.reason}".strip()
+            if now != state:
+                print(f"job {job}_0: {now}", file=sys.stderr)
+            state = now
+            if known.ended:
+                time.sleep(POLL_SECONDS)  # a network file system shows its files later
+                break
+        time.sleep(POLL_SECONDS)
+    return state
+
+
+# -- inside the job --------------------------------------------------------------------------------
+
+
+def probe(folder: Path) -> dict[str, tuple[bool, Any]]:
+    """What a job finds, by what was looked at."""
+    from ablations.slurm import commands as slurm
+
+    found: dict[str, tuple[bool, Any]] = {}
+    found["python"] = True, f"{sys.version.split()[0]} {sys.executable}"
+    asked = int(os.environ.get("SDTPS_SITE_GPUS", "0"))
+    try:
+        import torch
+
+        found["torch"] = True, torch.__version__
+        seen = torch.cuda.device_count()
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        names = ", ".join(torch.cuda.get_device_name(k) for k in range(seen)) or "none"
+        found["gpu"] = seen >= asked, f"asked for {asked}, torch sees {seen} ({names}; {visible})"
+    except ImportError as error:
+        found["torch"] = False, str(error)
+    for what, well, text in _store(folder.parent.parent):
+        found[f"{what} there"] = well, text
+    task = os.environ.get("SLURM_ARRAY_TASK_ID")
+    found["array"] = task == "0", f"SLURM_ARRAY_TASK_ID is {task}"
+    found["environment"] = "PATH" in os.environ, f"host {os.uname().nodename}, cwd {Path.cwd()}"
+    if os.environ.get("SLURM_RESTART_COUNT", "0") == "0":
+        refused = slurm.requeue(f"{os.environ['SLURM_ARRAY_JOB_ID']}_{task}")
+        found["requeue"] = refused is None, refused or "the job may requeue itself"
+    found["time"] = True, time.time()
+    return found
+
+
+def main() -> int:
+    from sdtps import files
+
+    folder = Path(sys.argv[1])
+    files.write_json(folder / "probe.json", probe(folder))
+    print(shlex.join(sys.argv))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
