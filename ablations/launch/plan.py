@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -40,10 +41,12 @@ from ablations.study.model import RunSpec, Study
 from ablations.study.schema import Resources
 from sdtps.config import resolved
 from sdtps.config.identity import NOT_IN_IDENTITY, flatten
-from sdtps.errors import ConfigError
+from sdtps.errors import ConfigError, counted
 from sdtps.run.folder import RunFolder
 
 RETRY_WORDS = ("failed", "oom", "diverged", "cancelled", "unknown", "stale", "held")
+FAILED_ON_NODE = 2  # runs that fail on one node before it is excluded
+_BY_NODE = frozenset({"node", "start", "killed", "lost"})
 _EXPLAINED = 20  # older settings that are read and compared in one plan
 
 # new: nothing there. resume: from the run's checkpoint. over: from nothing, what is there is put aside.
@@ -205,6 +208,36 @@ class Plan:
             arrays=arrays,
             estimate=_estimate(actions, submitted, arrays),
         )
+
+
+def failing_nodes(states: Iterable[Life]) -> dict[str, int]:
+    """Nodes on which several runs failed by the machine's fault or before Python began."""
+    failed = [s.node for s in states if s.state == "failed" and s.kind in _BY_NODE and s.node]
+    return {node: n for node, n in Counter(failed).items() if n >= FAILED_ON_NODE}
+
+
+def without_nodes(plan: Plan, nodes: dict[str, int]) -> Plan:
+    """`plan` with these nodes excluded from what is submitted, and a warning that says so."""
+    if not nodes or not plan.submitted:
+        return plan
+    names = ",".join(nodes)
+
+    def moved(action: Action) -> Action:
+        if action.action != "submit":
+            return action
+        asked = action.run.resources
+        excluded = ",".join(filter(None, (asked.exclude, names)))
+        resources = asked.model_copy(update={"exclude": excluded})
+        return replace(action, run=replace(action.run, resources=resources))
+
+    actions = tuple(moved(action) for action in plan.actions)
+    told = ", ".join(f"{node} (failed {counted(n, 'run')})" for node, n in nodes.items())
+    return replace(
+        plan,
+        actions=actions,
+        arrays=_arrays([a for a in actions if a.action == "submit"], plan.max_array_size),
+        warnings=(*plan.warnings, f"excluded nodes: {told}"),
+    )
 
 
 def make_plan(

@@ -13,7 +13,14 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ablations.launch.plan import RETRY_WORDS, Action, Plan, make_plan
+from ablations.launch.plan import (
+    RETRY_WORDS,
+    Action,
+    Plan,
+    failing_nodes,
+    make_plan,
+    without_nodes,
+)
 from ablations.store.life import run_states
 from ablations.study.arguments import (
     Again,
@@ -115,10 +122,11 @@ def plan_study(
 
     runs_dir = arguments.runs_dir.resolve()
     on_slurm = (executor or choose_executor("auto")) == "slurm"
+    states = run_states(study.runs(), runs_dir)
     plan = make_plan(
         study,
         runs_dir,
-        run_states(study.runs(), runs_dir),
+        states,
         retry=getattr(arguments, "retry", ()),
         retry_runs=retry_runs,
         code=source_digest,
@@ -126,6 +134,7 @@ def plan_study(
     )
     if not on_slurm:
         return plan
+    plan = without_nodes(plan, options.known_nodes(failing_nodes(states)))
     arrays = [(array.resources, len(array.runs)) for array in plan.arrays]
     return dataclasses.replace(plan, warnings=(*plan.warnings, *options.check(arrays)))
 

@@ -209,6 +209,18 @@ def misfits(resources: Resources, nodes: Sequence[Nodes], runs: int) -> list[str
     return problems
 
 
+def known_nodes(nodes: dict[str, int]) -> dict[str, int]:
+    """Those of `nodes` that SLURM knows by this name; none where they are half of all nodes or more."""
+    if not nodes:
+        return {}
+    try:
+        names = set(slurm.ask(["sinfo", "-h", "-N", "-o", "%N"], _SINFO_SECONDS).split())
+    except slurm.NoAnswer:
+        return {}
+    known = {node: failed for node, failed in nodes.items() if node in names}
+    return known if 2 * len(known) < len(names) else {}
+
+
 def check(arrays: Iterable[tuple[Resources, int]]) -> list[str]:
     """Warnings about (resources, runs) that would wait for ever; none where nobody answers."""
     arrays = list(arrays)

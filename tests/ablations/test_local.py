@@ -179,3 +179,17 @@ def test_a_run_that_cannot_even_start_python_is_failed(tmp_path: Path) -> None:
     _submit(study, tmp_path / "runs")
     found = _states(study, tmp_path / "runs")[0]
     assert (found.state, found.kind) == ("failed", "start"), found.detail
+
+
+def test_another_program_s_process_group_in_the_shell_is_not_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PYTHONPATH", standin.PATH)
+    study = plant.study(tmp_path, ["show"])
+    dispatch.submit(study, study.runs(), tmp_path / "runs", executor="local", entry=standin.ENTRY)
+    folder = study.runs()[0].folder(tmp_path / "runs")
+    shown = json.loads((folder / "shown.json").read_text())
+    assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"} & set(shown)
+    assert run_states(study.runs(), tmp_path / "runs")[0].state == "completed"

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ablations.launch.plan import Plan, make_plan
+from ablations.launch.plan import Plan, failing_nodes, make_plan, without_nodes
+from ablations.slurm import commands as slurm
+from ablations.slurm import options
 from ablations.store.life import Life
 from ablations.study.manifest import load_study
 from ablations.study.model import RunSpec, Study
@@ -190,3 +192,19 @@ def test_ten_thousand_run_folders_are_planned_within_five_seconds(tmp_path: Path
     plan = make_plan(study, tmp_path, states, code="new")
     assert time.process_time() - start < 5.0
     assert len(plan.submitted) == 1
+
+
+def test_a_node_that_failed_several_runs_is_named_and_excluded_on_retry(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = [("node", "n1"), ("start", "n1"), ("node", "n2"), ("error", "n2")]
+    states = [Life(state="failed", kind=kind, node=node) for kind, node in ends]
+    assert failing_nodes(states) == {"n1": 2}
+    monkeypatch.setattr(slurm, "ask", lambda *_: "n1\nn2\nn3\n")
+    assert options.known_nodes({"n1": 2, "elsewhere": 3}) == {"n1": 2}
+    assert options.known_nodes({"n1": 2, "n2": 3}) == {}  # too many to be the nodes' fault
+    plan = make_plan(study, tmp_path, states, retry=["failed"])
+    kept = without_nodes(plan, {"n1": 2})
+    assert {array.resources.exclude for array in kept.arrays} == {"n1"}
+    assert "n1 (failed 2 runs)" in kept.warnings[-1]
+    assert without_nodes(plan, {}) is plan
