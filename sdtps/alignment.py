@@ -29,8 +29,7 @@ from torch.nn import functional as F
 
 from sdtps.config.axes import ALIGNMENTS
 
-# |v|^2 below this counts as this: torch's normalize divides by at least 1e-12.
-MIN_SQUARE = 1e-24
+MIN_LENGTH = 1e-12  # a shorter vector counts as this long, as in torch's normalize
 
 
 def word_mask(lengths: Tensor, width: int) -> Tensor:
@@ -141,7 +140,7 @@ class _WordsFirst(torch.autograd.Function):
         rows = words.reshape(1, t * length, -1).expand(b, -1, -1)
         products = torch.bmm(rows, patches.transpose(1, 2)).view(b * t, length, n)
         through_gram = torch.bmm(flat.view(b, t * r, n), gram).view(b, t, r, n)
-        inverse = torch.linalg.vecdot(through_gram, weights).clamp_min(MIN_SQUARE).rsqrt()
+        inverse = torch.linalg.vecdot(through_gram, weights).clamp_min(MIN_LENGTH**2).rsqrt()
         cosines = torch.bmm(products, flat.transpose(1, 2)).view(b, t, length, r)
         cosines *= inverse[:, :, None]
         ctx.save_for_backward(weights, patches, words, products, through_gram, inverse, cosines)
@@ -183,7 +182,7 @@ class _MixtureFirst(torch.autograd.Function):
         b, t, r, n = weights.shape
         mixtures = torch.bmm(weights.reshape(b, t * r, n), patches).view(b, t, r, -1)
         mixtures = mixtures.transpose(0, 1).reshape(t, b * r, -1)  # by caption, to meet its words
-        inverse = torch.linalg.vecdot(mixtures, mixtures).clamp_min(MIN_SQUARE).rsqrt()
+        inverse = torch.linalg.vector_norm(mixtures, dim=-1).clamp_min(MIN_LENGTH).reciprocal()
         cosines = torch.bmm(words, mixtures.transpose(1, 2))
         cosines *= inverse[:, None]
         ctx.save_for_backward(weights, patches, words, mixtures, inverse, cosines)

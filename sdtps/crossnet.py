@@ -19,7 +19,7 @@ patches, extra token. `CrossNet` chooses, chunks, and aligns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property, reduce
 from typing import Any, NamedTuple
 
@@ -36,14 +36,14 @@ from sdtps.selection import Choice, TokenSelection, full_precision, no_autocast,
 
 # Pairs scored at once where the configuration does not say: what suits a CPU's cache; on a GPU what
 # fits these bytes, or, where activations are kept for a backward pass anyway, the fewest kernels.
-PAIRS_ON_CPU = 64
+PAIRS_ON_CPU = 32
 BYTES_ON_GPU = 256 * 2**20
 PAIRS_IN_TRAINING = 16384
 # Selecting takes far less memory a pair than scoring: so many times the pairs are selected for at once.
-SELECTED_AT_ONCE = 8
+SELECTED_AT_ONCE = 16
 # Logits of one image that differ by more than this could underflow when a caption drops the largest.
 SAFE_SPREAD = 60.0
-IMAGES_AT_ONCE = 16  # through the aggregation's network at evaluation
+IMAGES_AT_ONCE = 2  # through a network at evaluation
 
 
 def pairs_in(size: int, patches: int, tokens: int, width: int, words: int) -> int:
@@ -106,12 +106,26 @@ class Images:
     """
 
     def __init__(self, config: SdtpsConfig, tokens: Tensor, *, class_token: bool) -> None:
-        self.patches = tokens[:, 1:].contiguous() if class_token else tokens
+        self.patches = tokens[:, 1:] if class_token else tokens
         self.classes = F.normalize(tokens[:, :1], dim=-1) if class_token else None
         # Inside no_grad the published selection also gathers: patches get no gradient through it.
         inside = config.enabled and config.axes.no_grad.selection
         self.selectable = self.patches.detach() if inside else self.patches
         self._weights: dict[int, tuple[Tensor, bool]] = {}
+        self._predicted: dict[int, Tensor | None] = {}
+
+    @cached_property
+    def means(self) -> Tensor:
+        """The images' own global features (B, C): the mean of their patches."""
+        return self.patches.mean(1)
+
+    def predicted(self, selection: TokenSelection) -> Tensor | None:
+        """s^p (B, 1, N) of a selection's score MLP, where it has one."""
+        if id(selection) not in self._predicted:
+            parts = [selection.predicted(block.unsqueeze(1)) for block in _blocks(self.patches)]
+            found = [part for part in parts if part is not None]
+            self._predicted[id(selection)] = torch.cat(found) if found else None
+        return self._predicted[id(selection)]
 
     def aggregation_weights(self, network: WeightNetwork, scale: Tensor) -> tuple[Tensor, bool]:
         """Exponentials of the aggregation's logits (B, A, N), before any mask and normalisation.
@@ -120,11 +134,8 @@ class Images:
         themselves, and False.
         """
         if id(network) not in self._weights:
-            # In blocks, so that the normalised patches do not all lie in memory at once.
-            blocks = self.selectable.split(
-                len(self.selectable) if torch.is_grad_enabled() else IMAGES_AT_ONCE
-            )
-            logits = torch.cat([network(b).transpose(1, 2) for b in blocks]) * scale.squeeze()
+            parts = [network(block).transpose(1, 2) for block in _blocks(self.selectable)]
+            logits = torch.cat(parts) * scale.squeeze()
             largest = logits.detach().amax(-1, keepdim=True)
             safe = bool((largest - logits.detach().amin(-1, keepdim=True)).amax() < SAFE_SPREAD)
             self._weights[id(network)] = ((logits - largest).exp() if safe else logits), safe
@@ -140,6 +151,11 @@ class Images:
     def directions(self) -> Tensor:
         """Normalised patches (B, N, C), for tokens that are patches as they are."""
         return F.normalize(self.selectable, dim=-1)
+
+
+def _blocks(patches: Tensor) -> Iterable[Tensor]:
+    """Few images at a time at evaluation, so that what a network makes of them is not all in memory."""
+    return [patches] if torch.is_grad_enabled() else patches.split(IMAGES_AT_ONCE)
 
 
 class VisualTokens:
@@ -357,23 +373,23 @@ class CrossNet(nn.Module):
     def _score(self, images: Images, sparse: Text, dense: Text | None) -> Matches:
         if self.sparse_selection is None:
             return Matches(self._align(images, [], sparse), None, None)
-        patches, captions = images.patches, len(sparse.words)
+        captions = len(sparse.words)
         guides = [sparse.mean()] if self.matching.sparse_guide else []
         if dense is None:
-            chosen = self._choose(self.sparse_selection, patches, captions, guides)
+            chosen = self._choose(self.sparse_selection, images, captions, guides)
             similarity = self._align(images, [chosen], sparse)
             return Matches(similarity, chosen.choice.decision, None)
         if self.dense_selection is None:
             raise ValueError(f"form {self.matching.form} takes no dense text")
         if not self.matching.axis.together:
-            first = self._choose(self.sparse_selection, patches, captions, guides)
-            second = self._choose(self.dense_selection, patches, captions, [dense.mean()])
+            first = self._choose(self.sparse_selection, images, captions, guides)
+            second = self._choose(self.dense_selection, images, captions, [dense.mean()])
             similarity = self._align(images, [first], sparse)
             similarity = similarity + self._align(images, [second], dense)
             return Matches(similarity, first.choice.decision, second.choice.decision)
         guides = [*guides, dense.mean()]
-        first = self._choose(self.sparse_selection, patches, captions, guides)
-        second = self._choose(self.dense_selection, patches, captions, guides[::-1])
+        first = self._choose(self.sparse_selection, images, captions, guides)
+        second = self._choose(self.dense_selection, images, captions, guides[::-1])
         # One weight network merges the first branch only; without any, the tokens of both are aligned.
         networks = len(self.config.axes.aggregation.networks)
         branches = [first, second][: networks or None]
@@ -381,20 +397,18 @@ class CrossNet(nn.Module):
         return Matches(similarity, first.choice.decision, second.choice.decision)
 
     def _choose(
-        self, selection: TokenSelection, patches: Tensor, captions: int, guides: list[Tensor]
+        self, selection: TokenSelection, images: Images, captions: int, guides: list[Tensor]
     ) -> PairChoice:
         """Score and decide for all pairs at once.
 
         Noise is drawn here: in training it must depend on neither the chunks nor the processes.
         """
         config, axes = self.config, self.config.axes
-        tokens = patches.unsqueeze(1)
         with no_gradient(axes.no_grad.selection):
-            own, guided = selection.attentions(
-                tokens, patches.mean(1, keepdim=True), [guide.unsqueeze(0) for guide in guides]
-            )
+            own, guided = selection.attentions(images.patches, images.means, guides, every_pair=True)
             # Without a guide all captions share the score.
-            score = selection.score(tokens, own, guided).expand(-1, captions, -1)
+            score = selection.score(own, guided, images.predicted(selection))
+            score = score.expand(-1, captions, -1)
             uniform = None
             if axes.decision.draws_noise and axes.decision.acts(config, self.training):
                 uniform = torch.rand(score.shape, dtype=score.dtype, device=score.device)

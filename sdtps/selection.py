@@ -67,21 +67,25 @@ def no_gradient(placed: bool) -> AbstractContextManager[None]:
     return torch.no_grad() if placed else nullcontext()
 
 
-def cosine_attention(tokens: Tensor, guide: Tensor) -> Tensor:
-    """Cosine of each token with a guide (equation 2; a dot product in the paper, cosine in all code).
+def cosines(tokens: Tensor, guides: Tensor) -> Tensor:
+    """Cosine of each token with each guide (equation 2; the paper has a dot product, all code a cosine).
 
     Args:
-        tokens: [..., N, C].
-        guide: [..., C]; leading axes broadcast against those of tokens.
+        tokens: [..., N, C]; guides: [..., T, C]; leading axes broadcast.
 
     Returns:
-        [..., N] in [-1, 1].
+        [..., T, N] in [-1, 1], in float32 at least.
     """
     with no_autocast(tokens):
-        tokens, guide = full_precision(tokens), full_precision(guide)
-        direction = F.normalize(guide, dim=-1, eps=NORM_EPSILON)
-        projection = torch.einsum("...nc,...c->...n", tokens, direction)
-        return projection / tokens.norm(dim=-1).clamp_min(NORM_EPSILON)
+        tokens, guides = full_precision(tokens), full_precision(guides)
+        direction = F.normalize(guides, dim=-1, eps=NORM_EPSILON)
+        length = torch.linalg.vector_norm(tokens, dim=-1).clamp_min(NORM_EPSILON)
+        return direction @ tokens.transpose(-1, -2) / length.unsqueeze(-2)
+
+
+def cosine_attention(tokens: Tensor, guide: Tensor) -> Tensor:
+    """`cosines` of tokens [..., N, C] with one guide [..., C] -> [..., N]."""
+    return cosines(tokens, guide.unsqueeze(-2)).squeeze(-2)
 
 
 def order(score: Tensor) -> tuple[Tensor, Tensor]:
@@ -139,28 +143,42 @@ class TokenSelection(nn.Module):
         self.score_mlp = ScoreMlp(width) if self.axes.score.learns else None
 
     def attentions(
-        self, tokens: Tensor, self_guide: Tensor, guides: Sequence[Tensor]
+        self,
+        tokens: Tensor,
+        self_guide: Tensor,
+        guides: Sequence[Tensor],
+        *,
+        every_pair: bool = False,
     ) -> tuple[Tensor, list[Tensor]]:
         """Cosines with the image's own global feature and with each guide, under `no_grad`'s rule.
 
         Args:
             tokens: [..., N, C]; self_guide and each of guides: [..., C].
+            every_pair: guides are [T, C], of other things than the images; each one's cosines are then
+                [..., T, N], and the own ones [..., 1, N].
         """
         no_grad = self.axes.no_grad
+        attend = cosines if every_pair else cosine_attention
         with no_gradient(no_grad.own):
-            own = cosine_attention(tokens, self_guide)
+            own = attend(tokens, self_guide.unsqueeze(-2) if every_pair else self_guide)
         with no_gradient(no_grad.guides):
-            return own, [cosine_attention(tokens, guide) for guide in guides]
+            return own, [attend(tokens, guide) for guide in guides]
+
+    def predicted(self, tokens: Tensor) -> Tensor | None:
+        """s^p [..., N] of tokens [..., N, C] where the score has a part that learns."""
+        return None if self.score_mlp is None else self.score_mlp(tokens)
 
     def score(
-        self, tokens: Tensor, self_attention: Tensor, guide_attentions: Sequence[Tensor]
+        self,
+        self_attention: Tensor,
+        guide_attentions: Sequence[Tensor],
+        predicted: Tensor | None = None,
     ) -> Tensor:
-        """Scores [..., N] from tokens [..., N, C] and cosines [..., N], as the score axis says."""
+        """Scores [..., N] from cosines and s^p [..., N], as the score axis says."""
         normalise = self.axes.normalise.apply
-        with no_autocast(tokens):
+        with no_autocast(self_attention):
             own = normalise(full_precision(self_attention))
             guides = [normalise(full_precision(attention)) for attention in guide_attentions]
-            predicted = None if self.score_mlp is None else self.score_mlp(tokens)
             return self.axes.score.combine(own, guides, predicted, self.config)
 
     def forward(
@@ -177,7 +195,7 @@ class TokenSelection(nn.Module):
                 generator when not given.
         """
         with no_gradient(self.axes.no_grad.selection):
-            score = self.score(tokens, self_attention, guide_attentions)
+            score = self.score(self_attention, guide_attentions, self.predicted(tokens))
             return self.select(tokens, score, uniform)
 
     def choose(self, score: Tensor, uniform: Tensor | None = None) -> Choice:

@@ -271,10 +271,9 @@ def _extra_hook(watch: Watch) -> Callable[..., Selection]:
 
 
 def _watched_attentions(attentions: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
-    def wrapped(tokens: Tensor, self_guide: Tensor, guides: Iterable[Tensor]) -> Any:
-        return attentions(
-            tokens, watch("guides", self_guide), [watch("guides", guide) for guide in guides]
-        )
+    def wrapped(tokens: Tensor, self_guide: Tensor, guides: Iterable[Tensor], **options: Any) -> Any:
+        watched_guides = [watch("guides", guide) for guide in guides]
+        return attentions(tokens, watch("guides", self_guide), watched_guides, **options)
 
     return wrapped
 

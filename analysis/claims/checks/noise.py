@@ -133,7 +133,7 @@ def _real_scores(rows: int) -> torch.Tensor:
         for _ in range(math.ceil(min(rows, 512) / batch)):
             tokens, guides = torch.randn(batch, PATCHES, WIDTH), torch.randn(3, batch, WIDTH)
             own, others = module.attentions(tokens, guides[0], list(guides[1:]))
-            scores.append(module.score(tokens, own, others))
+            scores.append(module.score(own, others, module.predicted(tokens)))
     once = torch.cat(scores)
     return once.repeat(math.ceil(rows / len(once)), 1)[:rows]  # fresh noise for each repetition
 

@@ -193,10 +193,10 @@ def score_range(low: float, high: float) -> list[Statement]:
             linear = [m for m in module.modules() if isinstance(m, torch.nn.Linear)][-1]
             linear.weight.mul_(sharpness)
             own, others = module.attentions(tokens, guides[0], list(guides[1:]))
-            score = module.score(tokens, own, others)
+            score = module.score(own, others, module.predicted(tokens))
             extremes += [float(score.min()), float(score.max())]
         same = module.attentions(tokens, tokens.mean(dim=1), [tokens.mean(dim=1)] * 2)
-        score = module.score(tokens, same[0], same[1])  # all three attentions agree
+        score = module.score(same[0], same[1], module.predicted(tokens))  # all three attentions agree
         extremes += [float(score.min()), float(score.max())]
     least, most = min(extremes), max(extremes)
     bound = 1 + 2 * module.config.beta
