@@ -68,7 +68,7 @@ def no_gradient(placed: bool) -> AbstractContextManager[None]:
 
 
 def cosines(tokens: Tensor, guides: Tensor) -> Tensor:
-    """Cosine of each token with each guide (equation 2; the paper has a dot product, all code a cosine).
+    """Cosine of each token with each guide (equation 2; a dot product in the paper, a cosine in code).
 
     Args:
         tokens: [..., N, C]; guides: [..., T, C]; leading axes broadcast.
