@@ -45,6 +45,8 @@ SELECTED_AT_ONCE = 16
 SAFE_SPREAD = 60.0
 IMAGES_AT_ONCE = 2  # through a network at evaluation
 
+Captions = Tensor | slice  # which captions of a text
+
 
 def pairs_in(size: int, patches: int, tokens: int, width: int, words: int) -> int:
     """How many pairs can be scored in `size` bytes: N patches, R tokens made of them, C, L words."""
@@ -92,7 +94,7 @@ class PairChoice(NamedTuple):
     is_kept: Tensor  # (B, T, N) bool
     bias: Tensor  # (B, T, N) added to the aggregation's logits: the mask, -inf at dropped patches
 
-    def of(self, captions: Tensor) -> Choice:
+    def of(self, captions: Captions) -> Choice:
         """The choice for some captions."""
         parts: list[Any] = [None if p is None else p[:, captions] for p in self.choice]
         return Choice(*parts)
@@ -137,7 +139,10 @@ class Images:
             parts = [network(block).transpose(1, 2) for block in _blocks(self.selectable)]
             logits = torch.cat(parts) * scale.squeeze()
             largest = logits.detach().amax(-1, keepdim=True)
-            safe = bool((largest - logits.detach().amin(-1, keepdim=True)).amax() < SAFE_SPREAD)
+            # On a GPU the host would wait for the answer.
+            safe = logits.device.type == "cpu" and bool(
+                (largest - logits.detach().amin(-1, keepdim=True)).amax() < SAFE_SPREAD
+            )
             self._weights[id(network)] = ((logits - largest).exp() if safe else logits), safe
         return self._weights[id(network)]
 
@@ -185,7 +190,7 @@ class VisualTokens:
         self.alignment = alignment
         self.gathers = bool(branches) and config.axes.gathers(config, training)
 
-    def similarity(self, captions: Tensor, words: Tensor, padding: Tensor | None) -> Tensor:
+    def similarity(self, captions: Captions, words: Tensor, padding: Tensor | None) -> Tensor:
         """(B, T) for some captions: words (T, L, C) normalised; padding (T, L) or None = no padding."""
         images, pool = self.images, _Pool(padding)
         if images.classes is not None:
@@ -204,7 +209,7 @@ class VisualTokens:
             pool.add(mixture_cosines(mixtures, images.selectable, lambda: images.gram, words))
         return pool.similarity(self.alignment)
 
-    def _mixtures(self, captions: Tensor) -> Tensor | None:
+    def _mixtures(self, captions: Captions) -> Tensor | None:
         """Weights (B, T, R, N) of aggregated tokens and extra token, each up to a positive factor."""
         rows: list[Tensor] = []
         if self.aggregation is not None:
@@ -214,7 +219,7 @@ class VisualTokens:
             rows.append(sum(extras[1:], extras[0]).unsqueeze(2))
         return torch.cat(rows, dim=2) if rows else None
 
-    def _aggregated(self, aggregation: TokenAggregation, captions: Tensor) -> Tensor:
+    def _aggregated(self, aggregation: TokenAggregation, captions: Captions) -> Tensor:
         """Weights (B, T, A, N) of the aggregated tokens, up to a positive factor.
 
         A cosine does not see the softmax's denominator; of two branches the ratio remains.
@@ -239,7 +244,7 @@ class VisualTokens:
         other = weights[1][0].unsqueeze(1) * factors[1].unsqueeze(2)
         return mixed + other * (first / second).unsqueeze(-1)
 
-    def _gathered(self, captions: Tensor) -> Tensor:
+    def _gathered(self, captions: Captions) -> Tensor:
         """Normalised tokens (B, T, V, C) of each pair, made as the published modules make them."""
         assert self.selection is not None
         patches = self.images.selectable.unsqueeze(1)
@@ -363,7 +368,7 @@ class CrossNet(nn.Module):
         """How many pairs to score at once."""
         if self.matching.chunk is not None:
             return self.matching.chunk
-        if not words.is_cuda:
+        if words.device.type == "cpu":
             return PAIRS_ON_CPU
         if torch.is_grad_enabled():
             return PAIRS_IN_TRAINING
@@ -436,9 +441,12 @@ class CrossNet(nn.Module):
             training=self.training,
         )
         words = F.normalize(text.words, dim=-1)
+        size = max(1, self._pairs(images, text.words) // len(images.patches))
+        if size >= len(words):  # one chunk: no length need be read from the device
+            return visual.similarity(slice(None), words, ~word_mask(text.lengths, words.shape[1]))
         parts: list[Tensor] = []
         sequence: list[int] = []
-        for captions, shortest, longest in self._chunks(images, text):
+        for captions, shortest, longest in _chunks(text.lengths, size):
             index = torch.tensor(captions, device=words.device)
             padding = None
             if shortest < longest:
@@ -449,11 +457,11 @@ class CrossNet(nn.Module):
         place[torch.tensor(sequence)] = torch.arange(len(sequence))
         return torch.cat(parts, dim=1)[:, place.to(words.device)]
 
-    def _chunks(self, images: Images, text: Text) -> Iterator[tuple[list[int], int, int]]:
-        """Captions to score together, their shortest and longest length; like lengths share a chunk."""
-        size = max(1, self._pairs(images, text.words) // len(images.patches))
-        lengths = text.lengths.tolist()
-        ranked = sorted(range(len(lengths)), key=lengths.__getitem__)
-        for start in range(0, len(ranked), size):
-            captions = ranked[start : start + size]
-            yield captions, lengths[captions[0]], lengths[captions[-1]]
+
+def _chunks(lengths: Tensor, size: int) -> Iterator[tuple[list[int], int, int]]:
+    """Captions to score together, their shortest and longest length; like lengths share a chunk."""
+    known = lengths.tolist()
+    ranked = sorted(range(len(known)), key=known.__getitem__)
+    for start in range(0, len(ranked), size):
+        captions = ranked[start : start + size]
+        yield captions, known[captions[0]], known[captions[-1]]

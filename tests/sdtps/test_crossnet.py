@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -217,3 +218,28 @@ def test_released_form_gives_the_patches_no_gradient() -> None:
     leaves = inputs(net)
     net(*leaves).similarity.sum().backward()
     assert leaves[0].grad is None
+
+
+@pytest.mark.parametrize("decision", ["topk", "gumbel_ste", "soft"])
+@pytest.mark.parametrize("form", ["laps", "released", "paper"])
+def test_a_training_step_on_a_gpu_never_waits_for_the_device(
+    monkeypatch: pytest.MonkeyPatch, form: str, decision: str
+) -> None:
+    """Traced with tensors that have a device and a shape but no values: reading one fails."""
+    monkeypatch.setattr(torch, "autocast", lambda **_: nullcontext())  # knows no such device
+    dense = "none" if form == "laps" else "own"
+    sdtps = SdtpsConfig(
+        decision=decision, mask="log", aggregation="dual" if form == "paper" else "single"
+    )
+    matching = MatchingConfig(form=form, dense_text=dense, eval_dense_text=dense)
+    net = CrossNet(sdtps, matching, width=16, patches=12, class_token=True).to("meta")
+    inputs = [
+        torch.empty(4, 13, 16, device="meta", requires_grad=True),
+        torch.empty(4, 6, 16, device="meta"),
+        torch.empty(4, dtype=torch.long, device="meta"),
+    ]
+    if dense == "own":
+        inputs += [torch.empty(4, 9, 16, device="meta"), inputs[2]]
+    matches = net(*inputs)
+    matches.similarity.square().sum().backward()
+    assert matches.similarity.shape == (4, 4) and inputs[0].grad is not None
