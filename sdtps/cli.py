@@ -12,6 +12,8 @@ VERBS = {
         "score a trained run again: other conditions, other data",
         "models",
     ),
+    "embed": ("sdtps.trained.embed", "features of any pictures, from a trained run", "models"),
+    "rank": ("sdtps.trained.rank", "a page of pictures: what a trained run finds for each", "models"),
     "generate": (
         "sdtps.data.generated",
         "write three-modality images in RGBNT201's layout",

@@ -176,29 +176,11 @@ class ReidTask:
         return Features(F.normalize(rows.float()), pids, views)
 
     def test_features(self, batch: ReidBatch, modalities: str = MODALITY_LETTERS) -> Tensor:
-        """[B, D] L2-normalised features that are ranked, before any BNNeck.
-
-        A model without second branch is ranked by its global feature, one trained without global
-        branch by its second, whatever `eval.feature` says.
-        """
+        """`ranked_features` of a batch that shows these modalities."""
         images = batch.images
         if self.model.backbone is not None:  # else they were black when the tokens were computed
             images = without(images, _missing(modalities))
-        amp = self.config.train.amp
-        dtype = torch.float16 if amp == "fp16" else torch.bfloat16
-        with torch.autocast(self.device.type, dtype=dtype, enabled=amp != "off"):
-            features = self.model(images, batch.camids)
-        second = features.get("sdtps", features.get("fusion"))
-        wanted = self.config.eval.feature
-        if second is None:
-            chosen = features["global"]
-        elif wanted == "sdtps" or (wanted == "concat" and not self.config.loss.global_branch):
-            chosen = second
-        elif wanted == "global":
-            chosen = features["global"]
-        else:
-            chosen = torch.cat([features["global"], second], dim=-1)
-        return F.normalize(chosen.float())
+        return ranked_features(self.model, self.config, images, batch.camids)
 
     def trunk(self) -> list[nn.Parameter]:
         """See `trunk`."""
@@ -209,25 +191,55 @@ class ReidTask:
         return module_groups(self.model)
 
 
+def ranked_features(model: ReidModel, config: ReidConfig, images: Tensor, camids: Tensor) -> Tensor:
+    """[B, D] L2-normalised features that are ranked, before any BNNeck.
+
+    A model without second branch is ranked by its global feature, one trained without global branch by
+    its second, whatever `eval.feature` says.
+
+    Args:
+        images: [M, B, 3, H, W]; camids: [B].
+    """
+    amp = config.train.amp
+    dtype = torch.float16 if amp == "fp16" else torch.bfloat16
+    with torch.autocast(images.device.type, dtype=dtype, enabled=amp != "off"):
+        features = model(images, camids)
+    second = features.get("sdtps", features.get("fusion"))
+    wanted = config.eval.feature
+    if second is None:
+        chosen = features["global"]
+    elif wanted == "sdtps" or not config.loss.global_branch:
+        chosen = second
+    elif wanted == "global":
+        chosen = features["global"]
+    else:
+        chosen = torch.cat([features["global"], second], dim=-1)
+    return F.normalize(chosen.float())
+
+
 def _missing(modalities: str) -> str:
     """The letters that `modalities` lacks, or `nothing`."""
     return "".join(m for m in MODALITY_LETTERS if m not in modalities) or "nothing"
 
 
+def trained_sizes(trained: Mapping[str, Tensor]) -> tuple[int, int]:
+    """Training identities and cameras that the weights know (1 where they have no table of them)."""
+    names = [n for n in trained if n.startswith("heads.") and n.endswith("classifier.weight")]
+    table = trained.get("backbone.camera")
+    return len(trained[names[0]]) if names else 1, 1 if table is None else len(table)
+
+
 def _sizes(trained: Mapping[str, Tensor], dataset: ReidDataset) -> tuple[int, int]:
-    """Training identities and cameras that the weights know.
+    """As `trained_sizes`; the data's own number of cameras where the weights have no table.
 
     Raises:
         DataError: the data have cameras that the weights' camera table has no row for.
     """
-    heads = [
-        t for n, t in trained.items() if n.startswith("heads.") and n.endswith("classifier.weight")
-    ]
-    pids = len(heads[0]) if heads else dataset.train_pids
-    table = trained.get("backbone.camera")
-    cameras = dataset.cameras if table is None else len(table)
+    pids, cameras = trained_sizes(trained)
+    if "backbone.camera" not in trained:
+        return pids, dataset.cameras
     largest = max((s.camid for s in (*dataset.query, *dataset.gallery)), default=0)
-    if table is not None and largest >= cameras:
+    if largest >= cameras:
         raise DataError(
             f"{dataset.root}: has camera {largest + 1}, for which the model has no embedding: it was "
             f"trained with {cameras} cameras and backbone.camera_embedding"

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from sdtps.cli import main
-from sdtps.config import identity, parse_config
+from sdtps.config import ReidConfig, identity, parse_config
 from sdtps.errors import SdtpsError
+from sdtps.evaluation.retrieval import similarities
 from sdtps.run.folder import RunFolder
+from sdtps.trained.embed import Embedder, read_pictures
 from sdtps.trained.evaluate import MISSING, evaluate
-from sdtps.trained.model import load
+from sdtps.trained.model import load, task_of
 from sdtps.training.checkpoint import save_weights
 from sdtps.training.job import execute
 
@@ -179,3 +183,107 @@ def test_a_changed_number_is_told(reid: RunFolder, tmp_path: Path) -> None:
     (row,) = evaluate(tmp_path / "w.safetensors")
     assert row["differs"] == ["mAP"]
     assert torch.is_tensor(next(iter(model.weights.values())))
+
+
+# -- pictures never seen ----------------------------------------------------------------------------
+
+
+def pictures_of(folder: RunFolder) -> Any:
+    """The test images of a run on generated data, by sample."""
+    from sdtps.data.reid_folders import load_reid_data
+
+    config = folder.config()
+    assert isinstance(config, ReidConfig)
+    return load_reid_data(config)[0].query
+
+
+def test_embed_gives_the_features_that_are_ranked(reid: RunFolder, tmp_path: Path) -> None:
+    samples = pictures_of(reid)[:4]
+    lines = ["path,pid,camid,modality,sample"]
+    for number, sample in enumerate(samples):
+        for path, modality in zip(sample.images, ("rgb", "nir", "tir"), strict=True):
+            lines.append(f"{path},{sample.pid},{sample.camid + 1},{modality},s{number}")
+    table = tmp_path / "own.csv"
+    table.write_text("\n".join(lines))
+    out = tmp_path / "features.safetensors"
+    assert main(["embed", str(reid.path), str(table), "--out", str(out)]) == 0
+    features = load_file(out)["features"]
+    rows = json.loads(out.with_suffix(".json").read_text())["rows"]
+    assert [row["name"] for row in rows] == ["s0", "s1", "s2", "s3"]
+    model = load(reid.path)
+    task = task_of(model, model.config, torch.device("cpu"))
+    task.model.eval()
+    with torch.no_grad():
+        batches = [task.test_features(batch) for batch in task.test_batches]
+    expected = torch.cat(batches)[[task.place[sample] for sample in samples]]
+    torch.testing.assert_close(features, expected, atol=1e-5, rtol=1e-5)
+    table.write_text(table.read_text().replace(f",{samples[0].camid + 1},rgb", ",9,rgb"))
+    assert main(["embed", str(reid.path), str(table), "--out", str(out)]) == 2
+
+
+def test_a_folder_of_pictures_and_one_with_a_folder_for_each_modality(
+    reid: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    samples = pictures_of(reid)[:3]
+    for number, sample in enumerate(samples):
+        for path, modality in zip(sample.images, ("RGB", "NI", "TI"), strict=True):
+            (tmp_path / "triples" / modality).mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, tmp_path / "triples" / modality / f"{number}.jpg")
+        (tmp_path / "plain").mkdir(exist_ok=True)
+        shutil.copy(sample.images[0], tmp_path / "plain" / f"{number}.jpg")
+    triples, plain = (read_pictures(tmp_path / name) for name in ("triples", "plain"))
+    assert [set(p.paths) for p in triples] == [{"r", "n", "t"}] * 3
+    embedder = Embedder(load(reid.path))
+    whole, rgb = embedder.images(triples), embedder.images(plain)
+    assert whole.shape == rgb.shape and not torch.equal(whole, rgb)
+    assert "without a camid" in capsys.readouterr().err
+    for broken, says in (("path\n", "no rows"), ("file\nx.jpg\n", "no column 'path'")):
+        (tmp_path / "broken.csv").write_text(broken)
+        with pytest.raises(SdtpsError, match=says):
+            read_pictures(tmp_path / "broken.csv")
+    with pytest.raises(SdtpsError, match="holds no pictures"):
+        read_pictures(reid.path)
+
+
+def test_rank_writes_a_page_with_ranks_and_scores(reid: RunFolder, tmp_path: Path) -> None:
+    samples = pictures_of(reid)
+    lines = ["path,pid,modality,sample"]
+    for number, sample in enumerate(samples):
+        lines += [f"{sample.images[0]},{sample.pid},rgb,s{number}"]
+    (tmp_path / "gallery.csv").write_text("\n".join(lines))
+    page = tmp_path / "page.html"
+    words = ["rank", str(reid.path), str(tmp_path / "gallery.csv"), "--out", str(page), "--top", "3"]
+    assert main([*words, "--query", str(tmp_path / "gallery.csv")]) == 0
+    text = page.read_text()
+    assert text.count("<section>") == len(samples) and text.count("<figure") == 4 * len(samples)
+    assert "1. 1.0000 s0" in text and "class='right'" in text  # each finds itself
+    assert main([*words, "--text", "a dog"]) == 2
+
+
+def test_rank_and_embed_of_retrieval(
+    retrieval: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = load(retrieval.path)
+    task = task_of(model, model.config, torch.device("cpu"))
+    task.model.eval()
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    for image in task.test.split.images:
+        shutil.copy(image, pictures / image.name)
+    out = tmp_path / "tokens.safetensors"
+    assert main(["embed", str(retrieval.path), str(pictures), "--out", str(out)]) == 0
+    assert load_file(out)["features"].shape[0] == len(task.test.split.images)
+    texts = task.test.split.captions[:2]
+    words = [word for text in texts for word in ("--text", text)]
+    page = tmp_path / "page.html"
+    assert main(["rank", str(retrieval.path), str(pictures), *words, "--out", str(page)]) == 0
+    assert page.read_text().count("<blockquote>") == 2
+    scored = Embedder(model)
+    found = scored.similarities(scored.images(read_pictures(pictures)), texts)
+    with torch.no_grad():
+        modes = similarities(task.model, task.test, task.config, ("none",), torch.device("cpu"))
+    names = [Path(p.name).name for p in read_pictures(pictures)]
+    order = [names.index(image.name) for image in task.test.split.images]
+    torch.testing.assert_close(found[:, order], modes["none"].T[:2], atol=1e-5, rtol=1e-5)
+    assert main(["rank", str(retrieval.path), str(pictures), "--query", str(pictures)]) == 2
+    assert "--text CAPTION" in capsys.readouterr().err

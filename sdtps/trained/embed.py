@@ -1,0 +1,317 @@
+"""sdtps embed RUN|FILE IMAGES: features of any pictures, as safetensors with an index.
+
+IMAGES is a folder of pictures, a folder with a sub-folder for each modality (RGB, NI, TI; files of one
+name are one sample), or a CSV file with the column `path` and, where known, `pid`, `camid` (the number
+of a training camera, from 1), `modality` (rgb, nir, tir) and `sample` (images of one sample share it;
+without it, the file's name without suffix).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sdtps.errors import DataError, RunError, did_you_mean
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sdtps.trained.model import Trained
+
+LETTERS = {"rgb": "r", "vis": "r", "nir": "n", "ni": "n", "tir": "t", "ti": "t", "th": "t"}
+COLUMNS = ("path", "pid", "camid", "modality", "sample")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One sample: a path for each modality that it has, and what is known of it.
+
+    Attributes:
+        paths: by r, n, t; retrieval has r alone.
+        pid, camid: as given; empty where unknown.
+    """
+
+    name: str
+    paths: dict[str, str]
+    pid: str = ""
+    camid: str = ""
+
+    @property
+    def shown(self) -> Path:
+        return Path(next(iter(self.paths.values())))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model_arguments(parser)
+    parser.add_argument(
+        "images", type=Path, metavar="IMAGES", help="a folder of pictures, or a CSV file"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help=".safetensors; the index goes beside it"
+    )
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "target", type=Path, metavar="RUN|FILE", help="a run's folder, or a weights file"
+    )
+    parser.add_argument(
+        "-w", "--weights", choices=("best", "last"), default="best", help="of a run [best]"
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="config.yaml, for a file that holds none"
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: as trained")
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """The verb `embed`."""
+    import safetensors.torch
+
+    from sdtps.files import replacing, write_json
+    from sdtps.trained.model import load
+
+    if arguments.out.suffix != ".safetensors":
+        raise RunError(f"--out {arguments.out}: give a name that ends in .safetensors")
+    trained = load(arguments.target, arguments.weights, arguments.config)
+    pictures = read_pictures(arguments.images)
+    features = Embedder(trained, arguments.device).images(pictures)
+    index = arguments.out.with_suffix(".json")
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(arguments.out) as stream:
+        stream.write(safetensors.torch.save({"features": features.contiguous()}))
+    about = {"weights": str(trained.file), "epoch": trained.epoch, "shape": list(features.shape)}
+    write_json(index, {**about, "rows": [asdict(picture) for picture in pictures]})
+    shape = " x ".join(map(str, features.shape))
+    print(f"{arguments.out}: features {shape} of {len(pictures)} samples; row by row in {index.name}")
+    return 0
+
+
+def read_pictures(place: Path) -> list[Picture]:
+    """The samples of a folder or of a CSV file, in order of name or of line.
+
+    Raises:
+        DataError: nothing there, no pictures, a wrong column or modality, a file that is no image.
+    """
+    from sdtps.data.images import check_images
+    from sdtps.run.locations import cache_root
+
+    if place.is_dir():
+        pictures = _of_folder(place)
+    elif place.is_file():
+        pictures = _of_table(place)
+    else:
+        raise DataError(f"{place}: there is no folder and no file of that name")
+    check_images((Path(path) for picture in pictures for path in picture.paths.values()), cache_root())
+    return pictures
+
+
+def _of_folder(place: Path) -> list[Picture]:
+    from sdtps.data.images import FORMATS
+
+    parts = [p for p in sorted(place.iterdir()) if p.is_dir() and p.name.lower() in LETTERS]
+    if not parts:
+        files = sorted(p for p in place.rglob("*") if p.suffix.lower() in FORMATS and p.is_file())
+        if not files:
+            raise DataError(f"{place}: holds no pictures ({', '.join(FORMATS)})")
+        return [Picture(p.relative_to(place).as_posix(), {"r": str(p)}) for p in files]
+    grouped: dict[str, dict[str, str]] = {}
+    for part in parts:
+        for file in sorted(part.iterdir()):
+            if file.suffix.lower() in FORMATS:
+                grouped.setdefault(file.stem, {})[LETTERS[part.name.lower()]] = str(file)
+    if not grouped:
+        raise DataError(f"{place}: {', '.join(p.name for p in parts)} hold no pictures")
+    return [Picture(name, paths) for name, paths in sorted(grouped.items())]
+
+
+def _of_table(place: Path) -> list[Picture]:
+    try:
+        text = place.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{place}: cannot be read as a CSV file: {error}") from None
+    reader = csv.DictReader(text.splitlines())
+    columns = [name.strip().lower() for name in reader.fieldnames or ()]
+    if "path" not in columns:
+        raise DataError(f"{place}:1: no column 'path'. {did_you_mean('path', columns)}")
+    grouped: dict[tuple[str, str, str], dict[str, str]] = {}
+    mistakes = []
+    for values in reader:
+        row = {(k or "").strip().lower(): (v or "").strip() for k, v in values.items() if k}
+        path = place.parent / row["path"]
+        modality = (row.get("modality") or "rgb").lower()
+        where = f"{place}:{reader.line_num}"
+        if modality not in LETTERS:
+            mistakes.append(
+                f"{where}: unknown modality '{modality}'. {did_you_mean(modality, LETTERS)}"
+            )
+            continue
+        sample = row.get("sample") or path.stem
+        paths = grouped.setdefault((sample, row.get("pid", ""), row.get("camid", "")), {})
+        if LETTERS[modality] in paths:
+            mistakes.append(f"{where}: sample '{sample}' has two {modality} images")
+        paths[LETTERS[modality]] = str(path)
+    if mistakes:
+        raise DataError("\n".join(mistakes))
+    if not grouped:
+        raise DataError(f"{place}: holds no rows below its header")
+    return [Picture(name, paths, pid, camid) for (name, pid, camid), paths in grouped.items()]
+
+
+class Embedder:
+    """A trained model that turns pictures, and in retrieval texts, into features."""
+
+    def __init__(self, trained: Trained, device: str | None = None) -> None:
+        from sdtps.training.device import prepare_torch
+
+        config = trained.config
+        if device is not None:
+            train = config.train.model_copy(update={"device": device})
+            config = config.model_copy(update={"train": train})
+        self.config: Any = config
+        self.trained = trained
+        self.device = prepare_torch(config)
+        if config.task == "reid":
+            self.model = self._reid_model()
+        else:
+            from sdtps.trained.model import task_of
+
+            self.task = task_of(trained, config, self.device)  # its data have the vocabulary
+            self.model = self.task.model
+        self.model.eval()
+
+    def _reid_model(self) -> Any:
+        """The whole model, a frozen backbone among it."""
+        from sdtps.errors import WeightsError
+        from sdtps.models.reid import ReidModel
+        from sdtps.models.weights import load_exactly
+        from sdtps.training.device import seed_everything
+        from sdtps.training.reid import trained_sizes
+
+        pids, cameras = trained_sizes(self.trained.weights)
+        seed_everything(self.trained.seed)
+        config = self.config
+        try:
+            model = ReidModel(config, pids, cameras)
+        except WeightsError:  # the pretrained file is not here, and every tensor is in ours
+            if config.backbone.frozen:
+                raise
+            backbone = config.backbone.model_copy(update={"weights": "random"})
+            model = ReidModel(config.model_copy(update={"backbone": backbone}), pids, cameras)
+        backbone = model.take_backbone() if config.backbone.frozen else None
+        load_exactly(model, self.trained.weights, str(self.trained.file))
+        if backbone is not None:
+            model.backbone = backbone
+        return model.to(self.device)
+
+    def images(self, pictures: Sequence[Picture]) -> Tensor:
+        """Re-identification: [N, D] L2-normalised features. Retrieval: visual tokens [N, V, C]."""
+        import torch
+
+        with torch.no_grad():
+            return self._reid(pictures) if self.config.task == "reid" else self._tokens(pictures)
+
+    def _reid(self, pictures: Sequence[Picture]) -> Tensor:
+        import torch
+
+        from sdtps.config.reid import MODALITY_LETTERS
+        from sdtps.data.reid_batches import JpegTestBatches
+        from sdtps.data.reid_folders import Sample
+        from sdtps.training.reid import ranked_features
+
+        table = self.model.backbone.camera
+        if table is not None and not all(p.camid for p in pictures):
+            print(
+                "The model has an embedding for each training camera; pictures without a camid are "
+                "embedded without it.",
+                file=sys.stderr,
+            )
+        cameras = 0 if table is None else len(table)
+        for picture in pictures if cameras else ():
+            if picture.camid and not (picture.camid.isdigit() and 1 <= int(picture.camid) <= cameras):
+                raise DataError(
+                    f"{picture.name}: camid '{picture.camid}' is none of the model's cameras, 1 to "
+                    f"{cameras}; leave it empty to embed without a camera"
+                )
+        coefficient = self.model.backbone.coefficient
+        rows: dict[int, Tensor] = {}
+        # Samples that lack the same modalities go through the model together.
+        groups: dict[tuple[str, bool], list[int]] = {}
+        for number, picture in enumerate(pictures):
+            absent = "".join(m for m in MODALITY_LETTERS if m not in picture.paths)
+            groups.setdefault((absent, bool(cameras and picture.camid)), []).append(number)
+        for (absent, known), numbers in groups.items():
+            samples = []
+            for number in numbers:
+                picture = pictures[number]
+                first, second, third = (
+                    Path(picture.paths.get(m, picture.shown)) for m in MODALITY_LETTERS
+                )
+                camid = int(picture.camid) - 1 if known else 0
+                samples.append(Sample((first, second, third), False, -1, camid, -1))
+            self.model.backbone.coefficient = coefficient if known else 0.0
+            found = [
+                ranked_features(self.model, self.config, batch.images, batch.camids).cpu()
+                for batch in JpegTestBatches(samples, self.config.data, self.device, absent=absent)
+            ]
+            rows.update(zip(numbers, torch.cat(found), strict=True))
+        self.model.backbone.coefficient = coefficient
+        return torch.stack([rows[number] for number in range(len(pictures))])
+
+    def _tokens(self, pictures: Sequence[Picture]) -> Tensor:
+        import torch
+
+        from sdtps.data.augment import whole_photograph
+        from sdtps.data.images import open_image
+
+        size = self.config.data.test_batch_size
+        found = []
+        if self.model.encoder is None:
+            raise RunError(
+                f"{self.trained.name}: its image encoder is frozen and not among its weights; "
+                "new pictures cannot be embedded"
+            )
+        for start in range(0, len(pictures), size):
+            pixels = [
+                torch.from_numpy(whole_photograph(open_image(p.shown), self.task.test.pixels))
+                for p in pictures[start : start + size]
+            ]
+            found.append(self.model.tokens(torch.stack(pixels).to(self.device)).cpu())
+        return torch.cat(found)
+
+    def similarities(self, tokens: Tensor, texts: Sequence[str], dense: Sequence[str] = ()) -> Tensor:
+        """Similarity [texts, images] in retrieval; `dense` descriptions guide the selection."""
+        import torch
+
+        words, lengths = self._words(texts, self.config.data.max_words)
+        guide = self._words(dense, self.config.data.max_dense_words) if dense else ()
+        size = self.config.data.test_batch_size
+        with torch.no_grad():
+            parts = [
+                self.model.crossnet(
+                    tokens[start : start + size].to(self.device), words, lengths, *guide
+                ).similarity
+                for start in range(0, len(tokens), size)
+            ]
+        return torch.cat(parts).T.cpu()
+
+    def _words(self, texts: Sequence[str], limit: int) -> tuple[Tensor, Tensor]:
+        import torch
+
+        from sdtps.data.words import tokenised
+
+        if self.model.text_encoder is None:
+            raise RunError(
+                f"{self.trained.name}: its text encoder is frozen and not among its weights; "
+                "new texts cannot be scored"
+            )
+        source = self.task.test
+        batch = source.texts(tokenised(list(texts), source.vocabulary), range(len(texts)), limit)
+        batch = batch.to(self.device)
+        with torch.no_grad():
+            return self.model.words(batch), batch.lengths
