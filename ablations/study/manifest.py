@@ -26,7 +26,7 @@ from ablations.study.schema import (
     TableSpec,
 )
 from ablations.study.variants import Draft, Text, VariantReader
-from sdtps.config import config_keys
+from sdtps.config import AnyConfig, CommandConfig, config_keys
 from sdtps.config.common import Frozen
 from sdtps.config.load import TASKS
 from sdtps.config.wording import sentences, shown
@@ -118,6 +118,8 @@ class _Reader:
         check_references(
             self.mistakes, self.source, resolver.task, names, metrics, tables, figures, reported
         )
+        configs = [resolver.base, *(variant.config for variant in variants)]
+        check_logged(self.mistakes, self.source, resolver.task, configs, metrics, figures)
         self._printable(header, drafts, tables, figures)
         reader.check_names(header, drafts)
         reader.check_components(tables, drafts)
@@ -255,6 +257,59 @@ class _Reader:
 
 
 # -- names that one part uses and another declares ----------------------------------------------------
+
+
+# What runs log (tests/ablations/test_logged_metrics.py compares them with the tasks themselves).
+EVALUATED = {
+    "reid": ("mAP", "rank1", "rank5", "rank10"),
+    "retrieval": (*(f"{d}_r{k}" for d in ("i2t", "t2i") for k in (1, 5, 10)), "rsum"),
+}
+# In training; parts follow a slash, such as loss/sdtps_id and grad_norm/score_mlp.
+TRAINED = (
+    "loss",
+    "epoch_loss",
+    "lr",
+    "grad_norm",
+    "amp_scale",
+    "amp_skipped",
+    "images_per_s",
+    "memory_mib",
+)
+# Of retrieval's evaluation: the dense text, and COCO's folds.
+RETRIEVAL_CONDITIONS = ("own", "shuffled", "none", "1k")
+
+
+def check_logged(
+    mistakes: Mistakes,
+    source: Source,
+    task: str,
+    configs: list[AnyConfig],
+    metrics: dict[str, MetricSpec],
+    figures: list[tuple[KeyPath, FigureSpec]],
+) -> None:
+    """Metrics that no run of the study will log: a misspelt one would be missed after the training."""
+    if task not in EVALUATED or any(isinstance(config, CommandConfig) for config in configs):
+        return  # another program logs what it likes
+    evaluated = EVALUATED[task]
+    conditions = list(RETRIEVAL_CONDITIONS)
+    if task == "reid":
+        conditions = sorted({c for config in configs for c in getattr(config.eval, "also", ())})
+
+    def check(path: KeyPath, name: str, allowed: tuple[str, ...]) -> None:
+        bare, _, condition = name.removeprefix("dev_").partition("@")
+        if bare.partition("/")[0] not in allowed:
+            mistakes.add(source, path, f"no run logs '{name}'. {did_you_mean(bare, allowed)}")
+        for word in condition.split("@") if condition else ():
+            if word not in conditions:
+                text = f"no run is evaluated under '{word}'. {did_you_mean(word, conditions)}"
+                more = " Conditions of re-identification are listed in eval.also." * (task == "reid")
+                mistakes.add(source, path, f"{text}{more}")
+
+    for name in metrics:
+        check(("metrics", name), name, evaluated)
+    for path, figure in figures:
+        if figure.kind == "curves":
+            check((*path, "metric"), figure.metric, (*evaluated, *TRAINED))
 
 
 def check_references(

@@ -1,0 +1,65 @@
+"""A misspelt metric is refused with the manifest; what is known as logged is what tasks log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ablations.study.manifest import EVALUATED, load_study
+from sdtps.errors import ManifestError
+
+HEAD = """\
+study: small
+task: {task}
+seeds: [0]
+baseline: a
+varies: [optim.lr]
+variants: {{a: {{}}}}
+"""
+
+
+def load(tmp_path: Path, text: str, task: str = "reid") -> None:
+    path = tmp_path / "small.yaml"
+    path.write_text(HEAD.format(task=task) + text)
+    load_study(path)
+
+
+@pytest.mark.parametrize(
+    ("task", "text", "says"),
+    [
+        ("reid", "metrics: {mAp: {direction: up}}", "no run logs 'mAp'. Did you mean 'mAP'?"),
+        ("reid", "metrics: {rsum: {direction: up}}", "no run logs 'rsum'"),
+        ("reid", "figures: [{name: x, metric: los}]", "no run logs 'los'. Did you mean 'loss'?"),
+        ("reid", "metrics: {mAP@missing_r: {direction: up}}", "listed in eval.also"),
+        ("retrieval", "metrics: {rsum@shufled: {direction: up}}", "Did you mean 'shuffled'?"),
+    ],
+)
+def test_a_metric_that_no_run_logs_is_refused(tmp_path: Path, task: str, text: str, says: str) -> None:
+    with pytest.raises(ManifestError) as caught:
+        load(tmp_path, text + "\n", task)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("task", "text"),
+    [
+        ("reid", "metrics: {mAP: {direction: up}}\nfigures: [{name: x, metric: loss/sdtps_id}]"),
+        ("reid", "overrides: {eval.also: [missing_r]}\nmetrics: {mAP@missing_r: {direction: up}}"),
+        ("retrieval", "metrics: {rsum@none: {direction: up}, i2t_r1@1k: {direction: up}}"),
+    ],
+)
+def test_what_runs_log_is_accepted(tmp_path: Path, task: str, text: str) -> None:
+    load(tmp_path, text + "\n", task)
+
+
+def test_the_names_are_those_of_the_evaluators() -> None:
+    import torch
+
+    from sdtps.evaluation.reid import rank
+    from sdtps.evaluation.retrieval import recalls
+
+    pids, views = torch.tensor([0, 1, 0, 1]), torch.tensor([0, 0, 1, 1])
+    found = rank(torch.rand(4, 4), pids, pids, views, views)
+    assert tuple(found.metrics()) == EVALUATED["reid"]
+    assert tuple(recalls(torch.rand(4, 4), 1)) == EVALUATED["retrieval"]
