@@ -26,7 +26,7 @@ from ablations.study.schema import (
     TableSpec,
 )
 from ablations.study.variants import Draft, Text, VariantReader
-from sdtps.config import AnyConfig, CommandConfig, config_keys
+from sdtps.config import AnyConfig, CommandConfig, ReidConfig, config_keys
 from sdtps.config.common import Frozen
 from sdtps.config.load import TASKS
 from sdtps.config.wording import sentences, shown
@@ -293,7 +293,8 @@ def check_logged(
     evaluated = EVALUATED[task]
     conditions = list(RETRIEVAL_CONDITIONS)
     if task == "reid":
-        conditions = sorted({c for config in configs for c in getattr(config.eval, "also", ())})
+        ours = [config for config in configs if isinstance(config, ReidConfig)]
+        conditions = sorted({condition for config in ours for condition in config.eval.also})
 
     def check(path: KeyPath, name: str, allowed: tuple[str, ...]) -> None:
         bare, _, condition = name.removeprefix("dev_").partition("@")
