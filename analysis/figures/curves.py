@@ -65,6 +65,11 @@ def metric_label(study: Study, metric: str, scale: float) -> str:
     return metric_name(study, metric) + (f" ({unit})" if unit else "")
 
 
+def setting_name(key: str) -> str:
+    """What an axis calls a dotted configuration key: its last part, in words."""
+    return key.rpartition(".")[2].replace("_", " ")
+
+
 @dataclass(frozen=True)
 class Plot:
     """What one figure draws.
@@ -221,7 +226,7 @@ def _panels(shown: Plot) -> list[tuple[str, list[Curve]]]:
             value = readable(setting(shown.study, curve.variant, spec.panel_by))
             groups.setdefault(value, []).append(curve)
     everywhere = [c for c in shown.curves if c.variant in spec.in_every_panel]
-    key = spec.panel_by.rpartition(".")[2].replace("_", " ")
+    key = setting_name(spec.panel_by)
     return [(f"{key} {value}", [*everywhere, *members]) for value, members in groups.items()]
 
 

@@ -11,7 +11,7 @@ import seaborn as sns
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from analysis.figures.curves import metric_label, metric_name
+from analysis.figures.curves import metric_label, metric_name, setting_name
 from analysis.figures.style import SMALLEST, Style
 from analysis.results import numbers
 from analysis.results.frames import Results
@@ -89,7 +89,7 @@ def sweep(
     if ticks is not None:
         axes.set_xticks(range(len(ticks)), ticks, parse_math=False)
     hidden = _logarithmic(axes, spec, places, ticks, dots["y"].to_numpy(dtype=np.float64))
-    axes.set_xlabel(axis, parse_math=False)
+    axes.set_xlabel(setting_name(axis), parse_math=False)
     axes.set_ylabel(metric_label(study, spec.metric, scale), parse_math=False)
     axes.margins(x=0.06)
     title = spec.caption or f"{metric_name(study, spec.metric)} against {axis}."
@@ -171,8 +171,8 @@ def heat_map(
             if not values.notna().loc[row, column]:
                 word, place = str(texts.loc[row, column]), (x + 0.5, y + 0.5)
                 axes.text(*place, word, ha="center", va="center", style="italic", fontsize=SMALLEST)
-    axes.set_xlabel(str(spec.axis), parse_math=False)
-    axes.set_ylabel(str(spec.axis_y), parse_math=False)
+    axes.set_xlabel(setting_name(str(spec.axis)), parse_math=False)
+    axes.set_ylabel(setting_name(str(spec.axis_y)), parse_math=False)
     axes.tick_params(axis="y", labelrotation=0)
     title = spec.caption or f"{metric_name(study, spec.metric)} against {spec.axis} and {spec.axis_y}."
     said = [captions.sentence(title), "Each cell: the mean over seeds at the last epoch."]
@@ -181,6 +181,17 @@ def heat_map(
     if len(names) < len(rows) * len(columns):
         said.append("Empty cells were not planned.")
     return picture, tuple(said)
+
+
+def held(study: Study, drawn: Sequence[str], left_out: Sequence[str], axes: Sequence[str]) -> list[str]:
+    """Which slice of a larger grid a figure shows: what the settings that vary elsewhere are in it."""
+    fixed = []
+    for key in study.varies if drawn and left_out else ():
+        here = {readable(setting(study, name, key)) for name in drawn}
+        elsewhere = {readable(setting(study, name, key)) for name in left_out}
+        if key not in axes and len(here) == 1 and elsewhere - here:
+            fixed.append(f"{setting_name(key)} {next(iter(here))}")
+    return [f"Drawn at {', '.join(fixed)}."] if fixed else []
 
 
 def _scale(study: Study, spec: FigureSpec) -> float:

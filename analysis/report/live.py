@@ -119,6 +119,6 @@ def _handler(source: Source) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(content)
 
         def log_message(self, *_: Any) -> None:
-            """A line for each question every two seconds tells nobody anything."""
+            """A line for each question every second tells nobody anything."""
 
     return Handler

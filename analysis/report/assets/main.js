@@ -1,4 +1,4 @@
-// Puts the page together. One study at a time; `#run=FOLDER` opens a run. A live page asks for news every two seconds.
+// Puts the page together. One study at a time; `#run=FOLDER` opens a run. A live page asks for news every second.
 const shownStudy = () => data.studies[Number(document.getElementById("study").value)];
 
 function showStudy(index) {
@@ -33,7 +33,7 @@ async function follow() {
     if (answer.status === 200) refresh(await answer.json());
     news.textContent = `Live, ${new Date().toLocaleTimeString()}`;
   } catch { news.textContent = "Live: the server does not answer"; }
-  setTimeout(follow, 2000);
+  setTimeout(follow, 1000);
 }
 
 function start() {
@@ -49,7 +49,7 @@ function start() {
   document.getElementById("headline").textContent = data.headline;
   fill(document.getElementById("nav"), [...document.querySelectorAll("main > section")].map((s) => el("a", { href: `#${s.id}` }, s.querySelector("h2").textContent)));
   buildAudit(); buildClaims(); buildPatches();
-  if (data.live) setTimeout(follow, 2000);
+  if (data.live) setTimeout(follow, 1000);
   if (!data.studies.length) return void fill(body("overview"), el("p", { class: "mark" }, "No study was given to this report."));
   const wanted = location.hash.startsWith("#run=") ? byWhere.get(decodeURIComponent(location.hash.slice(5))) : null;
   showStudy(wanted ? wanted.study : 0);

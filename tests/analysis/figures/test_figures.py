@@ -292,7 +292,8 @@ def swept(tmp_path):
             "high": {"keep_ratio": 0.7},
         }.items()
     }
-    study = planted_study("sweep", made, seeds=(0,))
+    varies = ("sdtps.keep_ratio", "sdtps.decision")
+    study = planted_study("sweep", made, seeds=(0,), varies=varies)
     for variant in made:
         plant(tmp_path, study, variant, 0, scores={"mAP": [0.5], "rank1": [0.5]})
     return study, collect([study], tmp_path)
