@@ -229,6 +229,7 @@ def load_splits(
         splits = read_own_captions(
             file, names, dataset=data.dataset, image_root=image_root, dense=dense
         )
+        _check_disjoint(splits)
         return splits, file.parent, None
     generated = None
     if data.generate is not None:
@@ -245,4 +246,19 @@ def load_splits(
     for name in names:
         written = "test" if data.generate is not None and name == "testall" else name
         splits[name] = read_split(data.dataset, written, root, image_root=image_root, dense=dense[name])
+    _check_disjoint(splits)
     return splits, root, generated
+
+
+def _check_disjoint(splits: dict[str, CaptionSplit]) -> None:
+    """Raises DataError where an image stands in two splits: its test would be no test."""
+    split_of: dict[Path, str] = {}
+    shared = [
+        f"{image} is in both {split_of[image]} and {name}"
+        for name, split in splits.items()
+        for image in split.images
+        if split_of.setdefault(image, name) != name
+    ]
+    if shared:
+        more = f"\n... and {len(shared) - MISTAKES_SHOWN} more" * (len(shared) > MISTAKES_SHOWN)
+        raise DataError("\n".join(shared[:MISTAKES_SHOWN]) + more)

@@ -323,6 +323,10 @@ def _msvr310_split(folder: Path, mistakes: _Mistakes) -> tuple[Sample, ...]:
                 mistakes.add(
                     paths[0], "name is not PID_sSSS_vC_... with C 0 to 7, such as 0001_s001_v1_001.jpg"
                 )
+            elif int(match[1]) != int(vehicle.name):
+                mistakes.add(
+                    paths[0], f"name says identity {int(match[1])}, its folder {int(vehicle.name)}"
+                )
             else:
                 pid, scene, camera = map(int, match.groups())
                 samples.append(Sample(paths, False, pid, camera, sceneid=scene))

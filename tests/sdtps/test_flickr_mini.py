@@ -11,6 +11,7 @@ import pytest
 from sdtps.config import RetrievalConfig, identity, parse_config
 from sdtps.config.yaml12 import load_yaml
 from sdtps.data.captions import read_split
+from sdtps.inputs import look
 from sdtps.run.folder import RunFolder
 from sdtps.training.job import execute
 
@@ -34,6 +35,23 @@ def test_reads_the_photographs(photographs: Path, split: str, images: int) -> No
     # The stand-in dense text is the image's five captions joined: the leak at its plainest.
     first_words = data.captions[0].split()[:3]
     assert " ".join(first_words) in data.dense[0]
+
+
+@pytest.mark.parametrize(
+    ("folder", "counts"),
+    [("landsat_rgbnt201", (800, 100, 2)), ("omniglot_rgbnt201", (816, 136, 2))],
+)
+def test_real_triples_are_counted_and_decoded(
+    folder: str, counts: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SDTPS_CACHE", str(tmp_path))
+    root = Path(os.environ["SDTPS_REAL_DATA"]) / folder
+    config = parse_config({"data": {"root": str(root)}, "backbone": {"weights": "random"}})
+    found = look(config, images=True)
+    assert not (found.mistakes or found.unseen or found.warnings)
+    assert found.data is not None
+    train = found.data["counts"]["train"]
+    assert (train["samples"], train["identities"], train["cameras"]) == counts
 
 
 def excerpt(photographs: Path, root: Path, counts: dict[str, int]) -> Path:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
@@ -366,6 +368,17 @@ def test_an_identity_in_training_and_test_is_refused(
         read_dataset("rgbnt201", tmp_path)
 
 
+def test_a_vehicle_in_another_vehicles_folder_is_refused(
+    tmp_path: Path, make: Callable[[str], Path]
+) -> None:
+    file = make("msvr310").with_suffix(".png")
+    for modality in ("vis", "ni", "th"):
+        path = file.parents[1] / modality / file.name
+        path.rename(path.with_name("0004_s001_v0_001.png"))
+    with pytest.raises(DataError, match="name says identity 4, its folder 3"):
+        read_dataset("msvr310", tmp_path)
+
+
 def test_test_cameras_that_training_never_saw_are_a_warning(
     tmp_path: Path, make: Callable[[str], Path]
 ) -> None:
@@ -376,6 +389,29 @@ def test_test_cameras_that_training_never_saw_are_a_warning(
     (warning,) = dataset.warnings(camera_embedding=True)
     assert "never seen in training" in warning and ": 3;" in warning
     assert dataset.warnings(camera_embedding=False) == []
+
+
+def sixteen_bit_png(path: Path, values: np.ndarray) -> None:
+    """RGB uint16 [H, W, 3], which Pillow can read and not write."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        body = kind + content
+        return struct.pack(">I", len(content)) + body + struct.pack(">I", zlib.crc32(body))
+
+    height, width = values.shape[:2]
+    header = struct.pack(">IIBBBBB", width, height, 16, 2, 0, 0, 0)
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    chunks = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunks)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_sixteen_bit_colour_keeps_its_levels(
+    tmp_path: Path, make: Callable[[str], Path], layout: str
+) -> None:
+    file = make(layout).with_suffix(".png")
+    sixteen_bit_png(file, picture(layout).astype(np.uint16) * 257)
+    assert (chosen(layout, tmp_path, file) == picture(layout)).all()
 
 
 # -- captions ----------------------------------------------------------------------------------------

@@ -266,6 +266,7 @@ def test_a_table_of_captions_is_a_data_set(tmp_path: Path) -> None:
         ("9.png,one,test\n9.png,two,test", r"9\.png: is missing"),
         ("0.png,one,tset", r"c\.csv:18: split 'tset'\. Did you mean 'test'"),
         ("0.png,,test", r"c\.csv:18: empty caption"),
+        ("0.png,one,test\n0.png,two,test", r"0\.png is in both train and test"),
     ],
 )
 def test_captions_that_cannot_be_right_are_named(tmp_path: Path, row: str, told: str) -> None:
