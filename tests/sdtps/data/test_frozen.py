@@ -103,7 +103,8 @@ def test_cached_outputs_train_as_the_frozen_backbone_does(
     cached = history(task(config(**sections)), tmp_path / "cached")
     each_step = history(evaluated_each_step(**sections), tmp_path / "each")
     assert len(cached) == len(each_step) > 10
-    assert cached[0]["loss"] != cached[-2]["loss"]
+    losses = [row["loss"] for row in cached if "loss" in row]
+    assert losses[0] != losses[-1]
     tolerance = 1e-2 if sections.get("train") else 1e-6  # a rounding of bf16 grows from step to step
     for one, two in zip(cached, each_step, strict=True):
         for name in one.keys() & {"loss", "epoch_loss", "grad_norm", "mAP", "rank1", "mAP@missing_rt"}:
