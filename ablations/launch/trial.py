@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ablations.study.arguments import add_data_root, add_study, read_whole
+from ablations.study.arguments import add_data_root, add_study, filtered, read_whole
 from sdtps.commandline import add_runs_dir, add_variants, at_least
 from sdtps.errors import RunError, SubmissionError
 
@@ -89,7 +89,7 @@ def audit_command(arguments: argparse.Namespace) -> int:
         study.baseline,
         study=study.name,
         labels={name: variant.label for name, variant in study.variants.items()},
-        only=arguments.variant or None,
+        only=list(filtered(study, arguments.variant, []).variants) if arguments.variant else None,
         steps=arguments.steps,
     )
     for name in audited.examinations:

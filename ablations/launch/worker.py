@@ -15,9 +15,12 @@ ended by then are not started again.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -249,6 +252,19 @@ def _join_tasks() -> None:
     if int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) == 1:
         # On one node no name needs to be resolved, and SLURM's name for it may not be the network's.
         os.environ["MASTER_ADDR"] = "127.0.0.1"
+    else:
+        os.environ["MASTER_ADDR"] = _address(os.environ["MASTER_ADDR"])
+
+
+def _address(node: str) -> str:
+    """Where a node is reached: by its name, else by the address that SLURM has of it."""
+    try:
+        socket.gethostbyname(node)
+    except OSError:
+        with contextlib.suppress(slurm.NoAnswer):
+            found = re.search(r"NodeAddr=(\S+)", slurm.ask(["scontrol", "show", "node", node]))
+            return found[1] if found else node
+    return node
 
 
 def _check_snapshot() -> None:

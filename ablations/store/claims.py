@@ -9,9 +9,9 @@ the study's lock, so that two who both found it dead cannot both take it.
 from __future__ import annotations
 
 import errno
-import getpass
 import json
 import os
+import pwd
 import socket
 import time
 import uuid
@@ -43,9 +43,10 @@ def host() -> str:
 
 @cache
 def user() -> str:
+    """By the user id: LOGNAME may be that of the person who became somebody else."""
     try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a user id without a name
         return str(os.getuid())
 
 

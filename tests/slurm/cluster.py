@@ -37,18 +37,17 @@ SLURM_CONF = """\
 ClusterName={name}
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller_port}
-SlurmdPort={node_port}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket
 CredType=cred/munge
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool.%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/slurmd.%n.log
 SwitchType=switch/none
 MpiDefault=none
 ProctrackType=proctrack/linuxproc
@@ -73,12 +72,16 @@ ReturnToService=2
 SlurmdTimeout=300
 MessageTimeout=30
 GresTypes=gpu
-NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory} Gres={gres}
+{nodes}
 PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE
 PartitionName=scavenge Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=CANCEL
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 """
 
+NODE_LINE = (
+    "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} "
+    "RealMemory={memory} Gres={gres}"
+)
 ACCOUNTING_OFF = "AccountingStorageType=accounting_storage/none"
 ACCOUNTING_ON = """\
 AccountingStorageType=accounting_storage/slurmdbd
@@ -131,9 +134,11 @@ class Cluster:
         memory_mib: int = 4000,
         min_job_age_s: int = 300,
         name: str = "test",
+        nodes: int = 1,
     ) -> None:
         self.folder = Path(folder).resolve()
         self.accounting = accounting
+        self.nodes = [NODE] if nodes == 1 else [f"{NODE}{k}" for k in range(1, nodes + 1)]
         self.conf = self.folder / "slurm.conf"
         self._settings = {
             "max_array_size": max_array_size,
@@ -150,7 +155,7 @@ class Cluster:
         """
         if reason := missing(self.accounting):
             raise ClusterError(reason)
-        for name in ("state", "spool"):
+        for name in ("state", *(f"spool.{node}" for node in self.nodes)):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o755)
         self._write_configuration()
@@ -169,15 +174,16 @@ class Cluster:
             self.run("sacctmgr", "-i", "modify", "user", getpass.getuser(), "set", "qos+=brief")
         self._daemon("slurmctld", "-c")
         self._wait(deadline, "slurmctld", "scontrol", "ping")
-        self._daemon("slurmd", "-N", NODE)
+        for node in self.nodes:
+            self._daemon("slurmd", "-N", node)
         self.wait_for_node(deadline - time.monotonic())
 
     def wait_for_node(self, timeout_s: float = 60) -> None:
         """Until the node takes jobs. Raises ClusterError."""
         deadline = time.monotonic() + timeout_s
-        while "idle" not in self.run("sinfo", "-h", "-o", "%T").stdout:
+        while set(self.run("sinfo", "-h", "-N", "-o", "%T").stdout.split()) != {"idle"}:
             if time.monotonic() > deadline:
-                raise ClusterError("the node did not become idle\n" + self._log("slurmd"))
+                raise ClusterError("no idle node\n" + self._log(f"slurmd.{self.nodes[0]}"))
             time.sleep(0.2)
 
     def stop(self) -> None:
@@ -187,7 +193,8 @@ class Cluster:
                 self.run("scancel", "--me", timeout_s=10)
                 self.run("scontrol", "shutdown", timeout_s=10)
         self._end_jobs()
-        for name in ("slurmd", "slurmctld", "slurmdbd", "mariadbd", "munged"):
+        daemons = [f"slurmd.{node}" for node in self.nodes]
+        for name in (*daemons, "slurmctld", "slurmdbd", "mariadbd", "munged"):
             _end(self.folder / f"{name}.pid")
 
     def _end_jobs(self) -> None:
@@ -226,17 +233,20 @@ class Cluster:
     # -- inside ---------------------------------------------------------------------------------
 
     def _write_configuration(self) -> None:
-        controller, node, daemon, database = _free_ports(4)
+        controller, daemon, database, *ports = _free_ports(3 + len(self.nodes))
+        host = socket.gethostname().split(".")[0]
+        line = {
+            **{"host": host, "cpus": CPUS, "memory": self._settings["memory"]},
+            "gres": f"gpu:{GPU_TYPE}:{GPUS}",
+        }
+        pairs = zip(self.nodes, ports, strict=True)
         values = {
             **self._settings,
             "folder": self.folder,
-            "host": socket.gethostname().split(".")[0],
+            "host": host,
             "user": getpass.getuser(),
-            "node": NODE,
-            "cpus": CPUS,
-            "gres": f"gpu:{GPU_TYPE}:{GPUS}",
+            "nodes": "\n".join(NODE_LINE.format(name=n, port=p, **line) for n, p in pairs),
             "controller_port": controller,
-            "node_port": node,
             "database_daemon_port": daemon,
             "database_port": database,
         }

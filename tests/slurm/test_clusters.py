@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -32,6 +33,7 @@ from tests.slurm.cluster import GPU_TYPE, Cluster
 from tests.slurm.test_states import Look
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
+ROOT = Path(__file__).resolve().parents[2]
 SMALL = "cpus: 1, mem_gb: 0.2, timeout_min: 5"
 
 
@@ -246,3 +248,60 @@ def test_what_does_not_work_on_a_site_is_named(
     code, found = _site(tmp_path, "bad", text, *options)
     assert code == 1
     assert found[what].startswith("False") and says in found[what], found
+
+
+ANOTHER = 65_534  # nobody: a user that every system has
+COLLEAGUE = """
+import os
+import sys
+from pathlib import Path
+from ablations.launch import dispatch
+from ablations.store import stop
+from ablations.store.life import run_states
+from ablations.study.manifest import load_study
+load_study(Path(sys.argv[1])).runs()  # imports what another user may not read
+os.setgroups([]), os.setgid(int(sys.argv[3])), os.setuid(int(sys.argv[3]))
+study, runs = load_study(Path(sys.argv[1])), Path(sys.argv[2])
+states = run_states(study.runs(), runs)
+print(*(s.state for s in states))
+print(len(dispatch.submit(study, study.runs(), runs).submitted))
+doomed = stop.select_folders(study, runs, states, states=stop.CLEANED, unplanned=True)
+print(len(stop.delete_folders(doomed, runs)))
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
+def test_a_colleague_on_a_shared_store_starts_and_deletes_nothing_that_lives(
+    slurm: Cluster, tmp_path: Path
+) -> None:
+    shared = Path(tempfile.mkdtemp(prefix="sdtps-shared-", dir="/tmp"))
+    try:
+        shared.chmod(0o2777)
+        runs = shared / "runs"
+        runs.mkdir()
+        runs.chmod(0o2777)
+        study = plant.study(shared, ["beats"], resources=f"{{{SMALL}}}", seeds=3)
+        look = _send(study, runs)  # two CPUs: two run, one waits
+        wanted = ["queued", "running", "running"]
+        deadline = time.monotonic() + 90
+        while sorted(s.state for s in run_states(study.runs(), runs)) != wanted:
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        silent = RunFolder(study.runs()[0].folder(runs))
+        variables = {f"SQUEUE_{name}": "x" for name in ("PARTITION", "ACCOUNT", "QOS", "NAMES")}
+        done = subprocess.run(
+            [sys.executable, "-c", COLLEAGUE, str(study.path), str(runs), str(ANOTHER)],
+            env={**slurm.environment(), **variables, "PYTHONPATH": str(ROOT), "HOME": "/nonexistent"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        states, submitted, deleted = done.stdout.splitlines()
+        assert sorted(states.split()) == wanted
+        assert (submitted, deleted) == ("0", "0")
+        assert silent.path.is_dir()
+        assert control.cancel(run_states(study.runs(), runs), runs)
+        assert look.runs == runs
+    finally:
+        shutil.rmtree(shared, ignore_errors=True)

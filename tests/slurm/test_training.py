@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,7 @@ from ablations.store.life import RunStatus, run_states
 from ablations.study.manifest import load_study
 from ablations.study.model import Study
 from sdtps.run.folder import RunFolder
-from tests.slurm.cluster import Cluster
+from tests.slurm.cluster import Cluster, missing
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
 
@@ -32,16 +35,16 @@ overrides:
 seeds: [0]
 baseline: topk
 varies: [sdtps]
-resources: {{partition: gpu, gpus: {gpus}, cpus: 1, mem_gb: 2.4, timeout_min: 10}}
+resources: {{partition: gpu, gpus: {gpus}, nodes: {nodes}, cpus: 1, mem_gb: 2.4, timeout_min: 10}}
 metrics: {{mAP: {{direction: up}}}}
 variants: {{topk: {{}}}}
 """
 
 
-def _study(folder: Path, *, name: str = "training", epochs: int, gpus: int) -> Study:
+def _study(folder: Path, *, name: str = "training", epochs: int, gpus: int, nodes: int = 1) -> Study:
     path = folder / f"{name}.yaml"
     base = ROOT / "ablations" / "base" / "quick.yaml"
-    path.write_text(MANIFEST.format(name=name, base=base, epochs=epochs, gpus=gpus))
+    path.write_text(MANIFEST.format(name=name, base=base, epochs=epochs, gpus=gpus, nodes=nodes))
     return load_study(path)
 
 
@@ -105,3 +108,33 @@ def test_two_processes_under_one_job_train_what_one_trains(slurm: Cluster, tmp_p
     assert len(one) == len(two)
     assert two == pytest.approx(one, rel=1e-3)
     assert two_map == pytest.approx(one_map, abs=0.05)
+
+
+@pytest.fixture
+def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """A cluster of two nodes on this machine, as this process's own."""
+    if reason := missing():
+        pytest.skip(f"no SLURM here: {reason}")
+    folder = Path(tempfile.mkdtemp(prefix="sdtps-two-", dir="/tmp"))
+    cluster = Cluster(folder, name="two", nodes=2)
+    try:
+        cluster.start()
+        for name in ("SLURM_CONF", "PATH"):
+            monkeypatch.setenv(name, cluster.environment()[name])
+        yield cluster
+    finally:
+        cluster.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_two_nodes_train_what_one_process_trains(two_nodes: Cluster, tmp_path: Path) -> None:
+    results = []
+    for nodes in (1, 2):
+        study = _study(tmp_path, name=f"nodes{nodes}", epochs=2, gpus=1, nodes=nodes)
+        runs = tmp_path / "runs"
+        dispatch.submit(study, study.runs(), runs)
+        found = _wait(study, runs, "completed", "failed", "diverged")
+        assert found.state == "completed", (found.reason, found.log_tail)
+        folder = RunFolder(study.runs()[0].folder(runs))
+        results.append([row["loss"] for row in folder.metrics() if row["kind"] == "train"])
+    assert results[1] == pytest.approx(results[0], rel=1e-3)
