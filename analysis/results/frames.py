@@ -117,7 +117,7 @@ def results(collected: Collected, study: Study, baseline: str | None = None) -> 
     baseline = baseline or study.baseline
     key = ("results", study.name, baseline)
     if key not in collected.computed:
-        collected.computed[key] = _compute(collected, study, baseline)
+        collected.computed[key] = from_outcomes(study, baseline, outcomes(collected, study))
     made: Results = collected.computed[key]
     return made
 
@@ -129,8 +129,8 @@ def differences_to(study: Study, spec: TableSpec) -> str | None:
     return spec.baseline or (study.baseline if spec.kind == "leave_one_out" else None)
 
 
-def _compute(collected: Collected, study: Study, baseline: str) -> Results:
-    found = outcomes(collected, study)
+def from_outcomes(study: Study, baseline: str, found: dict[str, Outcome]) -> Results:
+    """The results of a study whose runs came to `found`."""
     rows = [
         _result(outcome, found.get(baseline), metric, epoch)
         for outcome in found.values()
