@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -319,7 +320,8 @@ class _Checks:
     def statements(self, test: CheckTest) -> list[Statement]:
         key = self._key(test)
         if key not in self._known:
-            self._known[key] = [asdict(s) for s in verdicts.CHECKS[test.check](**test.arguments)]
+            with _one_thread():
+                self._known[key] = [asdict(s) for s in verdicts.CHECKS[test.check](**test.arguments)]
             self._changed = True
         return [Statement(**{**s, "runs": tuple(s["runs"])}) for s in self._known[key]]
 
@@ -329,6 +331,19 @@ class _Checks:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             current = {key: value for key, value in self._known.items() if key.endswith(self._code)}
             files.write_json(self._path, current)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Checks work on tiny tensors: threads that wait for each other cost thirty times as much."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _code_digest() -> str:

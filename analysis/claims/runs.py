@@ -48,7 +48,7 @@ class StudyRuns:
         return self._runs[variant, seed]["state"] == "diverged"
 
     def folder(self, variant: str, seed: int) -> str:
-        return str(self._runs[variant, seed]["folder"])
+        return str(self._runs[variant, seed]["where"])
 
     def read(self, call: Call, seed: int) -> float:
         """The value of a call for one seed: infinite where the run diverged, NaN where it has none."""

@@ -274,30 +274,33 @@ def _for_template(study: Study) -> dict[str, Any]:
         "plain_name": study.name,
         "title": study.title,
         "notes": study.notes,
-        "tables": [Tex(file_name(study, t.name)) for t in study.tables],
-        "figures": [Tex(file_name(study, f.name)) for f in study.figures],
         "nouns": [
             noun if number == 1 else f"{noun}s"
             for noun, number in zip(("variant", "seed", "run"), size, strict=True)
         ],
-        "shown": Tex(" ".join(_pointers(study))),
+        "floats": _floats(study),
     }
 
 
-def _pointers(study: Study) -> list[str]:
-    """Sentences that lead to a study's tables and figures."""
-    kinds = (
-        ("Table", "tab", study.tables, "results"),
-        ("Figure", "fig", study.figures, "course of training"),
-    )
-    sentences = []
-    for word, prefix, specs, what in kinds:
-        marks = [rf"\ref{{{prefix}:{file_name(study, spec.name)}}}" for spec in specs]
-        if len(marks) == 1:
-            sentences.append(f"{word}~{marks[0]} shows the {what}.")
-        elif marks:
-            sentences.append(f"{word}s~{', '.join(marks[:-1])} and {marks[-1]} show the {what}.")
-    return sentences
+def _floats(study: Study) -> list[dict[str, Any]]:
+    """Tables and figures of a study, each with the sentence that leads to it."""
+    tables = [("Table", "tab", file_name(study, s.name), "the results") for s in study.tables]
+    figures = [
+        (
+            "Figure",
+            "fig",
+            file_name(study, s.name),
+            "the course of training" if s.kind == "curves" else "the results by setting",
+        )
+        for s in study.figures
+    ]
+    return [
+        {
+            "sentence": Tex(rf"{word}~\ref{{{prefix}:{name}}} shows {what}."),
+            "file": Tex(f"{'tables' if prefix == 'tab' else 'figures'}/{name}"),
+        }
+        for word, prefix, name, what in (*tables, *figures)
+    ]
 
 
 def _report(built: Built, collected: Collected) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Iterable
 from pathlib import Path
 
 from analysis.paper.pdf import PaperError, sources
@@ -92,13 +91,11 @@ def bundle(main: Path, out: Path) -> list[str]:
     for ending in (".bbl", ".pdf"):
         if main.with_suffix(ending).is_file():
             files[main.with_suffix(ending).name] = main.with_suffix(ending)
-    here = _places(main)
     named = [
         f"{name}: names {place}"
         for name, path in files.items()
         if path.suffix != ".pdf"
-        for place in here
-        if place in path.read_text(encoding="utf-8", errors="replace")
+        for place in _places(main, path)
     ]
     if named:
         raise PaperError(
@@ -114,7 +111,9 @@ def bundle(main: Path, out: Path) -> list[str]:
     return sorted(files)
 
 
-def _places(main: Path) -> Iterable[str]:
-    """Folders of this machine that no file of the archive may name."""
-    found = {str(Path.cwd()), str(main.parent.resolve()), str(Path.home())}
-    return sorted(place for place in found if len(Path(place).parts) > 1)
+def _places(main: Path, path: Path) -> list[str]:
+    """Folders of this machine that a file names, and absolute paths in the JSON beside numbers."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    here = {str(Path.cwd()), str(main.parent.resolve()), str(Path.home())}
+    found = [place for place in sorted(here) if len(Path(place).parts) > 1 and place in text]
+    return [*found, *(re.findall(r'"(/[^"/]+/[^"]*)"', text)[:3] if path.suffix == ".json" else [])]

@@ -127,13 +127,17 @@ class _Compared:
             least, most = (numbers.printed(value, self.metric) for value in (min(halves), max(halves)))
             width = f"{least}" if least == most else f"between {least} and {most}"
             sentences.append(
-                f"The half width of their intervals is {width}{self._unit}, and smaller differences "
+                f"The half width of their intervals is {width}{self._points}, and smaller differences "
                 "cannot show."
             )
         return sentences
 
     def same(self) -> str:
         return "What can and cannot be told from the baseline is the same as above."
+
+    @property
+    def _points(self) -> str:
+        return " points" if self.metric.unit == "%" else self._unit
 
     @property
     def _unit(self) -> str:

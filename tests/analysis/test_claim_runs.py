@@ -44,7 +44,7 @@ def test_a_statement_holds_in_every_seed_and_names_the_runs_behind_it(tmp_path: 
     answer = ask(tmp_path, EXPLODES)
     assert answer.holds is True
     assert len(answer.runs) == 6
-    assert all((Path(run) / "result.json").exists() for run in answer.runs)
+    assert all((tmp_path / run / "result.json").exists() for run in answer.runs)
     # epochs are steps 1 to 5 and 6 to 10: means of 2 + step
     assert answer.numbers["peak_loss(gumbel_tau1), seed 1"] == pytest.approx(10.0)
     assert "peak loss of gumbel_tau1: 10.00 / 10.00 / 10.00" in answer.measured

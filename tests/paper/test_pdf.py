@@ -134,3 +134,16 @@ def test_a_build_elsewhere_says_that_it_makes_no_pdf(compiled, tmp_path, capsys)
     assert f"no PDF: {main} reads {main.parent / 'generated'}, not {tmp_path / 'out'}" in printed
     assert (tmp_path / "out" / "numbers.tex").exists()
     assert pdf.read_bytes() == written
+
+
+def test_tables_and_figures_stand_on_the_page_of_their_text_or_the_next(compiled):
+    pages = [" ".join(page.extract_text().split()) for page in PdfReader(compiled[0]).pages]
+    checked = 0
+    for word in ("Table", "Figure"):
+        for page, text in enumerate(pages):
+            for number in map(int, re.findall(rf"{word} (\d+):", text)):
+                mention = rf"{word}s? (?:\d+(?:, | and ))*{number}(?! ?:)(?:\D|$)"
+                first = next(p for p, other in enumerate(pages) if re.search(mention, other))
+                assert page - first in (0, 1), f"{word} {number}: text on {first + 1}, it on {page + 1}"
+                checked += 1
+    assert checked >= 8

@@ -320,7 +320,7 @@ def _scaled_steps(config: SdtpsConfig, steps: int) -> tuple[int, float, Tensor]:
 
 
 @check
-def loss_scale_collapse(steps: int = 60) -> list[Statement]:
+def loss_scale_collapse(steps: int = 40) -> list[Statement]:
     """v2 with Gumbel at temperature 1 against Top-K and the log mask, fp16 with dynamic scaling."""
     topk_skipped, topk_scale, ordinary = _scaled_steps(arrangement("v2"), steps)
     gumbel = arrangement("v2", decision="gumbel_ste")
