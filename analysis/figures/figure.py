@@ -12,7 +12,7 @@ from analysis.figures import VENUES
 from analysis.figures.caption import curve_caption
 from analysis.figures.curves import curve_figure, plot, variant_figure
 from analysis.figures.style import ENDINGS, Style, palette, saved, styled, undrawable
-from analysis.figures.sweep import heat_map, held, sweep
+from analysis.figures.sweep import heat_map, sweep
 from analysis.results import curves as curveframe
 from analysis.results.frames import results
 from analysis.results.outcomes import Outcome, outcomes
@@ -106,8 +106,7 @@ def draw(
     styles = palette(study, tuple(n for n in found if n not in study.variants))
     labels = [found[name].label for name in names]
     data: dict[str, bytes] = {}
-    left_out: list[str] = []
-    held_at: list[str] = []
+    shown_part: tuple[str, ...] = ()
     with styled(size, *labels, *study.variants):
         if spec.kind == "curves":
             shown = plot(collected, study, spec)
@@ -118,9 +117,8 @@ def draw(
         else:
             axes = [axis for axis in (spec.axis, spec.axis_y) if axis is not None]
             on = on_axis(study, names, *axes)
-            others = [name for name in names if name not in on]
-            held_at = held(study, on, others, axes)
-            left_out = [found[name].label for name in others]
+            others = [found[name].label for name in names if name not in on]
+            shown_part = captions.slice_of(study, axes, on, others, "Not drawn")
             names = on
             if spec.kind == "sweep":
                 picture, caption = sweep(study, spec, computed, names, width, styles)
@@ -130,8 +128,7 @@ def draw(
     rows = [found[name] for name in names]
     said = (
         *caption,
-        *held_at,
-        *captions.left_out("Not drawn", left_out),
+        *shown_part,
         captions.data(collected, study),
         *captions.warnings(marks, study.name),
     )

@@ -183,17 +183,6 @@ def heat_map(
     return picture, tuple(said)
 
 
-def held(study: Study, drawn: Sequence[str], left_out: Sequence[str], axes: Sequence[str]) -> list[str]:
-    """Which slice of a larger grid a figure shows: what the settings that vary elsewhere are in it."""
-    fixed = []
-    for key in study.varies if drawn and left_out else ():
-        here = {readable(setting(study, name, key)) for name in drawn}
-        elsewhere = {readable(setting(study, name, key)) for name in left_out}
-        if key not in axes and len(here) == 1 and elsewhere - here:
-            fixed.append(f"{setting_name(key)} {next(iter(here))}")
-    return [f"Drawn at {', '.join(fixed)}."] if fixed else []
-
-
 def _scale(study: Study, spec: FigureSpec) -> float:
     return 100.0 if study.metrics[spec.metric].unit == "%" else 1.0
 

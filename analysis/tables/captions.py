@@ -78,18 +78,28 @@ def left_out(where: str, labels: Sequence[str]) -> tuple[str, ...]:
     return (f"{where}, because other settings differ too: {'; '.join(labels)}.",) if labels else ()
 
 
-def slice_of(study: Study, axis: str, names: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
-    """What is fixed in a sweep that does not show all variants, and which it leaves out."""
+def slice_of(
+    study: Study,
+    axes: Sequence[str],
+    names: Sequence[str],
+    others: Sequence[str],
+    where: str = "Not in the table",
+) -> tuple[str, ...]:
+    """What is fixed in a sweep that does not show all variants, and which it leaves out.
+
+    Args:
+        axes: what is swept. names: variants that are shown. others: labels of those that are not.
+    """
     if not others or not names:
         return ()
-    fixed = [key for key in varying(study, list(study.variants)) if key != axis]
+    fixed = [key for key in varying(study, list(study.variants)) if key not in axes]
     settings = [
         f"{key} = {readable(setting(study, names[0], key))}"
         for key in fixed
         if len({readable(setting(study, name, key)) for name in names}) == 1
     ]
-    at = f" In all rows {', '.join(settings)}." if settings else ""
-    return (f"This is one slice of the study.{at}", *left_out("Not in the table", others))
+    at = f" In all of it {', '.join(settings)}." if settings else ""
+    return (f"This is one slice of the study.{at}", *left_out(where, others))
 
 
 def differences(

@@ -111,7 +111,7 @@ def _rows(
         kept = names if spec.rows or len(axes) > 1 else on_axis(study, names, axes[0])
         names, every = by_axis(study, kept, *axes), names
         left_out = [found[name].label for name in every if name not in kept]
-        note = captions.slice_of(study, axes[0], kept, left_out)
+        note = captions.slice_of(study, axes[:1], kept, left_out)
     return [found[name] for name in names], note
 
 

@@ -309,6 +309,7 @@ def test_a_sweep_joins_only_what_differs_in_its_axis_and_names_the_rest(tmp_path
     assert max(lines, key=lambda a: len(set(a[0])))[0] == (0.3, 0.5, 0.7)
     caption = " ".join(drawn.caption)
     assert "Variants: TOPK; LOW; HIGH." in caption
+    assert "This is one slice of the study. In all of it sdtps.decision = topk." in caption
     assert "Not drawn, because other settings differ too: ODD; SAME." in caption
     assert set(drawn.runs) == {"topk", "low", "high"}
 
