@@ -104,11 +104,14 @@ def _raise(path: Path, mistakes: list[str]) -> None:
 # -- re-identification ------------------------------------------------------------------------------
 
 
-def read_own_reid(path: Path) -> ReidDataset:
+def read_own_reid(path: Path, *, trains: bool = True) -> ReidDataset:
     """The data set of a CSV file; its view rule is the camera.
 
     Identities and cameras may be any words; cameras are numbered from 0 in sorted order, identities
     keep their numbers where all are numbers.
+
+    Args:
+        trains: whether a training split is needed.
 
     Raises:
         DataError: a broken table, an image that is missing or none, a sample without one of the data
@@ -158,7 +161,8 @@ def read_own_reid(path: Path) -> ReidDataset:
     train, query, gallery = (tuple(splits[name]) for name in ("train", "query", "gallery"))
     files = [image for images in groups.values() for image in images.values()]
     root = Path(os.path.commonpath([path.parent.absolute(), *files]))
-    return checked(ReidDataset("own", root, train, query, gallery, "camera", absent))
+    dataset = ReidDataset("own", root, train, query, gallery, "camera", absent)
+    return checked(dataset, trains=trains)
 
 
 def _numbers(words: Iterable[str]) -> dict[str, int]:

@@ -104,7 +104,7 @@ class ReidDataset:
     def warnings(self, *, camera_embedding: bool) -> list[str]:
         """What a reader of the results should know."""
         found = []
-        if camera_embedding and self.unseen_cameras:
+        if camera_embedding and self.train and self.unseen_cameras:
             numbers = ", ".join(map(str, self.unseen_cameras))
             found.append(
                 f"test cameras never seen in training (numbered from 0): {numbers}; their rows of the "
@@ -137,13 +137,19 @@ class ReidDataset:
         return digest.hexdigest()[:16]
 
 
-def load_reid_data(config: ReidConfig) -> tuple[ReidDataset, dict[str, Any] | None]:
-    """The data set of a run, and how it was generated (None: read from a benchmark's folder)."""
+def load_reid_data(
+    config: ReidConfig, *, trains: bool = True
+) -> tuple[ReidDataset, dict[str, Any] | None]:
+    """The data set of a run, and how it was generated (None: it was read).
+
+    Args:
+        trains: whether a training split is needed; a table of one's own may hold test images alone.
+    """
     data = config.data
     if data.file is not None:
         from sdtps.data.own import read_own_reid
 
-        return read_own_reid(data_file(data.root, data.file)), None
+        return read_own_reid(data_file(data.root, data.file), trains=trains), None
     if data.generate is None:
         return read_dataset(data.dataset, data_root(data.root)), None
     from sdtps.data.generated import generate_rgbnt201, image_count, rgbnt201_name
@@ -170,7 +176,9 @@ def read_dataset(name: str, root: Path) -> ReidDataset:
     return checked(READERS[name](Path(root), mistakes), mistakes)
 
 
-def checked(dataset: ReidDataset, mistakes: _Mistakes | None = None) -> ReidDataset:
+def checked(
+    dataset: ReidDataset, mistakes: _Mistakes | None = None, *, trains: bool = True
+) -> ReidDataset:
     """The data set with its training labels.
 
     Raises:
@@ -178,7 +186,7 @@ def checked(dataset: ReidDataset, mistakes: _Mistakes | None = None) -> ReidData
             that can be matched. All of them.
     """
     mistakes = mistakes or _Mistakes()
-    _check_splits(dataset, mistakes)
+    _check_splits(dataset, mistakes, trains)
     mistakes.raise_if_any(dataset)
     labels = {pid: i for i, pid in enumerate(sorted({s.pid for s in dataset.train}))}
     return replace(dataset, train=tuple(replace(s, label=labels[s.pid]) for s in dataset.train))
@@ -387,8 +395,8 @@ def _complete(paths: Iterable[Path], mistakes: _Mistakes) -> bool:
     return good
 
 
-def _check_splits(dataset: ReidDataset, mistakes: _Mistakes) -> None:
-    for name in ("train", "query", "gallery"):
+def _check_splits(dataset: ReidDataset, mistakes: _Mistakes, trains: bool) -> None:
+    for name in ("train", "query", "gallery") if trains else ("query", "gallery"):
         if not getattr(dataset, name):
             mistakes.add(dataset.root, f"split {name} is empty: no usable image")
     trained = {s.pid for s in dataset.train}

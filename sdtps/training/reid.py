@@ -57,7 +57,7 @@ class ReidTask:
     ) -> None:
         self.config = config
         self.device = device
-        self.dataset, generated = load_reid_data(config)
+        self.dataset, generated = load_reid_data(config, trains=trained is None)
         pids, cameras = self.dataset.train_pids, self.dataset.cameras
         if trained is not None:
             pids, cameras = _sizes(trained, self.dataset)

@@ -190,6 +190,15 @@ def test_images_may_lie_anywhere(tmp_path: Path, read: Callable[[list[str]], Rei
     assert dataset.fingerprint() == read(absolute).fingerprint()
 
 
+def test_a_table_of_test_images_alone_serves_an_evaluation(tmp_path: Path) -> None:
+    rows = [row for row in table(tmp_path) if not row.endswith("train")]
+    (tmp_path / "data.csv").write_text("\n".join(rows))
+    dataset, _ = load_reid_data(config(tmp_path), trains=False)
+    assert len(dataset.query) == 4 and dataset.warnings(camera_embedding=True) == []
+    with pytest.raises(DataError, match="split train is empty"):
+        load_reid_data(config(tmp_path))
+
+
 def test_a_missing_column_is_asked_for(
     tmp_path: Path, read: Callable[[list[str]], ReidDataset]
 ) -> None:
