@@ -91,4 +91,4 @@ def test_the_readmes_example_is_a_study(tmp_path: Path) -> None:
     (tmp_path / "paper" / "reported" / "demo_reported.csv").write_text("method,mAP\nB,73.0\n")
     (tmp_path / "gumbel.yaml").write_text(example, encoding="utf-8")
     study = load_study(tmp_path / "gumbel.yaml")
-    assert len(study.variants) == 3 + 3 * 2
+    assert len(study.variants) == 4 + 3 * 2

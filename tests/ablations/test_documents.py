@@ -1,0 +1,55 @@
+"""What the documents say exists: files, verbs, and examples that load."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ablations.cli import all_verbs
+from ablations.study.site import Site, read_site
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "ablations" / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_and_files_that_documents_name_exist(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text)
+    missing = [link for link in links if "://" not in link and not (document.parent / link).exists()]
+    files = re.findall(
+        r"`((?:ablations|analysis|sdtps|tests|benchmarks)/[\w/.]+\.(?:py|yaml|sh))`", text
+    )
+    missing += [file for file in files if not (ROOT / file).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_verbs_that_documents_name_exist(document: Path) -> None:
+    code = re.findall(r"```sh\n(.*?)```|`([^`\n]+)`", document.read_text(encoding="utf-8"), re.DOTALL)
+    said = {
+        verb for parts in code for verb in re.findall(r"(?:^|\s)sdtps ([a-z][a-z-]*)", "\n".join(parts))
+    }
+    assert said <= all_verbs().keys()
+
+
+def test_the_site_of_the_documents_is_one(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    example = next(e for e in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "gpu_type" in e)
+    (tmp_path / "site.yaml").write_text(example)
+    assert read_site(tmp_path / "site.yaml").gpu_type == "a100"
+    assert yaml.safe_load(example).keys() <= Site.model_fields.keys()
+
+
+def test_what_a_program_may_name_is_said() -> None:
+    from sdtps.config.command import FIELDS
+
+    text = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    assert all(f"`{{{field}}}`" in text for field in FIELDS)
