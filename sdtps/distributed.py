@@ -1,5 +1,7 @@
 """Several processes as one: each holds a share of the batch, the loss sees all of it.
 
+A share may go through the encoders in pieces, which the loss does not see either (`in_pieces`).
+
 Launched by setting torch's own variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT).
 Losses that compare samples (batch-hard triplet, hardest negative, batch normalisation) must see the
 whole batch, or two processes train something else than one: tasks pass features through `gather_batch`.
@@ -8,11 +10,15 @@ whole batch, or two processes train something else than one: tasks pass features
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+T = TypeVar("T")
 
 
 def world_size() -> int:
@@ -157,3 +163,20 @@ def barrier() -> None:
     """Wait for the others."""
     if world_size() > 1:
         dist.barrier()
+
+
+def in_pieces(run: Callable[..., T], size: int | None, *tensors: Tensor, dim: int = 0) -> list[T]:
+    """`run` on pieces of `tensors`, whose activations are computed again in the backward pass.
+
+    Memory is that of one piece; gradients are those of the whole, as in GradCache (Gao et al., 2021).
+
+    Args:
+        size: samples of a piece; None or as many as there are: one piece, computed once.
+        dim: of the first tensor, along which samples lie; of the others it is 0.
+    """
+    count = tensors[0].shape[dim]
+    if size is None or size >= count or not torch.is_grad_enabled():
+        return [run(*tensors)]
+    first = tensors[0].split(size, dim)
+    pieces = zip(first, *(t.split(size) for t in tensors[1:]), strict=True)
+    return [checkpoint(run, *piece, use_reentrant=False) for piece in pieces]

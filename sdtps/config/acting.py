@@ -98,7 +98,7 @@ REID = (
         "backbone.camera_embedding true",
     ),
     Rule(
-        ("optim.backbone_lr", "optim.backbone_lr_factor"),
+        ("optim.backbone_lr", "optim.backbone_lr_factor", "train.freeze_epochs"),
         lambda c: not c.backbone.frozen,
         "backbone.frozen false",
     ),
@@ -145,7 +145,7 @@ RETRIEVAL = (
         "text_encoder.name tiny_bert",
     ),
     Rule(
-        ("optim.backbone_lr", "optim.backbone_lr_factor"),
+        ("optim.backbone_lr", "optim.backbone_lr_factor", "train.freeze_epochs"),
         lambda c: not (c.image_encoder.frozen and c.text_encoder.frozen),
         "an encoder that is not frozen",
     ),

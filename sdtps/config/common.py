@@ -141,6 +141,18 @@ class TrainConfig(Frozen):
     # Global gradient norm limit; null = no clipping.
     clip_grad_norm: Positive | None = None
     eval_every: PositiveInt = 1  # epochs; the last epoch is always evaluated
+    # Start from another run's best weights, or from a weights file: every tensor of the same name and
+    # shape is taken over; run.json names what was not. Counts in the identity by its last part.
+    init: str | None = None
+    # The pretrained trunk stays as it is in the first epochs.
+    freeze_epochs: int = Field(default=0, ge=0)
+    # Samples that go through the encoders at once; the loss still sees the whole batch, and activations
+    # are computed again in the backward pass (as GradCache). Null: all at once.
+    micro_batch: PositiveInt | None = None
+    # The optimiser moves after so many batches, by the mean of their gradients.
+    accumulate: PositiveInt = 1
+    # Decay of an exponential average of the weights, which is what is evaluated and kept; null = none.
+    ema: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
     # Not part of a run's identity (they change nothing; the last four change rounding):
     log_every: PositiveInt = 10  # steps between metric rows; losses are read from the device only then
     checkpoint_every_steps: PositiveInt | None = None  # null = at epochs' ends only

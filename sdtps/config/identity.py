@@ -35,7 +35,7 @@ NOT_IN_IDENTITY = frozenset(
 )
 # Paths that count by their last part: the file decides, not the folder it was put into.
 BY_FILE_NAME = frozenset(
-    {"backbone.weights", "image_encoder.weights", "text_encoder.weights", "data.file"}
+    {"backbone.weights", "image_encoder.weights", "text_encoder.weights", "data.file", "train.init"}
 )
 # Keys that came when there were runs already, each with the value at which a run is what it was before:
 # left out at that value, so that those runs keep their names.
@@ -44,6 +44,11 @@ CAME_LATER = {
     "image_encoder.resize_positions": False,
     "data.file": None,
     "data.normalise": "fixed",
+    "train.init": None,
+    "train.freeze_epochs": 0,
+    "train.micro_batch": None,
+    "train.accumulate": 1,
+    "train.ema": None,
 }
 # Raise this when the meaning of a configuration changes without its keys changing.
 IDENTITY_VERSION = 1

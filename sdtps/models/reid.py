@@ -115,7 +115,9 @@ def reid_loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """DeMo's sum over branches of 0.25 label-smoothed CE + soft batch-hard triplet, and its parts."""
     settings = config.loss
-    features = model(batch.images, batch.camids)
+    size = config.train.micro_batch
+    pieces = distributed.in_pieces(model, size, batch.images, batch.camids, dim=1)
+    features = {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
     labels = distributed.gather_batch(batch.labels)
     total = torch.zeros((), device=labels.device)
     parts: dict[str, Tensor] = {}

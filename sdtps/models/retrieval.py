@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from sdtps import distributed
@@ -34,6 +35,7 @@ class RetrievalModel(nn.Module):
     ) -> None:
         super().__init__()
         embed = config.matching.embed
+        self.micro_batch = config.train.micro_batch
         self.encoder = encoder
         self.text_encoder = text_encoder
         self.image_projection = nn.Linear(shape.width, embed)
@@ -66,14 +68,22 @@ class RetrievalModel(nn.Module):
         projected: Tensor = self.text_projection(hidden)
         return projected
 
+    def _in_pieces(self, texts: TextBatch) -> Tensor:
+        def words(values: Tensor, lengths: Tensor) -> Tensor:
+            return self.words(TextBatch(values, lengths))
+
+        parts = distributed.in_pieces(words, self.micro_batch, texts.values, texts.lengths)
+        return torch.cat(parts)
+
     def forward(self, batch: RetrievalBatch) -> Matches:
         """All pairs of a batch; of the batches of all processes, where there are several."""
         gather = distributed.gather_batch
-        images = gather(self.tokens(batch.images))
-        words, lengths = gather(self.words(batch.sparse)), gather(batch.sparse.lengths)
+        size = self.micro_batch
+        images = gather(torch.cat(distributed.in_pieces(self.tokens, size, batch.images)))
+        words, lengths = gather(self._in_pieces(batch.sparse)), gather(batch.sparse.lengths)
         dense: tuple[Tensor, ...] = ()
         if batch.dense is not None:
-            dense = (gather(self.words(batch.dense)), gather(batch.dense.lengths))
+            dense = (gather(self._in_pieces(batch.dense)), gather(batch.dense.lengths))
         matches: Matches = self.crossnet(images, words, lengths, *dense)
         return matches
 

@@ -229,6 +229,7 @@ class Origin:
         """Of a run that begins here, from `Task.record`."""
         data, weights = record.get("data") or {}, record.get("weights") or {}
         files = {"backbone": weights} if "sha256" in weights else weights
+        files = {**files, "init": record.get("init")}
         digests = {part: file["sha256"] for part, file in files.items() if file is not None}
         return cls([source_digest()], data.get("fingerprint"), digests)
 

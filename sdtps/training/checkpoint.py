@@ -18,9 +18,11 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from sdtps.errors import RunError
+from sdtps.errors import RunError, WeightsError
 from sdtps.files import replacing
-from sdtps.run.folder import finite
+from sdtps.models.weights import read_tensors
+from sdtps.run.folder import RunFolder, finite
+from sdtps.run.provenance import file_digest
 
 FORMAT = 1
 HEADER = "sdtps"  # of a weights file: what the weights are of, as JSON
@@ -109,3 +111,51 @@ def link_weights(source: Path, target: Path) -> None:
     except OSError:
         with source.open("rb") as read, replacing(target) as stream:
             shutil.copyfileobj(read, stream)
+
+
+def load_initial(model: nn.Module, start: str) -> dict[str, Any]:
+    """Take over every tensor of the same name and shape from a run's best weights or from a file.
+
+    Returns:
+        For run.json: file, sha256, how many tensors were loaded, and the names of those left as they
+        were (`left`), of another shape, and not used.
+
+    Raises:
+        RunError, WeightsError: nothing to start from, or nothing in it that fits.
+    """
+    place = Path(start).expanduser()
+    file = RunFolder(place).weights_file("best") if place.is_dir() else place
+    if not file.is_file():
+        what = "there is no such file"
+        if place.is_dir():
+            what = "has no best.safetensors: the run has not completed"
+        raise RunError(f"train.init: {place.absolute()}: {what}")
+    given = load_weights(file)[0] if file.suffix == ".safetensors" else read_tensors(file)
+    own = model.state_dict()
+    fits = {n: v for n, v in given.items() if n in own and own[n].shape == v.shape}
+    if not fits:
+        raise WeightsError(
+            f"train.init: {file}: none of its {len(given)} tensors fits the model by name and shape. "
+            "Published files: sdtps convert FILE OURS first"
+        )
+    broken = [n for n, v in fits.items() if v.is_floating_point() and not v.isfinite().all()]
+    if broken:
+        raise WeightsError(f"train.init: {file}: NaN or infinite values in {', '.join(broken[:5])}")
+    model.load_state_dict(fits, strict=False)
+    return {
+        "file": str(file.absolute()),
+        "sha256": file_digest(file),
+        "loaded": len(fits),
+        "left": sorted(own.keys() - fits.keys()),
+        "other_shape": sorted((given.keys() & own.keys()) - fits.keys()),
+        "not_used": sorted(given.keys() - own.keys()),
+    }
+
+
+def initial_line(record: Mapping[str, Any]) -> str:
+    """What `load_initial` did, for train.log."""
+    left, unused = record["left"], record["not_used"]
+    text = f"starts from {record['file']}: {record['loaded']} tensors"
+    if left:
+        text += f"; left as initialised: {', '.join(left[:8])}{', ...' if len(left) > 8 else ''}"
+    return text + (f"; {len(unused)} of the file not used" if unused else "")

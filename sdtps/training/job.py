@@ -99,6 +99,7 @@ def _attempt(
     max_steps: int | None,
 ) -> str:
     from sdtps import distributed
+    from sdtps.training.checkpoint import load_initial
     from sdtps.training.device import prepare_torch, seed_everything
     from sdtps.training.loop import train
 
@@ -106,6 +107,8 @@ def _attempt(
     distributed.start(device)
     seed_everything(seed)  # the same initial weights in every process
     task = build_task(config, seed, device)
+    if config.train.init is not None:
+        task.record["init"] = load_initial(task.model, config.train.init)
     seed_everything(seed, distributed.rank())
     if distributed.rank() == 0:
         environment = provenance.environment()  # again: now torch can name the GPU

@@ -7,6 +7,7 @@ continue bit for bit on a CPU, from inside an epoch and from inside an evaluatio
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -114,6 +115,8 @@ class Loop:
             self.log_data()
         with self.reporter:
             self.task.model.train()
+            if "init" in self.task.record:
+                self.reporter.line(checkpoint.initial_line(self.task.record["init"]))
             try:
                 # The attempt before may have ended before its evaluation.
                 self.evaluate_if_due()
@@ -126,7 +129,8 @@ class Loop:
                     self.evaluate_if_due()
                     if self.checkpoint_due():
                         self.save_checkpoint()
-                self.score_conditions()
+                with self.training_step.averaged():
+                    self.score_conditions()
             except _Stopped:
                 return self.interrupt()
             except FloatingPointError:  # which the loss may not have shown yet
@@ -140,14 +144,19 @@ class Loop:
         first = counters.step - counters.epoch * task.steps_per_epoch
         if first == 0:
             counters.epoch_sum.zero_()
+        step.freeze_trunk(epoch <= self.settings.freeze_epochs)
         window = _Window()
         for in_epoch, batch in enumerate(task.train_batches(epoch, first), start=first + 1):
             rates = self.schedule.apply(step.optimizer, epoch, in_epoch)
             ends_epoch = in_epoch == task.steps_per_epoch or counters.step + 1 == self.total_steps
             logs = ends_epoch or (counters.step + 1) % self.settings.log_every == 0
+            begun, together = self._update_of(in_epoch)
+            updates = in_epoch == begun + together or ends_epoch
 
-            loss, parts = step.forward_backward(batch, epoch)
-            norms = step.update(measure=logs)
+            loss, parts = step.forward_backward(
+                batch, epoch, share=1 / together, adds=in_epoch > begun + 1
+            )
+            norms = step.update(measure=logs) if updates else {}
             counters.step += 1
             window.count(task.batch_size(batch) * distributed.world_size())
 
@@ -164,12 +173,12 @@ class Loop:
             self.reporter.stepped(epoch, counters.step)
             if ends_epoch:
                 break
-            if self.must_stop(boundary=logs):
+            if updates and self.must_stop(boundary=logs):
                 counters.seconds += window.seconds()
                 counters.samples += window.samples
                 return self.interrupt()
             every = self.settings.checkpoint_every_steps
-            if every is not None and counters.step % every == 0:
+            if updates and every is not None and counters.step % every == 0:
                 self.save_checkpoint()
         else:
             raise RunError(
@@ -178,6 +187,13 @@ class Loop:
             )
         counters.epoch = epoch
         return None
+
+    def _update_of(self, in_epoch: int) -> tuple[int, int]:
+        """Batches of the epoch before the update that takes batch `in_epoch`, and batches in it."""
+        size = self.settings.accumulate
+        begun = (in_epoch - 1) // size * size
+        of_run = self.total_steps - self.counters.epoch * self.task.steps_per_epoch
+        return begun, min(size, min(self.task.steps_per_epoch, of_run) - begun)
 
     # -- what is recorded -------------------------------------------------------------------------
 
@@ -257,10 +273,11 @@ class Loop:
             )
             self.reporter.line(f"epoch {row['epoch']} evaluated: {shown}")
         elif "epoch_loss" in row or row["step"] % (10 * self.settings.log_every) == 0:
+            norm = row.get("grad_norm", math.nan)
             mean = f" (epoch mean {row['epoch_loss']:.4f})" if "epoch_loss" in row else ""
             self.reporter.line(
                 f"epoch {row['epoch']}/{self.settings.epochs} step {row['step']}/{self.total_steps} "
-                f"loss {row['loss']:.4f}{mean} lr {row['lr']:.3g} grad norm {row['grad_norm']:.3g} "
+                f"loss {row['loss']:.4f}{mean} lr {row['lr']:.3g} grad norm {norm:.3g} "
                 f"{row['images_per_s']:.0f} images/s"
             )
 
@@ -277,15 +294,17 @@ class Loop:
         ):
             return
         row = {"kind": "eval", "attempt": self.attempt, "epoch": counters.epoch, "step": counters.step}
-        row |= self.scored(("",), counters.step) | {"time": _clock()}
+        with self.training_step.averaged():
+            row |= self.scored(("",), counters.step) | {"time": _clock()}
+            metric = self.task.select_metric
+            better = counters.best is None or row[metric] > counters.best[metric]
+            if better and self.writes:
+                self._best_weights = checkpoint.weights_of(self.task.model)
         self.record(row)
         counters.evaluated = counters.epoch
         counters.final = row
-        metric = self.task.select_metric
-        if counters.best is None or row[metric] > counters.best[metric]:
+        if better:
             counters.best = row
-            if self.writes:
-                self._best_weights = checkpoint.weights_of(self.task.model)
 
     def scored(self, conditions: Sequence[str], step: int) -> dict[str, float]:
         """The task's metrics of the model as it is, in eval mode.
@@ -398,7 +417,8 @@ class Loop:
         counters = self.counters
         assert counters.best is not None and counters.final is not None
         best, last = self.folder.weights_file("best"), self.folder.weights_file("last")
-        weights = checkpoint.weights_of(self.task.model)
+        with self.training_step.averaged():
+            weights = checkpoint.weights_of(self.task.model)
         checkpoint.save_weights(last, weights, self.about("last", counters.final))
         if counters.best["step"] == counters.final["step"]:
             checkpoint.link_weights(last, best)

@@ -23,7 +23,7 @@ from sdtps.data.reid_batches import (
     without,
 )
 from sdtps.data.reid_folders import ReidDataset, Sample, load_reid_data
-from sdtps.errors import DataError
+from sdtps.errors import ConfigError, DataError
 from sdtps.evaluation import Progress, no_progress
 from sdtps.evaluation.reid import Features, evaluate
 from sdtps.models.frozen import backbone_tokens
@@ -62,6 +62,7 @@ class ReidTask:
         if trained is not None:
             pids, cameras = _sizes(trained, self.dataset)
         self.model = ReidModel(config, pids, cameras).to(device)
+        _check_pieces(self.model, config)
         self.record: dict[str, Any] = {
             "data": {
                 "name": self.dataset.name,
@@ -215,6 +216,20 @@ def ranked_features(model: ReidModel, config: ReidConfig, images: Tensor, camids
     else:
         chosen = torch.cat([features["global"], second], dim=-1)
     return F.normalize(chosen.float())
+
+
+def _check_pieces(model: ReidModel, config: ReidConfig) -> None:
+    """Raises ConfigError where pieces of a batch would be normalised by themselves."""
+    whole = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and not name.startswith("heads.")
+    ]
+    if config.train.micro_batch is not None and whole:
+        raise ConfigError(
+            f"train.micro_batch: {whole[0]} normalises over the whole batch, which pieces "
+            "would change; set train.micro_batch to null, or fusion.kind to none"
+        )
 
 
 def _missing(modalities: str) -> str:

@@ -7,6 +7,7 @@ the AMP scaler skipped) is counted on the device and read where a row is logged.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -111,6 +112,29 @@ class TrainingStep:
         if self.settings.compile:
             task.model.compile()  # in place: names in checkpoints stay as they are
         self.compute_loss = whole_batch_loss(task)
+        self.trunk = task.trunk()
+        self.trained = [p for p in task.model.parameters() if p.requires_grad]
+        self.average: list[Tensor] | None = None  # of `trained`
+        if self.settings.ema is not None:
+            self.average = [p.detach().clone() for p in self.trained]
+
+    def freeze_trunk(self, frozen: bool) -> None:
+        """Leave the pretrained trunk out of training, or take it in again."""
+        for parameter in self.trunk:
+            parameter.requires_grad_(not frozen)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """The model with its averaged weights, where the run keeps an average."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def _swap(self) -> None:
+        for parameter, mean in zip(self.trained, self.average or (), strict=False):
+            parameter.data, mean.data = mean.data, parameter.data
 
     def forward(self, batch: Any, epoch: int) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of `batch` and its parts, on the device, in the run's precision."""
@@ -119,16 +143,24 @@ class TrainingStep:
         with torch.autocast(self.device.type, dtype=dtype, enabled=amp != "off"):
             return self.compute_loss(batch, epoch, self.counters.step + 1)
 
-    def backward(self, loss: Tensor) -> None:
-        """Leave the loss's gradients, scaled for fp16, in the parameters."""
-        self.optimizer.zero_grad(set_to_none=True)
+    def backward(self, loss: Tensor, *, adds: bool = False) -> None:
+        """Leave the loss's gradients, scaled for fp16, in the parameters, or add them."""
+        if not adds:
+            self.optimizer.zero_grad(set_to_none=True)
         self.scaler.scale(loss).backward()
 
-    def forward_backward(self, batch: Any, epoch: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """`forward` and `backward`, and what the counters keep of the loss."""
+    def forward_backward(
+        self, batch: Any, epoch: int, *, share: float = 1.0, adds: bool = False
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """`forward` and `backward`, and what the counters keep of the loss.
+
+        Args:
+            share: weight of this batch's gradients among those that one update takes together.
+            adds: earlier batches of the update have left gradients.
+        """
         counters = self.counters
         loss, parts = self.forward(batch, epoch)
-        self.backward(loss)
+        self.backward(loss if share == 1.0 else loss * share, adds=adds)
         loss = loss.detach()
         counters.epoch_sum += loss
         bad = ~torch.isfinite(loss) & (counters.first_bad_step == 0)
@@ -154,6 +186,9 @@ class TrainingStep:
                 counters.skipped_in_a_row = (counters.skipped_in_a_row + skips) * skips
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        decay = self.settings.ema
+        if self.average is not None and decay is not None:
+            torch._foreach_lerp_(self.average, [p.detach() for p in self.trained], 1 - decay)
         return norms
 
     def group_norms(self) -> dict[str, Tensor]:
@@ -173,6 +208,7 @@ class TrainingStep:
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
             "counters": dict(vars(self.counters)),
+            "average": self.average,
         }
 
     def load(self, saved: dict[str, Any]) -> None:
@@ -180,6 +216,8 @@ class TrainingStep:
         self.optimizer.load_state_dict(saved["optimizer"])
         self.scaler.load_state_dict(saved["scaler"])
         self.counters = Counters(**saved["counters"]).to(self.device)
+        for mean, kept in zip(self.average or (), saved.get("average") or (), strict=False):
+            mean.copy_(kept)
 
 
 def whole_batch_loss(task: StepTask) -> Callable[[Any, int, int], tuple[Tensor, dict[str, Tensor]]]:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from sdtps.config import ReidConfig, identity, parse_config
-from sdtps.errors import ClaimLost, RunError
+from sdtps.errors import ClaimLost, RunError, WeightsError
 from sdtps.run.folder import RunFolder
 from sdtps.run.provenance import source_digest
 from sdtps.training import checkpoint
@@ -32,7 +32,7 @@ TIMED = {"images_per_s", "memory_mib", "attempt", "time"}
 def config(**train: Any) -> ReidConfig:
     tree = {
         "train": {"epochs": 3, "log_every": 2, "amp": "off", **train},
-        "optim": {"lr": 1e-2, "backbone_lr_factor": 0.5, "weight_decay": 0.0, "schedule": "cosine"},
+        "optim": {"lr": 1e-2, "backbone_lr": None, "backbone_lr_factor": 0.5, "weight_decay": 0.0},
         "backbone": {"weights": "random"},
     }
     parsed = parse_config(tree)
@@ -244,11 +244,17 @@ def test_identity_ignores_how_often_is_logged() -> None:
 # -- what a finished run leaves -------------------------------------------------------------------
 
 
+def selecting(task: Any) -> Any:
+    """The toy, its best epoch chosen by noise: the second of three."""
+    task.select_metric = "noise"
+    return task
+
+
 def test_the_weights_of_the_best_and_the_last_epoch_are_kept_and_give_their_numbers_again(
     tmp_path: Path,
 ) -> None:
     run = folder(tmp_path / "r", config())
-    start(ToyTask(), run, config())
+    start(selecting(ToyTask()), run, config())
     result = run.result()
     assert result is not None and result["best"]["step"] < result["final"]["step"]
     for which, row in (("best", result["best"]), ("last", result["final"])):
@@ -265,15 +271,15 @@ def test_the_best_epochs_weights_survive_an_interruption_and_an_attempt_that_is_
     tmp_path: Path,
 ) -> None:
     whole, parts = (folder(tmp_path / name, config()) for name in ("whole", "parts"))
-    start(ToyTask(), whole, config())
+    start(selecting(ToyTask()), whole, config())
     for attempt, cut in enumerate((7, 12, 13), start=1):
-        task = ToyTask()
+        task = selecting(ToyTask())
         seed_everything(3)
         options = {"seed": 3, "attempt": attempt, "stop_after": cut}
         assert train(task, parts, config(), **options) == "requeued"
         # A newer best of an attempt that got no further than this file.
         checkpoint.save_weights(parts.kept_weights_file(14), checkpoint.weights_of(task.model), {})
-    assert train(ToyTask(), parts, config(), seed=3, attempt=4) == "completed"
+    assert train(selecting(ToyTask()), parts, config(), seed=3, attempt=4) == "completed"
     for which in ("best", "last"):
         first, _ = checkpoint.load_weights(whole.weights_file(which))  # type: ignore[arg-type]
         second, _ = checkpoint.load_weights(parts.weights_file(which))  # type: ignore[arg-type]
@@ -285,7 +291,7 @@ def test_result_json_is_the_last_write(tmp_path: Path, monkeypatch: pytest.Monke
     written: list[str] = []
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "os.rename" and str(run.path) in str(arguments[1]):
+        if event in ("os.rename", "os.link") and str(run.path) in str(arguments[1]):
             written.append(Path(str(arguments[1])).name)
 
     sys.addaudithook(watch)
@@ -310,8 +316,8 @@ def test_a_disk_that_is_full_at_the_last_write_leaves_no_completed_run(
 
 def test_the_conditions_are_scored_on_the_selected_and_the_last_weights(tmp_path: Path) -> None:
     plain, run = (folder(tmp_path / name, config()) for name in ("plain", "more"))
-    start(ToyTask(), plain, config())
-    task = ToyTask()
+    start(selecting(ToyTask()), plain, config())
+    task = selecting(ToyTask())
     task.conditions = ("1", "2")
     start(task, run, config())
     result, before = run.result(), plain.result()
@@ -363,3 +369,108 @@ def test_a_job_whose_claim_was_taken_over_writes_nothing_more(
         with pytest.raises(ClaimLost, match=r"claim\.json"):
             write()
     assert {p.name: p.read_bytes() for p in run.path.iterdir()} == before
+
+
+# -- other ways to take a step ---------------------------------------------------------------------
+
+
+def doubled(run_config: ReidConfig) -> Any:
+    """A toy without dropout in float64."""
+    task = ToyTask(steps=-4)
+    task.model.double()
+    batches = task.train_batches
+
+    def train_batches(epoch: int, first: int) -> Any:
+        return ((points.double(), labels) for points, labels in batches(epoch, first))
+
+    task.train_batches = train_batches
+    return task
+
+
+def test_accumulated_batches_move_the_weights_as_their_mean_gradient(tmp_path: Path) -> None:
+    """Four batches in one update: one step of SGD along the mean of the four gradients."""
+    plain = parse_config(
+        {
+            "train": {"epochs": 1, "amp": "off", "accumulate": 4, "log_every": 4},
+            "optim": {"name": "sgd", "lr": 0.1, "weight_decay": 0.0, "schedule": "constant"}
+            | {"backbone_lr": None, "bias_lr_factor": 1.0, "warmup_epochs": 0.0, "lr_noise": False},
+            "backbone": {"weights": "random"},
+        }
+    )
+    assert isinstance(plain, ReidConfig)
+    task = doubled(plain)
+    before = [p.detach().clone() for p in task.model.parameters()]
+    losses = [task.loss(batch, 1, 1)[0] for batch in task.train_batches(1, 0)]
+    mean = torch.autograd.grad(sum(losses) / 4, list(task.model.parameters()))
+    run = folder(tmp_path / "r", plain)
+    task.evaluate = lambda *_: {"accuracy": 0.5}
+    assert start(task, run, plain) == "completed"
+    for parameter, old, gradient in zip(task.model.parameters(), before, mean, strict=True):
+        torch.testing.assert_close(parameter.detach(), old - 0.1 * gradient, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("cut", [2, 6, 9])
+def test_accumulation_resumes_at_the_boundary_of_an_update(tmp_path: Path, cut: int) -> None:
+    three = config(accumulate=3, ema=0.9)
+    whole, parts = (folder(tmp_path / name, three) for name in ("whole", "parts"))
+    start(ToyTask(), whole, three)
+    assert start(ToyTask(), parts, three, stop_after=cut) == "requeued"
+    assert train(ToyTask(), parts, three, seed=3, attempt=2) == "completed"
+    assert comparable(parts) == comparable(whole)
+    last = [checkpoint.load_weights(run.weights_file("last"))[0] for run in (whole, parts)]
+    assert all(torch.equal(last[0][name], last[1][name]) for name in last[0])
+
+
+def test_the_average_of_the_weights_is_what_is_evaluated_and_kept(tmp_path: Path) -> None:
+    averaged = config(ema=0.5)
+    run = folder(tmp_path / "r", averaged)
+    task = ToyTask()
+    start(task, run, averaged)
+    weights, about = checkpoint.load_weights(run.weights_file("last"))
+    trained = task.model.state_dict()
+    assert not torch.equal(weights["0.weight"], trained["0.weight"])
+    again = ToyTask()
+    again.model.load_state_dict(weights)
+    row = (run.result() or {})["final"]
+    assert score(again, 3, row["step"])["accuracy"] == row["accuracy"]
+    assert about["metrics"]["accuracy"] == row["accuracy"]
+
+
+def test_a_frozen_trunk_stays_for_its_epochs_and_then_trains(tmp_path: Path) -> None:
+    run_config = config(freeze_epochs=2)
+    run = folder(tmp_path / "r", run_config)
+    task = ToyTask()
+    first = task.model[0].weight.detach().clone()
+    seen: list[bool] = []
+    evaluate = task.evaluate
+
+    def watched(*arguments: Any) -> dict[str, float]:
+        seen.append(torch.equal(task.model[0].weight, first))
+        return evaluate(*arguments)
+
+    task.evaluate = watched
+    start(task, run, run_config)
+    assert seen == [True, True, False]
+
+
+def test_a_run_starts_from_another_runs_best_weights(tmp_path: Path) -> None:
+    source = folder(tmp_path / "source", config())
+    start(ToyTask(), source, config())
+    task = ToyTask(seed=8)
+    task.model[3] = torch.nn.Linear(16, 5)
+    record = checkpoint.load_initial(task.model, str(source.path))
+    weights, _ = checkpoint.load_weights(source.weights_file("best"))
+    assert torch.equal(task.model[0].weight, weights["0.weight"])
+    assert record["loaded"] == 2 and record["other_shape"] == ["3.bias", "3.weight"] == record["left"]
+    assert "left as initialised: 3.bias" in checkpoint.initial_line(record)
+    with pytest.raises(RunError, match="has not completed"):
+        checkpoint.load_initial(task.model, str(tmp_path))
+    with pytest.raises(WeightsError, match="none of its"):
+        checkpoint.load_initial(torch.nn.Linear(2, 2), str(source.path))
+    weights["0.weight"][0] = float("nan")
+    checkpoint.save_weights(tmp_path / "nan.safetensors", weights, {})
+    with pytest.raises(WeightsError, match=r"0\.weight"):
+        checkpoint.load_initial(task.model, str(tmp_path / "nan.safetensors"))
+    assert identity(config(init=str(source.path)), 3) != identity(config(), 3)
+    moved = config(init=f"/elsewhere/{source.path.name}")
+    assert identity(moved, 3) == identity(config(init=str(source.path)), 3)
