@@ -115,7 +115,7 @@ class PlainStep:
     def loss(self, batch: ReidBatch) -> tuple[Tensor, Tensor]:
         """The loss of `reid_loss`, and the accuracy of the last head."""
         model, settings = self.model, self.config.loss
-        assert model.backbone is not None
+        assert isinstance(model.backbone, (TinyVit, ClipVit))
         encoded = [plain_encoder(model.backbone, images, batch.camids) for images in batch.images]
         classes = {m: c for m, (c, _) in zip(MODALITIES, encoded, strict=True)}
         patches = {m: p for m, (_, p) in zip(MODALITIES, encoded, strict=True)}

@@ -246,7 +246,9 @@ def _recorder(into: list[Selection]) -> Any:
 
 
 def _patch_size(config: ReidConfig) -> int:
-    return 16 if config.backbone.name == "clip_vit_b16" else config.backbone.patch
+    from sdtps.models.backbones import patch_size
+
+    return patch_size(config.backbone)
 
 
 def _patch_maps(

@@ -18,6 +18,8 @@ from sdtps.config.retrieval import GeneratedRetrievalConfig
 from sdtps.data.caption_batches import RetrievalBatch, TextBatch
 from sdtps.data.reid_batches import ReidBatch
 from sdtps.models import reid, retrieval
+from sdtps.models.backbones import patch_size
+from sdtps.models.checkpoints import read_checkpoint
 from sdtps.models.encoders import (
     ImageEncoder,
     ImageShape,
@@ -207,7 +209,7 @@ def _train(steps: int) -> dict[str, Any]:
 
 
 def _tiny_reid(config: ReidConfig) -> dict[str, dict[str, Any]]:
-    patch = 16 if config.backbone.name == "clip_vit_b16" else config.backbone.patch
+    patch = patch_size(config.backbone)
     return {
         "data": {
             "dataset": "rgbnt201",
@@ -236,6 +238,8 @@ def _tiny_reid(config: ReidConfig) -> dict[str, dict[str, Any]]:
 def _tiny_retrieval(config: RetrievalConfig) -> dict[str, dict[str, Any]]:
     encoder = config.image_encoder
     cell = {"vit_b16": 16, "tiny_vit": encoder.patch}.get(encoder.name, 32)
+    if encoder.name == "checkpoint":
+        cell = read_checkpoint(encoder.weights).patch
     return {
         "data": {
             "root": None,

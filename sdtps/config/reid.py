@@ -73,7 +73,8 @@ class ReidDataConfig(Frozen):
 class BackboneConfig(Frozen):
     """One image encoder shared by the three modalities."""
 
-    name: Literal["tiny_vit", "clip_vit_b16"] = "clip_vit_b16"
+    # `checkpoint`: what the Hugging Face folder `weights` describes: CLIP, ViT, DeiT, DINOv2, SigLIP.
+    name: Literal["tiny_vit", "clip_vit_b16", "checkpoint"] = "clip_vit_b16"
     # A file or folder in Hugging Face or OpenAI layout, or the word `random`, asked for by name.
     # A path counts in the identity by its last part; its hash is in run.json.
     weights: str = "ViT-B-16.pt"
@@ -89,6 +90,14 @@ class BackboneConfig(Frozen):
     camera_embedding: bool = True
     camera_coefficient: NonNegative = 1.0
     camera_std: NonNegative = 0.02
+
+    @model_validator(mode="after")
+    def _checkpoint_is_named(self) -> BackboneConfig:
+        if self.name == "checkpoint" and self.weights == "random":
+            raise ValueError(
+                "name checkpoint needs weights: a Hugging Face folder with its config.json"
+            )
+        return self
 
 
 class FusionConfig(Frozen):
@@ -218,6 +227,8 @@ class ReidConfig(Frozen):
                 "a frozen backbone's features are cached, before anything is drawn: set "
                 f"{', '.join(f'data.{k}' for k in drawn)} to 0"
             )
+        if self.backbone.name == "checkpoint":  # its own configuration says the patch
+            return self
         patch = 16 if self.backbone.name == "clip_vit_b16" else self.backbone.patch
         if self.data.height % patch or self.data.width % patch:
             raise ValueError(

@@ -70,7 +70,10 @@ class RetrievalDataConfig(Frozen):
 
 
 class ImageEncoderConfig(Frozen):
-    name: Literal["vit_b16", "swin_b", "tiny_vit", "tiny_swin", "efficientnet_lite0"] = "vit_b16"
+    # `checkpoint`: what the Hugging Face folder `weights` describes: CLIP, ViT, DeiT, DINOv2, SigLIP.
+    name: Literal["vit_b16", "swin_b", "tiny_vit", "tiny_swin", "efficientnet_lite0", "checkpoint"] = (
+        "vit_b16"
+    )
     weights: str = "random"
     size: PositiveInt = 224  # 224 or 384 for ViT-B/16 and Swin-B
     frozen: bool = False  # True: features are computed once and cached
@@ -81,6 +84,14 @@ class ImageEncoderConfig(Frozen):
     width: PositiveInt = 64
     depth: PositiveInt = 2
     heads: PositiveInt = 4
+
+    @model_validator(mode="after")
+    def _checkpoint_is_named(self) -> ImageEncoderConfig:
+        if self.name == "checkpoint" and self.weights in ("random", "packaged"):
+            raise ValueError(
+                "name checkpoint needs weights: a Hugging Face folder with its config.json"
+            )
+        return self
 
 
 class TextEncoderConfig(Frozen):

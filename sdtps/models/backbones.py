@@ -2,8 +2,9 @@
 
 tiny_vit        a small pre-norm ViT for CPUs
 clip_vit_b16    CLIP's vision tower (transformers' modules) with the projection on every token
+checkpoint      what a Hugging Face folder describes (`sdtps.models.checkpoints`)
 
-Both return the class token [n, C] and the patches [n, N, C] of n images. What DeMo's CLIP does and
+All return the class token [n, C] and the patches [n, N, C] of n images. What DeMo's CLIP does and
 transformers' CLIPVisionModelWithProjection does not: `ln_post` and the projection act on all tokens,
 the position embedding is interpolated from 14 x 14 to the image's grid, and a camera embedding is added
 to the class token before the first layer (SIE; modeling/clip/model.py:446-484).
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sdtps.config.reid import BackboneConfig
+from sdtps.models.checkpoints import CheckpointBackbone, read_checkpoint
 from sdtps.models.weights import load_clip_weights, load_weights
 
 
@@ -147,7 +149,17 @@ def interpolate_positions(table: Tensor, grid: tuple[int, int]) -> Tensor:
     return torch.cat([table[:1], fitted.flatten(2)[0].T.to(table.dtype)])
 
 
-def build_backbone(config: BackboneConfig, height: int, width: int, cameras: int) -> TinyVit | ClipVit:
+Backbone = TinyVit | ClipVit | CheckpointBackbone
+
+
+def patch_size(config: BackboneConfig) -> int:
+    """Pixels of a patch's side. Raises WeightsError where a checkpoint cannot be read."""
+    if config.name == "checkpoint":
+        return read_checkpoint(config.weights).patch
+    return 16 if config.name == "clip_vit_b16" else config.patch
+
+
+def build_backbone(config: BackboneConfig, height: int, width: int, cameras: int) -> Backbone:
     """The encoder of a configuration with its weights loaded.
 
     Raises:
@@ -160,6 +172,15 @@ def build_backbone(config: BackboneConfig, height: int, width: int, cameras: int
         if config.weights != "random":
             load_weights(tiny, config.weights)
         return tiny
+    if config.name == "checkpoint":
+        return CheckpointBackbone(
+            config.weights,
+            height,
+            width,
+            cameras=cameras,
+            coefficient=config.camera_coefficient,
+            deviation=config.camera_std,
+        )
     from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
     # The published ViT-B/16: 12 layers of 768, 12 heads, patches of 16 at 224 pixels, 512 outputs.

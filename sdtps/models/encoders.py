@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from sdtps.config.retrieval import ImageEncoderConfig, TextEncoderConfig
 from sdtps.data.words import BertVocabulary, OwnVocabulary, Vocabulary
 from sdtps.errors import ConfigError, WeightsError
+from sdtps.models.checkpoints import CheckpointEncoder, read_checkpoint
 from sdtps.models.published import TIMM_SWIN, TIMM_VIT, VISION
 from sdtps.models.weights import find_weights, load_exactly, read_tensors
 from sdtps.run.provenance import file_digest
@@ -80,6 +81,14 @@ class FeatureMap(ImageEncoder):
         return features.flatten(2).transpose(1, 2)
 
 
+class PublishedImageEncoder(ImageEncoder):
+    """A checkpoint, which hands on tokens."""
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        tokens: Tensor = self.network(pixels)
+        return tokens
+
+
 class TextEncoder(nn.Module):
     """Token ids (T, L) and lengths (T) -> words (T, L, width); special tokens are words too."""
 
@@ -117,6 +126,10 @@ def image_shape(config: ImageEncoderConfig) -> ImageShape:
         ConfigError: an image size that the encoder does not take.
     """
     size = config.size
+    if config.name == "checkpoint":
+        found = read_checkpoint(config.weights)
+        rows, columns = found.grid(size, size)
+        return ImageShape(rows * columns, found.width, found.prefix > 0, found.mean, found.std)
     if config.name in ("vit_b16", "swin_b") and size not in (224, 384):
         raise ConfigError(f"image_encoder.size {size}: {config.name} takes 224 or 384")
     if config.name == "vit_b16":
@@ -146,6 +159,8 @@ def build_image_encoder(config: ImageEncoderConfig) -> ImageEncoder:
         ConfigError: a size that does not fit. WeightsError: weights that do not, or a missing package.
     """
     shape = image_shape(config)
+    if config.name == "checkpoint":
+        return PublishedImageEncoder(CheckpointEncoder(read_checkpoint(config.weights)), shape)
     if config.name == "efficientnet_lite0":
         library = _package("efficientnet_lite_pytorch", "efficientnet-lite-pytorch")
         network = library.EfficientNet.from_name("efficientnet-lite0")

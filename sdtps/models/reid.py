@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sdtps import distributed
 from sdtps.config import ReidConfig
 from sdtps.data.reid_batches import ReidBatch
-from sdtps.models.backbones import ClipVit, TinyVit, build_backbone
+from sdtps.models.backbones import Backbone, build_backbone
 from sdtps.models.fusion import SETS, Fusion, Pife
 from sdtps.models.losses import batch_hard_triplet, label_smooth_cross_entropy
 from sdtps.multimodal import MODALITIES, MultiModal
@@ -50,7 +50,7 @@ class ReidModel(nn.Module):
         super().__init__()
         backbone = build_backbone(config.backbone, config.data.height, config.data.width, cameras)
         # None where batches hold its outputs (see `take_backbone`).
-        self.backbone: TinyVit | ClipVit | None = backbone
+        self.backbone: Backbone | None = backbone
         width, patches = backbone.embed, backbone.patches
         self.pife = Pife(width) if config.fusion.global_local else None
         self.sdtps: MultiModal | None = None
@@ -80,7 +80,7 @@ class ReidModel(nn.Module):
         if self.sdtps is not None:
             self.sdtps.compile(**options)
 
-    def take_backbone(self) -> TinyVit | ClipVit:
+    def take_backbone(self) -> Backbone:
         """Take the (frozen) backbone out: from now on `forward` gets its outputs for images."""
         backbone = self.backbone
         assert backbone is not None
