@@ -109,7 +109,8 @@ def submit(
     )
     folders = [run.folder(runs_dir) for run in runs]
     submissions.repair(folders)
-    again = {Path(p).resolve() for p in (*replace, *over)}
+    order.over = frozenset(_absolute(p) for p in over)
+    again = {*map(_absolute, replace), *order.over}
     # Read before the states are told: a claim made meanwhile is then not the one that was judged.
     order.judged = {folder: claims.read(folder) for folder in folders}
     wanted = []
@@ -117,14 +118,37 @@ def submit(
         free = status.state in ("planned", "interrupted") and not status.elsewhere
         if free or (folder in again and not status.active):
             wanted.append(run)
-            if status.state == "unknown" and status.job_id:
-                slurm.cancel([status.job_id], say=lambda _: None)  # where it still waits or runs here
+            if status.state == "unknown":
+                _end_earlier(folder)
+            if folder.is_symlink():  # an equal run stood for it, which stays as it is
+                folder.unlink()
+                order.judged[folder] = None
         else:
             order.report.skipped[folder] = _why(status)
     if wanted:
-        order.over = frozenset(Path(p).resolve() for p in over)
         order.send(wanted, slots)
     return order.report
+
+
+def _absolute(folder: Path) -> Path:
+    """A run folder without links above it; itself it may be a link to an equal run."""
+    return Path(folder).parent.resolve() / Path(folder).name
+
+
+def _end_earlier(folder: Path) -> None:
+    """Cancel an unknown run's job where it still waits or runs: found by name, as ids may repeat."""
+    claim = claims.read(folder)
+    work = submissions.submission(folder, claim.submission) if claim else None
+    element = work.element(folder) if work and not work.elsewhere else None
+    if work is None or element is None:
+        return
+    cluster = None if work.cluster in ("", slurm.cluster_name()) else work.cluster
+    try:
+        known = slurm.squeue(name=work.name, cluster=cluster).get(element)
+    except slurm.NoAnswer:
+        return
+    if known is not None and known.name == work.name and not known.ended:
+        slurm.cancel([element], cluster, say=lambda _: None)
 
 
 def take_over(actions: Sequence[Action]) -> list[Path]:

@@ -125,17 +125,17 @@ def configured() -> bool:
 
 def max_array_size() -> int:
     """MaxArraySize of this cluster: array indices stay below it. SLURM's default if nobody answers."""
-    found = _config(*_where()).get("MaxArraySize", "")
+    found = _config().get("MaxArraySize", "")
     return max(2, int(found)) if found.isdigit() else DEFAULT_MAX_ARRAY_SIZE
 
 
 def cluster_name() -> str:
     """ClusterName of the cluster that commands here speak to; empty where nobody says."""
-    return _cluster_name(*_where())
+    return _name_in_file(_where()[0]) or _config().get("ClusterName", "")
 
 
 @lru_cache(maxsize=4)
-def _cluster_name(conf: str, path: str) -> str:
+def _name_in_file(conf: str) -> str:
     for place in filter(None, (conf, "/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf")):
         try:
             text = Path(place).read_text(errors="replace")
@@ -143,21 +143,27 @@ def _cluster_name(conf: str, path: str) -> str:
             continue
         if match := re.search(r"^\s*ClusterName\s*=\s*(\S+)", text, re.MULTILINE | re.IGNORECASE):
             return match[1]
-    return _config(conf, path).get("ClusterName", "")
+    return ""
 
 
 def _where() -> tuple[str, str]:
     return os.environ.get("SLURM_CONF", ""), os.environ.get("PATH", "")
 
 
-@lru_cache(maxsize=4)
-def _config(conf: str, path: str) -> dict[str, str]:
-    """`scontrol show config`, asked once by each process; empty where it does not answer."""
-    try:
-        text = ask(["scontrol", "show", "config"])
-    except NoAnswer:
-        return {}
-    return dict(re.findall(r"^(\w+)\s*=\s*(\S+)", text, re.MULTILINE))
+_configs: dict[tuple[str, str], dict[str, str]] = {}
+
+
+def _config() -> dict[str, str]:
+    """`scontrol show config`, asked until it answers once; empty where it does not."""
+    found = _configs.get(_where())
+    if found is None:
+        try:
+            text = ask(["scontrol", "show", "config"])
+        except NoAnswer:
+            return {}
+        found = dict(re.findall(r"^(\w+)\s*=\s*(\S+)", text, re.MULTILINE))
+        _configs[_where()] = found
+    return found
 
 
 # -- questions ----------------------------------------------------------------------------------

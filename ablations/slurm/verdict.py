@@ -83,7 +83,7 @@ def from_code(code: int) -> tuple[str, str]:
     known = {
         0: ("exit", "ended with exit code 0 and wrote no result"),
         GAVE_UP: ("timeout", "stopped at its time limit, and resources.max_requeues is used up"),
-        TOO_OFTEN: ("preempted", "requeued more often than resources.max_requeues allows"),
+        TOO_OFTEN: ("requeues", "started again more often than resources.max_requeues allows"),
         TIMED_OUT: ("timeout", "ran into its time limit"),
         SETUP_FAILED: ("start", "a line of resources.setup failed"),
         NOT_OURS: ("lost", "another submission had claimed the run when the job began"),

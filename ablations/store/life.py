@@ -15,8 +15,9 @@ ask. An unknown run is never submitted again, deleted or cancelled unless somebo
     unknown      nobody here can say
     diverged     a loss that is NaN or infinite
     failed       kind: error (an exception), exit, crash (SIGSEGV ...), oom, timeout, node, killed,
-                 preempted, start (dead before Python began), lost (gone, and nobody could say how),
-                 result (result.json is damaged), unreadable (a file that may not be read)
+                 preempted, requeues (more than resources.max_requeues), start (dead before Python
+                 began), lost (gone, and nobody could say how), result (result.json is damaged),
+                 unreadable (a file that may not be read)
     cancelled    by somebody; kind unstarted: it left the queue before it started, and nobody saw how
 """
 
@@ -202,6 +203,8 @@ class _Reader:
             with os.scandir(folder) as entries:
                 names = {entry.name: entry for entry in entries}
         except FileNotFoundError:
+            if folder.is_symlink():  # to an equal run of another study that was deleted
+                return Life(state="planned")
             if odd := files.oddity(folder):
                 raise OSError(errno.ENOTDIR, f"is {odd}", str(folder)) from None
             return Life(state="planned")

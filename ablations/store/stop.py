@@ -46,7 +46,7 @@ def cancel(statuses: Sequence[RunStatus], runs_dir: Path) -> list[RunStatus]:
     unmarked: OSError | None = None
     elements: dict[str, dict[str, tuple[Path, str]]] = {}
     for status in statuses:
-        if not status.active:
+        if not status.active or status.elsewhere:  # a copy has no jobs of its own
             continue
         folder = status.run.folder(Path(runs_dir).resolve())
         claim = claims.read(folder)

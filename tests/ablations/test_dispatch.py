@@ -286,6 +286,30 @@ def test_an_equal_run_of_another_study_or_name_is_taken_over(tmp_path: Path, fak
     assert fakes.calls("sbatch") == []
 
 
+def test_an_equal_run_that_was_deleted_is_trained_and_one_that_stays_is_not_written_to(
+    tmp_path: Path, fakes: Fakes
+) -> None:
+    runs = tmp_path / "runs"
+    made = _completed(plant.study(tmp_path, ["before"], name="first"), runs, code="c1")
+    study = plant.study(tmp_path, ["after"], name="second")
+    (link,) = dispatch.take_over(
+        make_plan(study, runs, run_states(study.runs(), runs), code="c1").linked
+    )
+    again = make_plan(study, runs, run_states(study.runs(), runs), retry=["stale"], code="c2")
+    assert [a.start for a in again.submitted] == ["over"]
+    before = sorted(p.name for p in made.iterdir())
+    assert dispatch.submit(study, study.runs(), runs, over=[link]).submitted == [link]
+    assert not link.is_symlink() and (link / "claim.json").is_file()
+    assert sorted(p.name for p in made.iterdir()) == before
+    third = plant.study(tmp_path, ["x"], name="third")
+    (link,) = dispatch.take_over(
+        make_plan(third, runs, run_states(third.runs(), runs), code="c1").linked
+    )
+    shutil.rmtree(made)
+    assert _states(third, runs) == ["planned"]
+    assert _submit(third, runs).submitted == [link]
+
+
 def test_an_equal_run_of_other_code_is_not_taken_over(tmp_path: Path, fakes: Fakes) -> None:
     runs = tmp_path / "runs"
     _completed(plant.study(tmp_path, ["before"], name="first"), runs, code="c1")

@@ -332,6 +332,30 @@ def test_a_copy_tells_its_own_states_and_submits_nothing_of_the_original(queued:
     assert len(asked.submitted) == 1
 
 
+def test_a_copy_cancels_nothing_of_the_original(queued: Queued) -> None:
+    queued.begin(1.0)
+    copy = _copied(queued, "copy")
+    found = queued.look(copy)
+    assert found.state == "running"  # as of the copy, a moment ago
+    assert control.cancel([found], copy) == []
+    folder = queued.study.runs()[0].folder(copy)
+    status = {**(RunFolder(folder).status() or {}), "heartbeat": time.time() - 10_000}
+    (folder / "status.json").write_text(json.dumps(status))
+    dispatch.submit(queued.study, queued.study.runs(), copy, replace=[folder])
+    assert queued.fakes.calls("scancel") == []
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_before_an_unknown_run_is_run_again_its_own_job_ends(queued: Queued, ours: bool) -> None:
+    queued.begin(10_000)
+    queued.fakes.set("1_0", state="RUNNING", name=queued.name if ours else "somebody-else")
+    (queued.runs / f".squeue-{os.getuid()}.json").unlink(missing_ok=True)
+    queued.fakes.answer("squeue", DOWN)  # so that the state is unknown
+    asked = dispatch.submit(queued.study, queued.study.runs(), queued.runs, replace=[queued.folder])
+    assert asked.submitted == [queued.folder]
+    assert [c["argv"] for c in queued.fakes.calls("scancel")] == ([["1_0"]] if ours else [])
+
+
 def test_an_end_in_a_copy_is_told_as_in_the_original_but_not_resumed_by_itself(queued: Queued) -> None:
     queued.begin(10_000)
     records.write_end(queued.folder, queued.name, "1_0", 0, records.KILLED, terminated=False)

@@ -51,6 +51,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fakes: Fakes) -> Submis
         "SLURM_NTASKS": "1",
     }.items():
         monkeypatch.setenv(key, value)
+    monkeypatch.setenv(worker.CLAIM, "another")  # the worker sets it; undone afterwards
     for key in ("SUBMITIT_EXECUTOR", "SDTPS_SNAPSHOT"):
         monkeypatch.delenv(key, raising=False)
     monkeypatch.setattr(worker, "_entry", lambda _: entry)
