@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from sdtps.config import RetrievalConfig
+from sdtps.data.images import raise_mistakes
 from sdtps.errors import DataError
 from sdtps.run.locations import cache_root, data_file, data_root
 
-MISTAKES_SHOWN = 8
+LINES_SHOWN = 8
 # Where LAPS keeps the images: beside the folder of the captions.
 LAPS_IMAGES = {"f30k": "flickr30k-images", "coco": "coco-images"}
 
@@ -142,9 +143,7 @@ def _images(
             found[key] = image_root / str(mapping[key])
             if not found[key].is_file():
                 mistakes.append(f"{ids_file}:{number}: image {key}: no file {found[key]}")
-    if mistakes:
-        more = f"\n... and {len(mistakes) - MISTAKES_SHOWN} more" * (len(mistakes) > MISTAKES_SHOWN)
-        raise DataError("\n".join(mistakes[:MISTAKES_SHOWN]) + more)
+    raise_mistakes(f"{root}: split {split}", mistakes)
     return tuple(found.values()), len(lines)
 
 
@@ -152,7 +151,7 @@ def _captions(path: Path) -> tuple[str, ...]:
     lines = _lines(path, "it holds the captions, one a line")
     empty = [str(n) for n, line in enumerate(lines, start=1) if not line.strip()]
     if empty:
-        raise DataError(f"{path}:{empty[0]}: empty caption (lines {', '.join(empty[:MISTAKES_SHOWN])})")
+        raise DataError(f"{path}:{empty[0]}: empty caption (lines {', '.join(empty[:LINES_SHOWN])})")
     return tuple(line.strip() for line in lines)
 
 
@@ -259,6 +258,4 @@ def _check_disjoint(splits: dict[str, CaptionSplit]) -> None:
         for image in split.images
         if split_of.setdefault(image, name) != name
     ]
-    if shared:
-        more = f"\n... and {len(shared) - MISTAKES_SHOWN} more" * (len(shared) > MISTAKES_SHOWN)
-        raise DataError("\n".join(shared[:MISTAKES_SHOWN]) + more)
+    raise_mistakes("images", shared)

@@ -134,10 +134,10 @@ def check_images(paths: Iterable[Path], folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f".{record.name}.lock"):  # others of this node wait for the first
             if not record.exists():
-                raise_mistakes(undecodable(paths))
+                raise_mistakes("images", undecodable(paths))
                 record.touch()
     except OSError:  # a cache that cannot be written: each run checks for itself
-        raise_mistakes(undecodable(paths))
+        raise_mistakes("images", undecodable(paths))
 
 
 def undecodable(paths: Sequence[Path]) -> list[str]:
@@ -156,9 +156,13 @@ def undecodable(paths: Sequence[Path]) -> list[str]:
         return sorted(text for text in pool.map(mistake, paths) if text is not None)
 
 
-def raise_mistakes(mistakes: Sequence[str]) -> None:
-    """Raises DataError with the first 20 of `mistakes`, if there are any."""
+def raise_mistakes(where: object, mistakes: Sequence[str]) -> None:
+    """Raises DataError with the first 20 of `mistakes`, if there are any.
+
+    Args:
+        where: what they are about, in front of their number.
+    """
     if mistakes:
         more = len(mistakes) - MISTAKES_SHOWN
-        shown = [*sorted(mistakes)[:MISTAKES_SHOWN], *([f"... and {more} more"] if more > 0 else [])]
-        raise DataError(f"{len(mistakes)} image(s) cannot be read:\n  " + "\n  ".join(shown))
+        shown = [*mistakes[:MISTAKES_SHOWN], *([f"... and {more} more"] if more > 0 else [])]
+        raise DataError(f"{where}: {len(mistakes)} mistake(s)\n  " + "\n  ".join(shown))

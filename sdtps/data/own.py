@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from sdtps.data.captions import LAPS_IMAGES, CaptionSplit
-from sdtps.data.images import MISTAKES_SHOWN, signature_mistake
+from sdtps.data.images import raise_mistakes, signature_mistake
 from sdtps.data.reid_folders import ReidDataset, Sample, checked
 from sdtps.errors import DataError, did_you_mean
 
@@ -88,17 +88,10 @@ def _table(path: Path, required: tuple[str, ...], optional: tuple[str, ...]) -> 
         if empty:
             mistakes.append(f"{path}:{row.line}: empty {', '.join(empty)}")
         rows.append(row)
-    _raise(path, mistakes)
+    raise_mistakes(path, mistakes)
     if not rows:
         raise DataError(f"{path}: holds no rows below its header")
     return rows
-
-
-def _raise(path: Path, mistakes: list[str]) -> None:
-    if mistakes:
-        more = len(mistakes) - MISTAKES_SHOWN
-        shown = [*mistakes[:MISTAKES_SHOWN], *([f"... and {more} more"] if more > 0 else [])]
-        raise DataError(f"{path}: {len(mistakes)} mistake(s)\n  " + "\n  ".join(shown))
 
 
 # -- re-identification ------------------------------------------------------------------------------
@@ -147,7 +140,7 @@ def read_own_reid(path: Path, *, trains: bool = True) -> ReidDataset:
                 f"{path}: sample '{which}' ({split}, pid {pid}, camid {camid}) has no "
                 f"{' and no '.join(missing)} image; a column `sample` says which images belong together"
             )
-    _raise(path, mistakes)
+    raise_mistakes(path, mistakes)
     pids, camids = _numbers(key[1] for key in groups), _numbers(key[2] for key in groups)
     cameras = {number: index for index, number in enumerate(sorted(camids.values()))}
     splits: dict[str, list[Sample]] = {"train": [], "query": [], "gallery": []}
@@ -209,7 +202,7 @@ def read_own_captions(
             if description and described.setdefault(image, description) != description:
                 mistakes.append(f"{where}: another dense text for {image} than before")
         splits[name] = _split(path, name, texts, described, folder, dense[name], mistakes)
-    _raise(path, mistakes)
+    raise_mistakes(path, mistakes)
     return splits
 
 
@@ -264,7 +257,7 @@ def _caption_rows(path: Path, dataset: str) -> tuple[list[_Caption], list[Path]]
         if split not in CAPTION_SPLITS:
             mistakes.append(f"{where}: split '{row['split']}'. {did_you_mean(split, CAPTION_SPLITS)}")
         rows.append((where, row["image"], split, row["caption"], row["dense"]))
-    _raise(path, mistakes)
+    raise_mistakes(path, mistakes)
     return rows, [path.parent, path.parent / "images"]
 
 
@@ -292,7 +285,7 @@ def _karpathy_rows(path: Path, dataset: str) -> tuple[list[_Caption], list[Path]
         if split not in CAPTION_SPLITS:
             mistakes.append(f"{where}: split '{split}'. {did_you_mean(str(split), CAPTION_SPLITS)}")
         rows += [(where, name, split, caption, "") for caption in captions if caption]
-    _raise(path, mistakes)
+    raise_mistakes(path, mistakes)
     if not rows:
         raise DataError(f"{path}: holds no captions")
     beside = LAPS_IMAGES.get(dataset, "images")

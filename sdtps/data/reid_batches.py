@@ -345,7 +345,7 @@ def _decode_all(
 
     with ThreadPoolExecutor(max(1, config.workers)) as pool:  # Pillow decodes without the GIL
         list(pool.map(fill, range(len(samples))))
-    raise_mistakes(mistakes)
+    raise_mistakes("images", sorted(mistakes))
     pixels.flush()
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from PIL import Image
 
 from sdtps.config import ReidConfig
-from sdtps.data.images import MISTAKES_SHOWN, list_images, signature_mistake
+from sdtps.data.images import list_images, raise_mistakes, signature_mistake
 from sdtps.errors import DataError, did_you_mean
 from sdtps.run.locations import cache_root, data_file, data_root
 
@@ -187,7 +187,7 @@ def checked(
     """
     mistakes = mistakes or _Mistakes()
     _check_splits(dataset, mistakes, trains)
-    mistakes.raise_if_any(dataset)
+    raise_mistakes(f"{dataset.name} at {dataset.root}", mistakes.found)
     labels = {pid: i for i, pid in enumerate(sorted({s.pid for s in dataset.train}))}
     return replace(dataset, train=tuple(replace(s, label=labels[s.pid]) for s in dataset.train))
 
@@ -206,15 +206,6 @@ class _Mistakes:
 
     def add(self, path: Path, text: str) -> None:
         self.found.append(f"{path}: {text}")
-
-    def raise_if_any(self, dataset: ReidDataset) -> None:
-        if not self.found:
-            return
-        shown = self.found[:MISTAKES_SHOWN]
-        if len(self.found) > len(shown):
-            shown.append(f"... and {len(self.found) - len(shown)} more")
-        head = f"{dataset.name} at {dataset.root}: {len(self.found)} mistake(s)"
-        raise DataError("\n  ".join([head, *shown]))
 
 
 # -- RGBNT201: train_171 and test, with RGB, NI and TI folders of the same names -------------------
