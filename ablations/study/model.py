@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import unicodedata
 from dataclasses import dataclass, field
@@ -12,7 +13,8 @@ from typing import Any
 
 from ablations.study.schema import FigureSpec, MetricSpec, Reported, Resources, TableSpec
 from sdtps.config import AnyConfig, CommandConfig, Config, resolved
-from sdtps.config.identity import canonical, flatten, identities
+from sdtps.config.acting import effective
+from sdtps.config.identity import NOT_IN_IDENTITY, canonical, flatten, identities
 from sdtps.run.folder import folder_name
 
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,+=-]*")
@@ -64,8 +66,14 @@ class Variant:
 
     @cached_property
     def canonical(self) -> str:
-        """Equal for variants that are one configuration."""
+        """What names the variant's runs: the configuration, without what cannot change a result."""
         return canonical(self.config)
+
+    @cached_property
+    def acting(self) -> str:
+        """Equal for variants that train one network: settings that nothing reads do not count."""
+        read = effective(self.config)
+        return json.dumps({k: v for k, v in read.items() if k not in NOT_IN_IDENTITY}, sort_keys=True)
 
 
 @dataclass(frozen=True)

@@ -200,11 +200,14 @@ class VariantReader:
     def _check_distinct(self, variants: list[Variant], drafts: list[Draft], resolver: Resolver) -> None:
         baseline = self.tree.get("baseline")
         first: dict[str, Variant] = {}
+        acting: dict[str, Variant] = {}
         ordered = sorted(zip(variants, drafts, strict=True), key=lambda pair: pair[0].name != baseline)
         for variant, draft in ordered:
             if draft.broken or draft.name in resolver.broken:
                 continue
             same = first.setdefault(variant.canonical, variant)
+            if same is variant:
+                same = acting.setdefault(variant.acting, variant)
             if same is variant:
                 continue
             if same.name == baseline:
@@ -212,6 +215,10 @@ class VariantReader:
             else:
                 text = f"'{variant.name}' and '{same.name}' (line {same.line}) are one configuration"
             silent = sorted(draft.overrides.keys() & NOT_IN_IDENTITY)
+            if same.canonical != variant.canonical:
+                silent = sorted(
+                    k for k in draft.overrides if draft.overrides[k] != same.overrides.get(k)
+                )
             hint = f"; {', '.join(silent)} cannot change a result" if silent else ""
             files = sorted(draft.overrides.keys() & BY_FILE_NAME)
             if moved := [k for k in files if draft.overrides[k] != same.overrides.get(k)]:

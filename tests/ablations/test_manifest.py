@@ -497,3 +497,10 @@ def test_a_metric_of_a_manifest_has_to_say_which_way_is_better(load):
 def test_a_text_that_latex_cannot_print_is_told_with_its_line(load: Load, extra: str) -> None:
     assert "LaTeX cannot print 基 (U+57FA)" in only(load, HEAD + extra + VARIANTS)
     assert load(HEAD + "title: C ≥ 10, τ × ü\n" + VARIANTS).title == "C ≥ 10, τ × ü"
+
+
+def test_variants_that_differ_in_a_part_that_is_switched_off_are_one(load: Load) -> None:
+    head = HEAD.replace("varies: [", "varies: [sdtps.enabled, ")
+    extra = "  off: {sdtps.enabled: false}\n  off2: {sdtps.enabled: false, sdtps.keep_ratio: 0.25}\n"
+    told = "\n".join(mistakes(load, head + VARIANTS + extra))
+    assert "off2" in told and ("one configuration" in told or "keep_ratio" in told)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from sdtps.commandline import at_least
+from ablations.cli import main
+from sdtps.commandline import GROUPS, at_least, verb_parser
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -46,3 +51,155 @@ def test_numbers_that_cannot_be_are_refused(typed: str) -> None:
     ):
         at_least(1)(typed)
     assert at_least(1)("12") == 12
+
+
+def run(code: str, *words: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+INTERRUPTED_AT_IMPORT = """\
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+from ablations.cli import main
+sys.meta_path.insert(0, Finder())
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "started"),
+    [
+        ("argparse", False),
+        ("sdtps.commandline", False),
+        ("ablations.view.status", False),
+        ("pydantic", False),
+        ("ablations.study.manifest", True),
+        ("sdtps.config.yaml12", False),
+    ],
+)
+def test_an_interrupt_leaves_no_traceback_wherever_an_import_is(module: str, started: bool) -> None:
+    done = run(INTERRUPTED_AT_IMPORT.format(module=module), "status", "quick")
+    assert "Traceback" not in done.stderr
+    if done.returncode == 130:
+        assert done.stderr.startswith("Interrupted.")
+    else:
+        assert done.returncode == -signal.SIGINT and done.stderr == "" and not started
+
+
+def test_a_reader_of_a_pipe_that_leaves_is_no_error() -> None:
+    code = "import sys; from ablations.cli import main; sys.exit(main())"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "plan", "rgbnt201"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_is_one_sentence() -> None:
+    code = "import sys; from ablations.cli import main; sys.exit(main())"
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code, "--help"], cwd=ROOT, stdout=full, stderr=subprocess.PIPE
+        )
+    assert (done.returncode, done.stderr) == (2, b"standard output: No space left on device\n")
+
+
+def test_options_and_positionals_may_be_mixed_and_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "--seed", "0", "-v", "topk", "quick", "-v", "released", "--json", "--seed", "1"]
+    assert main(words) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert {(run["variant"], run["seed"]) for run in runs} == {
+        ("topk", 0),
+        ("topk", 1),
+        ("released", 0),
+        ("released", 1),
+    }
+
+
+def test_verbs_are_in_one_table_and_each_in_a_group() -> None:
+    import analysis.cli
+    import sdtps.cli
+    from ablations.cli import VERBS, all_verbs
+
+    tables = (VERBS, analysis.cli.VERBS, sdtps.cli.VERBS)
+    assert sum(map(len, tables)) == len(all_verbs()), "two tables have a verb of one name"
+    assert {group for _, _, group in all_verbs().values()} <= set(GROUPS)
+
+
+def test_help_of_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    from ablations.cli import all_verbs
+
+    for verb in all_verbs():
+        assert main([verb, "--help"]) == 0, verb
+        assert f"usage: sdtps {verb}" in capsys.readouterr().out
+
+
+def test_no_option_swallows_what_follows() -> None:
+    """Options that take several values repeat: `--seed 0 STUDY` must not take STUDY as a seed."""
+    from ablations.cli import all_verbs
+
+    verbs = all_verbs()
+    greedy = {
+        f"{verb} {action.option_strings[0]}"
+        for verb in verbs
+        for action in verb_parser("sdtps", verb, verbs)._actions
+        if action.option_strings and action.nargs in ("+", "*", "...")
+    }
+    assert not greedy
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
+def test_bash_completes_verbs_studies_and_variants(tmp_path: Path) -> None:
+    program = tmp_path / "sdtps"
+    program.write_text(
+        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "from ablations.cli import main\nsys.exit(main())\n"
+    )
+    program.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+    def completed(*words: str) -> list[str]:
+        typed = " ".join(f"'{word}'" for word in words)
+        script = (
+            "source <(sdtps completion bash)\n"
+            f"COMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; COMP_TYPE=9\n"
+            "_shtab_sdtps\nprintf '%s\\n' \"${COMPREPLY[@]}\""
+        )
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True
+        )
+        return done.stdout.split()
+
+    assert completed("sdtps", "stat") == ["status"]
+    assert "rgbnt201" in completed("sdtps", "status", "rgb")
+    assert "nograd_cross" in completed("sdtps", "status", "rgbnt201", "--variant", "nograd")
+
+
+def test_a_start_is_light() -> None:
+    """What `--help`, `status` and `submit --dry-run` load on a login node."""
+    heavy = "{'torch', 'pandas', 'matplotlib', 'scipy', 'transformers', 'seaborn', 'rich'}"
+    for words in (["--help"], ["status", "quick"], ["submit", "quick", "--dry-run"]):
+        code = (
+            f"import sys; from ablations.cli import main; main({words!r})\n"
+            f"print('HEAVY', sorted({heavy} & set(sys.modules)))"
+        )
+        assert "HEAVY []" in run(code).stdout, words
