@@ -156,16 +156,15 @@ def curves(
     *,
     points: int = POINTS,
     seed_points: int = SEED_POINTS,
-    known: tuple[Mapping[str, Outcome], Mapping[str, Clock]] | None = None,
 ) -> list[Curve]:
     """A metric's curves, one for each variant, in the manifest's order.
 
     Args:
         kind: `train` or `eval`; None: training rows where any variant has them, else evaluations.
         variants: names; None: all, imported ones last.
-        known: outcomes and epoch clocks of the study, where a caller has them already.
     """
-    found, clocks = known or _known(collected, study)
+    found = outcomes(collected, study)
+    clocks = epoch_clocks(collected, found)
     names = list(found if variants is None else variants)
     logged: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for kind_ in ("train", "eval") if kind is None else (kind,):
@@ -181,23 +180,43 @@ def curves(
     ]
 
 
-def _known(collected: Collected, study: Study) -> tuple[dict[str, Outcome], dict[str, Clock]]:
-    found = outcomes(collected, study)
-    return found, epoch_clocks(collected, found)
-
-
 def all_curves(
     collected: Collected, study: Study, *, points: int = POINTS, seed_points: int = SEED_POINTS
 ) -> dict[tuple[str, str], list[Curve]]:
     """(kind, metric) to the curves of everything that a study logged, but the rows' times."""
-    known = _known(collected, study)
+    found = outcomes(collected, study)
+    clocks = epoch_clocks(collected, found)
+    runs = [run.where for outcome in found.values() for run in outcome.runs]
+    logged = {where: _series(collected, where) for where in runs}
+    nothing = np.empty(0, np.int64), np.empty(0)
+    made = {}
+    for kind in ("train", "eval"):
+        for metric in collected.metrics_of(study.name, kind):
+            if metric == TIME:
+                continue
+            series = {where: logged[where].get((kind, metric), nothing) for where in runs}
+            made[kind, metric] = [
+                curve_of(outcome, kind, metric, series, clocks.get(name), points, seed_points)
+                for name, outcome in found.items()
+            ]
+    return made
+
+
+def _series(collected: Collected, where: str) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]:
+    """(kind, metric) to steps and values, all of one run in one pass."""
+    start, stop = collected.spans.get(where, (0, 0))
+    part = collected.rows.iloc[start:stop]
+    kinds, metrics = part["kind"].cat, part["metric"].cat
+    key = kinds.codes.to_numpy(np.int64) * len(metrics.categories) + metrics.codes.to_numpy()
+    step, value = part["step"].to_numpy(), part["value"].to_numpy(dtype=np.float64)
+    order = np.lexsort((step, key))
+    different, first = np.unique(key[order], return_index=True)
+    pieces = np.split(order, first[1:])
     return {
-        (kind, metric): curves(
-            collected, study, metric, kind, points=points, seed_points=seed_points, known=known
+        (str(kinds.categories[k]), str(metrics.categories[m])): (step[index], value[index])
+        for (k, m), index in zip(
+            (divmod(k, len(metrics.categories)) for k in different.tolist()), pieces, strict=False
         )
-        for kind in ("train", "eval")
-        for metric in collected.metrics_of(study.name, kind)
-        if metric != TIME
     }
 
 
@@ -492,10 +511,12 @@ def second_clocks(collected: Collected, study: Study) -> dict[str, tuple[Clock, 
     training time spread evenly over its steps.
     """
     clocks: dict[str, tuple[Clock, bool]] = {}
+    timed = TIME in collected.rows["metric"].cat.categories
     for record in collected.runs_of(study.name).to_dict("records"):
         where = str(record["where"])
-        rows = pd.concat([collected.rows_of_run(where, kind, TIME) for kind in ("train", "eval")])
-        if clock := _measured(rows.sort_values("step", kind="stable")):
+        start, stop = collected.spans.get(where, (0, 0)) if timed else (0, 0)
+        rows = collected.rows.iloc[start:stop]
+        if clock := _measured(rows[rows["metric"] == TIME].sort_values("step", kind="stable")):
             clocks[where] = clock, True
             continue
         spent = next(

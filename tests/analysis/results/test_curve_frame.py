@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -150,6 +151,19 @@ def test_seconds_come_from_the_rows_and_leave_waiting_out(tmp_path: Path) -> Non
     assert measured and clock.at(np.array([1, 5, 10])).tolist() == [2.0, 10.0, 20.0]
     clock, measured = clocks[where[1]]
     assert not measured and clock.at(np.array([5]))[0] == 30.0
+
+
+def test_all_curves_are_those_of_each_metric(tmp_path: Path) -> None:
+    study = planted_study("s", ["a", "b"], seeds=(0, 1))
+    plant(tmp_path, study, "a", 0, loss=lambda s: math.inf if s == 3 else 1.0)
+    plant(tmp_path, study, "b", 1, state="diverged", stop=(1, 4))
+    collected = collect([study], tmp_path)
+    every = curveframe.all_curves(collected, study)
+    assert {("train", "loss"), ("train", "lr"), ("eval", "mAP")} <= set(every)
+    for (kind, metric), found in every.items():
+        single = curves(collected, study, metric, kind)
+        pd.testing.assert_frame_equal(frame(found), frame(single))
+        pd.testing.assert_frame_equal(seed_frame(found), seed_frame(single))
 
 
 def test_smoothing_does_not_bridge_a_gap() -> None:
