@@ -12,7 +12,7 @@ _PYTHONS = signal.default_int_handler
 
 VERBS = {
     "submit": ("ablations.launch.submit", "submit every run that is missing", "submit"),
-    "plan": ("ablations.view.plan", "what submit would do, and why", "submit"),
+    "plan": ("ablations.launch.submit:plan", "what submit would do, and why", "submit"),
     "try": (
         "ablations.launch.trial:try",
         "try one run here and now, apart from the other runs",
