@@ -155,6 +155,8 @@ class TrainConfig(Frozen):
     ema: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
     # Not part of a run's identity (they change nothing; the last four change rounding):
     log_every: PositiveInt = 10  # steps between metric rows; losses are read from the device only then
+    # Rows also go to these tools while the run goes on (tensorboard: files in the run's folder).
+    loggers: tuple[Literal["tensorboard"], ...] = ()
     checkpoint_every_steps: PositiveInt | None = None  # null = at epochs' ends only
     # At an epoch's end a checkpoint is written when this many seconds have passed since the last one: a
     # gigabyte with CLIP, which would otherwise be written every few seconds.

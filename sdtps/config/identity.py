@@ -25,6 +25,7 @@ NOT_IN_IDENTITY = frozenset(
         "eval.also",
         "matching.chunk",
         "train.log_every",
+        "train.loggers",
         "train.checkpoint_every_steps",
         "train.checkpoint_every_s",
         "train.device",

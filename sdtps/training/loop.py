@@ -29,6 +29,7 @@ from sdtps.training.device import (
     seed_everything,
     set_random_states,
 )
+from sdtps.training.loggers import Loggers
 from sdtps.training.optim import Schedule
 from sdtps.training.progress import Reporter
 from sdtps.training.step import Counters, Task, TrainingStep
@@ -101,6 +102,8 @@ class Loop:
         self._best_weights: dict[str, Tensor] | None = None
         self._saved = time.monotonic()  # when the last checkpoint was written, or the attempt began
         self.reporter = Reporter(folder, attempt, total=self.total_steps, writes=self.writes)
+        names = self.settings.loggers if self.writes else ()
+        self.loggers = Loggers(names, folder, self.reporter.line)
 
     @property
     def counters(self) -> Counters:
@@ -135,6 +138,8 @@ class Loop:
                 return self.interrupt()
             except FloatingPointError:  # which the loss may not have shown yet
                 return self.end_diverged(self.counters.epoch, "features are not finite")
+            finally:
+                self.loggers.close()
             return self.complete()
 
     def train_epoch(self) -> Outcome | None:
@@ -267,6 +272,7 @@ class Loop:
         if not self.writes:
             return
         self.folder.append_metrics(row)
+        self.loggers.log(row)
         if row["kind"] == "eval":
             shown = " ".join(
                 f"{k} {v:.4f}" for k, v in row.items() if isinstance(v, float) and k != "time"
