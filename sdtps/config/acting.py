@@ -21,6 +21,8 @@ from sdtps.config.axes import SECTIONS, VALUES, Axes, acting_with
 from sdtps.config.identity import flatten, resolved
 from sdtps.config.wording import shown
 
+_TRUNK = ("optim.layer_decay", "train.freeze_epochs")  # only an encoder that trains has use for them
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -98,7 +100,7 @@ REID = (
         "backbone.camera_embedding true",
     ),
     Rule(
-        ("optim.backbone_lr", "optim.backbone_lr_factor", "train.freeze_epochs"),
+        ("optim.backbone_lr", "optim.backbone_lr_factor", *_TRUNK),
         lambda c: not c.backbone.frozen,
         "backbone.frozen false",
     ),
@@ -145,7 +147,7 @@ RETRIEVAL = (
         "text_encoder.name tiny_bert",
     ),
     Rule(
-        ("optim.backbone_lr", "optim.backbone_lr_factor", "train.freeze_epochs"),
+        ("optim.backbone_lr", "optim.backbone_lr_factor", *_TRUNK),
         lambda c: not (c.image_encoder.frozen and c.text_encoder.frozen),
         "an encoder that is not frozen",
     ),

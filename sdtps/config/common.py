@@ -115,6 +115,8 @@ class OptimConfig(Frozen):
     backbone_lr: Positive | None = None
     # ... or a factor on lr (released SEPS: 0.1). At most one of the two acts; null = trunk at lr.
     backbone_lr_factor: Positive | None = None
+    # Each layer of the trunk below the top learns at so many times the rate of the layer above it.
+    layer_decay: PositiveFraction = 1.0
     # DeMo trains biases at twice the rate.
     bias_lr_factor: Positive = 1.0
     weight_decay: NonNegative = 1e-4

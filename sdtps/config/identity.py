@@ -45,6 +45,7 @@ CAME_LATER = {
     "image_encoder.resize_positions": False,
     "data.file": None,
     "data.normalise": "fixed",
+    "optim.layer_decay": 1.0,
     "train.init": None,
     "train.freeze_epochs": 0,
     "train.micro_batch": None,

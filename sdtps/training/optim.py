@@ -8,6 +8,7 @@ Sources: `DeMo` = solver/make_optimizer.py and scheduler_factory.py of the re-id
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,7 +27,8 @@ def parameter_groups(
     """Trainable parameters as named groups with their own peak rate (`peak_lr`).
 
     Groups: `head` and `bias` (everything new, biases apart), `backbone` and, only where the trunk has
-    no rate of its own, `backbone_bias`. DeMo's absolute trunk rate holds for its biases too.
+    no rate of its own, `backbone_bias`. DeMo's absolute trunk rate holds for its biases too. With
+    `layer_decay` each layer of the trunk is a group (`backbone_below2`: two layers lie above it).
     """
     in_trunk = {id(p) for p in trunk}
     if config.backbone_lr is not None:
@@ -40,21 +42,51 @@ def parameter_groups(
         "backbone": trunk_lr,
         "backbone_bias": trunk_bias_lr,
     }
-    members: dict[str, list[nn.Parameter]] = {name: [] for name in peaks}
+    depths = layer_depths([n for n, p in model.named_parameters() if id(p) in in_trunk])
+    members: dict[tuple[str, int], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
         bias = "bias" in name.rpartition(".")[2]
+        below = 0
         if id(parameter) in in_trunk:
             group = "backbone_bias" if bias and trunk_bias_lr != trunk_lr else "backbone"
+            below = depths[name] if config.layer_decay != 1.0 else 0
         else:
             group = "bias" if bias and config.bias_lr_factor != 1.0 else "head"
-        members[group].append(parameter)
-    return [
-        {"params": params, "name": name, "lr": peaks[name], "peak_lr": peaks[name]}
-        for name, params in members.items()
-        if params
-    ]
+        members.setdefault((group, below), []).append(parameter)
+    groups = []
+    for group, below in sorted(members, key=lambda key: (list(peaks).index(key[0]), key[1])):
+        rate = peaks[group] * config.layer_decay**below
+        name = f"{group}_below{below}" if below else group
+        groups.append({"params": members[group, below], "name": name, "lr": rate, "peak_lr": rate})
+    return groups
+
+
+_LAYER = re.compile(r"\.(?:blocks|layers?|stages)\.(\d+)")
+_BOTTOM = ("embed", "position", "class_token", "cls_token", "patch", "pre_layrnorm")
+
+
+def layer_depths(names: Iterable[str]) -> dict[str, int]:
+    """How many layers lie above each parameter of a trunk: 0 for what follows the last layer.
+
+    Each encoder (the first part of a name) counts for itself. Embeddings lie below the first layer.
+    """
+    layers: dict[str, set[tuple[int, ...]]] = {}
+    places: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for name in names:
+        encoder, place = name.split(".")[0], tuple(map(int, _LAYER.findall(name)))
+        places[name] = encoder, place
+        layers.setdefault(encoder, set()).update({place} if place else ())
+    depths = {}
+    for name, (encoder, place) in places.items():
+        order = sorted(layers[encoder])
+        if place:
+            depths[name] = len(order) - order.index(place)
+        else:
+            bottom = any(word in name.lower() for word in _BOTTOM)
+            depths[name] = len(order) + 1 if bottom else 0
+    return depths
 
 
 def build_optimizer(groups: list[dict[str, Any]], config: OptimConfig) -> torch.optim.Optimizer:

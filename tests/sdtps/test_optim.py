@@ -6,7 +6,13 @@ import pytest
 from torch import nn
 
 from sdtps.config.common import OptimConfig
-from sdtps.training.optim import Schedule, build_optimizer, noise_multiplier, parameter_groups
+from sdtps.training.optim import (
+    Schedule,
+    build_optimizer,
+    layer_depths,
+    noise_multiplier,
+    parameter_groups,
+)
 
 DEMO = OptimConfig(lr=3.5e-4, backbone_lr=5e-6, bias_lr_factor=2.0, warmup_epochs=10.0, lr_noise=True)
 
@@ -78,3 +84,29 @@ def test_apply_sets_the_optimisers_rates() -> None:
     rates = Schedule(DEMO, 50, 62).apply(optimizer, 1, 1)
     assert {g["name"]: g["lr"] for g in optimizer.param_groups} == rates
     assert rates["backbone"] == pytest.approx(3.2e-5 * noise_multiplier(1))
+
+
+def test_layer_decay_gives_each_layer_of_the_trunk_a_rate_of_its_own() -> None:
+    names = [
+        *("backbone.patch_embedding.weight", "backbone.blocks.0.qkv.weight"),
+        *("backbone.blocks.1.qkv.bias", "backbone.norm.weight"),
+        *("text.encoder.layer.0.query.weight", "text.embeddings.word_embeddings.weight"),
+    ]
+    assert list(layer_depths(names).values()) == [3, 2, 1, 0, 1, 2]
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.backbone = nn.ModuleDict({"blocks": nn.ModuleList(nn.Linear(2, 2) for _ in range(2))})
+            self.head = nn.Linear(2, 2)
+
+    model = Model()
+    config = OptimConfig(lr=1.0, layer_decay=0.5)
+    groups = parameter_groups(model, list(model.backbone.parameters()), config)
+    assert {g["name"]: g["peak_lr"] for g in groups} == {
+        "head": 1.0,
+        "backbone_below1": 0.5,
+        "backbone_below2": 0.25,
+    }
+    plain = parameter_groups(model, list(model.backbone.parameters()), OptimConfig(lr=1.0))
+    assert [g["name"] for g in plain] == ["head", "backbone"]
