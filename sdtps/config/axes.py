@@ -29,12 +29,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from sdtps.config.common import SdtpsConfig
 
 Changes = dict[str, dict[str, Any]]
 
@@ -43,6 +41,19 @@ GUMBEL_EPSILON = 1e-9  # inside both logarithms; limits float32 noise to [-3.03,
 IMPORTANCE_EPSILON = 1e-8  # v4
 # Below this D counts as this in the log mask; only dropped tokens do. float32's smallest normal number.
 SMALLEST_DECISION = 2.0**-126
+
+
+class Settings(Protocol):
+    """The settings that formulas read; `sdtps.config.SdtpsConfig` has them."""
+
+    @property
+    def beta(self) -> float: ...
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def noise_clamp(self) -> float | None: ...
+    @property
+    def noise_in_eval(self) -> bool: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,20 +87,20 @@ class Score(Value):
         guides_of_a_branch: how many guides each of two branches sees; None = all.
     """
 
-    combine: Callable[[Tensor, Sequence[Tensor], Tensor | None, SdtpsConfig], Tensor]
+    combine: Callable[[Tensor, Sequence[Tensor], Tensor | None, Settings], Tensor]
     learns: bool = False
     guides_of_a_branch: int | None = None
 
 
 def attention_sum(
-    own: Tensor, guides: Sequence[Tensor], predicted: Tensor | None, settings: SdtpsConfig
+    own: Tensor, guides: Sequence[Tensor], predicted: Tensor | None, settings: Settings
 ) -> Tensor:
     """The image's own cosine plus the guides'."""
     return sum(guides, own)
 
 
 def equation_3(
-    own: Tensor, guides: Sequence[Tensor], predicted: Tensor | None, settings: SdtpsConfig
+    own: Tensor, guides: Sequence[Tensor], predicted: Tensor | None, settings: Settings
 ) -> Tensor:
     """(1 - 2 beta) s^p + beta (guides + 2 own): in [0, 1 + 2 beta] with min-max and two guides."""
     assert predicted is not None
@@ -200,10 +211,10 @@ class Decision(Value):
         counterfactuals: what else the audit examines to prove a cause: name -> changed settings.
     """
 
-    decide: Callable[[Tensor, Tensor, Tensor | None, SdtpsConfig], Tensor] | None = None
-    mix: Callable[[Tensor, Tensor, SdtpsConfig], Tensor] | None = None
+    decide: Callable[[Tensor, Tensor, Tensor | None, Settings], Tensor] | None = None
+    mix: Callable[[Tensor, Tensor, Settings], Tensor] | None = None
     draws_noise: bool = False
-    acts_in_evaluation: Callable[[SdtpsConfig], bool] = lambda settings: False
+    acts_in_evaluation: Callable[[Settings], bool] = lambda settings: False
     counterfactuals: Changes = field(default_factory=dict)
 
     @property
@@ -211,7 +222,7 @@ class Decision(Value):
         """Whether D passes a gradient on to the scores."""
         return self.decide is not None or self.mix is not None
 
-    def acts(self, settings: SdtpsConfig, training: bool) -> bool:
+    def acts(self, settings: Settings, training: bool) -> bool:
         """Whether D now is more than the hard Top-K decision."""
         return self.carries_gradient and (training or self.acts_in_evaluation(settings))
 
@@ -232,7 +243,7 @@ def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
 
 
 def gumbel_straight_through(
-    hard: Tensor, score: Tensor, uniform: Tensor | None, settings: SdtpsConfig
+    hard: Tensor, score: Tensor, uniform: Tensor | None, settings: Settings
 ) -> Tensor:
     """Gradient of softmax((score + noise) / temperature); the noise never changes what is kept."""
     assert uniform is not None
@@ -240,7 +251,7 @@ def gumbel_straight_through(
     return straight_through(hard, (noisy / settings.temperature).softmax(dim=-1))
 
 
-def soft_sort(score: Tensor, kept_score: Tensor, settings: SdtpsConfig) -> Tensor:
+def soft_sort(score: Tensor, kept_score: Tensor, settings: Settings) -> Tensor:
     """One weight row over all tokens for each kept rank (SoftSort, Prillo and Eisenschlos 2020).
 
     The rows tend to those that gather the Top-K as the temperature falls.
@@ -589,7 +600,7 @@ class Axes(NamedTuple):
     aggregation: Aggregation
     extra_token: ExtraToken
 
-    def gathers(self, settings: SdtpsConfig, training: bool) -> bool:
+    def gathers(self, settings: Settings, training: bool) -> bool:
         """Whether the cross-net must gather each pair's tokens.
 
         Otherwise a pair's tokens differ from the image's patches in weights only, and are never formed.
