@@ -19,6 +19,7 @@ VERBS = {
         "write three-modality images in RGBNT201's layout",
         "models",
     ),
+    "backbones": ("sdtps.models.checkpoints", "image encoders that folders hold", "models"),
     "convert": ("sdtps.models.convert", "published weights to ours, or back", "models"),
 }
 

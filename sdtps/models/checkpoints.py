@@ -3,11 +3,12 @@
 CLIP (any patch size), ViT, DeiT, DINOv2 (with registers too) and SigLIP (SigLIP 2's checkpoints of
 fixed size say `siglip`). Patch size, width, class tokens and the normalisation of pixels are read from
 the folder; the position table is interpolated to the images' grid by the model's own rule. Nothing is
-downloaded.
+downloaded. `sdtps backbones FOLDER` prints what was recognised.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 from dataclasses import dataclass
 from functools import lru_cache
@@ -303,3 +304,28 @@ class CheckpointBackbone(nn.Module):
         from sdtps.models.encoders import compile_layers
 
         compile_layers(self.encoder.network, **options)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the verb `backbones`."""
+    parser.add_argument("folder", type=Path, nargs="+", help="a checkpoint, or a folder of some")
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Print what each folder holds; 1 where no image encoder was recognised."""
+    recognised = 0
+    for root in arguments.folder:
+        folders = sorted({file.parent for file in root.rglob("config.json")})
+        for folder in folders or [root]:
+            try:
+                found = read_checkpoint(str(folder))
+            except WeightsError as error:
+                print(f"{folder}: not recognised: {error}")
+                continue
+            recognised += 1
+            tokens = f"{found.prefix} class or register token{'s' * (found.prefix != 1)}"
+            print(
+                f"{folder}: {found.kind}, patches of {found.patch} pixels, trained at {found.size}, "
+                f"{found.width} channels, {tokens if found.prefix else 'no class token'}"
+            )
+    return 0 if recognised else 1

@@ -12,6 +12,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from sdtps.cli import main
 from sdtps.config import ReidConfig, RetrievalConfig, parse_config
 from sdtps.data.caption_batches import RetrievalBatch, TextBatch
 from sdtps.data.reid_batches import ReidBatch
@@ -246,3 +247,20 @@ def test_what_a_family_cannot_do_is_said(folders: dict[str, Path]) -> None:
         build_backbone(reid(folders["vit"]).backbone, 60, 32, 0)
     with pytest.raises(ConfigError, match="name checkpoint needs weights"):
         reid("random")
+
+
+def test_folders_are_listed_with_what_was_recognised(
+    folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "other").mkdir()
+    save_file({"a": torch.zeros(1)}, tmp_path / "other" / "model.safetensors")
+    (tmp_path / "other" / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    words = [str(folders["deit"]), str(folders["siglip"]), str(tmp_path)]
+    assert main(["backbones", *words]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith(
+        "deit, patches of 8 pixels, trained at 32, 64 channels, 2 class or register tokens"
+    )
+    assert lines[1].endswith("no class token")
+    assert "not recognised" in lines[2] and "model type 'bert'" in lines[2]
+    assert main(["backbones", str(tmp_path)]) == 1
