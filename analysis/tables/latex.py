@@ -7,9 +7,10 @@ set below each other, and long names wrap.
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -116,10 +117,12 @@ def environment(templates: Path | None = None) -> jinja2.Environment:
 
 # A float cannot break across pages: a longer table becomes several, one for each page.
 ROWS_ON_A_PAGE = 40
-# Estimates for \footnotesize, in points: a character, and the space between two columns.
-_CHARACTER, _GAP = 4.3, 8.0
+BASELINE = " (baseline)"  # behind the name of the row that other forms shade
+# Estimates for \footnotesize, in points: a character, one of a word, the space between columns.
+_CHARACTER, _IN_A_WORD, _GAP = 4.4, 4.6, 8.0
 _COLUMN, _PAGE = 240.0, 345.0  # widths of a column of two, and of a page's text, in common classes
-_NARROWEST = 0.2  # of the line: a wrapped name
+_NAME = 0.3  # of the line: a name that wraps, when numbers are dealt out to blocks
+_LONG = 120.0  # points: a wider column is text and wraps, whatever its alignment
 
 
 def to_latex(table: Table) -> str:
@@ -128,25 +131,28 @@ def to_latex(table: Table) -> str:
         table.rows[start : start + ROWS_ON_A_PAGE]
         for start in range(0, len(table.rows), ROWS_ON_A_PAGE)
     ] or [()]
-    blocks = _blocks(table.columns, table.rows)
-    wide = max(map(_width, [_widths(block, table.rows, table.columns) for block in blocks])) > _COLUMN
+    layout = _Layout(table)
     lines = [f"% {line}" for line in table.origin]
     for number, rows in enumerate(pages):
         first, last = number == 0, number == len(pages) - 1
-        lines += [f"{_environment('begin', wide)}[htbp]", r"\centering", r"\footnotesize"]
+        lines += [f"{_environment('begin', layout.wide)}[htbp]", r"\centering", r"\footnotesize"]
         if first:
             caption = " ".join(escape(sentence) for sentence in table.caption)
             lines.append(rf"\caption{{{caption}}}\label{{tab:{table.name}}}")
         else:
             lines.append(rf"Table~\ref{{tab:{table.name}}}, continued\par\smallskip")
-        lines += [r"\setlength{\tabcolsep}{4pt}", r"\providecommand{\checkmark}{\ensuremath{\surd}}"]
-        for index, block in enumerate(blocks):
+        gap = 3 if layout.stacked else 4
+        lines += [
+            rf"\setlength{{\tabcolsep}}{{{gap}pt}}",
+            r"\providecommand{\checkmark}{\ensuremath{\surd}}",
+        ]
+        for index, block in enumerate(layout.blocks):
             lines += [r"\par\medskip"] if index else []
-            lines += _tabular(table, block, rows)
+            lines += _tabular(table, block, rows, layout)
         if last and table.notes:
             notes = " ".join(escape(sentence) for sentence in table.notes)
             lines.append(rf"\par\smallskip\parbox{{\linewidth}}{{{notes}}}")
-        lines.append(f"{_environment('end', wide)}%")
+        lines.append(f"{_environment('end', layout.wide)}%")
     return "\n".join(lines) + "\n"
 
 
@@ -157,95 +163,115 @@ def _environment(edge: str, wide: bool) -> str:
     return rf"\csname @ifundefined\endcsname{{table*}}{{\{edge}{{table}}}}{{\{edge}{{table*}}}}"
 
 
-def _blocks(columns: Sequence[Column], rows: Sequence[Row]) -> list[list[int]]:
-    """Indices of the columns that stand side by side: all, where they fit a page.
+class _Layout:
+    """How a table's columns fit a page.
 
-    Else one group of columns at a time, and as many of its metrics as fit, below each other; columns
-    of names are repeated.
+    Where they do not fit, in this order: heads are set on several lines; groups of columns and their
+    metrics are set below each other; text wraps.
+
+    Attributes:
+        stacked: heads are set word below word.
+        blocks: indices of the columns that stand side by side; columns of names are repeated.
+        wide: wider than a column of a paper in two columns.
     """
-    every = list(range(len(columns)))
-    widths = _widths(every, rows, columns)
-    if _width(widths) <= _PAGE:
-        return [every]
-    names = [i for i in every if not _is_metric(columns[i])]
-    metrics = [i for i in every if _is_metric(columns[i])]
-    if not metrics:
-        return [every]
-    narrow = {
-        i: min(widths[i], _NARROWEST * _PAGE) if columns[i].align == "l" else widths[i] for i in names
-    }
-    blocks: list[list[int]] = []
-    for group in dict.fromkeys(columns[i].group for i in metrics):
-        block: list[int] = []
-        mine = [i for i in metrics if columns[i].group == group]
-        for index in mine:
-            taken = _width({**narrow, **{i: widths[i] for i in [*block, index]}})
-            if block and taken > _PAGE and not columns[index].of:  # a difference follows its metric
-                blocks.append([*names, *block])
-                block = []
-            block.append(index)
-        blocks.append([*names, *block])
-    return blocks
+
+    def __init__(self, table: Table) -> None:
+        self._columns = table.columns
+        self._rows = [row for row in table.rows if row.cells]
+        self.stacked = False
+        every = list(range(len(self._columns)))
+        self.stacked = self._total(every) > _PAGE
+        self.blocks = [every] if self._total(every) <= _PAGE else self._split(every)
+        self.wide = max(map(self._total, self.blocks)) > _COLUMN
+
+    def shares(self, block: Sequence[int]) -> dict[int, float]:
+        """Columns of text that wrap, each with its share of the line: what numbers leave, dealt out."""
+        widths = {i: self._natural(i) for i in block}
+        if self._total(block) <= _PAGE:
+            return {}
+        texts = [i for i in block if self._columns[i].align == "l" or widths[i] > _LONG]
+        left = _PAGE - _GAP * len(block) - sum(widths[i] for i in block if i not in texts)
+        weights = {i: math.sqrt(widths[i]) for i in texts}  # longer text gets more, not all
+        shares: dict[int, float] = {}
+        for index in sorted(texts, key=lambda i: widths[i]):
+            part = max(left * weights[index] / sum(weights.values()), self._longest_word(index))
+            if widths[index] > part:
+                shares[index] = part / _PAGE
+            left -= min(widths[index], part)
+            del weights[index]
+        return shares
+
+    def _split(self, every: Sequence[int]) -> list[list[int]]:
+        metrics = [i for i in every if self._is_metric(i)]
+        names = [i for i in every if i not in metrics]
+        if not metrics:
+            return [list(every)]
+        blocks: list[list[int]] = []
+        for group in dict.fromkeys(self._columns[i].group for i in metrics):
+            block: list[int] = []
+            for index in (i for i in metrics if self._columns[i].group == group):
+                numbers = [*block, index]
+                taken = sum(map(self._natural, numbers)) + _GAP * (len(numbers) + len(names))
+                taken += sum(min(self._natural(i), _NAME * _PAGE) for i in names)
+                if block and taken > _PAGE and not self._columns[index].of:  # Δ follows its metric
+                    blocks.append([*names, *block])
+                    block = []
+                block.append(index)
+            blocks.append([*names, *block])
+        return blocks
+
+    def _is_metric(self, index: int) -> bool:
+        column = self._columns[index]
+        return column.direction is not None or bool(column.group) or bool(column.of)
+
+    def _total(self, block: Sequence[int]) -> float:
+        return sum(map(self._natural, block)) + _GAP * len(block)
+
+    def _natural(self, index: int) -> float:
+        """Estimated width of a column in points, when nothing in it wraps."""
+        column = self._columns[index]
+        heads = column.head.replace(") ", ")--").split() if self.stacked else [column.head]
+        return _CHARACTER * max(
+            map(len, [*heads, "", *(_plain_cell(row, index) for row in self._rows)])
+        )
+
+    def _longest_word(self, index: int) -> float:
+        texts = [self._columns[index].head, *(_plain_cell(row, index) for row in self._rows)]
+        words = (word for text in texts for word in re.split(r"(?<=[\s_./-])", text))
+        return _IN_A_WORD * max((len(word.strip()) for word in words), default=0)
 
 
-def _is_metric(column: Column) -> bool:
-    return column.direction is not None or bool(column.group) or bool(column.of)
+def _plain_cell(row: Row, index: int) -> str:
+    return row.cells[index].plain + (BASELINE if row.shaded and not index else "")
 
 
-def _widths(block: Sequence[int], rows: Sequence[Row], columns: Sequence[Column]) -> dict[int, float]:
-    """Estimated width of each column of a block in points."""
-    widths = {}
-    for index in block:
-        texts = [columns[index].head, *(row.cells[index].plain for row in rows if row.cells)]
-        share = columns[index].width
-        widths[index] = _PAGE * share if share else _CHARACTER * max(map(len, texts))
-    return widths
-
-
-def _width(widths: Mapping[int, float]) -> float:
-    return sum(widths.values()) + _GAP * len(widths)
-
-
-def _wrapped(block: Sequence[int], table: Table) -> dict[int, float]:
-    """Columns of text that wrap, each with its share of the line."""
-    columns = table.columns
-    shares = {i: float(columns[i].width or 0) for i in block if columns[i].width}
-    widths = _widths(block, table.rows, columns)
-    over = _width(widths) - _PAGE
-    texts = [i for i in block if columns[i].align == "l" and i not in shares]
-    if over > 0 and texts:
-        longest = max(texts, key=lambda i: widths[i])
-        shares[longest] = max(_NARROWEST, (widths[longest] - over) / _PAGE)
-    return shares
-
-
-def _tabular(table: Table, block: Sequence[int], rows: Sequence[Row]) -> list[str]:
+def _tabular(table: Table, block: Sequence[int], rows: Sequence[Row], layout: _Layout) -> list[str]:
     columns = [table.columns[i] for i in block]
-    wrapped = _wrapped(block, table)
+    wrapped = layout.shares(block)
     lines = [
         rf"\begin{{tabular}}{{{''.join(c.align for c in columns)}}}",
         r"\toprule",
-        *_heads(columns),
+        *_heads(columns, layout.stacked),
         r"\midrule",
     ]
     for number, row in enumerate(rows):
         if row.rule_before and number:
             lines.append(r"\midrule")
         if row.cells:
-            texts = [_boxed(row.cells[i], wrapped.get(i)) for i in block]
-            if row.shaded:
-                texts[0] = f"{texts[0]} (baseline)" if block[0] not in wrapped else texts[0]
+            texts = [_boxed(row, i, wrapped.get(i)) for i in block]
         else:
             texts = [rf"\multicolumn{{{len(block)}}}{{l}}{{\textit{{{escape(row.heading)}}}}}"]
         lines.append(_safe_row(" & ".join(texts)) + r" \\")
     return [*lines, r"\bottomrule", r"\end{tabular}"]
 
 
-def _boxed(cell: Cell, share: float | None) -> str:
-    text = latex_cell(cell)
+def _boxed(row: Row, index: int, share: float | None) -> str:
+    """A cell's text; one that wraps may break behind `_`, `.` and `/` too."""
+    text = latex_cell(row.cells[index]) + (BASELINE if row.shaded and not index else "")
     if share is None or not text:
         return text
-    return rf"\parbox[t]{{{share:.2f}\linewidth}}{{\raggedright {text}\strut}}"
+    text = re.sub(r"(\\_|(?<=\w)[./](?=\w))", r"\1\\allowbreak{}", text)
+    return rf"\parbox[t]{{{share:.3f}\linewidth}}{{\raggedright {text}\strut}}"
 
 
 def _safe_row(text: str) -> str:
@@ -253,7 +279,7 @@ def _safe_row(text: str) -> str:
     return f"{{}}{text}" if text.lstrip().startswith(("[", "*")) else text
 
 
-def _heads(columns: Sequence[Column]) -> list[str]:
+def _heads(columns: Sequence[Column], stacked: bool) -> list[str]:
     lines = []
     if any(c.group for c in columns):
         cells, rules, start = [], [], 1
@@ -266,14 +292,18 @@ def _heads(columns: Sequence[Column]) -> list[str]:
                 cells += [""] * width
             start += width
         lines += [" & ".join(cells) + r" \\", "".join(rules)]
-    lines.append(_safe_row(" & ".join(map(_head, columns))) + r" \\")
+    lines.append(_safe_row(" & ".join(_head(column, stacked) for column in columns)) + r" \\")
     return lines
 
 
-def _head(column: Column) -> str:
+def _head(column: Column, stacked: bool) -> str:
     unit = rf" ({escape(column.unit)})" if column.unit else ""
-    arrow = {"up": r" $\uparrow$", "down": r" $\downarrow$"}.get(column.direction or "", "")
-    return f"{escape(column.label)}{unit}{arrow}"
+    arrow = {"up": r"~$\uparrow$", "down": r"~$\downarrow$"}.get(column.direction or "", "")
+    words = f"{escape(column.label)}{unit}".split()
+    if not stacked or len(words) < 2:
+        return " ".join(words) + arrow
+    place = column.align
+    return rf"\shortstack[{place}]{{{(chr(92) * 2).join(words)}{arrow}}}"
 
 
 def latex_cell(cell: Cell) -> Tex:

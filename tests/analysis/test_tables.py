@@ -137,7 +137,7 @@ def test_latex_has_the_whole_tabular_with_equal_columns(hard):
         assert not line or len(re.findall(r"(?<!\\)&", line)) == 3, line
     assert r"w/o\_msa \& 5\% \#1 \{x\}\textasciitilde{}\textasciicircum{}\textbackslash{}" in text
     assert r"w/o L\ensuremath{_{1}}, \ensuremath{\tau} \ensuremath{\geq} 2" in text
-    assert r"\textbf{81.4}" in text and r"NAR $\downarrow$" in text
+    assert r"\textbf{81.4}" in text and r"NAR~$\downarrow$" in text
     assert r"\multicolumn{3}{c}{best epoch on the test split}" in text and r"\cmidrule(lr){2-4}" in text
 
 
