@@ -47,7 +47,7 @@ def lines(look: Look) -> list[str]:
         place = look.data["root"] or f"generated: {_counted(look.data['generated'])}"
         told.append(f"{look.data['name']}: {place}")
         for split, counts in look.data.get("counts", {}).items():
-            told.append(f"  {split}: {_counted(counts)}")
+            told.append(f"  {split.replace('_', ' ')}: {_counted(counts)}")
     told += [f"{part}: {file}" for part, file in look.weights.items()]
     told += [f"warning: {text}" for text in look.warnings]
     told += [f"not here: {text}" for text in look.unseen]

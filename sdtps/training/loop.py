@@ -208,7 +208,7 @@ class Loop:
         for split, counts in (data.get("counts") or {}).items():
             counted = counts.items() if isinstance(counts, dict) else [("", counts)]
             text = ", ".join(f"{number} {what}".strip() for what, number in counted)
-            self.reporter.line(f"data: {split}: {text}")
+            self.reporter.line(f"data: {split.replace('_', ' ')}: {text}")
         for warning in data.get("warnings") or ():
             self.reporter.line(f"warning: {warning}")
         for part, file in (self.task.record.get("weights") or {}).items():
