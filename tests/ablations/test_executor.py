@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from ablations.launch import submit as front
 from ablations.slurm import executor as batch
-from ablations.slurm import options, verdict
+from ablations.slurm import verdict
 from ablations.store import attempts as records
 from ablations.store.submissions import Submission
 from ablations.study.schema import Resources
@@ -36,16 +36,6 @@ def test_a_run_that_a_submission_of_a_longer_name_holds_is_left_alone(tmp_path: 
     run, text = _element(tmp_path, Resources(), holder=f"{NAME}-and-more")
     assert _bash(tmp_path, text, code=0) == verdict.NOT_OURS
     assert not records.attempts_file(run).exists()
-
-
-def test_an_option_without_a_value_is_there_or_not(tmp_path: Path) -> None:
-    given = {"exclusive": True, "overcommit": False, "mem": 0, "mail_type": "END"}
-    resources = Resources.model_validate({"sbatch": given})
-    text = batch.script(tmp_path / NAME, resources, 1, None, tmp_path)
-    options = [line.removeprefix("#SBATCH --") for line in text.splitlines() if "#SBATCH" in line]
-    assert {"exclusive", "mem=0", "mail-type=END"} <= set(options)
-    assert not any("overcommit" in option for option in options)
-    assert len({option.partition("=")[0] for option in options}) == len(options)  # each once
 
 
 def test_shellcheck_finds_nothing_in_the_job_script(tmp_path: Path) -> None:
@@ -96,40 +86,6 @@ def test_the_interpreter_may_be_a_command_and_srun_gets_its_options(tmp_path: Pa
     ]
 
 
-@pytest.mark.parametrize(
-    ("asked", "options"),
-    [
-        ({"gpus": "a100:2"}, {"gpus-per-node": "a100:2"}),
-        ({"gpus": "a100:2", "gres": True}, {"gres": "gpu:a100:2"}),
-        ({"gpus": 1, "gres": True}, {"gres": "gpu:1"}),
-        ({"exclude": "n1,n2", "mail": "me@x.org"}, {"exclude": "n1,n2", "mail-type": "END,FAIL"}),
-    ],
-)
-def test_resources_as_sbatch_options(
-    tmp_path: Path, asked: dict[str, object], options: dict[str, str]
-) -> None:
-    text = batch.script(tmp_path / NAME, Resources.model_validate(asked), 1, None, tmp_path)
-    found = dict(re.findall(r"^#SBATCH --([\w-]+)=(.*)$", text, re.MULTILINE))
-    assert options.items() <= found.items()
-    assert ("gres" in found) == ("gres" in options)
-
-
-@pytest.mark.parametrize(
-    ("asked", "gpus"),
-    [
-        ({"gpus": 2}, 2),
-        ({"gpus": "a100:2"}, 2),
-        ({"sbatch": {"gres": "gpu:a100:3"}}, 3),
-        ({"sbatch": {"gres": "gpu"}}, 1),
-        ({"sbatch": {"gres": "nvme:1,gpu:2"}}, 2),
-        ({"sbatch": {"gpus": "v100:4"}}, 4),
-        ({}, 0),
-    ],
-)
-def test_gpus_are_counted_however_they_are_asked_for(asked: dict[str, object], gpus: int) -> None:
-    assert options.gpus_of_node(Resources.model_validate(asked)) == gpus
-
-
 @pytest.mark.parametrize("name", ["a:b", "a\\b", "a\nb"])
 def test_a_store_whose_jobs_would_all_fail_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(SubmissionError, match="cannot hold"):
@@ -167,3 +123,41 @@ def _bash(folder: Path, text: str, code: int, show: str = ":") -> int:
     slurm = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "0", "SLURM_RESTART_COUNT": "0"}
     env = {**os.environ, **slurm, "RANK": "1", "PATH": f"{srun.parent}:/usr/bin:/bin"}
     return subprocess.run(["bash", "-c", text], env=env, cwd=folder, timeout=30).returncode
+
+
+# -- which executor ------------------------------------------------------------------------------
+
+
+NO_CONFIGURATION = "scontrol: fatal: Could not establish a configuration source"
+
+
+def programs(folder: Path, monkeypatch: pytest.MonkeyPatch, ping: str) -> None:
+    for name, body in {"sbatch": "exit 0", "scontrol": ping}.items():
+        (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+@pytest.mark.parametrize(
+    ("ping", "executor"),
+    [
+        ("echo 'Slurmctld(primary) at head is UP'", "slurm"),
+        ("echo 'Slurmctld(primary) at head is DOWN'; exit 1", "slurm"),
+        (f"echo '{NO_CONFIGURATION}' >&2; exit 1", "local"),
+    ],
+)
+def test_auto_follows_the_cluster_not_the_client_programs(
+    ping: str, executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs(tmp_path, monkeypatch, ping)
+    assert front.choose_executor("auto") == executor
+
+
+def test_auto_is_local_without_an_sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert front.choose_executor("auto") == "local"
+
+
+@pytest.mark.parametrize("word", ["slurm", "local"])
+def test_a_named_executor_is_taken_at_its_word(word: str) -> None:
+    assert front.choose_executor(word) == word
