@@ -82,7 +82,7 @@ def submit(
     max_steps: int | None = None,
     after: str | None = None,
 ) -> SubmitReport:
-    """Submit those of `runs` that nobody has; on local slots, work through them.
+    """Submit those of `runs` that no other submission holds; on local slots, run them.
 
     Args:
         slots: local runs at once.
@@ -192,7 +192,7 @@ def render(
     runs_dir: Path,
     max_array_size: int = slurm.DEFAULT_MAX_ARRAY_SIZE,
 ) -> list[str]:
-    """What sbatch would be given for `runs`, array by array. Writes nothing and asks nobody."""
+    """What sbatch would be given for `runs`, array by array. Writes nothing, asks nothing."""
     runs_dir = Path(runs_dir).resolve()
     # Stands for the name that a submission makes up.
     placeholder = runs_dir / study.name / JOBS / f"sdtps-{study.name}-NAME"
@@ -375,7 +375,7 @@ def _ask(claimed: Claimed, resources: Resources) -> tuple[str, str]:
     """Job id and cluster that sbatch gave, found by the job's name where its answer was lost.
 
     Raises:
-        SubmissionError: refused, after everything was given back; or nobody knows.
+        SubmissionError: refused, and all claims released; or without a clear answer.
     """
     name, usual = claimed.submission.name, _cluster(resources)
     interrupted: KeyboardInterrupt | None = None
@@ -395,9 +395,8 @@ def _ask(claimed: Claimed, resources: Resources) -> tuple[str, str]:
         raise SubmissionError(
             f"sbatch gave no clear answer: {answer.unclear}\n"
             f"  {error}\n"
-            f"  Nobody knows whether the array {name} ({counted(len(claimed.folders), 'run')}) is"
-            " queued. What it holds stays claimed; submit again later, and it will be looked up before"
-            " anything is queued twice."
+            f"  It is unclear whether the array {name} ({counted(len(claimed.folders), 'run')}) was"
+            " queued. Its runs stay claimed. Submit again later: squeue is then asked for it first."
         ) from None
     if job is None:
         claimed.give_back()

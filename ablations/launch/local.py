@@ -247,7 +247,7 @@ def _outcome(submission: Submission, folder: Path) -> str:
 
 
 def _give_back(submission: Submission, outcomes: dict[Path, str]) -> None:
-    """Runs that did not come to an end are nobody's again."""
+    """Release the claims of runs that did not end."""
     for folder, outcome in outcomes.items():
         if outcome != "interrupted":
             continue

@@ -124,13 +124,13 @@ def configured() -> bool:
 
 
 def max_array_size() -> int:
-    """MaxArraySize of this cluster: array indices stay below it. SLURM's default if nobody answers."""
+    """MaxArraySize of this cluster: array indices stay below it. SLURM's default without an answer."""
     found = _config().get("MaxArraySize", "")
     return max(2, int(found)) if found.isdigit() else DEFAULT_MAX_ARRAY_SIZE
 
 
 def cluster_name() -> str:
-    """ClusterName of the cluster that commands here speak to; empty where nobody says."""
+    """ClusterName of the cluster that commands here speak to; empty where it is unknown."""
     return _name_in_file(_where()[0]) or _config().get("ClusterName", "")
 
 
@@ -344,7 +344,7 @@ class Answer:
     cluster: str = ""
 
 
-# After these words of sbatch nobody knows whether the controller took the job.
+# After these words of sbatch it is unclear whether the controller took the job.
 _UNCLEAR = re.compile(
     r"timed out|zero bytes|connection (reset|refused by peer|closed)|unexpected (message|eof)|"
     r"transport endpoint|communication|broken pipe|interrupted system call",

@@ -222,7 +222,7 @@ def known_nodes(nodes: dict[str, int]) -> dict[str, int]:
 
 
 def check(arrays: Iterable[tuple[Resources, int]]) -> list[str]:
-    """Warnings about (resources, runs) that would wait for ever; none where nobody answers."""
+    """Warnings about (resources, runs) that would wait for ever; none without an answer."""
     arrays = list(arrays)
     if not arrays:
         return []

@@ -55,7 +55,7 @@ class Attempts:
     starts: tuple[Start, ...] = ()
     ends: tuple[End, ...] = ()
     began: frozenset[tuple[str, int]] = frozenset()  # (job, restart) of those in which Python ran
-    kills: int = 0  # ends by SIGKILL that nobody announced, of all submissions of the run
+    kills: int = 0  # ends by SIGKILL without a SIGTERM before, over all submissions
 
     @property
     def python_ran(self) -> bool:
@@ -69,7 +69,7 @@ class Attempts:
 
     @property
     def last_end(self) -> End | None:
-        """How the last start ended; None while it runs, or where nobody could say."""
+        """How the last start ended; None while it runs, or where the end was not recorded."""
         start = self.last_start
         if start is None:
             return None
@@ -114,7 +114,7 @@ def read(folder: Path, submission: str) -> Attempts:
 
 
 def ended_by_itself(folder: Path, submission: str) -> bool:
-    """The run came to an end that no signal asked for, and that nothing goes on from.
+    """The run ended without a signal, in a way that a restart of its job would not resume.
 
     An exit of 0 is one only with a result or a divergence: srun says 0 of a run whose node went down.
     """

@@ -60,7 +60,7 @@ def _boot() -> str:
 
 
 def _started(pid: int) -> int:
-    """Clock ticks from boot to the start of process `pid`; 0 where it is gone or nobody says."""
+    """Clock ticks from boot to the start of process `pid`; 0 where it is gone or unknown."""
     try:
         # The second field is the program's name in brackets, which may hold blanks and brackets itself.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -143,7 +143,7 @@ class Claim:
 
     @property
     def mine(self) -> bool:
-        """Made by this user, or by nobody knows whom."""
+        """Made by this user, or before claims named their user."""
         return self.user in ("", user())
 
     @classmethod

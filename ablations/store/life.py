@@ -2,9 +2,9 @@
 
 A run's own files speak first: result.json, status.json with its heartbeat, submitit/attempts.txt,
 claim.json. Only where they leave it open is the scheduler asked. Silence is not death: a fresh
-heartbeat wins over any scheduler, and where nobody here can know (a scheduler that does not answer,
-another cluster, a colleague's hidden jobs, a copy of the store) the state is `unknown`, with where to
-ask. An unknown run is never submitted again, deleted or cancelled unless somebody asks for it.
+heartbeat wins over any scheduler. What cannot be known here (no answer of the scheduler, another
+cluster, a colleague's hidden jobs, a copy of the store) is `unknown`, with where to ask. An unknown run
+is never submitted again, deleted or cancelled unless somebody asks for it.
 
     completed    result.json exists; nothing else means this
     running      its heartbeat is fresh, or the scheduler runs its job
@@ -12,13 +12,13 @@ ask. An unknown run is never submitted again, deleted or cancelled unless somebo
     queued       claimed, and its job waits or is about to be submitted
     planned      nothing there, or what is there came to nothing: a submission would run it
     interrupted  stopped with a checkpoint by its own queue or by hand; a submission resumes it
-    unknown      nobody here can say
+    unknown      cannot be told from here; the detail says where to ask
     diverged     a loss that is NaN or infinite
     failed       kind: error (an exception), exit, crash (SIGSEGV ...), oom, timeout, node, killed,
                  preempted, requeues (more than resources.max_requeues), start (dead before Python
-                 began), lost (gone, and nobody could say how), result (result.json is damaged),
+                 began), lost (gone without a record), result (result.json is damaged),
                  unreadable (a file that may not be read)
-    cancelled    by somebody; kind unstarted: it left the queue before it started, and nobody saw how
+    cancelled    by somebody; kind unstarted: it left the queue before it started, unseen
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def of_folders(folders: Sequence[Path], scheduler: Scheduler) -> list[Life]:
 
 
 def from_records(folder: Path) -> Life:
-    """The state by the run's own files alone: what nobody but the scheduler could tell is `unknown`."""
+    """The state by the run's own files alone; `unknown` where only the scheduler could tell."""
     found = _Reader().look(folder)
     if isinstance(found, Life):
         return found
@@ -252,11 +252,11 @@ class _Reader:
             return found.life("running")  # whatever a scheduler says
         end = attempts.last_end
         if end is not None and end.code not in (0, verdict.INTERRUPTED) and not end.terminated:
-            # It ended by itself: nobody needs to be asked. (Without a result 0 is no such end: srun
-            # says it of a run whose node went down.)
+            # It ended by itself: the scheduler need not be asked. (Exit 0 without a result is no such
+            # end: srun says it of a run whose node went down.)
             return found.by_end(end)
         if end is not None and claim.cancelled and submission.runs_per_job > 1:
-            return found.by_end(end)  # its job goes on for the sake of other runs
+            return found.by_end(end)  # its job still runs other runs
         if submission.elsewhere:
             asks = f"this store is a copy of {submission.elsewhere}: sdtps status there"
             return found.by_records(asks)
@@ -410,7 +410,7 @@ class _Open:
         return self.life("failed", kind, what)
 
     def by_records(self, ask: str) -> Life:
-        """Where nobody can be asked: what is certain, else `unknown` with where to ask."""
+        """Without a scheduler's answer: what is certain, else `unknown` with where to ask."""
         end = self.attempts.last_end
         if self.beats:
             return self.life("running")
@@ -550,7 +550,7 @@ class _OnCluster:
         return self._unlisted(found, answers, job)
 
     def _no_answer(self, found: _Open, answers: Answers, job: JobInfo | None) -> Life:
-        """The last answer stands for a while; then nobody can say."""
+        """The last answer counts for ten minutes; then the state is unknown."""
         where = f"on {found.submission.cluster}" if found.array and found.array[0] else "here"
         why = f"the scheduler does not answer: {answers.error.strip()[:200]}"
         old = answers.age(found.array[1]) if found.array else float("inf")
@@ -640,7 +640,7 @@ class _OnCluster:
         if said in ("timeout", "oom", "node"):
             return found.life("failed", said, found.story(said))
         if not found.claim.mine:
-            # A cluster with PrivateData=jobs shows nobody the jobs of others.
+            # A cluster with PrivateData=jobs hides other people's jobs.
             owner = found.claim.user
             return found.by_records(f"the scheduler shows no job of {owner}'s: ask {owner}")
         if end is not None:
@@ -665,7 +665,7 @@ class _OnCluster:
         index = found.submission.index(found.folder)
         jobs = self._named(found.submission)
         if isinstance(jobs, str):
-            return found.by_records(f"nobody knows whether it was submitted: {jobs}")
+            return found.by_records(f"it is unclear whether it was submitted: {jobs}")
         for job in jobs.values():
             if job.name == found.submission.name and job.id.endswith(f"_{index}"):
                 return self._by_job(found, job)
@@ -674,7 +674,7 @@ class _OnCluster:
         return found.life("planned", None, "its submitter died; no job of that name is queued")
 
     def _named(self, submission: Submission) -> dict[str, JobInfo] | str:
-        """The jobs of that submission by their name, asked once; or why nobody answers."""
+        """The jobs of that submission by their name, asked once; or why there is no answer."""
         known: dict[str, dict[str, JobInfo] | str] = self.__dict__.setdefault("_by_name", {})
         if submission.name not in known:
             cluster = str(submission.intent.get("cluster") or "")

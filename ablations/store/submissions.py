@@ -98,7 +98,7 @@ class Submission:  # what is read is kept: make a new one to read again
 
     @property
     def cluster(self) -> str:
-        """Name of the cluster that has the job; empty where nobody wrote it down."""
+        """Name of the cluster that has the job; empty where it was not recorded."""
         return str(self.receipt.get("cluster") or "")
 
     @cached_property
@@ -355,7 +355,7 @@ def sweep(folder: Path, runs_dir: Path) -> None:
 
 
 def _sweep_old(folder: Path) -> None:
-    """Remove temporary files that nobody has written to for long, of completed runs too."""
+    """Remove temporary files that are old, of completed runs too."""
     try:
         with os.scandir(folder) as entries:
             found = [e for e in entries if e.name.startswith(".") and e.name.endswith(".tmp")]

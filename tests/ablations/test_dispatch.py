@@ -141,7 +141,7 @@ def test_without_any_answer_runs_stay_claimed_until_the_scheduler_speaks(
     down = {"exit": 1, "stderr": "slurm_load_jobs error: Unable to contact slurm controller"}
     fakes.answer("sbatch", lost)
     fakes.answer("squeue", *[down] * 3)
-    with pytest.raises(SubmissionError, match="Nobody knows"):
+    with pytest.raises(SubmissionError, match="It is unclear"):
         _submit(study, runs)
     # Another process later, while the controller still is away, then when it is back.
     monkeypatch.setattr("ablations.store.claims.Process.alive", lambda _: False)
