@@ -191,8 +191,8 @@ def _variants(study: Any, found: Results) -> list[dict[str, Any]]:
 
 
 def _differences(study: Any, variant: str) -> dict[str, list[str]]:
-    """Setting to its value in the base and in the variant; imported studies have no base."""
-    found = study.differences(variant) if hasattr(study, "differences") else {}
+    """Setting to its value in the base and in the variant."""
+    found = study.differences(variant)
     return {key: [_plain(base), _plain(here)] for key, (base, here) in found.items()}
 
 

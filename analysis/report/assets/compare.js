@@ -39,7 +39,8 @@ function drawCompared(study) {
   const rows = facts2(study, a, b), differ = rows.filter(([, p, q]) => p !== q);
   const equal = rows.filter(([, p, q]) => p === q && p !== "–").map(([name]) => name);
   fill(document.getElementById("differences"), differ.length ? grid(["Differs in", a.text, b.text], differ) : el("p", {}, "Nothing that this report knows differs."));
-  document.getElementById("equal").textContent = `All other settings are equal${equal.length ? `; so are ${equal.join(", ")}` : ""}.`;
+  const foreign = [a, b].some((side) => runsOf(side).some((r) => r.imported)), same = equal.length ? `${equal.join(", ")} ${equal.length === 1 ? "is" : "are"} equal.` : "";
+  document.getElementById("equal").textContent = foreign ? `Of imported runs only those settings are known that their logs print. ${same}` : `All other settings are equal; ${same}`;
 }
 
 // Names with both values: settings, commit, machine, metrics.

@@ -58,7 +58,7 @@ function variantLines(study, variant, { seeds = chosen.seeds } = {}) {
   for (const s of mine) {
     const run = data.runs[s.run], x = placed(variant, [run], s.x);
     if (mean) lines.push({ label: runName(run), color: variant.color, x, y: s.y, run, width: 0.9, alpha: seeds ? 0.45 : 0, silent: true, steps: s.x });
-    else lines.push(...smoothable({ ...look, label: variant.label, x, y: s.y, run, width: 1.8, steps: s.x }));
+    else lines.push(...smoothable({ ...look, label: variant.label, x, y: s.y, n: s.x.map(() => 1), planned: variant.planned || variant.runs.length, run, width: 1.8, steps: s.x }));
   }
   if (mean) lines.push(...smoothable({ ...look, label: variant.label, x: placed(variant, mine.map((s) => data.runs[s.run]), mean.x), y: mean.y, lo: mean.lo, hi: mean.hi, n: mean.n, part: mean.part, planned: mean.planned, width: 2, mean: true, steps: mean.x, merged: mean.merged, interpolated: mean.interpolated }));
   return lines;

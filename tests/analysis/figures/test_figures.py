@@ -13,6 +13,7 @@ import time
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.text import Text
 from planted import WEIRD, falling, hard_study, plant, plant_hard, planted_study
 from pypdf import PdfReader
 
@@ -497,3 +498,24 @@ def test_a_figure_enters_any_document_that_has_graphicx(exploding, tmp_path):
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "other.tex"]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout[-2000:]
+
+
+@pytest.mark.parametrize("venue", sorted(VENUES))
+def test_no_text_is_smaller_than_seven_points(hard, tmp_path, venue, monkeypatch):
+    study, collected = hard
+    sizes = []
+    saved = figure.saved
+
+    def measured(picture, endings=()):
+        picture.draw_without_rendering()
+        sizes.extend(t.get_fontsize() for t in picture.findobj(Text) if t.get_text())
+        return saved(picture, endings)
+
+    monkeypatch.setattr(figure, "saved", measured)
+    draw(collected, study, FigureSpec(name="f"), venue=venue)
+    sweep = FigureSpec(name="s", kind="sweep", metric="mAP", axis="sdtps.keep_ratio")
+    draw(collected, study, sweep, venue=venue)
+    other, grid = grid_of_two(tmp_path)
+    axes = {"axis": "sdtps.keep_ratio", "axis_y": "sdtps.decision"}
+    draw(grid, other, FigureSpec(name="h", kind="heatmap", metric="mAP", **axes), venue=venue)
+    assert len(sizes) > 30 and min(sizes) >= 7
