@@ -119,7 +119,7 @@ def _check_axes(mistakes: Mistakes, source: Source, path: KeyPath, spec: GridSpe
             mistakes.add(source, place, "is empty and would exclude everything")
         for key in excluded:
             if key not in axes:
-                text = f"'{key}' is no axis of the grid. {did_you_mean(key, axes)}"
+                text = f"'{key}' is not an axis of the grid. {did_you_mean(key, axes)}"
                 mistakes.add(source, (*place, key), text)
 
 

@@ -337,7 +337,7 @@ def check_references(
 
     def key(path: KeyPath, name: str | None) -> None:
         if name is not None and name not in keys:
-            text = f"'{name}' is no configuration key. {did_you_mean(name, keys)}"
+            text = f"'{name}' is not a configuration key. {did_you_mean(name, keys)}"
             mistakes.add(source, path, text)
 
     for path, table in tables:
@@ -431,7 +431,7 @@ def _look_up(
     unknown = [(("where", c), c) for c in reference.where if c not in columns]
     unknown += [(("columns", m), c) for m, c in reference.columns.items() if c not in columns]
     for place, column in unknown:
-        text = f"'{column}' is no column of {reference.csv}. {did_you_mean(column, columns)}"
+        text = f"'{column}' is not a column of {reference.csv}. {did_you_mean(column, columns)}"
         mistakes.add(source, (*path, *place), text)
     if unknown:
         return None

@@ -80,7 +80,7 @@ def minutes(value: Any) -> Any:
         days, hours, mins = (int(part or 0) for part in match.groups())
         return (days * 24 + hours) * 60 + mins
     raise ValueError(
-        f"'{value}' is no time limit: write whole minutes (90), or HH:MM:SS, or D-HH:MM "
+        f"'{value}' is not a time limit: write whole minutes (90), or HH:MM:SS, or D-HH:MM "
         "(MM:SS and HH:MM look alike and are refused)"
     )
 

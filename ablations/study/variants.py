@@ -48,7 +48,7 @@ class About(Frozen):
             from matplotlib.colors import CSS4_COLORS, is_color_like  # only for a name: it loads slowly
 
             if not is_color_like(value):
-                raise ValueError(f"'{value}' is no colour. {did_you_mean(value, CSS4_COLORS)}")
+                raise ValueError(f"'{value}' is not a colour. {did_you_mean(value, CSS4_COLORS)}")
         return value
 
 
@@ -235,7 +235,7 @@ class VariantReader:
         folders: dict[str, Draft] = {}
         for draft in drafts:
             if not draft.name.strip() or len(draft.name) > 200 or not draft.name.isprintable():
-                text = f"{draft.name!r} is no name: one line of 1 to 200 printable characters"
+                text = f"{draft.name!r} is not a name: one line of 1 to 200 printable characters"
                 self.mistakes.add(self.source, draft.path, text)
             other = folders.setdefault(slug(draft.name).casefold(), draft)
             if other is draft:

@@ -135,7 +135,7 @@ def metric(study: Study, curve: LossCurve) -> str:
 
 
 def watch(study: Study, runs_dir: Path, *, once: bool = False, console: Console | None = None) -> int:
-    """Show the table until nothing goes on by itself any more (or Ctrl-C). Reads only."""
+    """Show the table until no run is active any more, or Ctrl-C. Only reads."""
     console = console or Console()
     curves = Curves(runs_dir)
     statuses = run_states(study.runs(), runs_dir)

@@ -217,7 +217,7 @@ def test_a_data_root_that_is_not_there_is_a_warning_and_on_local_slots_a_mistake
 ) -> None:
     monkeypatch.setattr(front, "dispatch", lambda *_: 0)
     monkeypatch.delenv("SDTPS_DATA_ROOT", raising=False)
-    words = ("submit", ROOT / "ablations" / "landsat.yaml", "--runs-dir", tmp_path, "--no-audit")
+    words = ("submit", ROOT / "ablations" / "omniglot.yaml", "--runs-dir", tmp_path, "--no-audit")
     for executor, code in (("slurm", 0), ("local", 2)):
         assert call(*words, "--executor", executor) == code
         assert "no data root: give --data-root or set SDTPS_DATA_ROOT" in capsys.readouterr().err
@@ -225,7 +225,7 @@ def test_a_data_root_that_is_not_there_is_a_warning_and_on_local_slots_a_mistake
         assert "absent is not visible here" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("study", ["landsat", "flickr30k", "coco"])
+@pytest.mark.parametrize("study", ["omniglot", "flickr30k", "coco"])
 def test_a_data_root_that_holds_something_else_starts_no_run_here_and_is_a_warning_elsewhere(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -249,10 +249,10 @@ def test_a_data_root_that_holds_something_else_starts_no_run_here_and_is_a_warni
     assert len(set(said.splitlines())) == len(said.splitlines()), (
         "each folder is read once, however many variants want it"
     )
-    assert ("folder is missing" if study == "landsat" else "no such file") in said
+    assert ("folder is missing" if study == "omniglot" else "no such file") in said
     assert "nothing was started" in said and not sent
     assert call(*words, "--no-audit", "--executor", "slurm") == 0
-    assert f"Warning: {'rgbnt201 at ' if study == 'landsat' else ''}{root}" in capsys.readouterr().err
+    assert f"Warning: {'rgbnt201 at ' if study == 'omniglot' else ''}{root}" in capsys.readouterr().err
     assert sent == ["slurm"]
     assert call(*words, "--dry-run", "--executor", "slurm", "--json") == 0
     assert str(root) in json.loads(capsys.readouterr().out)["warnings"][-1]

@@ -17,7 +17,7 @@ from sdtps.config.identity import flatten
 from sdtps.errors import ConfigError, ManifestError
 
 ROOT = Path(__file__).resolve().parents[2]
-STUDIES = ("landsat", "landsat", "landsat", "rgbnt100", "rgbnt100", "demo", "rgbnt201")
+STUDIES = ("omniglot", "omniglot", "omniglot", "rgbnt100", "rgbnt100", "demo", "rgbnt201")
 SCALARS = (
     "", "null", "~", "on", "off", "true", "0", "-1", "010", "1e999", "-1e-4", ".nan", ".inf", "1:30",
     "2024-01-02", "''", '"\\n"', '"\\0"', "[]", "{}", "[1, [2]]", "{a: {b: 1}}", "*x", "&x 1",
@@ -115,18 +115,18 @@ def test_damaged_manifests_give_a_clear_error_or_a_right_study(folder: Path) -> 
 
 def test_a_damaged_base_gives_a_clear_error_or_a_right_study(folder: Path) -> None:
     rng = random.Random(1)
-    study = (ROOT / "ablations" / "landsat.yaml").read_text(encoding="utf-8")
-    base = (ROOT / "ablations" / "base" / "landsat.yaml").read_text(encoding="utf-8")
+    study = (ROOT / "ablations" / "omniglot.yaml").read_text(encoding="utf-8")
+    base = (ROOT / "ablations" / "base" / "omniglot.yaml").read_text(encoding="utf-8")
     for i in range(200):
         (folder / "base" / "x.yaml").write_text(damaged(base, rng), encoding="utf-8")
         path = folder / f"based{i}.yaml"
-        path.write_text(study.replace("base/landsat.yaml", "base/x.yaml"), encoding="utf-8")
+        path.write_text(study.replace("base/omniglot.yaml", "base/x.yaml"), encoding="utf-8")
         check(path)
 
 
 def test_damaged_bytes_give_a_clear_error(folder: Path) -> None:
     rng = random.Random(2)
-    content = (ROOT / "ablations" / "landsat.yaml").read_bytes()
+    content = (ROOT / "ablations" / "omniglot.yaml").read_bytes()
     for i in range(100):
         damage = bytearray(content)
         for _ in range(rng.randint(1, 5)):
