@@ -320,7 +320,7 @@ class _Checks:
     def statements(self, test: CheckTest) -> list[Statement]:
         key = self._key(test)
         if key not in self._known:
-            with _one_thread():
+            with one_thread():
                 self._known[key] = [asdict(s) for s in verdicts.CHECKS[test.check](**test.arguments)]
             self._changed = True
         return [Statement(**{**s, "runs": tuple(s["runs"])}) for s in self._known[key]]
@@ -334,8 +334,8 @@ class _Checks:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
-    """Checks work on tiny tensors: threads that wait for each other cost thirty times as much."""
+def one_thread() -> Iterator[None]:
+    """For checks and audits of tiny tensors: threads that wait for each other cost 30 times as much."""
     import torch
 
     threads = torch.get_num_threads()

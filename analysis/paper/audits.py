@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis.claims.ledger import one_thread
 from analysis.tables.audit import audit_table
 from analysis.tables.forms import write_if_changed
 from analysis.tables.model import Table
@@ -55,15 +56,12 @@ def update(folder: Path, study: Study, known: str | None, say: Callable[[str], N
         say(f"gradient audit of {study.name}")
         from sdtps.audit.audit import audit, write
 
-        audited = audit(
-            study.models(),
-            study.baseline,
-            study=study.name,
-            labels={name: variant.label for name, variant in study.variants.items()},
-        )
+        labels = {name: variant.label for name, variant in study.variants.items()}
+        with one_thread():
+            found = audit(study.models(), study.baseline, study=study.name, labels=labels)
         path = path_of(folder, study)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(audited, path)
+        write(found, path)
     return wanted
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import glob
 import json
-import math
 import re
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from analysis import commands
 from sdtps.commandline import add_json, add_runs_dir
-from sdtps.errors import ConfigError, SdtpsError, YamlError
+from sdtps.errors import SdtpsError
 
 if TYPE_CHECKING:
-    from ablations.study.model import RunSpec, Study
+    from ablations.study.model import Study
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    from sdtps.errors import counted
-
     findings = check(
         arguments.main, arguments.runs_dir, allow=arguments.allow, pdf=not arguments.no_pdf
     )
@@ -110,8 +107,7 @@ def check(
             others = [load_study(Path(s["path"])) for s in index["others"]]
     except SdtpsError as error:
         return [Finding("stale", str(folder / INDEX), str(error), f"fix the manifest, then {rebuild}")]
-    findings = [f for study in studies for f in _contradictions(study, runs_dir)]
-    findings += _runs(studies, runs_dir, allow)
+    findings = _runs(studies, runs_dir, allow)
     broken = list(_touched(index, folder, rebuild))
     findings += broken
     findings += _stale(
@@ -143,79 +139,12 @@ def _load(entry: Mapping[str, str], runs_dir: Path) -> Any:
 # -- runs ---------------------------------------------------------------------------------------
 
 
-def _contradictions(study: Study, runs_dir: Path) -> Iterator[Finding]:
-    """Run folders whose files contradict each other: somebody edited one of them."""
-    from analysis.runs import hints
-
-    if getattr(study, "imported", False):
-        return
-    for spec in study.runs():
-        folder = spec.folder(runs_dir)
-        if not folder.is_dir():
-            continue
-        one = ("--variant", glob.escape(spec.variant), "--seed", str(spec.seed))
-        again = f"delete {folder}, then {hints.submit(study.path, runs_dir, *one)}"
-        named = f"{study.name}/{spec.variant} seed {spec.seed}"
-        for file, text in (*_config_faults(spec, folder), *_result_faults(folder)):
-            yield Finding("edited run", f"{named}, {folder / file}", text, again)
-
-
-def _config_faults(spec: RunSpec, folder: Path) -> Iterator[tuple[str, str]]:
-    from sdtps.config import identity, load_config
-
-    path = folder / "config.yaml"
-    if not path.is_file():
-        return
-    try:
-        found = identity(load_config(path), spec.seed)
-    except (ConfigError, YamlError) as error:
-        yield path.name, f"it is no configuration any more: {error}"
-        return
-    if found != spec.identity:
-        yield (
-            path.name,
-            f"its hash with the seed is {found}, but the folder's name says {spec.identity}",
-        )
-
-
-def _result_faults(folder: Path) -> Iterator[tuple[str, str]]:
-    """Where result.json prints another value than metrics.jsonl logged for the same epoch."""
-    from sdtps.run.folder import RunFolder
-
-    run = RunFolder(folder)
-    result = run.result()
-    if not result:
-        return
-    logged: dict[int, dict[str, Any]] = {
-        row["epoch"]: row for row in run.resolved_metrics() if row.get("kind") == "eval"
-    }
-    for part in ("final", "best"):
-        printed = result.get(part)
-        row = logged.get(printed.get("epoch", -1)) if isinstance(printed, dict) else None
-        if not isinstance(printed, dict) or row is None:
-            if isinstance(printed, dict):
-                epoch = printed.get("epoch")
-                yield "result.json", f"{part} is of epoch {epoch}, which metrics.jsonl never evaluated"
-            continue
-        for name, value in printed.items():
-            if isinstance(value, float) and name in row and not _same(value, row[name]):
-                yield (
-                    "result.json",
-                    f"{part} {name} is {value:g}, but metrics.jsonl logged {row[name]} at epoch "
-                    f"{printed['epoch']}",
-                )
-
-
-def _same(a: float, b: Any) -> bool:
-    return isinstance(b, int | float) and math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12)
-
-
 def _runs(studies: Sequence[Study], runs_dir: Path, allow: Collection[str]) -> list[Finding]:
     from analysis.runs import hints
     from analysis.runs.collect import collect
     from analysis.runs.comparable import KINDS, refuse_to_average
 
-    collected = collect(studies, runs_dir, curves=False)
+    collected = collect(studies, runs_dir)
     findings = []
     for mark in refuse_to_average(collected, allow=KINDS):
         study = collected.study(mark.study)
@@ -230,10 +159,12 @@ def _runs(studies: Sequence[Study], runs_dir: Path, allow: Collection[str]) -> l
             if mark.kind == "missing":
                 text = f"{run['state']} ({mark.text})"
                 findings.append(Finding("missing run", named, text, again))
-            else:
-                what = mark.kind.replace("_", " ")
-                text = f"{what.removeprefix('mixed ')} {odd} ({mark.text})"
-                findings.append(Finding(what, named, text, f"delete {folder}, then {again}"))
+                continue
+            what = {"edited": "edited run"}.get(mark.kind, mark.kind.replace("_", " "))
+            text = (
+                odd if mark.kind == "edited" else f"{what.removeprefix('mixed ')} {odd} ({mark.text})"
+            )
+            findings.append(Finding(what, named, text, f"delete {folder}, then {again}"))
     return findings
 
 

@@ -95,18 +95,30 @@ def command(arguments: argparse.Namespace) -> int:
         found = complaints(main)
         for complaint in [] if arguments.json else found:
             console.print(complaint, style="yellow", markup=False)
+    problems = _problems(folder)
     archived = bundle(main, arguments.bundle) if arguments.bundle else []
     seconds = round(time.perf_counter() - started, 1)
     summary = _summary(read_index(folder), folder)
     if arguments.json:
-        more = {"changed": not fresh, "complaints": found, "bundle": archived}
+        more = {"changed": not fresh, "complaints": found, "bundle": archived, "faults": problems}
         told = {**summary, **more, "pdf": str(pdf) if pdf else None, "seconds": seconds}
         print(json.dumps(told, indent=1))
     else:
         _print(console, summary, pdf or folder)
         if archived:
             console.print(f"{arguments.bundle}: {len(archived)} files")
-    return 0
+        for problem in problems:
+            console.print(problem, style="red", markup=False)
+    return 1 if problems else 0
+
+
+def _problems(folder: Path) -> list[str]:
+    """Figures that could not be drawn; all else was made, and the paper says so in their place."""
+    figures = (
+        (path.stem, json.loads(path.read_text(encoding="utf-8")))
+        for path in sorted(folder.glob("figures/*.json"))
+    )
+    return [f"figure {name}: {data['problem']}" for name, data in figures if data.get("problem")]
 
 
 def copy_sources(folder: Path) -> None:

@@ -10,6 +10,7 @@ from planted import WEIRD, plant
 
 from ablations.study.manifest import load_study
 from analysis.cli import main
+from sdtps.errors import SdtpsError
 
 MANIFEST = r"""
 study: hard
@@ -26,7 +27,7 @@ variants:
   'w/o_msa & 5% #1 {x}~^\': {sdtps.keep_ratio: 0.1}
 metrics:
   mAP: {direction: up, digits: 1}
-  nar: {direction: down, digits: 2, unit: ""}
+  rank5: {direction: down, digits: 2, unit: ""}
 tables:
   - {name: main, epoch: both}
 figures:
@@ -44,7 +45,7 @@ def words(tmp_path, paper_sources, monkeypatch):
     study = load_study(tmp_path / "ablations" / "hard.yaml")
     for number, variant in enumerate(study.variants):
         for seed in study.seeds:
-            scores = {"mAP": [0.5 + 0.01 * number, 0.6], "nar": [2.0 - 0.1 * number, 1.0]}
+            scores = {"mAP": [0.5 + 0.01 * number, 0.6], "rank5": [2.0 - 0.1 * number, 1.0]}
             plant(tmp_path / "runs", study, variant, seed, scores=scores)
     return paper_sources(tmp_path / "paper"), study
 
@@ -80,6 +81,30 @@ def test_a_paper_is_built_checked_and_found_wanting(words, capsys, tmp_path):
     assert main(["paper", *LEAVE_OUT, "--no-evidence", "--no-report", "--allow-missing"]) == 0
     assert "(2/3)" in (tmp_path / "paper/generated/tables/hard-main.md").read_text()
     assert main(["check", *LEAVE_OUT, "--allow-missing"]) == 0
+
+
+def test_a_figure_that_cannot_be_drawn_stops_nothing_else_and_is_told(words, capsys, monkeypatch):
+    from analysis.figures import figure
+
+    def broken(*_, **__):
+        raise SdtpsError("no pen")
+
+    monkeypatch.setattr(figure, "draw", broken)
+    assert main(["paper", *LEAVE_OUT, "--no-evidence", "--no-report", "--json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert said["faults"] == ["figure hard-loss: no pen"] and "hard-main" in said["tables"]
+
+
+def test_a_foreign_document_gets_only_what_it_uses(words, capsys, tmp_path):
+    other = tmp_path / "mine" / "thesis.tex"
+    other.parent.mkdir()
+    other.write_text(r"\input{generated/sdtps} \res{hard}{off}{mAP} \input{generated/tables/hard-main}")
+    assert main(["paper", *LEAVE_OUT, "--no-evidence", "--main", str(other), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["tables"], said["figures"], said["numbers"]) == (["hard-main"], [], 1)
+    macros = (other.parent / "generated" / "sdtps.tex").read_text()
+    assert r"\resdef{hard}{off}{mAP}" in macros
+    assert main(["check", "--no-pdf", "--main", str(other)]) == 0
 
 
 def test_building_twice_changes_no_file(words, tmp_path):
