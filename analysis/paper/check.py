@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis import commands
 from sdtps.commandline import add_json, add_runs_dir
-from sdtps.errors import SdtpsError
+from sdtps.errors import SdtpsError, counted
 
 if TYPE_CHECKING:
     from ablations.study.model import Study
