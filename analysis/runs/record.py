@@ -54,6 +54,7 @@ RUN_COLUMNS = (
     "host",
     "generated_data",
     "contradictions",
+    "warnings",
     "notes",
 )
 # Files that analysis reads, beside those that decide the state.
@@ -114,7 +115,8 @@ def record_of(source: Source, rows: MetricRows | None, runs_dir: Path) -> dict[s
             notes.append("run.json is missing or cannot be read")
     if run.get("imported") and state == "completed" and status.get("reason"):
         notes.append(str(status["reason"]))  # such as: ended, length unknown
-    notes += [str(warning) for warning in _listed(data.get("warnings"))]
+    warnings = [str(warning) for warning in _listed(data.get("warnings"))]
+    notes += warnings
     contradictions = (
         _contradictions(source, rows, best, final) if source.planned and not run.get("imported") else []
     )
@@ -153,6 +155,7 @@ def record_of(source: Source, rows: MetricRows | None, runs_dir: Path) -> dict[s
         "host": environment.get("host") or (attempts[-1].get("host") if attempts else None),
         "generated_data": bool(data.get("generated")),
         "contradictions": contradictions,
+        "warnings": warnings,
         "notes": "; ".join(notes),
     }
     for prefix, row in (("best", best), ("final", final)):

@@ -195,6 +195,11 @@ def notes(collected: Collected, study: Study, rows: Iterable[Outcome]) -> tuple[
     if imported := [row.label for row in rows if row.imported]:
         which = f": {', '.join(imported)}" if len(imported) < len(rows) else ""
         sentences.append(f"Imported from other people's logs{which}.")
+    runs = collected.runs_of(study.name)
+    shown = {run.where for row in rows for run in row.runs}
+    told = runs[runs["where"].isin(shown)]
+    warned: list[list[str]] = list(told["warnings"]) if "warnings" in told else []
+    sentences += [sentence(f"Data: {text}") for text in dict.fromkeys(w for one in warned for w in one)]
     for row in rows:
         for seeds in identical_seeds(collected, row):
             listed = ", ".join(map(str, seeds))

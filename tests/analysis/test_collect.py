@@ -19,7 +19,7 @@ from ablations.store.life import from_records
 from analysis.runs import metrics as metricrows
 from analysis.runs.collect import collect, runs_as_json
 from analysis.runs.comparable import refuse_to_average
-from analysis.tables.study import compute_table
+from analysis.tables.study import compute_table, table
 from sdtps.errors import AggregationError
 from sdtps.run.folder import RunFolder
 
@@ -290,4 +290,8 @@ def test_without_curves_nothing_is_said_about_them(tmp_path, study):
 def test_warnings_about_the_data_stay_with_the_run(tmp_path, study):
     data = {"name": "rgbnt201", "warnings": ["test camera 7 was never seen in training"]}
     plant(tmp_path, study, "topk", 0, data=data)
-    assert "camera 7" in collect([study], tmp_path).runs.loc[0, "notes"]
+    plant(tmp_path, study, "topk", 1, data=data)
+    collected = collect([study], tmp_path)
+    assert "camera 7" in collected.runs.loc[0, "notes"]
+    notes = table(collected, study, study.tables[0]).notes
+    assert notes.count("Data: test camera 7 was never seen in training.") == 1
