@@ -25,7 +25,7 @@ STYLE = """
 body { font: 14px/1.4 system-ui, sans-serif; margin: 24px; color: #1a1a1a; background: #fff; }
 section { display: flex; flex-wrap: wrap; gap: 10px; padding: 14px 0; border-top: 1px solid #ddd; }
 figure { margin: 0; max-width: 180px; } figure.query { margin-right: 22px; }
-img { display: block; max-width: 160px; border: 3px solid transparent; }
+img { display: block; min-width: 64px; max-width: 160px; border: 3px solid transparent; }
 .right img { border-color: #16803c; } .wrong img { border-color: #c0392b; }
 figcaption { font-size: 12px; overflow-wrap: anywhere; }
 blockquote { margin: 0 22px 0 0; width: 160px; }

@@ -112,7 +112,7 @@ class TrainingStep:
         if self.settings.compile:
             task.model.compile()  # in place: names in checkpoints stay as they are
         self.compute_loss = whole_batch_loss(task)
-        self.trunk = task.trunk()
+        self.trunk = [p for p in task.trunk() if p.requires_grad]
         self.trained = [p for p in task.model.parameters() if p.requires_grad]
         self.average: list[Tensor] | None = None  # of `trained`
         if self.settings.ema is not None:
