@@ -229,7 +229,7 @@ def leaks(study: Study, metrics: Sequence[str], row: Outcome) -> bool:
     if variant is None or row.imported or all("@" in m and not m.endswith("@1k") for m in metrics):
         return False
     config = variant.config
-    if not isinstance(config, RetrievalConfig) or config.matching.form == "laps":
+    if not isinstance(config, RetrievalConfig) or not config.matching.axis.dense:
         return False
     return config.sdtps.enabled and config.matching.eval_dense_text == "own"
 
