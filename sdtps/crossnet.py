@@ -37,6 +37,7 @@ from sdtps.selection import Choice, TokenSelection, full_precision, no_autocast,
 # Pairs scored at once where the configuration does not say: what suits a CPU's cache; on a GPU what
 # fits these bytes, or, where activations are kept for a backward pass anyway, the fewest kernels.
 PAIRS_ON_CPU = 32
+PAIRS_ON_CPU_IN_TRAINING = 64
 BYTES_ON_GPU = 256 * 2**20
 PAIRS_IN_TRAINING = 16384
 # Selecting takes far less memory a pair than scoring: so many times the pairs are selected for at once.
@@ -369,7 +370,7 @@ class CrossNet(nn.Module):
         if self.matching.chunk is not None:
             return self.matching.chunk
         if words.device.type == "cpu":
-            return PAIRS_ON_CPU
+            return PAIRS_ON_CPU_IN_TRAINING if torch.is_grad_enabled() else PAIRS_ON_CPU
         if torch.is_grad_enabled():
             return PAIRS_IN_TRAINING
         _, n, width = images.patches.shape
