@@ -6,9 +6,11 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -193,3 +195,34 @@ def test_another_program_s_process_group_in_the_shell_is_not_joined(
     shown = json.loads((folder / "shown.json").read_text())
     assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"} & set(shown)
     assert run_states(study.runs(), tmp_path / "runs")[0].state == "completed"
+
+
+class _NoDriver(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("used", "gpus"),
+    [([100, 40_000, 0], ["0", "2"]), ([40_000, 50_000], ["0", "1"]), (None, [])],
+    ids=["those in use are left out", "all in use", "no driver"],
+)
+def test_gpus_that_others_use_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, used: list[int] | None, gpus: list[str]
+) -> None:
+    def start() -> None:
+        if used is None:
+            raise _NoDriver
+
+    mib = used or []
+    nvml = SimpleNamespace(
+        NVMLError=_NoDriver,
+        nvmlInit=start,
+        nvmlDeviceGetCount=lambda: len(mib),
+        nvmlDeviceGetHandleByIndex=lambda k: k,
+        nvmlDeviceGetMemoryInfo=lambda k: SimpleNamespace(used=mib[k] * 2**20),
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert local.visible_gpus() == gpus
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,-1")
+    assert local.visible_gpus() == ["3"]
