@@ -177,14 +177,16 @@ class Scheduler:
                     if first <= now and last <= now
                 }
                 jobs = {job["id"]: JobInfo(**job) for job in row["jobs"]}
-                found[str(cluster)] = Answers(float(row["time"]), str(row["error"]), asked, jobs)
+                # Clusters may share the store: an answer is kept under its cluster's name.
+                here = "" if cluster == slurm.cluster_name() else str(cluster)
+                found[here] = Answers(float(row["time"]), str(row["error"]), asked, jobs)
             return found
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return {}
 
     def _write(self, known: dict[str, Answers]) -> None:
         clusters = {
-            cluster: {
+            cluster or slurm.cluster_name(): {
                 "time": answers.time,
                 "error": answers.error,
                 "asked": answers.asked,

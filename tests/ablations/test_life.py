@@ -192,6 +192,19 @@ def test_a_job_of_another_cluster_is_asked_for_there(queued: Queued) -> None:
     assert queued.submit() == []
 
 
+def test_clusters_that_share_a_store_keep_their_answers_apart(
+    queued: Queued, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same id is another job there: its absence there says nothing of ours."""
+    monkeypatch.setattr(slurm, "cluster_name", lambda: "fake")
+    queued.fakes.set("1_0", state="RUNNING")
+    assert queued.look(refresh_s=3600).state == "running"
+    monkeypatch.setattr(slurm, "cluster_name", lambda: "far")
+    queued.edit("receipt.json", cluster="far", time=time.time() - 600)
+    queued.fakes.set("1_0", state="FAILED", status=256)
+    assert queued.look(refresh_s=3600).state == "failed"  # asked anew: the answer was the other's
+
+
 def test_the_cluster_that_sbatch_names_is_kept_in_the_receipt(tmp_path: Path, fakes: Fakes) -> None:
     study = plant.study(tmp_path, ["ok"])
     fakes.answer("sbatch", {"act": True, "stdout": "1;far\n"})
