@@ -1,19 +1,12 @@
-"""sdtps report: the curves, tables and runs of studies as one HTML file, or live in a browser.
-
-The page is self-contained: styles, scripts and data inside, nothing fetched. Its content security
-policy allows its own script by hash and pictures inside the file, so data cannot become script,
-whatever a variant is called. A live page may ask its own server for data, too.
-"""
+"""sdtps report: the curves, tables and runs of studies as one HTML file, or live in a browser."""
 
 from __future__ import annotations
 
 import argparse
 import base64
-import hashlib
-import html
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +18,6 @@ if TYPE_CHECKING:
     from analysis.runs.collect import Collected
 
 CLAIMS = Path("paper/generated/claims.json")
-ASSETS = Path(__file__).parent / "assets"
-# In the order in which they use each other.
-SCRIPTS = (
-    *("dom.js", "chart.js", "curves.js", "panel.js"),
-    *("compare.js", "runs.js", "sections.js", "main.js"),
-)
 
 
 class ReportError(SdtpsError):
@@ -125,6 +112,7 @@ def write(
     Raises:
         ReportError: a file that was asked for cannot be read.
     """
+    from analysis.report.payload import page
     from sdtps.files import write_text
 
     data = report_data(collected, audits=audits, claims=claims, patches=patches)
@@ -212,51 +200,3 @@ def _json(path: Path) -> Any:
         raise ReportError(f"{path}: {error.strerror or error}") from None
     except ValueError as error:
         raise ReportError(f"{path}: not JSON: {error}") from None
-
-
-# -- the page -----------------------------------------------------------------------------------
-
-
-def page(title: str, data: Mapping[str, Any]) -> str:
-    """The report as HTML. The same data give the same bytes: no date is in it.
-
-    Args:
-        data: see `payload`; with `live` true the page asks `data.json` beside it for news.
-
-    Raises:
-        ValueError: a non-finite number in `data`.
-    """
-    style = _asset("report.css")
-    script = '"use strict";\n' + "\n".join(_asset(name) for name in SCRIPTS)
-    parts = {
-        "title": html.escape(title),
-        "style": style,
-        "style_hashes": _hash(style),
-        "script": script,
-        "script_hash": _hash(script),
-        "connect": "connect-src 'self'; " if data.get("live") else "",
-        "data": embedded(data),
-    }
-    # Split once at the marks, so that no part can hold a mark of another.
-    pieces = _asset("page.html").split("<< ")
-    text = pieces[0]
-    for piece in pieces[1:]:
-        name, rest = piece.split(" >>", 1)
-        text += parts[name] + rest
-    return text
-
-
-def embedded(data: Mapping[str, Any]) -> str:
-    """JSON that is safe inside a script element: no `<`, no `&`, no line separators of JavaScript."""
-    text = json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
-
-
-def _asset(name: str) -> str:
-    return (ASSETS / name).read_text(encoding="utf-8")
-
-
-def _hash(content: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 
-from analysis.report.command import page
+from analysis.report.payload import page
 from sdtps.errors import SdtpsError
 
 HOST = "127.0.0.1"

@@ -1,12 +1,20 @@
-"""Everything that the page shows, as plain data: `Collected`, frames and tables in, JSON out.
+"""The page and everything that it shows: `Collected`, frames and tables in, one HTML file out.
 
 Text that a reader sees is made here and in `analysis.tables`, means in `analysis.results.curves`; the
 page's script computes nothing that is printed in a table.
+
+The page is self-contained: styles, scripts and data inside, nothing fetched. Its content security
+policy allows its own script by hash and pictures inside the file, so data cannot become script,
+whatever a variant is called. A live page may ask its own server for data, too.
 """
 
 from __future__ import annotations
 
+import base64
 import glob
+import hashlib
+import html
+import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,6 +43,12 @@ from sdtps.files import read_bytes
 from sdtps.run.folder import RunFolder
 from sdtps.run.locations import runs_root
 
+ASSETS = Path(__file__).parent / "assets"
+# In the order in which they use each other.
+SCRIPTS = (
+    *("dom.js", "chart.js", "curves.js", "panel.js"),
+    *("compare.js", "runs.js", "sections.js", "main.js"),
+)
 LINE_WIDTH = 2.0  # pixels; dashes are in line widths
 # Numbers in all curves of a report together: about 8 MB of text, which a browser opens in a second.
 CURVE_BUDGET = 900_000
@@ -393,3 +407,51 @@ def audit_parts(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _found_in(document: Mapping[str, Any]) -> set[str]:
     return {str(f["variant"]) for f in document["findings"]}
+
+
+# -- the page -----------------------------------------------------------------------------------
+
+
+def page(title: str, data: Mapping[str, Any]) -> str:
+    """The report as HTML. The same data give the same bytes: no date is in it.
+
+    Args:
+        data: see `payload`; with `live` true the page asks `data.json` beside it for news.
+
+    Raises:
+        ValueError: a non-finite number in `data`.
+    """
+    style = _asset("report.css")
+    script = '"use strict";\n' + "\n".join(_asset(name) for name in SCRIPTS)
+    parts = {
+        "title": html.escape(title),
+        "style": style,
+        "style_hashes": _hash(style),
+        "script": script,
+        "script_hash": _hash(script),
+        "connect": "connect-src 'self'; " if data.get("live") else "",
+        "data": embedded(data),
+    }
+    # Split once at the marks, so that no part can hold a mark of another.
+    pieces = _asset("page.html").split("<< ")
+    text = pieces[0]
+    for piece in pieces[1:]:
+        name, rest = piece.split(" >>", 1)
+        text += parts[name] + rest
+    return text
+
+
+def embedded(data: Mapping[str, Any]) -> str:
+    """JSON that is safe inside a script element: no `<`, no `&`, no line separators of JavaScript."""
+    text = json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _asset(name: str) -> str:
+    return (ASSETS / name).read_text(encoding="utf-8")
+
+
+def _hash(content: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

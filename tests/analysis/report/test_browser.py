@@ -17,8 +17,7 @@ from planted import plant, planted_study
 from pypdf import PdfReader
 
 from analysis.report import command, live
-from analysis.report.command import page
-from analysis.report.payload import payload
+from analysis.report.payload import page, payload
 from analysis.runs.collect import Collected, collect
 from sdtps.errors import SdtpsError
 from tests.analysis.report.conftest import HOSTILE

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.report import command
-from analysis.report.command import embedded, page
-from analysis.report.payload import audit_parts, log_tail, payload
+from analysis.report.payload import audit_parts, embedded, log_tail, page, payload
 from analysis.results.curves import all_curves
 from analysis.runs.collect import Collected, collect
 from sdtps.run.folder import RunFolder
