@@ -24,7 +24,7 @@ def log_files(folder: Path) -> list[Path]:
 
 
 def end_of(folder: Path) -> str | None:
-    """How the run ended, or that nothing more is to be heard of it; None while it goes on."""
+    """How the run ended, or that nothing is known of it; None while it is active."""
     found = life.from_records(folder)
     waits = found.state == "planned" or (found.state == "unknown" and not found.status)
     if found.active or waits:

@@ -101,10 +101,8 @@ def _lines(study: Study, statuses: Sequence[RunStatus], runs_dir: Path, again: A
     asked = [s for s in ended if s not in goes_on and s.kind != "unreadable" and s.state != "unknown"]
     retry = sorted({"oom" if s.kind == "oom" else s.state for s in asked})
     if goes_on:
-        killed = any(s.state != "interrupted" for s in goes_on)
         yield ""
-        what = "what ended through no fault of its own" if killed else "what was interrupted"
-        yield f"Resume {what}: {again.submit(data_root=root)}"
+        yield f"Resume interrupted runs: {again.submit(data_root=root)}"
     if retry:
         yield ""
         words = [word for state in retry for word in ("--retry", state)]

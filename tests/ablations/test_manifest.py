@@ -108,7 +108,7 @@ variants:
         ("tables: [{name: m, kind: components}]\n", "no variant has 'components'"),
         ("tables: [{name: s, kind: sweep}]\n", "'axis' (a dotted configuration key) goes with"),
         ("tables: {name: m}\n", "must be a list"),
-        ("figures: [{name: f, panel_by: sdtps.tau}]\n", "no configuration key"),
+        ("figures: [{name: f, panel_by: sdtps.tau}]\n", "is not a configuration key"),
         ("figures: [{name: ../f}]\n", "names a file"),
         ("resources: {gpu: 1}\n", "unknown key 'gpu'. Did you mean 'gpus'?"),
         ("resources: {gpus: -1}\n", "'-1' is not allowed: write a number of GPUs from 0"),
