@@ -177,8 +177,20 @@ def _result(folder: RunFolder) -> dict[str, Any] | None:
 
 
 def _checkpoint_step(folder: RunFolder) -> int:
+    """The step from which a resume would go on; that of the kept weights once the run has completed."""
+    if folder.result() is not None:
+        return int(checkpoint.load_weights(folder.weights_file("last"))[1]["step"])
     saved = checkpoint.load(folder.checkpoint_file)
     return -1 if saved is None else int(saved["step"])
+
+
+def _weights(folder: RunFolder) -> dict[str, Any]:
+    """The kept weights of the selected and of the last epoch."""
+    found: dict[str, Any] = {}
+    for which in ("best", "last"):
+        weights, about = checkpoint.load_weights(folder.weights_file(which))  # type: ignore[arg-type]
+        found[which] = {name: value.tolist() for name, value in weights.items()}, about["step"]
+    return found
 
 
 @pytest.fixture
@@ -245,6 +257,8 @@ def test_killed_at_any_write_the_next_submission_repairs_it(
         assert run_states([run], runs)[0].state == state, where
         assert _rows(folder) == rows, where
         assert _result(folder) == _result(whole), where
+        if state == "completed":
+            assert _weights(folder) == _weights(whole), where
         assert done or not [p.name for p in folder.path.glob(".*")], f"{where}: temporary files"
     assert point == int(count)
     assert point > 100, "fewer writes than a run has: this test sees too little"
