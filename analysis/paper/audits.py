@@ -86,7 +86,7 @@ def macros_file(tables: list[tuple[Study, Table]]) -> str:
     from analysis.tables.audit import PARTS
     from analysis.tables.latex import latex_cell
 
-    lines = ["% made by python -m analysis paper; do not edit"]
+    lines = ["% made by sdtps paper; do not edit"]
     for study, made in tables:
         for row in made.rows:
             for column, cell in zip(made.columns, row.cells, strict=True):
