@@ -17,7 +17,7 @@ from sdtps.config import ReidConfig, identity, parse_config
 from sdtps.errors import ClaimLost, RunError, WeightsError
 from sdtps.run.folder import RunFolder
 from sdtps.run.provenance import source_digest
-from sdtps.training import checkpoint, loggers
+from sdtps.training import checkpoint, job, loggers
 from sdtps.training.device import seed_everything
 from sdtps.training.loop import score, train
 
@@ -526,3 +526,25 @@ def test_a_logger_that_fails_or_hangs_does_not_touch_the_run(
     said = run.log_file.read_text()
     expected = {"import": "no such package", "write": "No space left", "hang": "too slow"}
     assert f"logger tensorboard: {'is ' if fault == 'hang' else ''}" in said and expected[fault] in said
+
+
+def test_a_run_whose_result_cannot_be_written_has_failed_and_completes_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "build_task", lambda _, seed, __: ToyTask(seed))
+    once = config(epochs=1, checkpoint_every_s=0.0)
+    run, whole = folder(tmp_path / "r", once), folder(tmp_path / "whole", once)
+
+    def full(self: RunFolder, result: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(self.result_file))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "write_result", full)
+        with pytest.raises(OSError, match="No space"):
+            job.execute(run.path)
+    status = run.status()
+    assert run.result() is None and status is not None and status["state"] == "failed"
+    assert [a["ended_as"] for a in run.run()["attempts"]] == ["failed"]
+    assert job.execute(run.path) == "completed" == job.execute(whole.path)
+    assert comparable(run) == comparable(whole)
+    assert (run.result() or {})["final"]["accuracy"] == (whole.result() or {})["final"]["accuracy"]
