@@ -62,7 +62,7 @@ def epochs(shown: Sequence[Epoch], found: Results, names: Sequence[str]) -> str:
         warning = " The scores are from that split, too: optimistic, and not tested."
     if len(shown) == 1:
         return f"All metrics of a run are from {best}.{warning}"
-    return f"Left: the last epoch. Right: {best}.{warning}"
+    return f"Two epochs are shown: the last one, and {best}.{warning}"
 
 
 def epoch_name(epoch: Epoch, rows: Sequence[Outcome]) -> str:

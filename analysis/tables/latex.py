@@ -127,11 +127,8 @@ _LONG = 120.0  # points: a wider column is text and wraps, whatever its alignmen
 
 def to_latex(table: Table) -> str:
     """The whole `table` environment: caption, booktabs rules, notes."""
-    pages = [
-        table.rows[start : start + ROWS_ON_A_PAGE]
-        for start in range(0, len(table.rows), ROWS_ON_A_PAGE)
-    ] or [()]
     layout = _Layout(table)
+    pages = layout.pages(table.rows)
     lines = [f"% {line}" for line in table.origin]
     for number, rows in enumerate(pages):
         first, last = number == 0, number == len(pages) - 1
@@ -201,19 +198,41 @@ class _Layout:
             del weights[index]
         return shares
 
+    def pages(self, rows: Sequence[Row]) -> list[list[Row]]:
+        """The rows of each page; a row takes as many lines as its longest wrapped cell."""
+        shares = {i: share for block in self.blocks for i, share in self.shares(block).items()}
+        room = ROWS_ON_A_PAGE / len(self.blocks) if len(rows) > ROWS_ON_A_PAGE else ROWS_ON_A_PAGE
+        pages: list[list[Row]] = [[]]
+        taken = 0
+        for row in rows:
+            wrapped = (
+                (len(_plain_cell(row, i)) * _CHARACTER, s) for i, s in shares.items() if row.cells
+            )
+            lines = max((math.ceil(n * _CHARACTER / (s * _PAGE)) for n, s in cells), default=1)
+            if pages[-1] and taken + lines > room:
+                pages.append([])
+                taken = 0
+            pages[-1].append(row)
+            taken += lines
+        return pages
+
     def _split(self, every: Sequence[int]) -> list[list[int]]:
         metrics = [i for i in every if self._is_metric(i)]
         names = [i for i in every if i not in metrics]
         if not metrics:
             return [list(every)]
+        narrow = sum(min(self._natural(i), _NAME * _PAGE) for i in names)
+        if narrow + sum(map(self._natural, metrics)) + _GAP * len(every) <= _PAGE:
+            return [list(every)]  # with names that wrap
         blocks: list[list[int]] = []
         for group in dict.fromkeys(self._columns[i].group for i in metrics):
             block: list[int] = []
             for index in (i for i in metrics if self._columns[i].group == group):
                 numbers = [*block, index]
                 taken = sum(map(self._natural, numbers)) + _GAP * (len(numbers) + len(names))
-                taken += sum(min(self._natural(i), _NAME * _PAGE) for i in names)
-                if block and taken > _PAGE and not self._columns[index].of:  # Δ follows its metric
+                if (
+                    block and taken + narrow > _PAGE and not self._columns[index].of
+                ):  # Δ follows its metric
                     blocks.append([*names, *block])
                     block = []
                 block.append(index)
@@ -230,7 +249,8 @@ class _Layout:
     def _natural(self, index: int) -> float:
         """Estimated width of a column in points, when nothing in it wraps."""
         column = self._columns[index]
-        heads = column.head.replace(") ", ")--").split() if self.stacked else [column.head]
+        stacked = self.stacked and column.align != "l"
+        heads = column.head.replace(") ", ")--").split() if stacked else [column.head]
         return _CHARACTER * max(
             map(len, [*heads, "", *(_plain_cell(row, index) for row in self._rows)])
         )
@@ -251,7 +271,7 @@ def _tabular(table: Table, block: Sequence[int], rows: Sequence[Row], layout: _L
     lines = [
         rf"\begin{{tabular}}{{{''.join(c.align for c in columns)}}}",
         r"\toprule",
-        *_heads(columns, layout.stacked),
+        *_heads(columns, layout.stacked, [wrapped.get(i) for i in block]),
         r"\midrule",
     ]
     for number, row in enumerate(rows):
@@ -279,7 +299,7 @@ def _safe_row(text: str) -> str:
     return f"{{}}{text}" if text.lstrip().startswith(("[", "*")) else text
 
 
-def _heads(columns: Sequence[Column], stacked: bool) -> list[str]:
+def _heads(columns: Sequence[Column], stacked: bool, shares: Sequence[float | None]) -> list[str]:
     lines = []
     if any(c.group for c in columns):
         cells, rules, start = [], [], 1
@@ -292,15 +312,18 @@ def _heads(columns: Sequence[Column], stacked: bool) -> list[str]:
                 cells += [""] * width
             start += width
         lines += [" & ".join(cells) + r" \\", "".join(rules)]
-    lines.append(_safe_row(" & ".join(_head(column, stacked) for column in columns)) + r" \\")
+    heads = (_head(c, stacked, share) for c, share in zip(columns, shares, strict=True))
+    lines.append(_safe_row(" & ".join(heads)) + r" \\")
     return lines
 
 
-def _head(column: Column, stacked: bool) -> str:
+def _head(column: Column, stacked: bool, share: float | None) -> str:
     unit = rf" ({escape(column.unit)})" if column.unit else ""
     arrow = {"up": r"~$\uparrow$", "down": r"~$\downarrow$"}.get(column.direction or "", "")
     words = f"{escape(column.label)}{unit}".split()
-    if not stacked or len(words) < 2:
+    if share is not None:
+        return rf"\parbox[b]{{{share:.3f}\linewidth}}{{\raggedright {' '.join(words)}{arrow}\strut}}"
+    if not stacked or len(words) < 2 or column.align == "l":
         return " ".join(words) + arrow
     place = column.align
     return rf"\shortstack[{place}]{{{(chr(92) * 2).join(words)}{arrow}}}"

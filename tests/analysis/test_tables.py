@@ -69,7 +69,7 @@ def test_the_caption_says_what_was_computed(hard):
         "What each name does to the table.",
         "Mean ± sample standard deviation (ddof 1)",
         "k/N where some are not",
-        "Left: the last epoch. Right: the best epoch, selected on the test split.",
+        "Two epochs are shown: the last one, and the best epoch, selected on the test split.",
         "The scores are from that split, too",
         "by printed value, not by a test",
         "underlined",
