@@ -117,6 +117,7 @@ def environment(templates: Path | None = None) -> jinja2.Environment:
 
 # A float cannot break across pages: a longer table becomes several, one for each page.
 ROWS_ON_A_PAGE = 40
+_HEAD_LINES = 4  # of a part: rules and heads
 BASELINE = " (baseline)"  # behind the name of the row that other forms shade
 # Estimates for \footnotesize, in points: a character, one of a word, the space between columns.
 _CHARACTER, _IN_A_WORD, _GAP = 4.4, 4.6, 8.0
@@ -130,7 +131,7 @@ def to_latex(table: Table) -> str:
     layout = _Layout(table)
     pages = layout.pages(table.rows)
     lines = [f"% {line}" for line in table.origin]
-    for number, rows in enumerate(pages):
+    for number, parts in enumerate(pages):
         first, last = number == 0, number == len(pages) - 1
         lines += [f"{_environment('begin', layout.wide)}[htbp]", r"\centering", r"\footnotesize"]
         if first:
@@ -143,7 +144,7 @@ def to_latex(table: Table) -> str:
             rf"\setlength{{\tabcolsep}}{{{gap}pt}}",
             r"\providecommand{\checkmark}{\ensuremath{\surd}}",
         ]
-        for index, block in enumerate(layout.blocks):
+        for index, (block, rows) in enumerate(parts):
             lines += [r"\par\medskip"] if index else []
             lines += _tabular(table, block, rows, layout)
         if last and table.notes:
@@ -198,23 +199,39 @@ class _Layout:
             del weights[index]
         return shares
 
-    def pages(self, rows: Sequence[Row]) -> list[list[Row]]:
-        """The rows of each page; a row takes as many lines as its longest wrapped cell."""
-        shares = {i: share for block in self.blocks for i, share in self.shares(block).items()}
-        room = ROWS_ON_A_PAGE / len(self.blocks) if len(rows) > ROWS_ON_A_PAGE else ROWS_ON_A_PAGE
-        pages: list[list[Row]] = [[]]
+    def pages(self, rows: Sequence[Row]) -> list[list[tuple[list[int], list[Row]]]]:
+        """What each float holds: parts of the table, each with its columns and rows."""
+        parts = [(block, part) for block in self.blocks for part in self._parts(block, rows)]
+        pages: list[list[tuple[list[int], list[Row]]]] = [[]]
         taken = 0
-        for row in rows:
-            wrapped = (
-                (len(_plain_cell(row, i)) * _CHARACTER, s) for i, s in shares.items() if row.cells
-            )
-            lines = max((math.ceil(n * _CHARACTER / (s * _PAGE)) for n, s in cells), default=1)
-            if pages[-1] and taken + lines > room:
+        for block, part in parts:
+            lines = _HEAD_LINES + sum(self._lines(block, row) for row in part)
+            if pages[-1] and taken + lines > ROWS_ON_A_PAGE + _HEAD_LINES:
                 pages.append([])
                 taken = 0
-            pages[-1].append(row)
+            pages[-1].append((block, part))
             taken += lines
         return pages
+
+    def _parts(self, block: Sequence[int], rows: Sequence[Row]) -> list[list[Row]]:
+        """The rows of a block, cut where a page is full."""
+        parts: list[list[Row]] = [[]]
+        taken = 0
+        for row in rows:
+            lines = self._lines(block, row)
+            if parts[-1] and taken + lines > ROWS_ON_A_PAGE:
+                parts.append([])
+                taken = 0
+            parts[-1].append(row)
+            taken += lines
+        return parts
+
+    def _lines(self, block: Sequence[int], row: Row) -> int:
+        """Lines that a row takes: those of its longest wrapped cell."""
+        if not row.cells:
+            return 1
+        cells = [(len(_plain_cell(row, i)), share) for i, share in self.shares(block).items()]
+        return max((math.ceil(n * _CHARACTER / (share * _PAGE)) for n, share in cells), default=1)
 
     def _split(self, every: Sequence[int]) -> list[list[int]]:
         metrics = [i for i in every if self._is_metric(i)]
