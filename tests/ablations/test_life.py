@@ -459,6 +459,7 @@ def test_a_store_that_its_group_may_write_to_stays_so(tmp_path: Path, fakes: Fak
     assert all(p.stat().st_mode & 0o020 for p in (folder, folder.parent, runs / "endings/_jobs"))
 
 
+@pytest.mark.filterwarnings("ignore:flock not supported")
 def test_where_locks_do_not_work_a_run_is_taken_over_all_the_same(
     queued: Queued, monkeypatch: pytest.MonkeyPatch
 ) -> None:
