@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sdtps.config import AnyConfig, CommandConfig, Config, ReidConfig, load_config, parse_config
 from sdtps.errors import ConfigError, RunError, WeightsError
+from sdtps.models.convert import convert, find_layout
 from sdtps.models.weights import load_exactly, read_tensors
 from sdtps.run.folder import RunFolder, Weights
 from sdtps.training.checkpoint import load_weights
@@ -68,6 +69,8 @@ def load(target: Path, which: Weights = "best", config: Path | None = None) -> T
         weights, about = load_weights(file)
     else:
         weights, about = read_tensors(file), {}
+    if not about:
+        weights = _under_our_names(weights)
     chosen: AnyConfig
     if config is not None:
         chosen = load_config(config)
@@ -95,6 +98,16 @@ def load(target: Path, which: Weights = "best", config: Path | None = None) -> T
         weights,
         row,
     )
+
+
+def _under_our_names(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Published weights (DeMo, LAPS, SEPS) by our names; others as they are."""
+    weights = {name.removeprefix("module."): value for name, value in weights.items()}
+    try:
+        layout = find_layout(list(weights), "ours")
+    except WeightsError:
+        return weights
+    return convert(weights, layout, "ours")
 
 
 def with_data(config: Config, root: Path | None, dataset: str | None) -> Config:

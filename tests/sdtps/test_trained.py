@@ -15,6 +15,8 @@ from sdtps.cli import main
 from sdtps.config import ReidConfig, identity, parse_config
 from sdtps.errors import SdtpsError
 from sdtps.evaluation.retrieval import similarities
+from sdtps.models.convert import convert
+from sdtps.models.published import LAYOUTS
 from sdtps.run.folder import RunFolder
 from sdtps.trained.embed import Embedder, read_pictures
 from sdtps.trained.evaluate import MISSING, evaluate
@@ -183,6 +185,30 @@ def test_a_changed_number_is_told(reid: RunFolder, tmp_path: Path) -> None:
     (row,) = evaluate(tmp_path / "w.safetensors")
     assert row["differs"] == ["mAP"]
     assert torch.is_tensor(next(iter(model.weights.values())))
+
+
+@pytest.mark.parametrize("form", ["seps", "laps"])
+def test_published_weights_give_the_numbers_of_the_same_weights_trained_in_place(
+    form: str, retrieval: RunFolder, tmp_path: Path
+) -> None:
+    folder = retrieval
+    if form == "laps":
+        none = {"dense_text": "none", "eval_dense_text": "none"}
+        matching = {**RETRIEVAL["matching"], "form": "laps", "alignment": "mean", **none}
+        folder = trained(
+            tmp_path / "run",
+            RETRIEVAL,
+            matching=matching,
+            sdtps={"score": "attention_sum", "normalise": "none", "aggregation": "single"},
+            loss={"ratio": "released"},
+        )
+    published = tmp_path / "published.pth"
+    state = convert(load(folder.path).weights, LAYOUTS["seps"], "published")
+    torch.save({"model": {f"module.{name}": value for name, value in state.items()}}, published)
+    (row,) = evaluate(published, config=folder.config_file)
+    result = folder.result()
+    assert result is not None
+    assert row["metrics"] == {name: result["best"][name] for name in row["metrics"]}
 
 
 # -- pictures never seen ----------------------------------------------------------------------------
