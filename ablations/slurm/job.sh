@@ -1,5 +1,5 @@
 #!/bin/bash
-# What a job array runs: `script.py` writes the options and these variables above it.
+# What a job array runs: executor.py writes the options and these variables above it.
 #   JOBS         folder of the submission, runs/STUDY/_jobs/NAME
 #   SUBMISSION   its name        MODULE  what Python runs        SNAPSHOT  the frozen code
 #   PYTHON       interpreter and its arguments, an array         SRUN_OPTIONS  an array

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 Changes = dict[str, dict[str, Any]]
 
-MINMAX_EPSILON = 1e-8  # paper-version module and v0 to v5
+MINMAX_EPSILON = 1e-8  # paper-version module and v0 to v4
 GUMBEL_EPSILON = 1e-9  # inside both logarithms; limits float32 noise to [-3.03, 16.62]
 IMPORTANCE_EPSILON = 1e-8  # v4
 # Below this D counts as this in the log mask; only dropped tokens do. float32's smallest normal number.
@@ -386,7 +386,7 @@ AGGREGATIONS = (
     Aggregation(
         name="single",
         text="one weight network merges the kept tokens of one selection",
-        source="released; LAPS; v1 to v5",
+        source="released; LAPS; v1 to v4",
         networks=("weight",),
         settings=_RATIOS,
     ),
@@ -436,7 +436,7 @@ EXTRA_TOKENS = (
     ExtraToken(
         name="softmax",
         text="dropped tokens, weighted by the softmax of their scores",
-        source="released; v0 to v5",
+        source="released; v0 to v4",
         of_dropped=softmax_of_dropped,
         of_mixed=softmax_of_mixed,
     ),
