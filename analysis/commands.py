@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ablations.study.arguments import add_studies, find_study, known_studies
+from ablations.study.arguments import add_studies, find_study, is_shipped, known_studies
 from sdtps.commandline import add_runs_dir
 
 if TYPE_CHECKING:
@@ -35,17 +35,28 @@ def add_allowances(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def load(arguments: argparse.Namespace) -> tuple[list[Study], list[Study]]:
+def load(arguments: argparse.Namespace, *, needs_runs: bool = True) -> tuple[list[Study], list[Study]]:
     """The studies to read, and the others that are known here.
 
+    Where none is named, all that have runs are read; runs that no manifest here plans are named on
+    standard error.
+
+    Args:
+        needs_runs: without a named study, one with runs is needed.
+
     Raises:
-        ManifestError: a manifest with mistakes, or a name that is neither a study's nor imported.
+        ManifestError: a manifest with mistakes, a name that is neither a study's nor imported, or
+            no study with runs where one is needed.
     """
     from ablations.study.manifest import load_study
     from analysis.importers.study import imported_names, imported_study
+    from sdtps.errors import ManifestError
 
     known = known_studies()
     every = {path.resolve(): load_study(path) for path in known.values()}
+    own = {study.name for study in every.values() if not is_shipped(study.path)}
+    # A study of one's own may bear the name of a shipped one: its runs are read by its own manifest.
+    every = {p: s for p, s in every.items() if s.name not in own or not is_shipped(s.path)}
     imported = imported_names(arguments.runs_dir)
     chosen: list[Any] = []
     for word in arguments.studies:
@@ -58,12 +69,34 @@ def load(arguments: argparse.Namespace) -> tuple[list[Study], list[Study]]:
         chosen = [s for s in every.values() if has_runs(s, arguments.runs_dir)]
         planned = {study.name for study in chosen}
         chosen += [imported_study(n, arguments.runs_dir) for n in imported if n not in planned]
+        unplanned = _unplanned(arguments.runs_dir, planned.union(imported))
+        for folder in unplanned:
+            print(
+                f"{folder}: left out, no manifest here plans these runs; name it: STUDY.yaml",
+                file=sys.stderr,
+            )
+        if needs_runs and not chosen:
+            raise ManifestError(
+                f"no study known here has runs in {arguments.runs_dir.absolute()}. Name a study or its "
+                "manifest, go to the folder that holds runs/, or give --runs-dir"
+            )
     names = {study.name for study in chosen}
     return chosen, [study for study in every.values() if study.name not in names]
 
 
 def has_runs(study: Study, runs_dir: Path) -> bool:
-    return any((runs_dir / study.name).glob("*/seed*/run.json"))
+    return _holds_runs(runs_dir / study.name)
+
+
+def _holds_runs(folder: Path) -> bool:
+    return any(folder.glob("*/seed*/run.json"))
+
+
+def _unplanned(runs_dir: Path, known: set[str]) -> list[Path]:
+    """Folders with runs of studies that are not `known`."""
+    if not runs_dir.is_dir():
+        return []
+    return [f for f in sorted(runs_dir.iterdir()) if f.name not in known and _holds_runs(f)]
 
 
 def console() -> Console:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from sdtps.commandline import add_json, add_runs_dir, add_seeds, add_variants
 from sdtps.errors import ManifestError, RunError, did_you_mean
+from sdtps.files import read_bytes
 from sdtps.run.locations import runs_root
 
 if TYPE_CHECKING:
@@ -25,9 +27,25 @@ SHIPPED = Path(__file__).resolve().parents[1]  # the manifests that come with th
 
 
 def known_studies() -> dict[str, Path]:
-    """Name to manifest: those in ./ablations and, where no manifest there has the name, the shipped."""
-    folders = (SHIPPED, Path("ablations"))  # the latter wins
-    return {file.stem: file for folder in folders for file in sorted(folder.glob("*.yaml"))}
+    """Name to manifest: those in ./ablations, else in the current folder, else those shipped.
+
+    The current folder may hold any YAML; a manifest there has a key `study`.
+    """
+    here = [file for file in sorted(Path().glob("*.yaml")) if _says_study(file)]
+    files = [*sorted(SHIPPED.glob("*.yaml")), *here, *sorted(Path("ablations").glob("*.yaml"))]
+    return {file.stem: file for file in files}  # the last of a name wins
+
+
+def is_shipped(manifest: Path) -> bool:
+    """Whether it came with the program, rather than from the person who works here."""
+    return manifest.parent == SHIPPED
+
+
+def _says_study(file: Path) -> bool:
+    try:
+        return re.search(rb"^study\s*:", read_bytes(file) or b"", re.MULTILINE) is not None
+    except OSError:
+        return False
 
 
 def find_study(word: str, others: Iterable[str] = ()) -> Path:

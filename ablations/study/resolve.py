@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from sdtps.config.identity import flatten
 from sdtps.config.load import TASKS, check_config
 from sdtps.config.yaml12 import KeyPath
 from sdtps.errors import ManifestError, did_you_mean
+from sdtps.run.locations import shipped
 
 # What a variant that is a program may have, in a study of our own models.
 _OF_PROGRAMS = frozenset(config_keys("command"))
@@ -165,6 +167,14 @@ class Resolver:
         except ManifestError as error:
             found = sorted(p.relative_to(file.parent).as_posix() for p in path.parent.glob("*.yaml"))
             hint = f" {did_you_mean(name, found)}" if not os.path.lexists(path) and found else ""
+            # Never read in its stead: a base that somebody forgot to send along may bear the name, too.
+            ours = shipped("ablations") / name
+            if not os.path.lexists(path) and ours.is_file():
+                words = shlex.join(("mkdir", "-p", str(path.parent)))
+                words += " && " + shlex.join(("cp", str(ours), str(path)))
+                hint = (
+                    f" The program comes with a base of this name; to begin with a copy of it: {words}"
+                )
             self.mistakes.add(self.source, ("base",), f"{error}.{hint}")
             return None
         self.text = base.text

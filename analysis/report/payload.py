@@ -80,8 +80,9 @@ def payload(
     """
     records = {str(r["where"]): r for r in collected.runs.to_dict("records")}
     place = {where: number for number, where in enumerate(records)}
-    logged = max(1, sum(len(collected.metrics_of(s.name, k)) for s in collected.studies for k in KIND))
-    most = max(FEWEST_POINTS, min(curveframe.SEED_POINTS, CURVE_BUDGET // (2 * logged * len(records))))
+    logged = sum(len(collected.metrics_of(s.name, k)) for s in collected.studies for k in KIND)
+    share = CURVE_BUDGET // (2 * max(1, logged * len(records)))
+    most = max(FEWEST_POINTS, min(curveframe.SEED_POINTS, share))
     room = max(400, min(6000, LOG_BUDGET // max(1, len(records))))
     runs: list[dict[str, Any]] = [{} for _ in records]
     studies, series = [], {}
