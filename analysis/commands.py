@@ -71,10 +71,8 @@ def load(arguments: argparse.Namespace, *, needs_runs: bool = True) -> tuple[lis
         chosen += [imported_study(n, arguments.runs_dir) for n in imported if n not in planned]
         unplanned = _unplanned(arguments.runs_dir, planned.union(imported))
         for folder in unplanned:
-            print(
-                f"{folder}: left out, no manifest here plans these runs; name it: STUDY.yaml",
-                file=sys.stderr,
-            )
+            text = "left out: no manifest here plans these runs. Name the manifest that does."
+            print(f"{folder}: {text}", file=sys.stderr)
         if needs_runs and not chosen:
             raise ManifestError(
                 f"no study known here has runs in {arguments.runs_dir.absolute()}. Name a study or its "

@@ -58,11 +58,11 @@ def command(arguments: argparse.Namespace) -> int:
     say = (lambda _: None) if arguments.json else (lambda text: console.print(f"[dim]{text}[/]"))
     if arguments.venue not in VENUES:
         raise SdtpsError(f"--venue: {did_you_mean(arguments.venue, VENUES)}")
+    studies, others = commands.load(arguments)
     main: Path = arguments.main
     if main == MAIN and not main.exists():
         say(f"copying this project's paper to {main.parent}/")
         copy_sources(main.parent)
-    studies, others = commands.load(arguments)
     read_by_latex = main.parent / "generated"
     folder = arguments.out or read_by_latex
     elsewhere = folder.absolute() != read_by_latex.absolute()

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import subprocess
+import sys
 import tomllib
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -70,8 +76,6 @@ def test_runs_lie_in_the_current_folder_unless_the_environment_says(
 
 
 def test_submit_py_of_another_folder_uses_the_current_folders_runs(tmp_path: Path) -> None:
-    import sys
-
     done = subprocess.run(
         [sys.executable, str(ROOT / "submit.py"), "nograd", "--dry-run", "--json"],
         cwd=tmp_path,
@@ -81,3 +85,130 @@ def test_submit_py_of_another_folder_uses_the_current_folders_runs(tmp_path: Pat
     )
     assert f'"runs_dir": "{tmp_path / "runs"}"' in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+# -- an installed copy, used from a folder that is no checkout -------------------------------------
+
+STUDY = """\
+study: mine
+title: A study of one's own
+task: reid
+seeds: [0]
+baseline: topk
+varies: [sdtps]
+variants:
+  topk: {}
+  no_sdtps: {sdtps.enabled: false}
+metrics: {mAP: {direction: up}}
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `pip install --target` lays down, from a copy of the tracked files."""
+    source = tmp_path_factory.mktemp("source")
+    for name in [
+        *tracked("ablations", "analysis", "sdtps", "paper"),
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+    ]:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, source / name)
+    prefix = tmp_path_factory.mktemp("prefix")
+    words = (
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        str(prefix),
+        str(source),
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (wheel,) = prefix.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(prefix / "lib")
+    (data,) = (prefix / "lib").glob("*.data")
+    shutil.move(data / "data" / "share", prefix / "lib" / "share")  # where --target lays it
+    return prefix / "lib"
+
+
+@pytest.fixture
+def sdtps(installed: Path, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs the installed `sdtps` in an empty folder; nothing of the checkout can be imported."""
+
+    def call(*words: str) -> subprocess.CompletedProcess[str]:
+        code = "import sys; from ablations.cli import main; sys.exit(main())"
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("SDTPS_")}
+        environment |= {"PYTHONPATH": str(installed), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"}
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    return call
+
+
+def test_every_tracked_file_is_in_the_wheel(installed: Path) -> None:
+    for name in tracked("ablations", "analysis", "sdtps"):
+        assert (installed / name).is_file(), name
+    for name in set(tracked("paper")) - NOT_SHIPPED:
+        assert (installed / "share" / "sdtps" / name).is_file(), name
+
+
+def test_an_installed_copy_works_in_an_empty_folder(
+    sdtps: Callable[..., subprocess.CompletedProcess[str]], installed: Path, tmp_path: Path
+) -> None:
+    before = sorted(installed.rglob("*"))
+    where = sdtps("plan", "quick", "--json")
+    assert json.loads(where.stdout)["runs_dir"] == str(tmp_path / "runs")
+    assert sdtps("submit", "quick", "--dry-run").returncode == 0
+    assert list(tmp_path.iterdir()) == []
+
+    (tmp_path / "mine.yaml").write_text(STUDY, encoding="utf-8")
+    assert f"Runs in {tmp_path / 'runs'}" in sdtps("status", "mine").stdout
+    assert "mine" in sdtps("completion", "studies").stdout.split()
+    assert "\\toprule" in sdtps("tables", "mine", "--form", "tex").stdout
+    assert sdtps("report", "mine").returncode == 0
+    assert "<style" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "supported" in sdtps("claims", "--only", "1").stdout
+    assert sdtps("paper", "mine", "--allow-missing", "--no-evidence", "--no-pdf").returncode == 0
+    assert (tmp_path / "paper" / "main.tex").is_file()
+    assert (tmp_path / "paper" / "generated" / "results.tex").is_file()
+    assert sorted(installed.rglob("*")) == before
+
+
+def test_without_runs_every_verb_says_so(
+    sdtps: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    for verb in ("tables", "curves", "report", "collect", "paper"):
+        done = sdtps(verb)
+        assert done.returncode == 2 and f"has runs in {tmp_path / 'runs'}" in done.stderr, verb
+    assert list(tmp_path.iterdir()) == []
+    run = tmp_path / "runs" / "other" / "topk" / "seed0-0123456789"
+    run.mkdir(parents=True)
+    (run / "run.json").write_text("{}", encoding="utf-8")
+    assert "runs/other: left out: no manifest here plans these runs" in sdtps("tables").stderr
+
+
+def test_a_base_that_is_shipped_and_not_here_is_offered_as_a_copy(
+    sdtps: Callable[..., subprocess.CompletedProcess[str]], installed: Path, tmp_path: Path
+) -> None:
+    text = STUDY.replace("seeds:", "base: base/quick.yaml\nseeds:")
+    (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
+    done = sdtps("plan", "mine")
+    assert done.returncode == 2
+    command = f"mkdir -p base && cp {installed / 'ablations' / 'base' / 'quick.yaml'} base/quick.yaml"
+    assert done.stderr.strip().endswith(command)
+    subprocess.run(command, shell=True, cwd=tmp_path, check=True)
+    assert sdtps("plan", "mine").returncode in (0, 1)
