@@ -10,7 +10,7 @@ patches of all images. Here all pairs are scored together, and exactly, because
 * the cosine of a word with a weighted sum of patches follows from word-patch products and the
   patches' Gram matrix (`sdtps.alignment`), so that no pair has tokens of its own.
 
-`benchmarks.crossnet_loop` is the same thing as a loop, to be read and to be compared with.
+`benchmarks.crossnet.similarity_loop` is the same thing as a loop, to be read and to be compared with.
 
 `Images` holds what no caption changes: aggregation logits, Gram matrices, directions. `VisualTokens`
 makes each pair's tokens from it, for a chunk of captions at a time: class token, aggregated (or kept)

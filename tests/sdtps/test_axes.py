@@ -13,7 +13,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from benchmarks.crossnet_loop import similarity_loop
+from benchmarks.crossnet import similarity_loop
 from sdtps.config import SdtpsConfig
 from sdtps.config.axes import (
     AGGREGATIONS,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.crossnet_loop import similarity_loop
+from benchmarks.crossnet import similarity_loop
 from sdtps import alignment as alignments
 from sdtps import crossnet
 from sdtps.config import SdtpsConfig
