@@ -1,8 +1,9 @@
-"""The one record of life: how a run is, and by whose word. Read-only.
+"""The state of each run, and how it is known. Read-only; no other module decides states.
 
 A run's own files speak first: result.json, status.json with its heartbeat, submitit/attempts.txt,
-claim.json. Only where they leave it open is the scheduler asked. Silence is not death: a fresh
-heartbeat wins over any scheduler. What cannot be known here (no answer of the scheduler, another
+claim.json. Only where they leave it open is the scheduler asked. A heartbeat younger than
+FRESH_SECONDS (30 s) means running, whatever SLURM says. One younger than SILENT_SECONDS (120 s) means
+running unless SLURM lists the job; then the state that SLURM gives counts. What cannot be known here (no answer of the scheduler, another
 cluster, a colleague's hidden jobs, a copy of the store) is `unknown`, with where to ask. An unknown run
 is never submitted again, deleted or cancelled unless somebody asks for it.
 
@@ -53,7 +54,9 @@ ACTIVE = frozenset({"queued", "running", "requeued"})
 UNFINISHED = ACTIVE | {"planned", "interrupted", "unknown"}
 ENDED_BADLY = frozenset({"diverged", "failed", "cancelled"})
 
-# The one limit of silence: a heartbeat this old is no sign of life (and no proof of death).
+# A heartbeat younger than this is believed whatever SLURM says.
+FRESH_SECONDS = 2 * HEARTBEAT_SECONDS
+# A heartbeat this old no longer shows that a run is alive; it does not prove that it ended.
 SILENT_SECONDS = 8 * HEARTBEAT_SECONDS
 # A job that PreemptMode=REQUEUE brings back leaves the scheduler's state PREEMPTED within seconds.
 PREEMPTED_SECONDS = 180.0
@@ -248,7 +251,7 @@ class _Reader:
             return found.life("interrupted", None, f"ended before result.json{_RESUMES}")
         if claim.executor == "local":
             return _local(found)
-        if found.beats and age(status) < 2 * HEARTBEAT_SECONDS:
+        if found.beats and age(status) < FRESH_SECONDS:
             return found.life("running")  # whatever a scheduler says
         end = attempts.last_end
         if end is not None and end.code not in (0, verdict.INTERRUPTED) and not end.terminated:
