@@ -1,11 +1,11 @@
 """The state of each run, and how it is known. Read-only; no other module decides states.
 
 A run's own files speak first: result.json, status.json with its heartbeat, submitit/attempts.txt,
-claim.json. Only where they leave it open is the scheduler asked. A heartbeat younger than
-FRESH_SECONDS (30 s) means running, whatever SLURM says. One younger than SILENT_SECONDS (120 s) means
-running unless SLURM lists the job; then the state that SLURM gives counts. What cannot be known here (no answer of the scheduler, another
-cluster, a colleague's hidden jobs, a copy of the store) is `unknown`, with where to ask. An unknown run
-is never submitted again, deleted or cancelled unless somebody asks for it.
+claim.json. Only where they leave it open is the scheduler asked. A heartbeat younger than FRESH_SECONDS
+(30 s) means running, whatever SLURM says. One younger than SILENT_SECONDS (120 s) means running unless
+SLURM lists the job; then the state that SLURM gives counts. What cannot be known here (no answer of the
+scheduler, another cluster, a colleague's hidden jobs, a copy of the store) is `unknown`, with where to
+ask. An unknown run is never submitted again, deleted or cancelled unless somebody asks for it.
 
     completed    result.json exists; nothing else means this
     running      its heartbeat is fresh, or the scheduler runs its job

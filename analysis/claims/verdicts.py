@@ -1,8 +1,8 @@
 """What a test says about a claim: statements that hold or not, and the verdict that follows.
 
 A claim is broken into statements, each a consequence that would be seen if the claim were right. All
-hold: supported. None holds: refuted. Some hold: partly. If no statement could be tested because data are
-missing, the claim is not tested; if some are open, it is inconclusive. No other module decides a verdict.
+hold: supported. None holds: refuted. Some hold: partly. If no statement could be tested because data
+are missing, the claim is not tested; if some are open, it is inconclusive. No other module decides.
 """
 
 from __future__ import annotations
