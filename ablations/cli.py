@@ -23,8 +23,12 @@ VERBS = {
         "submit again what failed, diverged, was cancelled or is stale; release what is held",
         "submit",
     ),
-    "cancel": ("ablations.store.stop", "cancel what is queued or running", "submit"),
-    "clean": ("ablations.store.stop:clean", "delete run folders", "submit"),
+    "cancel": (
+        "ablations.store.stop",
+        "cancel what is queued or running; without --yes only report",
+        "submit",
+    ),
+    "clean": ("ablations.store.stop:clean", "delete run folders; without --yes only report", "submit"),
     "audit": (
         "ablations.launch.trial:audit",
         "which parts of a study's variants learn: their gradients, at toy size",
@@ -32,14 +36,21 @@ VERBS = {
     ),
     "data": ("ablations.view.data", "what data and weights a study's runs would read", "models"),
     "site": ("ablations.launch.site", "check what a job finds on this cluster", "submit"),
-    "pull": ("ablations.store.pull", "copy a run store from another machine, or again", "watch"),
-    "status": ("ablations.view.status", "the state of every run; the exit code says it too", "watch"),
+    "pull": (
+        "ablations.store.pull",
+        "copy a run store from another machine, or update the copy",
+        "watch",
+    ),
+    "status": ("ablations.view.status", "the state of every run, also as exit code", "watch"),
     "watch": ("ablations.view.watch", "a live table: state, epoch, loss, metric, time left", "watch"),
     "logs": ("ablations.view.logs", "the logs of one run", "watch"),
     "completion": ("ablations.completion", "completion for your shell, bash or zsh", "tools"),
 }
-ABOUT = """Submit an ablation study, look at its curves, regenerate the paper's tables.
-STUDY is a name (quick) or a manifest (ablations/quick.yaml)."""
+_STUDY = "STUDY is a name (quick) or a manifest (ablations/quick.yaml)."
+ABOUT = f"""Submit an ablation study, look at its curves, regenerate the paper's tables.
+{_STUDY}"""
+ABOUT_OURS = f"""Submit an ablation study and follow its runs; curves and tables: python -m analysis.
+{_STUDY}"""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -57,7 +68,8 @@ def _main(prog: str, words: Sequence[str] | None, *, whole: bool) -> int:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from sdtps import commandline
 
-    return commandline.run(prog, all_verbs() if whole else VERBS, ABOUT, words)
+    verbs, about = (all_verbs(), ABOUT) if whole else (VERBS, ABOUT_OURS)
+    return commandline.run(prog, verbs, about, words)
 
 
 def all_verbs() -> dict[str, tuple[str, str, str]]:

@@ -39,6 +39,22 @@ from sdtps.errors import RunError, SubmissionError, counted, visible, visible_li
 
 _MOST_LINES = 2_000  # runs that are listed one by one; beyond it a variant is one line
 PARTIAL = 5  # exit code: the cluster took a part of the runs
+# What `retry --WORD` takes.
+RETRIED = {
+    "failed": "runs that failed (out of memory: only where mem_gb was raised)",
+    "oom": "runs that ran out of memory, with twice the memory",
+    "diverged": "runs that diverged, from the start",
+    "cancelled": "runs that were cancelled",
+    "unknown": "runs whose state is unknown; make sure first that they do not run",
+    "stale": "runs made by older code, from the start",
+    "held": "runs that SLURM holds (releases them)",
+}
+# Where an estimated duration comes from.
+_BASIS = {
+    "same variant": "as finished runs of the same variant",
+    "other variants": "as finished runs of other variants",
+    "time limit": "each at its time limit",
+}
 
 if TYPE_CHECKING:
     from ablations.launch.dispatch import SubmitReport
@@ -64,19 +80,30 @@ def add_retry_states(parser: argparse.ArgumentParser) -> None:
 def add_sending(parser: argparse.ArgumentParser) -> None:
     """What every verb that starts runs takes besides."""
     parser.add_argument(
-        "--dry-run", action="store_true", help="print the plan and the sbatch text only"
+        "--dry-run",
+        action="store_true",
+        help="only print the plan and the job script; write nothing",
     )
-    parser.add_argument("--executor", choices=("auto", "slurm", "local"), default="auto")
+    parser.add_argument(
+        "--executor",
+        choices=("auto", "slurm", "local"),
+        default="auto",
+        help="SLURM jobs, or processes on this machine; auto: SLURM if it is set up [auto]",
+    )
     parser.add_argument(
         "--slots", type=at_least(1), metavar="N", help="local runs at once [what GPUs or CPUs hold]"
     )
     add_data_root(parser)
     add_site(parser)
-    parser.add_argument("--canary", action="store_true", help="first a few steps of each code path")
+    parser.add_argument(
+        "--canary",
+        action="store_true",
+        help="first try a few steps of each code path; the runs start only if all of them succeed",
+    )
     parser.add_argument("--limit", type=at_least(1), metavar="N", help="start at most N runs now")
     parser.add_argument("--then", metavar="COMMAND", help="run this when the runs have ended")
     parser.add_argument("--no-audit", action="store_true", help="do not audit gradients first")
-    parser.add_argument("--strict", action="store_true", help="an audit's finding refuses submission")
+    parser.add_argument("--strict", action="store_true", help="do not submit if the audit warns")
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -88,8 +115,8 @@ def retry_add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run", nargs="*", metavar="RUN", help="VARIANT/seedK, or enough of the name to be the only one"
     )
-    for word in RETRY_WORDS:
-        parser.add_argument(f"--{word}", action="store_true", help=f"every run that is {word}")
+    for word, which in RETRIED.items():
+        parser.add_argument(f"--{word}", action="store_true", help=which)
     add_sending(parser)
 
 
@@ -230,7 +257,10 @@ def print_plan(plan: Plan, executor: str, *, sbatch: bool, as_json: bool) -> Non
         return
     print("\n".join(plan_lines(plan)))
     for number, text in enumerate(texts, start=1):
-        print(f"\n--- sbatch file {number} of {len(texts)} ---\n{visible_lines(text.rstrip())}")
+        print(
+            f"\n--- sbatch file {number} of {len(texts)}; submission fills in NAME and DIGEST ---"
+            f"\n{visible_lines(text.rstrip())}"
+        )
 
 
 def new_variants(plan: Plan) -> list[str]:
@@ -432,10 +462,10 @@ def value(item: Any) -> str:
 
 
 def differences(study: Study, variant: str) -> str:
-    """`sdtps.mask none → log, ...`, or that it is the base."""
+    """`sdtps.mask none → log, ...`, or that nothing is changed."""
     changed = study.differences(variant)
     if not changed:
-        return "the base"
+        return "no change to the base"
     return ", ".join(f"{key} {value(old)} → {value(new)}" for key, (old, new) in changed.items())
 
 
@@ -458,7 +488,8 @@ def _lines(plan: Plan) -> Iterator[str]:
     width = max((len(a.run.name) for a in runs), default=0)
     for name, actions in by_variant.items():
         extends = study.variants[name].extends
-        mark = " (baseline)" if name == study.baseline else f" (extends {extends})" if extends else ""
+        mark = f" (extends {extends}; differences are to the base)" if extends else ""
+        mark = " (baseline)" if name == study.baseline else mark
         yield ""
         yield f"{name}{mark}: {differences(study, name)}"
         if len(runs) > _MOST_LINES:
@@ -487,7 +518,8 @@ def _cost_lines(plan: Plan) -> Iterator[str]:
         hours = [f"{estimate.run_hours:.1f} run-hours"]
         if estimate.gpu_hours:
             hours.append(f"{estimate.gpu_hours:.1f} GPU-hours")
-        sources = ", ".join(f"{n} from {word}" for word, n in estimate.basis.items())
+        basis = estimate.basis.items()
+        sources = "; ".join(f"{counted(n, 'run')}, {_BASIS[word]}" for word, n in basis)
         bound = "at most " if estimate.is_bound else "about "
         yield f"Cost: {bound}{', '.join(hours)} ({sources})"
     for warning in plan.warnings:

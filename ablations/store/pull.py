@@ -31,9 +31,13 @@ _WEIGHTS = ("checkpoint.pt", "*.safetensors")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="HOST:PATH", help="the run store there, or a folder here")
-    parser.add_argument("--study", action="append", default=[], help="this study only; may be repeated")
-    parser.add_argument("--weights", action="store_true", help="weights and checkpoints too")
+    parser.add_argument(
+        "source", metavar="HOST:PATH", help="the run store on another machine, or a folder here"
+    )
+    parser.add_argument(
+        "--study", action="append", default=[], metavar="NAME", help="this study only; may be repeated"
+    )
+    parser.add_argument("--weights", action="store_true", help="copy weights and checkpoints too")
     add_runs_dir(parser)
 
 

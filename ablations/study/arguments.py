@@ -107,9 +107,13 @@ def add_site(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="what belongs to this cluster; 'none' for no site [~/.config/sdtps/site.yaml]",
     )
-    parser.add_argument("--partition", metavar="NAME")
-    parser.add_argument("--account", metavar="NAME")
-    parser.add_argument("--gpus", metavar="[TYPE:]N", help="on each node, such as a100:2")
+    parser.add_argument(
+        "--partition", metavar="NAME", help="SLURM partition, in place of the site's or the study's"
+    )
+    parser.add_argument(
+        "--account", metavar="NAME", help="SLURM account, in place of the site's or the study's"
+    )
+    parser.add_argument("--gpus", metavar="[TYPE:]N", help="GPUs on each node, such as a100:2")
 
 
 def at_site(study: Study, arguments: argparse.Namespace) -> Study:

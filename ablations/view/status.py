@@ -151,6 +151,11 @@ def as_json(study: Study, statuses: Sequence[RunStatus], runs_dir: Path) -> dict
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_steering(parser)
+    parser.epilog = (
+        "Exit code, the first that applies: 3, runs are queued or running; 1, runs failed, diverged, "
+        "were cancelled, are unknown or held; 4, runs are not submitted yet or were interrupted; "
+        "0, all are completed."
+    )
 
 
 def command(arguments: argparse.Namespace) -> int:

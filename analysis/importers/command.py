@@ -58,10 +58,19 @@ def format_names() -> list[str]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `import`."""
     add = parser.add_argument
-    add("files", nargs="+", type=Path, help="log files, or folders to search for them")
-    add("--study", help="name of the study; default: the name of the folder")
-    add("--variant", help="name of the variant (for one run); default: told by the file or its path")
-    add("--seed", type=int, help="seed (for one run); default: told by the file or its path")
+    add("files", nargs="+", type=Path, metavar="LOG", help="log files, or folders to search for them")
+    add("--study", metavar="NAME", help="name of the study; default: the name of the folder")
+    add(
+        "--variant",
+        metavar="NAME",
+        help="name of the variant (for one run); default: from the file or its path",
+    )
+    add(
+        "--seed",
+        type=int,
+        metavar="N",
+        help="seed (for one run); default: from the file or its path",
+    )
     add(
         "--mapping",
         type=Path,
@@ -73,12 +82,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print a mapping for one table, with ? where you have to say",
     )
-    add("--split", choices=("val", "test", "eval"), help="the split of scores that name none")
-    add("--unit", choices=("percent", "fraction"), help="the unit of scores that do not tell theirs")
+    add(
+        "--split", choices=("val", "test", "eval"), help="split of scores whose file does not state one"
+    )
+    add("--unit", choices=("percent", "fraction"), help="unit of scores whose file does not state one")
     add(
         "--restarts",
         action="store_true",
-        help="a step that goes back means that training was started again",
+        help="treat a decreasing step as a restart of training",
     )
     add("--as", dest="format", metavar="FORMAT", help=f"read as: {', '.join(format_names())}")
     add_runs_dir(parser)
