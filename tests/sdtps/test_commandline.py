@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ablations.cli import main
+from ablations.cli import all_verbs, main
 from sdtps.commandline import GROUPS, at_least, verb_parser
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,6 +42,33 @@ def test_the_nearest_word_is_named(typed: list[str], meant: str) -> None:
     assert done.returncode == 2
     assert f"Did you mean '{meant}'?" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("package", "verb", "owner"),
+    [
+        ("ablations", "import", "analysis"),
+        ("analysis", "submit", "ablations"),
+        ("sdtps", "tables", "analysis"),
+    ],
+)
+def test_a_verb_of_another_package_is_said_to_be_there(package: str, verb: str, owner: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", package, verb],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert f"Type: python -m {owner} {verb} (or: sdtps {verb})." in done.stderr
+
+
+def test_each_option_of_submit_and_retry_has_a_help_text() -> None:
+    for verb in ("submit", "retry"):
+        actions = verb_parser("sdtps", verb, all_verbs())._actions
+        assert [action.dest for action in actions if not action.help] == []
 
 
 @pytest.mark.parametrize("typed", ["-1", "0", "1.5", "x", "\N{SUPERSCRIPT TWO}"])
@@ -73,7 +100,7 @@ class Finder:
         if name == {module!r}:
             os.kill(os.getpid(), signal.SIGINT)
 
-from ablations.cli import main
+from ablations.cli import all_verbs, main
 sys.meta_path.insert(0, Finder())
 sys.exit(main())
 """
