@@ -24,7 +24,7 @@ VERBS = {
     "export": ("analysis.paper.export", "runs to TensorBoard or CSV", "results"),
     "audit-table": (
         "analysis.tables.audit",
-        "the gradient audit of a study as a table",
+        "a gradient audit that `sdtps audit --json` wrote, as a table",
         "results",
     ),
     "report": ("analysis.report.command", "one self-contained report.html", "paper"),

@@ -96,8 +96,8 @@ def check(
     from analysis.runs import hints
 
     folder = main.parent / "generated"
-    rebuild = hints.build(runs_dir, main)
     index = read_index(folder)
+    rebuild = hints.build(runs_dir, main, index.get("studies", ()))
     if not index:
         return [Finding("missing file", str(folder / INDEX), "the paper was never built", rebuild)]
     try:

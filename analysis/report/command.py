@@ -154,7 +154,9 @@ def _audit(path: Path) -> list[dict[str, Any]]:
     try:
         return audit_parts(_json(path))
     except (KeyError, TypeError) as error:
-        raise ReportError(f"{path}: not an audit: {error}") from None
+        raise ReportError(
+            f"{path}: not an audit ({error}); make one: sdtps audit STUDY --json FILE"
+        ) from None
 
 
 def claim_entries(path: Path) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from ablations.study.arguments import known_studies
 from analysis.runs.record import mapping
 from sdtps.files import read_bytes
 from sdtps.run.folder import RunFolder
@@ -30,10 +31,25 @@ def submit(manifest: Path, runs_dir: Path, *words: str) -> str:
     return command("sdtps", "submit", manifest, *words, runs_dir=runs_dir)
 
 
-def build(runs_dir: Path, main: Path = MAIN) -> str:
-    """The command that builds the paper."""
+def build(runs_dir: Path, main: Path = MAIN, studies: Sequence[Mapping[str, str]] = ()) -> str:
+    """The command that builds the paper again.
+
+    Args:
+        studies: name and path of those of the last build. They are named where the current folder does
+            not know one of their manifests; without names, all known studies with runs are built.
+    """
+    known = {path.resolve() for path in known_studies().values()}
+    words = {entry["path"]: _is_manifest(entry["path"]) for entry in studies}
+    if all(Path(path).resolve() in known for path, manifest in words.items() if manifest):
+        named = []
+    else:
+        named = [e["path"] if words[e["path"]] else e["name"] for e in studies]
     other = [] if main == MAIN else ["--main", str(main)]
-    return command("sdtps", "paper", *other, runs_dir=runs_dir)
+    return command("sdtps", "paper", *named, *other, runs_dir=runs_dir)
+
+
+def _is_manifest(path: str) -> bool:
+    return Path(path).suffix in (".yaml", ".yml")  # that of an imported study is its folder
 
 
 def again(

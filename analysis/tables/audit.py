@@ -40,7 +40,9 @@ def command(arguments: argparse.Namespace) -> int:
         document = json.loads(arguments.audit.read_text(encoding="utf-8"))
         table = audit_table(document)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SdtpsError(f"{arguments.audit}: not an audit: {error}") from None
+        raise SdtpsError(
+            f"{arguments.audit}: not an audit ({error}); make one: sdtps audit STUDY --json FILE"
+        ) from None
     console = commands.console()
     if arguments.out is None:
         console.print(forms.to_terminal(table))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 import yaml
 
 from ablations.cli import all_verbs
+from ablations.study.manifest import load_study
 from ablations.study.site import Site, read_site
+from sdtps.errors import ManifestError
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [
@@ -46,6 +49,17 @@ def test_the_site_of_the_documents_is_one(tmp_path: Path) -> None:
     (tmp_path / "site.yaml").write_text(example)
     assert read_site(tmp_path / "site.yaml").gpu_type == "a100"
     assert yaml.safe_load(example).keys() <= Site.model_fields.keys()
+
+
+def test_the_study_of_the_readme_is_one(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (example,) = (e for e in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "study: mine" in e)
+    (tmp_path / "mine.yaml").write_text(example)
+    with pytest.raises(ManifestError, match=r"cp .*/ablations/base/quick\.yaml"):
+        load_study(tmp_path / "mine.yaml")
+    (tmp_path / "base").mkdir()
+    shutil.copy(ROOT / "ablations" / "base" / "quick.yaml", tmp_path / "base")
+    assert len(load_study(tmp_path / "mine.yaml").runs()) == 4
 
 
 def test_what_a_program_may_name_is_said() -> None:

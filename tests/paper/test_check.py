@@ -70,6 +70,20 @@ def test_a_killed_seed_is_named_with_the_command_that_gets_it(paper):
         build([study], [], runs, main.parent / "generated")
 
 
+def test_the_command_that_builds_again_names_manifests_that_the_folder_does_not_know(
+    paper, tmp_path, monkeypatch
+):
+    main, _, study = paper
+    (main.parent / "generated" / "numbers.tex").unlink()
+    monkeypatch.chdir(tmp_path)
+    (gone,) = (f for f in findings(paper) if f.kind == "missing file")
+    assert gone.repair.startswith(f"sdtps paper {study.path} --main")
+    (tmp_path / "ablations").mkdir()
+    (tmp_path / study.path).write_text("study: s")
+    (gone,) = (f for f in findings(paper) if f.kind == "missing file")
+    assert gone.repair.startswith("sdtps paper --main")
+
+
 def test_a_new_result_makes_files_stale(paper):
     _, runs, study = paper
     shutil.rmtree(study.runs()[0].folder(runs))
