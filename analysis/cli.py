@@ -6,11 +6,15 @@ import sys
 from collections.abc import Sequence
 
 VERBS = {
-    "collect": ("analysis.runs.command", "every run of a study and what became of it", "results"),
+    "collect": (
+        "analysis.tables.command:collect",
+        "every run of a study and what became of it",
+        "results",
+    ),
     "tables": ("analysis.tables.command", "tables of a study, in the terminal or as files", "results"),
     "curves": ("analysis.figures.command", "figures of a study as PDF, SVG and PNG", "results"),
     "compare": (
-        "analysis.results.compare",
+        "analysis.tables.command:compare",
         "what the seeds can say about two variants",
         "results",
     ),
@@ -23,7 +27,7 @@ VERBS = {
     "import": ("analysis.importers.command", "other people's logs into run folders", "results"),
     "export": ("analysis.paper.export", "runs to TensorBoard or CSV", "results"),
     "audit-table": (
-        "analysis.tables.audit",
+        "analysis.tables.command:audit",
         "a gradient audit that `sdtps audit --json` wrote, as a table",
         "results",
     ),

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.claims.ledger import one_thread
-from analysis.tables.audit import audit_table
 from analysis.tables.forms import write_if_changed
 from analysis.tables.model import Table
+from analysis.tables.study import audit_table
 
 if TYPE_CHECKING:
     from ablations.study.model import Study
@@ -83,14 +83,14 @@ def table(document: dict[str, Any], study: Study) -> Table:
 def macros_file(tables: list[tuple[Study, Table]]) -> str:
     r"""audit-numbers.tex: \res{study}{variant}{audit.PART}, as the audit's table prints it."""
     from analysis.paper.macros import definition
-    from analysis.tables.audit import PARTS
     from analysis.tables.latex import latex_cell
+    from analysis.tables.study import AUDIT_PARTS
 
     lines = ["% made by sdtps paper; do not edit"]
     for study, made in tables:
         for row in made.rows:
             for column, cell in zip(made.columns, row.cells, strict=True):
-                if cell.text and column.key in (*PARTS, "cosine", "untrained"):
+                if cell.text and column.key in (*AUDIT_PARTS, "cosine", "untrained"):
                     slug = study.variants[row.key].slug
                     lines.append(definition(study.name, slug, f"audit.{column.key}", latex_cell(cell)))
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""Tables of a study: those that its manifest declares, its variants, and the compute it used.
+"""Tables of a study: those of its manifest, its variants, the compute it used, its gradient audit.
 
 Numbers come from the results frame. A mean is over the finished seeds and says k/N where some are not;
 a variant without any says why.
@@ -7,8 +7,9 @@ a variant without any says why.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from analysis.results import costs, numbers
 from analysis.results.frames import EPOCHS, Epoch, Results, differences_to, results
@@ -18,8 +19,9 @@ from analysis.runs.comparable import Mark
 from analysis.runs.settings import by_axis, on_axis, readable, setting, varying
 from analysis.tables import captions
 from analysis.tables.cells import difference_cell, score_cell
-from analysis.tables.model import Cell, Column, Row, Table, check, file_name, ranked, text
+from analysis.tables.model import EMPTY, Cell, Column, Row, Table, check, file_name, ranked, text
 from analysis.tables.reported import reported_table
+from sdtps.audit.table import gradient_table
 
 if TYPE_CHECKING:
     from ablations.study.model import Study
@@ -310,3 +312,53 @@ def _costs(cost: costs.Cost, where: tuple[str, ...]) -> tuple[Cell, ...]:
         if math.isnan(memory)
         else Cell("number", numbers.fixed(memory, 0), value=memory, runs=where),
     )
+
+
+# -- the gradient audit of a study --------------------------------------------------------------
+
+
+# What the paper's table shows of the audit's parts.
+AUDIT_PARTS = (
+    "aggregation",
+    "extra_token",
+    "score_mlp",
+    "guides",
+    "selected_patches",
+    "encoder",
+    "text_encoder",
+)
+_POWER = re.compile(r"(\d+\.\d)e(-?\d+)")
+
+
+def audit_table(document: Mapping[str, Any]) -> Table:
+    """Gradient norms at initialisation as multiples of the baseline's, one row a variant.
+
+    Raises:
+        KeyError, TypeError: not an audit.
+    """
+    found = gradient_table(document, parts=AUDIT_PARTS)
+    columns = [Column("variant", "Variant", align="l")]
+    for key, heading in found.columns.items():
+        heading, _, unit = heading.removesuffix(")").partition(" (")
+        columns.append(Column(key, heading, unit=unit, align="r"))
+    rows = tuple(
+        Row(name, (text(found.labels[name]), *(_gradient_cell(row[key]) for key in found.columns)))
+        for name, row in found.rows.items()
+    )
+    return Table(
+        name=f"{document['study']}-audit",
+        study=document["study"],
+        title="Gradient audit",
+        columns=tuple(columns),
+        rows=rows,
+        caption=found.notes,
+        origin=("made by sdtps audit",),
+    )
+
+
+def _gradient_cell(shown: str) -> Cell:
+    """5.4e9 as 5.4 × 10⁹."""
+    power = _POWER.fullmatch(shown)
+    if power is None:
+        return text(shown) if shown else EMPTY
+    return text(f"{power[1]} × 10{numbers.raised(int(power[2]))}")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from analysis.cli import main
-from analysis.tables.audit import audit_table
 from analysis.tables.forms import to_csv, to_latex
+from analysis.tables.study import audit_table
 
 
 def document() -> dict[str, Any]:

@@ -6,9 +6,9 @@ import pytest
 from planted import plant, planted_study
 
 from analysis.cli import main
-from analysis.results.compare import compare
 from analysis.results.frames import results
 from analysis.runs.collect import collect
+from analysis.tables.command import compare
 
 
 def answers(tmp_path, values, margin=None):
