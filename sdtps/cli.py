@@ -19,8 +19,8 @@ VERBS = {
         "write three-modality images in RGBNT201's layout",
         "models",
     ),
-    "backbones": ("sdtps.models.checkpoints", "image encoders that folders hold", "models"),
-    "convert": ("sdtps.models.convert", "published weights to ours, or back", "models"),
+    "backbones": ("sdtps.models.backbones", "image encoders that folders hold", "models"),
+    "convert": ("sdtps.models.published", "published weights to ours, or back", "models"),
 }
 
 

@@ -18,8 +18,7 @@ from sdtps.config.retrieval import GeneratedRetrievalConfig
 from sdtps.data.caption_batches import RetrievalBatch, TextBatch
 from sdtps.data.reid_batches import ReidBatch
 from sdtps.models import reid, retrieval
-from sdtps.models.backbones import patch_size
-from sdtps.models.checkpoints import read_checkpoint
+from sdtps.models.backbones import patch_size, read_checkpoint
 from sdtps.models.encoders import (
     ImageEncoder,
     ImageShape,

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from sdtps.config.retrieval import ImageEncoderConfig, TextEncoderConfig
 from sdtps.data.words import BertVocabulary, OwnVocabulary, Vocabulary
 from sdtps.errors import ConfigError, WeightsError
-from sdtps.models.checkpoints import CheckpointEncoder, read_checkpoint
+from sdtps.models.backbones import CheckpointEncoder, read_checkpoint
 from sdtps.models.published import TIMM_SWIN, TIMM_VIT, VISION
 from sdtps.models.weights import find_weights, load_exactly, read_tensors
 from sdtps.run.provenance import file_digest

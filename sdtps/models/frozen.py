@@ -31,10 +31,10 @@ from sdtps.data.reid_batches import (
 )
 from sdtps.data.reid_folders import Sample
 from sdtps.data.words import Texts
-from sdtps.models import backbones, checkpoints
+from sdtps.models import backbones
 
 # What turns a file into features; a change in one of them makes the cache anew.
-_CODE = (augment, backbones, cache, checkpoints, images, reid_batches)
+_CODE = (augment, backbones, cache, images, reid_batches)
 TEXTS_AT_ONCE = 64  # through a frozen text encoder
 
 

@@ -9,7 +9,6 @@ from torch import nn
 
 from sdtps.aggregation import TokenAggregation
 from sdtps.config import SdtpsConfig
-from sdtps.models.fusion import SETS, Fusion
 from sdtps.models.published import (
     FUSION,
     MULTIMODAL_SDTPS,
@@ -17,6 +16,7 @@ from sdtps.models.published import (
     TOKEN_SPARSE,
     Layout,
 )
+from sdtps.models.reid import SETS, Fusion
 from sdtps.multimodal import MODALITIES, MultiModal
 from sdtps.selection import TokenSelection
 

@@ -115,7 +115,7 @@ MUTANTS = {
     ),
     "aligned_without_leak": ("config.axes", "leak=0.1", "leak=0.0"),
     "experts_head_by_head": (
-        "models.fusion",
+        "models.reid",
         "            for v in range(len(SETS))\n            for h in range(self.heads)\n",
         "            for h in range(self.heads)\n            for v in range(len(SETS))\n",
     ),

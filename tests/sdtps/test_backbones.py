@@ -12,8 +12,14 @@ from torch import Tensor, nn
 
 from sdtps.config.reid import BackboneConfig
 from sdtps.errors import WeightsError
-from sdtps.models.backbones import ClipVit, TinyVit, build_backbone, interpolate_positions
-from sdtps.models.weights import find_weights, load_clip_weights, read_tensors
+from sdtps.models.backbones import (
+    ClipVit,
+    TinyVit,
+    build_backbone,
+    interpolate_positions,
+    load_clip_weights,
+)
+from sdtps.models.weights import find_weights, read_tensors
 
 RANDOM = BackboneConfig(name="tiny_vit", weights="random", patch=8, width=16, heads=2, embed=12)
 

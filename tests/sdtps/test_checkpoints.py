@@ -17,8 +17,7 @@ from sdtps.config import ReidConfig, RetrievalConfig, parse_config
 from sdtps.data.caption_batches import RetrievalBatch, TextBatch
 from sdtps.data.reid_batches import ReidBatch
 from sdtps.errors import ConfigError, SdtpsError, WeightsError
-from sdtps.models.backbones import build_backbone, patch_size
-from sdtps.models.checkpoints import FAMILIES, read_checkpoint
+from sdtps.models.backbones import FAMILIES, build_backbone, patch_size, read_checkpoint
 from sdtps.models.encoders import build_image_encoder, image_shape
 from sdtps.models.reid import ReidModel, reid_loss, trunk
 from sdtps.models.retrieval import RetrievalModel, retrieval_loss

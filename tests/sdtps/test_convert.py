@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from sdtps.errors import WeightsError
-from sdtps.models.convert import LAYOUTS, convert, convert_file, find_layout
+from sdtps.models.published import LAYOUTS, convert, convert_file, find_layout
 
 VECTORS = Path(__file__).parents[1] / "golden" / "vectors"
 # One golden case of each published module that has parameters.
@@ -266,7 +266,7 @@ def test_a_pickle_that_would_run_code_is_not_loaded(tmp_path: Path) -> None:
 
 
 def test_an_unknown_layout_names_the_nearest() -> None:
-    from sdtps.models.convert import layout_named
+    from sdtps.models.published import layout_named
 
     with pytest.raises(WeightsError, match="Did you mean 'crossnet'"):
         layout_named("crosnet")

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 import torch
 
-from sdtps.models.fusion import SETS, Fusion, Pife
+from sdtps.models.reid import SETS, Fusion, Pife
 from sdtps.multimodal import MODALITIES
 
 

@@ -15,8 +15,7 @@ from sdtps.cli import main
 from sdtps.config import ReidConfig, identity, parse_config
 from sdtps.errors import SdtpsError
 from sdtps.evaluation.retrieval import similarities
-from sdtps.models.convert import convert
-from sdtps.models.published import LAYOUTS
+from sdtps.models.published import LAYOUTS, convert
 from sdtps.run.folder import RunFolder
 from sdtps.trained.embed import Embedder, read_pictures
 from sdtps.trained.evaluate import MISSING, evaluate
