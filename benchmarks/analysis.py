@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from ablations.study.schema import FigureSpec
 from analysis.figures.curves import Plot, draw_curves
-from analysis.figures.style import COLOURS, Style, saved, styled
+from analysis.figures.style import COLOURS, VENUES, Style, saved, styled
 from analysis.results.curves import Curve, curve_of
 from analysis.results.outcomes import Outcome, Run
 from analysis.runs import metrics as metricrows
@@ -103,7 +103,6 @@ def _collect(runs: int, rows: int) -> dict[str, Any]:
 
 
 def _draw(steps: int) -> dict[str, Any]:
-    from analysis.figures import VENUES
     from benchmarks.machine import compare, machine, pick_device
 
     variants, seeds = 8, 5

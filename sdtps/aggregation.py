@@ -8,6 +8,9 @@ How the decision D [..., K] enters the softmax is the `mask` axis. The published
 1e10 times every other gradient. `log` adds log D instead, whose gradient is bounded because the
 softmax is proportional to D.
 
+The cross-net has a path of its own (crossnet.py, `_choose` and `_aggregated`): it scores pairs without
+forming their tokens. A new way to aggregate is needed in both.
+
 Masks and softmax are computed in float32 at least and outside autocast: (1 - D) 1e10 overflows float16.
 """
 

@@ -1,7 +1,8 @@
-"""One squeue for everybody who watches: its answers are shared through a file in the runs folder.
+"""Answers of squeue, shared through a file in the runs folder by all who watch its runs.
 
-Ended jobs are kept in it longer than the controller remembers them, so that an end that anybody saw is
-known to all. Losing the file loses nothing but that.
+A process asks squeue only where the file's answer is too old, and writes the new answer there. Ended
+jobs are kept in it longer than the controller remembers them, so that an end that anybody saw is known
+to all. Losing the file loses nothing but that.
 """
 
 from __future__ import annotations

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.figures import VENUES
 from analysis.figures.caption import curve_caption
 from analysis.figures.curves import curve_figure, plot, variant_figure
-from analysis.figures.style import ENDINGS, Style, palette, saved, styled, undrawable
+from analysis.figures.style import ENDINGS, VENUES, Style, palette, saved, styled, undrawable
 from analysis.figures.sweep import heat_map, sweep
 from analysis.results import curves as curveframe
 from analysis.results.frames import results

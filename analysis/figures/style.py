@@ -11,18 +11,34 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import matplotlib as mpl
-import seaborn as sns
-from matplotlib import font_manager
-from matplotlib.figure import Figure
-
-from analysis.figures import Venue
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from ablations.study.model import Study
 
+
+# matplotlib is imported where it draws: `sdtps curves --help` reads the venues without it.
+@dataclass(frozen=True)
+class Venue:
+    """Inches: the width of a column and of the text block; points: the size of a figure's text."""
+
+    column: float
+    page: float
+    text: float = 8.0
+
+    def width(self, kind: Literal["column", "page"]) -> float:
+        return self.column if kind == "column" else self.page
+
+
+# From the venues' own style files (one-column styles: both widths are the text block's).
+VENUES = {
+    "iclr": Venue(5.5, 5.5),
+    "neurips": Venue(5.5, 5.5),
+    "icml": Venue(3.25, 6.75),
+    "cvpr": Venue(3.25, 6.875),
+}
 
 SMALLEST = 7.0  # points: no text is smaller
 # Embedded TrueType (42) instead of Type 3. seaborn sets the rest of the look.
@@ -57,6 +73,9 @@ def styled(venue: Venue, *texts: str) -> AbstractContextManager[None]:
     Args:
         texts: what will be written; fonts of this machine are added for letters that ours lack.
     """
+    import matplotlib as mpl
+    import seaborn as sns
+
     size = {
         "font.size": venue.text,
         "axes.labelsize": venue.text,
@@ -112,6 +131,9 @@ _WRONG = '"<>\\^_`{|}~'  # ASCII places at which cmr10 has another glyph
 @cache
 def _text_font() -> str:
     """The family name of the corrected Computer Modern, made once and kept in matplotlib's cache."""
+    import matplotlib as mpl
+    from matplotlib import font_manager
+
     source = Path(mpl.get_data_path()) / "fonts" / "ttf" / "cmr10.ttf"
     made_from = source.read_bytes() + repr((_GLYPHS, _WRONG, FAMILY)).encode()
     digest = hashlib.sha256(made_from).hexdigest()
@@ -168,6 +190,8 @@ def _more_fonts(text: str) -> list[str]:
 @cache
 def _drawn_by(char: str) -> str | None:
     """The family that draws a character: ours, or the first by name of this machine's."""
+    from matplotlib import font_manager
+
     families = (_text_font(), *FALLBACKS)
     entries = font_manager.fontManager.ttflist
     ours = [next(e for e in entries if e.name == name and e.weight == 400) for name in families]

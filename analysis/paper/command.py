@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Build. What must not be averaged stops it before anything is written, unless allowed."""
     from analysis.claims.ledger import ledger_of
-    from analysis.figures import VENUES
+    from analysis.figures.style import VENUES
     from analysis.paper.build import Options, build, current, read_index
     from analysis.paper.bundle import bundle, used, write_macros
     from analysis.paper.pdf import PaperError, compile_pdf, complaints, outdated

@@ -62,6 +62,14 @@ def config(chosen: dict[str, str]) -> SdtpsConfig | None:
         return None
 
 
+def test_each_value_of_each_axis_is_in_a_combination() -> None:
+    """A value that excludes all that it is combined with would pass the other tests by absence."""
+    tried = [made.axes for c in combinations() if (made := config(c)) is not None]
+    for axis in Axes._fields:
+        missing = {v.name for v in VALUES[axis]} - {getattr(axes, axis).name for axes in tried}
+        assert not missing, f"{axis}: no combination tries {missing}"
+
+
 def gradients(loss: Tensor, leaves: list[Tensor], module: nn.Module) -> list[Tensor | None]:
     return list(torch.autograd.grad(loss, [*leaves, *module.parameters()], allow_unused=True))
 

@@ -224,7 +224,8 @@ def test_bash_completes_verbs_studies_and_variants(tmp_path: Path) -> None:
 def test_a_start_is_light() -> None:
     """What `--help`, `status` and `submit --dry-run` load on a login node."""
     heavy = "{'torch', 'pandas', 'matplotlib', 'scipy', 'transformers', 'seaborn', 'rich'}"
-    for words in (["--help"], ["status", "quick"], ["submit", "quick", "--dry-run"]):
+    typed = (["--help"], ["curves", "--help"], ["status", "quick"], ["submit", "quick", "--dry-run"])
+    for words in typed:
         code = (
             f"import sys; from ablations.cli import main; main({words!r})\n"
             f"print('HEAVY', sorted({heavy} & set(sys.modules)))"

@@ -19,11 +19,11 @@ from pypdf import PdfReader
 
 from ablations.study.schema import FigureSpec, TableSpec
 from analysis.cli import main
-from analysis.figures import VENUES, figure
+from analysis.figures import figure
 from analysis.figures.curves import plot
 from analysis.figures.figure import FigureError, figures, variant_page
 from analysis.figures.figure import draw as draw_all
-from analysis.figures.style import Style, palette
+from analysis.figures.style import VENUES, Style, palette
 from analysis.runs.collect import Collected, collect
 from analysis.tables.study import table
 from sdtps.config import parse_config

@@ -12,9 +12,8 @@ from planted import falling, plant, planted_study
 from pypdf import PdfReader
 
 from ablations.study.schema import FigureSpec
-from analysis.figures import VENUES
 from analysis.figures.curves import marker_places, plot
-from analysis.figures.style import BASELINE, COLOURS, palette, saved, styled, undrawable
+from analysis.figures.style import BASELINE, COLOURS, VENUES, palette, saved, styled, undrawable
 from analysis.runs.collect import collect
 
 # Machado, Oliveira and Fernandes 2009, severity 1: linear sRGB as people with the dichromacy see it.
