@@ -1,8 +1,8 @@
 """What runs a job: an array's sbatch file, or a process here. Nothing else touches submitit.
 
-submitit checks and formats sbatch's options and keeps a local process to its time limit. Both use its
-internals, so that requirements.lock pins the version they were tried with (docs/decisions says why
-arrays, claims and requeue are ours).
+submitit checks and formats sbatch's options and keeps a local process to its time limit. For both this
+file calls private functions of submitit, so requirements.lock pins the version that was tried
+(docs/decisions says why arrays, claims and requeue are ours).
 
 An sbatch file is options, a few variables, then job.sh as it stands. A task gets one path and finds its
 run by its array index, so that nothing is left to do once sbatch has answered: a submitter that is

@@ -116,11 +116,19 @@ def _text(value: object) -> str:
 
 
 def compare_add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("study", help="a manifest, or the name of an imported study")
-    parser.add_argument("a", help="variant")
-    parser.add_argument("b", nargs="?", help="variant; default: the study's baseline")
-    parser.add_argument("--metric", action="append", default=[], help="default: all of the study's")
-    parser.add_argument("--epoch", choices=("last", "best"), default="last")
+    parser.add_argument("study", metavar="STUDY", help="a manifest, or the name of an imported study")
+    parser.add_argument("a", metavar="A", help="variant")
+    parser.add_argument("b", nargs="?", metavar="B", help="variant; default: the study's baseline")
+    parser.add_argument(
+        "--metric",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="this metric; may be repeated; default: all of the study's",
+    )
+    parser.add_argument(
+        "--epoch", choices=("last", "best"), default="last", help="the epoch to compare [last]"
+    )
     parser.add_argument(
         "--margin",
         type=_margin,
