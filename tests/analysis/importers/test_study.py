@@ -127,4 +127,4 @@ def test_four_grids_of_real_logs_give_their_tables_and_loss_curves(tmp_path: Pat
     vehicles = next(s for s in whole if s.name.startswith("MSVR310"))
     shown = table(collected, vehicles, vehicles.tables[0])
     assert shown.cell("01_baseline", "best/mAP").text == "22.9"
-    assert shown.cell("01_baseline", "final/mAP").text == "22.6"
+    assert shown.cell("01_baseline", "last/mAP").text == "22.6"

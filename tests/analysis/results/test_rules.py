@@ -9,7 +9,7 @@ from benchmarks.statistics import SEEDS, simulate
 
 @pytest.fixture(scope="module")
 def rules():
-    return {rule.name: rule for rule in simulate(400, seed=1)}
+    return {rule.name: rule for rule in simulate(120, seed=1)}
 
 
 def test_no_rule_is_wrong_more_often_than_it_may(rules):
