@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from ablations.study.arguments import is_shipped, known_studies
+from analysis.commands import load
 from sdtps.run import locations
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -212,3 +215,29 @@ def test_a_base_that_is_shipped_and_not_here_is_offered_as_a_copy(
     assert done.stderr.strip().endswith(command)
     subprocess.run(command, shell=True, cwd=tmp_path, check=True)
     assert sdtps("plan", "mine").returncode in (0, 1)
+
+
+def test_manifests_of_the_current_folder_are_known_and_other_yaml_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ablations").mkdir()
+    (tmp_path / "mine.yaml").write_text(STUDY, encoding="utf-8")
+    (tmp_path / "both.yaml").write_text(STUDY, encoding="utf-8")
+    (tmp_path / "ablations" / "both.yaml").write_text(STUDY, encoding="utf-8")
+    (tmp_path / "site.yaml").write_text("partition: gpu\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    known = known_studies()
+    assert known["mine"] == Path("mine.yaml") and known["both"] == Path("ablations/both.yaml")
+    assert "site" not in known and is_shipped(known["quick"]) and not is_shipped(known["mine"])
+
+
+def test_runs_of_a_shipped_studys_name_are_read_by_ones_own_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other.yaml").write_text(STUDY.replace("study: mine", "study: quick"), encoding="utf-8")
+    run = tmp_path / "runs" / "quick" / "topk" / "seed0-0123456789"
+    run.mkdir(parents=True)
+    (run / "run.json").write_text("{}", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    (study,), others = load(argparse.Namespace(studies=[], runs_dir=Path("runs")))
+    assert study.path == Path("other.yaml") and "quick" not in {other.name for other in others}
