@@ -49,7 +49,7 @@ def load(arguments: argparse.Namespace, *, needs_runs: bool = True) -> tuple[lis
             no study with runs where one is needed.
     """
     from ablations.study.manifest import load_study
-    from analysis.importers.study import imported_names, imported_study
+    from analysis.importers.store import imported_names, imported_study
     from sdtps.errors import ManifestError
 
     known = known_studies()

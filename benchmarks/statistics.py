@@ -23,9 +23,8 @@ import numpy as np
 
 from ablations.study.schema import MetricSpec
 from analysis.results import stats
-from analysis.results.frames import Result, from_outcomes
+from analysis.results.frames import Result, from_outcomes, verdict
 from analysis.results.outcomes import Outcome, Run
-from analysis.results.reproduction import verdict
 
 SEEDS = (2, 3, 5)
 PERCENT = MetricSpec(direction="up", digits=1)

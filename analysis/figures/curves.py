@@ -23,7 +23,7 @@ from analysis.figures.style import Style
 from analysis.results import curves as curveframe
 from analysis.results.curves import Curve
 from analysis.runs.collect import Collected
-from analysis.runs.settings import readable, setting
+from analysis.runs.comparable import readable, setting
 
 if TYPE_CHECKING:
     from ablations.study.model import Study

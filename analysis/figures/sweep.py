@@ -15,7 +15,7 @@ from analysis.figures.curves import metric_label, metric_name, setting_name
 from analysis.figures.style import SMALLEST, Style
 from analysis.results import numbers
 from analysis.results.frames import Results
-from analysis.runs.settings import readable, setting
+from analysis.runs.comparable import readable, setting
 from analysis.tables import captions
 from sdtps.errors import counted
 

@@ -128,7 +128,7 @@ def check(
 
 def _load(entry: Mapping[str, str], runs_dir: Path) -> Any:
     from ablations.study.manifest import load_study
-    from analysis.importers.study import imported_study
+    from analysis.importers.store import imported_study
 
     path = Path(entry["path"])
     if path.suffix in (".yaml", ".yml"):

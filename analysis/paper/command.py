@@ -49,8 +49,15 @@ def command(arguments: argparse.Namespace) -> int:
     from analysis.claims.ledger import ledger_of
     from analysis.figures.style import VENUES
     from analysis.paper.build import Options, build, current, read_index
-    from analysis.paper.bundle import bundle, used, write_macros
-    from analysis.paper.pdf import PaperError, compile_pdf, complaints, outdated
+    from analysis.paper.pdf import (
+        PaperError,
+        bundle,
+        compile_pdf,
+        complaints,
+        outdated,
+        used,
+        write_macros,
+    )
     from sdtps.errors import SdtpsError, did_you_mean
 
     started = time.perf_counter()

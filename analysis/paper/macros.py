@@ -20,13 +20,11 @@ import numpy as np
 
 from analysis.claims.runs import StudyRuns
 from analysis.results import numbers, stats
-from analysis.results.costs import machines, seconds
 from analysis.results.frames import EPOCHS, Results, results
-from analysis.results.outcomes import Outcome
+from analysis.results.outcomes import Outcome, machine_seconds, machines
 from analysis.runs.collect import Collected
-from analysis.tables.cells import difference_cell, mean_cell, score_cell
 from analysis.tables.latex import Tex, escape, latex_cell
-from analysis.tables.model import Cell
+from analysis.tables.model import Cell, difference_cell, mean_cell, score_cell
 
 if TYPE_CHECKING:
     from ablations.study.model import Study
@@ -134,7 +132,7 @@ def _study(collected: Collected, study: Study) -> Iterable[Macro]:
     runs = collected.runs_of(study.name)
     planned = runs[runs["planned"]]
     where = tuple(planned["where"])
-    spent = seconds(planned).dropna()
+    spent = machine_seconds(planned).dropna()
     values = {
         "title": study.title,
         "variants": str(len(study.variants)),

@@ -34,9 +34,8 @@ from analysis.runs import hints
 from analysis.runs.collect import Collected
 from analysis.runs.comparable import KINDS, refuse_to_average
 from analysis.runs.record import run_of
-from analysis.tables.cells import score_cell
 from analysis.tables.forms import to_html
-from analysis.tables.model import Table
+from analysis.tables.model import Table, score_cell
 from sdtps.audit.table import gradient_table
 from sdtps.errors import counted
 from sdtps.files import read_bytes

@@ -1,4 +1,4 @@
-"""What became of a variant: the values of its finished seeds, and the state of every other one."""
+"""What became of a variant: the values of its finished seeds, the state of the others, the cost."""
 
 from __future__ import annotations
 
@@ -180,3 +180,52 @@ def _run(record: dict[Any, Any], scores: Sequence[str]) -> Run:
         reason=record["reason"] or "",
         scores={c: float(record[c]) for c in scores if pd.notna(record[c])},
     )
+
+
+# -- costs --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What some runs took; NaN where it was not recorded.
+
+    Attributes:
+        seconds: for which all attempts held a machine. wasted: the part of it in runs without a result.
+        per_run: mean of the finished runs. memory: peak of all runs, in MiB.
+    """
+
+    completed: int
+    runs: int
+    seconds: float
+    wasted: float
+    per_run: float
+    memory: float
+
+
+def cost(runs: pd.DataFrame) -> Cost:
+    """The cost of some rows of `Collected.runs`."""
+    time, done = machine_seconds(runs), runs["state"] == "completed"
+    return Cost(
+        completed=int(done.sum()),
+        runs=len(runs),
+        seconds=float(time.sum(min_count=1)),
+        wasted=float(time[~done].sum()),
+        per_run=float(time[done].mean()),
+        memory=float(runs["peak_memory_mib"].max()),
+    )
+
+
+def machine_seconds(runs: pd.DataFrame) -> pd.Series:
+    """Machine seconds of each run; the training time stands in where attempts were not recorded."""
+    return runs["wall_seconds"].fillna(runs["train_seconds"])
+
+
+def machines(runs: pd.DataFrame) -> str:
+    """The accelerators that the runs saw, or CPUs."""
+    if len(runs) and runs["imported"].all():
+        return "machines that the logs do not name"
+    started = runs[runs["attempts"].notna()]
+    names = sorted({str(gpu) for gpu in started["gpu"] if gpu})
+    if started["gpu"].isna().any() or not names:
+        names.append("CPU cores")
+    return " and ".join(names)

@@ -11,8 +11,7 @@ from analysis.results import numbers, stats
 from analysis.results.frames import Epoch, Results
 from analysis.results.outcomes import Outcome
 from analysis.runs.collect import Collected
-from analysis.runs.comparable import Mark
-from analysis.runs.settings import readable, setting, varying
+from analysis.runs.comparable import Mark, readable, setting, varying
 from analysis.tables.model import Row
 from sdtps.config import RetrievalConfig
 from sdtps.errors import counted

@@ -12,14 +12,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from analysis.results import numbers
-from analysis.results.frames import Epoch, Results, results
-from analysis.results.reproduction import VERDICTS, gap, verdict
+from analysis.results.frames import VERDICTS, Epoch, Results, gap, results, verdict
 from analysis.runs.collect import Collected
 from analysis.runs.comparable import Mark
 from analysis.tables import captions
-from analysis.tables.cells import score_cell
 from analysis.tables.latex import TEMPLATES
-from analysis.tables.model import EMPTY, Cell, Column, Row, Table, file_name, text
+from analysis.tables.model import EMPTY, Cell, Column, Row, Table, file_name, score_cell, text
 
 if TYPE_CHECKING:
     from ablations.study.model import Study

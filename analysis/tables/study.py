@@ -11,15 +11,25 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from analysis.results import costs, numbers
+from analysis.results import numbers
 from analysis.results.frames import EPOCHS, Epoch, Results, differences_to, results
-from analysis.results.outcomes import Outcome
+from analysis.results.outcomes import Cost, Outcome, cost, machines
 from analysis.runs.collect import Collected
-from analysis.runs.comparable import Mark
-from analysis.runs.settings import by_axis, on_axis, readable, setting, varying
+from analysis.runs.comparable import Mark, by_axis, on_axis, readable, setting, varying
 from analysis.tables import captions
-from analysis.tables.cells import difference_cell, score_cell
-from analysis.tables.model import EMPTY, Cell, Column, Row, Table, check, file_name, ranked, text
+from analysis.tables.model import (
+    EMPTY,
+    Cell,
+    Column,
+    Row,
+    Table,
+    check,
+    difference_cell,
+    file_name,
+    ranked,
+    score_cell,
+    text,
+)
 from analysis.tables.reported import reported_table
 from sdtps.audit.table import gradient_table
 
@@ -269,8 +279,8 @@ def compute_table(collected: Collected, study: Study, marks: Sequence[Mark] = ()
     for outcome in results(collected, study).outcomes.values():
         mine = runs[(runs["variant"] == outcome.variant) & (runs["imported"] == outcome.imported)]
         where = tuple(run.where for run in outcome.runs)
-        rows.append(Row(outcome.key, (text(outcome.label), *_costs(costs.cost(mine), where))))
-    total = _costs(costs.cost(runs), tuple(runs["where"]))
+        rows.append(Row(outcome.key, (text(outcome.label), *_costs(cost(mine), where))))
+    total = _costs(cost(runs), tuple(runs["where"]))
     rows.append(Row("*", (text("All"), *total), rule_before=True))
     columns = (
         Column("variant", "Variant", align="l"),
@@ -288,7 +298,7 @@ def compute_table(collected: Collected, study: Study, marks: Sequence[Mark] = ()
         columns=columns,
         rows=tuple(rows),
         caption=(
-            f"Compute used by the study {study.name} on {costs.machines(runs)}.",
+            f"Compute used by the study {study.name} on {machines(runs)}.",
             "Time: how long all attempts held a machine. Wasted: the part of it in runs that diverged, "
             "failed or were interrupted. Peak memory: the largest of all runs.",
             *(["--: not recorded."] if unknown else []),
@@ -298,7 +308,7 @@ def compute_table(collected: Collected, study: Study, marks: Sequence[Mark] = ()
     )
 
 
-def _costs(cost: costs.Cost, where: tuple[str, ...]) -> tuple[Cell, ...]:
+def _costs(cost: Cost, where: tuple[str, ...]) -> tuple[Cell, ...]:
     def time(value: float) -> Cell:
         if math.isnan(value):
             return text("--")

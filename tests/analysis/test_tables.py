@@ -16,8 +16,7 @@ from rich.console import Console
 
 from ablations.study.schema import MetricSpec, Reported, TableSpec
 from analysis.cli import main
-from analysis.results.frames import Result
-from analysis.results.reproduction import verdict
+from analysis.results.frames import Result, verdict
 from analysis.runs.collect import collect
 from analysis.runs.comparable import refuse_to_average
 from analysis.tables import forms

@@ -11,8 +11,7 @@ import pytest
 from planted import plant_all, planted_study
 
 from analysis.paper.build import Options, build
-from analysis.paper.bundle import bundle, used, write_macros
-from analysis.paper.pdf import PaperError, compile_pdf
+from analysis.paper.pdf import PaperError, bundle, compile_pdf, used, write_macros
 
 OTHER = r"""
 \documentclass{article}

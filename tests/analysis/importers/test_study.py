@@ -10,7 +10,7 @@ from planted import plant, planted_study
 
 from analysis.importers import command, store
 from analysis.importers.run import LogError
-from analysis.importers.study import imported_names, imported_study
+from analysis.importers.store import imported_names, imported_study
 from analysis.report import command as report
 from analysis.runs.collect import collect
 from analysis.tables import forms
