@@ -53,7 +53,7 @@ RETRIED = {
 _BASIS = {
     "same variant": "as finished runs of the same variant",
     "other variants": "as finished runs of other variants",
-    "time limit": "each at its time limit",
+    "time limit": "at its time limit",
 }
 
 if TYPE_CHECKING:
@@ -519,7 +519,9 @@ def _cost_lines(plan: Plan) -> Iterator[str]:
         if estimate.gpu_hours:
             hours.append(f"{estimate.gpu_hours:.1f} GPU-hours")
         basis = estimate.basis.items()
-        sources = "; ".join(f"{counted(n, 'run')}, {_BASIS[word]}" for word, n in basis)
+        sources = "; ".join(
+            f"{counted(n, 'run')},{' each' * (n > 1)} {_BASIS[word]}" for word, n in basis
+        )
         bound = "at most " if estimate.is_bound else "about "
         yield f"Cost: {bound}{', '.join(hours)} ({sources})"
     for warning in plan.warnings:

@@ -112,6 +112,9 @@ def test_dry_run_of_the_main_study_prints_every_run_in_two_seconds_without_torch
         assert run.name in done.stdout
     assert "sdtps.decision topk → gumbel_ste, sdtps.mask subtract_1e10 → log" in done.stdout
     assert f"#SBATCH --array=0-{len(loaded.runs()) - 1}%8" in done.stdout
+    assert "(baseline): no change to the base" in done.stdout
+    assert f"({len(loaded.runs())} runs, each at its time limit)" in done.stdout
+    assert "sbatch file 1 of 1; submission fills in NAME and DIGEST" in done.stdout
     assert "HEAVY [] " in done.stdout
     assert float(re.search(r"SECONDS (\S+)", done.stdout)[1]) < 2.0  # type: ignore[index]
     assert not (tmp_path / "runs").exists()
