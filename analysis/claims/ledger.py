@@ -1,7 +1,7 @@
 """The claims ledger: read paper/claims.yaml, run each claim's test, give each its verdict.
 
 Verdicts are computed every time and typed nowhere. See `analysis.claims.verdicts` for the rule,
-`analysis.claims.checks` for the checks, `analysis.claims.expressions` for statements over runs.
+`analysis.claims.checks` for the checks, `analysis.claims.runs` for statements over runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, ValidationError, field_validator
 
 from analysis.claims import verdicts
-from analysis.claims.expressions import Expression, ExpressionError
+from analysis.claims.runs import Expression, ExpressionError, StudyRuns, has_data, statement
 from analysis.claims.verdicts import Statement, Verdict, missing, verdict
 from sdtps import files
 from sdtps.config.common import Frozen
@@ -273,8 +273,6 @@ def evaluate(
 
 def _over_runs(tests: tuple[RunsTest, ...], collected: Collected | None) -> list[Statement]:
     """The statements of the first study in which all variants have a finished seed in common."""
-    from analysis.claims.runs import StudyRuns, has_data, statement
-
     present = set() if collected is None else {s.name for s in collected.studies}
     studies = [StudyRuns(collected, t.study) if t.study in present else None for t in tests]  # type: ignore[arg-type]
     chosen = 0

@@ -11,8 +11,7 @@ import pytest
 from planted import plant, planted_study
 
 from ablations.study.schema import MetricSpec, TableSpec
-from analysis.claims.expressions import Call
-from analysis.claims.runs import StudyRuns
+from analysis.claims.runs import Call, StudyRuns
 from analysis.paper.macros import macros
 from analysis.report.command import report_data
 from analysis.results.frames import EPOCHS, results
