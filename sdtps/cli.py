@@ -13,7 +13,11 @@ VERBS = {
         "models",
     ),
     "embed": ("sdtps.trained.embed", "features of any pictures, from a trained run", "models"),
-    "rank": ("sdtps.trained.rank", "a page of pictures: what a trained run finds for each", "models"),
+    "rank": (
+        "sdtps.trained.embed:rank",
+        "a page of pictures: what a trained run finds for each",
+        "models",
+    ),
     "generate": (
         "sdtps.data.generated",
         "write three-modality images in RGBNT201's layout",

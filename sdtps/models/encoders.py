@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sdtps.config.retrieval import ImageEncoderConfig, TextEncoderConfig
-from sdtps.data.words import BertVocabulary, OwnVocabulary, Vocabulary
+from sdtps.data.caption_batches import BertVocabulary, OwnVocabulary, Vocabulary
 from sdtps.errors import ConfigError, WeightsError
 from sdtps.models.backbones import CheckpointEncoder, read_checkpoint
 from sdtps.models.published import TIMM_SWIN, TIMM_VIT, VISION

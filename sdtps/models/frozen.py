@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from sdtps.config import ReidConfig
 from sdtps.data import augment, cache, images, reid_batches
 from sdtps.data.cache import Ragged, cache_key, mapped_once, new_map
-from sdtps.data.caption_batches import Source
+from sdtps.data.caption_batches import Source, Texts
 from sdtps.data.images import files_key
 from sdtps.data.reid_batches import (
     CachedTestBatches,
@@ -30,7 +30,6 @@ from sdtps.data.reid_batches import (
     without,
 )
 from sdtps.data.reid_folders import Sample
-from sdtps.data.words import Texts
 from sdtps.models import backbones
 
 # What turns a file into features; a change in one of them makes the cache anew.

@@ -29,9 +29,8 @@ from sdtps.training.device import (
     seed_everything,
     set_random_states,
 )
-from sdtps.training.loggers import Loggers
 from sdtps.training.optim import Schedule
-from sdtps.training.progress import Reporter
+from sdtps.training.progress import Loggers, Reporter
 from sdtps.training.step import Counters, Task, TrainingStep
 
 Outcome = Literal["completed", "diverged", "requeued"]

@@ -17,7 +17,7 @@ from sdtps.config import ReidConfig, identity, parse_config
 from sdtps.errors import ClaimLost, RunError, WeightsError
 from sdtps.run.folder import RunFolder
 from sdtps.run.provenance import source_digest
-from sdtps.training import checkpoint, job, loggers
+from sdtps.training import checkpoint, job, progress
 from sdtps.training.device import seed_everything
 from sdtps.training.loop import score, train
 
@@ -514,9 +514,9 @@ def test_a_logger_that_fails_or_hangs_does_not_touch_the_run(
         def close(self) -> None:
             raise AssertionError
 
-    monkeypatch.setitem(loggers.LOGGERS, "tensorboard", Broken)
-    monkeypatch.setattr(loggers.Loggers.close, "__defaults__", (0.05 if fault == "hang" else 10.0,))
-    monkeypatch.setattr(loggers, "QUEUED_ROWS", 2)
+    monkeypatch.setitem(progress.LOGGERS, "tensorboard", Broken)
+    monkeypatch.setattr(progress.Loggers.close, "__defaults__", (0.05 if fault == "hang" else 10.0,))
+    monkeypatch.setattr(progress, "QUEUED_ROWS", 2)
     logged = config(loggers=("tensorboard",))
     plain, run = folder(tmp_path / "plain", config()), folder(tmp_path / "r", logged)
     assert start(ToyTask(), run, logged) == "completed"

@@ -10,11 +10,10 @@ import pytest
 import torch
 
 from sdtps.config.retrieval import GeneratedRetrievalConfig, RetrievalDataConfig
-from sdtps.data.caption_batches import Source, TrainPairs
+from sdtps.data.caption_batches import OwnVocabulary, Source, TrainPairs, tokenised
 from sdtps.data.captions import read_split
 from sdtps.data.generated import generate_captions
 from sdtps.data.images import PixelFormat
-from sdtps.data.words import OwnVocabulary, tokenised
 from sdtps.errors import DataError
 
 RECIPE = GeneratedRetrievalConfig(train_images=6, dev_images=1, test_images=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sdtps.data.words import OwnVocabulary, tokenised, with_noise
+from sdtps.data.caption_batches import OwnVocabulary, tokenised, with_noise
 
 TEXTS = ["A dog runs .", "a dog and a cat ."]
 
