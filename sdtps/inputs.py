@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from sdtps.config import Config, ReidConfig, RetrievalConfig
-from sdtps.data.captions import load_splits, split_names, too_few_captions, warnings_of
+from sdtps.data.captions import too_few_captions, warnings_of
 from sdtps.data.images import check_images
-from sdtps.data.reid_folders import load_reid_data, too_few
+from sdtps.data.load import load_reid_data, load_splits, split_names
+from sdtps.data.reid_folders import too_few
 from sdtps.errors import DataError, SdtpsError, WeightsError
 from sdtps.run.locations import cache_root, data_file, data_root
 

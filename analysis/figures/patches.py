@@ -68,7 +68,7 @@ def write(paths: Sequence[Path], output: Path, *, count: int = 4, initial: bool 
     Raises:
         RunError: a run that cannot be drawn (named), or a count below 1.
     """
-    from sdtps.data.reid_folders import load_reid_data
+    from sdtps.data.load import load_reid_data
 
     if count < 1:
         raise RunError(f"--images {count}: at least 1")
@@ -174,8 +174,8 @@ def run_maps(path: Path | str, names: Sequence[str], *, initial: bool = False) -
     """
     import torch
 
+    from sdtps.data.load import load_reid_data
     from sdtps.data.reid_batches import TestImages, collate
-    from sdtps.data.reid_folders import load_reid_data
     from sdtps.models.reid import ReidModel
     from sdtps.training import checkpoint
     from sdtps.training.device import seed_everything

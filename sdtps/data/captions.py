@@ -17,10 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sdtps.config import RetrievalConfig
 from sdtps.data.images import raise_mistakes
 from sdtps.errors import DataError
-from sdtps.run.locations import cache_root, data_file, data_root
 
 LINES_SHOWN = 8
 # Where LAPS keeps the images: beside the folder of the captions.
@@ -200,62 +198,3 @@ def warnings_of(splits: dict[str, CaptionSplit]) -> list[str]:
         for name, split in splits.items()
         if split.left_out
     ]
-
-
-def split_names(config: RetrievalConfig) -> list[str]:
-    """Those that a run of this configuration trains on, selects on and tests on."""
-    dev = ["dev"] if config.eval.select_on == "dev" else []
-    return ["train", config.eval.test_split, *dev]
-
-
-def load_splits(
-    config: RetrievalConfig, names: list[str]
-) -> tuple[dict[str, CaptionSplit], Path, dict[str, Any] | None]:
-    """The splits of a run, the folder they come from, and how it was generated (None: it was not)."""
-    data = config.data
-    image_root = None if data.image_root is None else Path(data.image_root).expanduser()
-    modes = {
-        "train": {config.matching.dense_text},
-        "dev": {config.matching.eval_dense_text},
-        "test": {config.matching.eval_dense_text, *config.eval.also_dense_text},
-    }
-    looks_at_dense = config.matching.axis.dense
-    dense = {name: looks_at_dense and modes.get(name, modes["test"]) != {"none"} for name in names}
-    if data.file is not None:
-        from sdtps.data.own import read_own_captions
-
-        file = data_file(data.root, data.file)
-        splits = read_own_captions(
-            file, names, dataset=data.dataset, image_root=image_root, dense=dense
-        )
-        _check_disjoint(splits)
-        return splits, file.parent, None
-    generated = None
-    if data.generate is not None:
-        from sdtps.data.generated import captions_name, generate_captions
-
-        parent = cache_root() if data.root is None else Path(data.root)
-        root = generate_captions(data.generate, parent / captions_name(data.generate))
-        generated = data.generate.model_dump()
-    else:
-        root = data_root(data.root)
-        if not (root / "id_mapping.json").is_file() and (root / data.dataset).is_dir():
-            root = root / data.dataset
-    splits = {}
-    for name in names:
-        written = "test" if data.generate is not None and name == "testall" else name
-        splits[name] = read_split(data.dataset, written, root, image_root=image_root, dense=dense[name])
-    _check_disjoint(splits)
-    return splits, root, generated
-
-
-def _check_disjoint(splits: dict[str, CaptionSplit]) -> None:
-    """Raises DataError where an image stands in two splits: its test would be no test."""
-    split_of: dict[Path, str] = {}
-    shared = [
-        f"{image} is in both {split_of[image]} and {name}"
-        for name, split in splits.items()
-        for image in split.images
-        if split_of.setdefault(image, name) != name
-    ]
-    raise_mistakes("images", shared)

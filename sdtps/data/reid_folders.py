@@ -19,10 +19,8 @@ from typing import Any
 
 from PIL import Image
 
-from sdtps.config import ReidConfig
 from sdtps.data.images import list_images, raise_mistakes, signature_mistake
 from sdtps.errors import DataError, did_you_mean
-from sdtps.run.locations import cache_root, data_file, data_root
 
 # RGBNT201 calls near and thermal infrared NI and TI, MSVR310 ni and th.
 RGBNT201_FOLDERS = ("RGB", "NI", "TI")
@@ -135,31 +133,6 @@ class ReidDataset:
                     digest.update(f"{sample.pid} {sample.camid}\n".encode())
             digest.update(b"\n")
         return digest.hexdigest()[:16]
-
-
-def load_reid_data(
-    config: ReidConfig, *, trains: bool = True
-) -> tuple[ReidDataset, dict[str, Any] | None]:
-    """The data set of a run, and how it was generated (None: it was read).
-
-    Args:
-        trains: whether a training split is needed; a table of one's own may hold test images alone.
-    """
-    data = config.data
-    if data.file is not None:
-        from sdtps.data.own import read_own_reid
-
-        return read_own_reid(data_file(data.root, data.file), trains=trains), None
-    if data.generate is None:
-        return read_dataset(data.dataset, data_root(data.root)), None
-    from sdtps.data.generated import generate_rgbnt201, image_count, rgbnt201_name
-
-    parent = cache_root() if data.root is None else Path(data.root)
-    root = parent / rgbnt201_name(data.generate, data.height, data.width)
-    # A process costs a second to start: only where each has about a thousand images to write.
-    processes = min(data.workers, image_count(data.generate) // 1000) or 1
-    generate_rgbnt201(data.generate, data.height, data.width, root, processes=processes)
-    return read_dataset(data.dataset, root), data.generate.model_dump()
 
 
 def read_dataset(name: str, root: Path) -> ReidDataset:

@@ -476,8 +476,6 @@ class CheckpointBackbone(nn.Module):
 
     def compile(self, **options: Any) -> None:
         """Compile each layer: all have the same code."""
-        from sdtps.models.encoders import compile_layers
-
         compile_layers(self.encoder.network, **options)
 
 
@@ -571,3 +569,12 @@ def command(arguments: argparse.Namespace) -> int:
                 f"{found.width} channels, {tokens if found.prefix else 'no class token'}"
             )
     return 0 if recognised else 1
+
+
+def compile_layers(network: nn.Module, **options: Any) -> None:
+    """Compile the layers that a network repeats: the members of its innermost module lists."""
+    for module in network.modules():
+        if isinstance(module, nn.ModuleList):
+            for layer in module:
+                if not any(isinstance(part, nn.ModuleList) for part in layer.modules()):
+                    layer.compile(**options)

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from sdtps.config.retrieval import ImageEncoderConfig, TextEncoderConfig
 from sdtps.data.caption_batches import BertVocabulary, OwnVocabulary, Vocabulary
 from sdtps.errors import ConfigError, WeightsError
-from sdtps.models.backbones import CheckpointEncoder, read_checkpoint
+from sdtps.models.backbones import CheckpointEncoder, compile_layers, read_checkpoint
 from sdtps.models.published import TIMM_SWIN, TIMM_VIT, VISION
 from sdtps.models.weights import find_weights, load_exactly, read_tensors
 from sdtps.run.provenance import file_digest
@@ -108,15 +108,6 @@ class TextEncoder(nn.Module):
             input_ids=ids, attention_mask=present.to(torch.long)
         ).last_hidden_state
         return hidden
-
-
-def compile_layers(network: nn.Module, **options: Any) -> None:
-    """Compile the layers that a network repeats: the members of its innermost module lists."""
-    for module in network.modules():
-        if isinstance(module, nn.ModuleList):
-            for layer in module:
-                if not any(isinstance(part, nn.ModuleList) for part in layer.modules()):
-                    layer.compile(**options)
 
 
 def image_shape(config: ImageEncoderConfig) -> ImageShape:

@@ -13,6 +13,7 @@ from sdtps import distributed
 from sdtps.config import ReidConfig
 from sdtps.config.reid import MODALITY_LETTERS, Condition
 from sdtps.data.images import BICUBIC, BILINEAR, check_images
+from sdtps.data.load import load_reid_data
 from sdtps.data.reid_batches import (
     CachedBatches,
     CachedTestBatches,
@@ -22,7 +23,7 @@ from sdtps.data.reid_batches import (
     cached_pixels,
     without,
 )
-from sdtps.data.reid_folders import ReidDataset, Sample, load_reid_data
+from sdtps.data.reid_folders import ReidDataset, Sample
 from sdtps.errors import ConfigError, DataError
 from sdtps.evaluation import Progress, no_progress
 from sdtps.evaluation.reid import Features, evaluate

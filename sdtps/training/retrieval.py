@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from sdtps.config import RetrievalConfig
 from sdtps.config.retrieval import DenseText
 from sdtps.data.caption_batches import RetrievalBatch, Source, TrainPairs, tokenised
-from sdtps.data.captions import CaptionSplit, load_splits, split_names, warnings_of
+from sdtps.data.captions import CaptionSplit, warnings_of
 from sdtps.data.images import PixelFormat, check_images
+from sdtps.data.load import load_splits, split_names
 from sdtps.errors import ConfigError, DataError, did_you_mean
 from sdtps.evaluation import Progress, no_progress
 from sdtps.evaluation import retrieval as evaluation

@@ -15,7 +15,7 @@ import torch
 from sdtps import distributed
 from sdtps.config import RetrievalConfig, identity, parse_config
 from sdtps.data.caption_batches import dense_owner
-from sdtps.data.captions import load_splits
+from sdtps.data.load import load_splits
 from sdtps.errors import ConfigError, DataError
 from sdtps.evaluation.retrieval import similarities
 from sdtps.run.folder import RunFolder

@@ -215,7 +215,7 @@ def test_published_weights_give_the_numbers_of_the_same_weights_trained_in_place
 
 def pictures_of(folder: RunFolder) -> Any:
     """The test images of a run on generated data, by sample."""
-    from sdtps.data.reid_folders import load_reid_data
+    from sdtps.data.load import load_reid_data
 
     config = folder.config()
     assert isinstance(config, ReidConfig)

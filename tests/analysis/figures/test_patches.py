@@ -37,7 +37,7 @@ def trained(tmp_path: Path, name: str, **sdtps: Any) -> RunFolder:
     """A run folder with random weights that differ from the initial ones."""
     import torch
 
-    from sdtps.data.reid_folders import load_reid_data
+    from sdtps.data.load import load_reid_data
     from sdtps.models.reid import ReidModel
     from sdtps.training import checkpoint
 
@@ -61,7 +61,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def names(folder: RunFolder, count: int = 2) -> list[str]:
     from analysis.figures.patches import choose, name_of
-    from sdtps.data.reid_folders import load_reid_data
+    from sdtps.data.load import load_reid_data
 
     dataset, _ = load_reid_data(folder.config())
     return [name_of(s, dataset) for s in choose(dataset, count)]
@@ -72,8 +72,8 @@ def test_maps_are_what_the_model_computes(place: Path, aggregation: str) -> None
     """The maps alone reproduce the model's output tokens, so they cannot show anything else."""
     import torch
 
+    from sdtps.data.load import load_reid_data
     from sdtps.data.reid_batches import TestImages, collate
-    from sdtps.data.reid_folders import load_reid_data
     from sdtps.models.reid import ReidModel
     from sdtps.training.checkpoint import load_weights
 

@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 
 from sdtps.config import identity, parse_config
-from sdtps.data.captions import load_splits
-from sdtps.data.reid_folders import ReidDataset, load_reid_data
+from sdtps.data.load import load_reid_data, load_splits
+from sdtps.data.reid_folders import ReidDataset
 from sdtps.errors import ConfigError, DataError
 from sdtps.inputs import look
 from sdtps.run.folder import RunFolder

@@ -1,0 +1,96 @@
+"""Which reader reads a run's data: a benchmark's folders, a table of one's own, or generated images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sdtps.config import ReidConfig, RetrievalConfig
+from sdtps.data.captions import CaptionSplit, read_split
+from sdtps.data.generated import (
+    captions_name,
+    generate_captions,
+    generate_rgbnt201,
+    image_count,
+    rgbnt201_name,
+)
+from sdtps.data.images import raise_mistakes
+from sdtps.data.own import read_own_captions, read_own_reid
+from sdtps.data.reid_folders import ReidDataset, read_dataset
+from sdtps.run.locations import cache_root, data_file, data_root
+
+
+def load_reid_data(
+    config: ReidConfig, *, trains: bool = True
+) -> tuple[ReidDataset, dict[str, Any] | None]:
+    """The data set of a run, and how it was generated (None: it was read).
+
+    Args:
+        trains: whether a training split is needed; a table of one's own may hold test images alone.
+    """
+    data = config.data
+    if data.file is not None:
+        return read_own_reid(data_file(data.root, data.file), trains=trains), None
+    if data.generate is None:
+        return read_dataset(data.dataset, data_root(data.root)), None
+    parent = cache_root() if data.root is None else Path(data.root)
+    root = parent / rgbnt201_name(data.generate, data.height, data.width)
+    # A process costs a second to start: only where each has about a thousand images to write.
+    processes = min(data.workers, image_count(data.generate) // 1000) or 1
+    generate_rgbnt201(data.generate, data.height, data.width, root, processes=processes)
+    return read_dataset(data.dataset, root), data.generate.model_dump()
+
+
+def split_names(config: RetrievalConfig) -> list[str]:
+    """Those that a run of this configuration trains on, selects on and tests on."""
+    dev = ["dev"] if config.eval.select_on == "dev" else []
+    return ["train", config.eval.test_split, *dev]
+
+
+def load_splits(
+    config: RetrievalConfig, names: list[str]
+) -> tuple[dict[str, CaptionSplit], Path, dict[str, Any] | None]:
+    """The splits of a run, the folder they come from, and how it was generated (None: it was not)."""
+    data = config.data
+    image_root = None if data.image_root is None else Path(data.image_root).expanduser()
+    modes = {
+        "train": {config.matching.dense_text},
+        "dev": {config.matching.eval_dense_text},
+        "test": {config.matching.eval_dense_text, *config.eval.also_dense_text},
+    }
+    looks_at_dense = config.matching.axis.dense
+    dense = {name: looks_at_dense and modes.get(name, modes["test"]) != {"none"} for name in names}
+    if data.file is not None:
+        file = data_file(data.root, data.file)
+        splits = read_own_captions(
+            file, names, dataset=data.dataset, image_root=image_root, dense=dense
+        )
+        _check_disjoint(splits)
+        return splits, file.parent, None
+    generated = None
+    if data.generate is not None:
+        parent = cache_root() if data.root is None else Path(data.root)
+        root = generate_captions(data.generate, parent / captions_name(data.generate))
+        generated = data.generate.model_dump()
+    else:
+        root = data_root(data.root)
+        if not (root / "id_mapping.json").is_file() and (root / data.dataset).is_dir():
+            root = root / data.dataset
+    splits = {}
+    for name in names:
+        written = "test" if data.generate is not None and name == "testall" else name
+        splits[name] = read_split(data.dataset, written, root, image_root=image_root, dense=dense[name])
+    _check_disjoint(splits)
+    return splits, root, generated
+
+
+def _check_disjoint(splits: dict[str, CaptionSplit]) -> None:
+    """Raises DataError where an image stands in two splits: its test would be no test."""
+    split_of: dict[Path, str] = {}
+    shared = [
+        f"{image} is in both {split_of[image]} and {name}"
+        for name, split in splits.items()
+        for image in split.images
+        if split_of.setdefault(image, name) != name
+    ]
+    raise_mistakes("images", shared)
