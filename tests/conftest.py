@@ -41,7 +41,8 @@ TOGETHER = ("slurm", "browser")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests belong together (`--dist loadgroup`)."""
+    """Say which tests belong together (`--dist loadgroup`); those that mostly wait begin first."""
+    items.sort(key=lambda item: item.get_closest_marker("slurm") is None)
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             marks = [mark for mark in TOGETHER if item.get_closest_marker(mark)]
