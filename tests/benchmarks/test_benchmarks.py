@@ -168,5 +168,18 @@ def test_the_command_measures_compares_and_prints(
 
 
 def test_a_measurement_runs_in_its_own_process() -> None:
-    (result, *_) = command._measure("dispatch", ["--folders", "20"])
-    assert result["bench"] == "status" and result["folders"] == 20
+    (result, *_) = command._measure("eval", [])
+    assert result["queries"] == 836 and result["seconds"].keys() == {"ours", "reference"}
+
+
+def test_a_ratio_stands_beside_the_number_of_folders_that_it_was_measured_on() -> None:
+    timed = {
+        "folders": 200,
+        "seconds": {"ours": 0.02, "reference": 0.8},
+        "speedup": 40.0,
+        "spread": 0.1,
+    }
+    result = {"bench": "status", "folders": 10_000, "seconds": 0.7, "compared": timed}
+    many, few = command.rows(result)
+    assert (many.case, many.ours, many.reference, many.speedup) == ("folders 10000", 0.7, None, None)
+    assert (few.case, few.ours, few.reference, few.speedup) == ("folders 200", 0.02, 0.8, 40.0)
