@@ -71,7 +71,7 @@ def test_what_a_program_may_name_is_said() -> None:
 
 def test_no_document_names_a_package_index() -> None:
     """Machines install from indexes of their own; PyTorch's install page tells about the CPU build."""
-    index = re.compile(r"index-url|find-links|download\.pytorch|pypi\.org|pythonhosted")
+    index = re.compile(r"index-url|find-links|https?://\S*/(?:whl|simple)\b")
     assert not [
         d.name for d in [*DOCUMENTS, ROOT / "CHANGELOG.md"] if index.search(d.read_text("utf-8"))
     ]
