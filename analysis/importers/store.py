@@ -332,7 +332,7 @@ def finite_tree(value: Any) -> Any:
     return value
 
 
-# -- as a study  --------------------------------------------------------------------------------
+# -- as a study ----------------------------------------------------------------------------------
 
 
 _LABELS = {f"rank{k}": f"Rank-{k}" for k in (1, 5, 10, 20)}
@@ -355,7 +355,7 @@ class ImportedVariant:
 
 @dataclass(frozen=True)
 class ImportedStudy:
-    """Runs of other people under one name; see `ablations.study.manifest.Study` for the attributes."""
+    """Runs of other people under one name; see `ablations.study.model.Study` for the attributes."""
 
     name: str
     path: Path

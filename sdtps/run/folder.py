@@ -33,7 +33,7 @@ from sdtps.errors import ClaimLost, RunError
 from sdtps.files import read_bytes, write_json, write_text
 
 # States that the run itself records in status.json. Others (queued, lost, node, cancelled by the
-# scheduler ...) are told by ablations/store/states.py from the scheduler and the heartbeat's age.
+# scheduler ...) are told by ablations/store/life.py from the scheduler and the heartbeat's age.
 RunState = Literal["running", "requeued", "completed", "diverged", "failed", "cancelled"]
 HEARTBEAT_SECONDS = 15.0
 Weights = Literal["best", "last"]
