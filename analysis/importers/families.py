@@ -31,21 +31,6 @@ class Family:
     plan: Callable[[Table], tuple[Table, Plan] | None]
 
 
-def _metrics(table: Table, skip: set[str | None], **fixed: Any) -> dict[str, Metric]:
-    """Numeric columns by their names; `fixed` holds what the program says of evaluated ones."""
-    found = {}
-    for name, column in table.columns.items():
-        if name in skip or not column.numbers:
-            continue
-        metric = known(name, column.most, column.per_cent)
-        if metric.split != "train":
-            given = {k: v for k, v in fixed.items() if getattr(metric, k) in (None, "unknown")}
-            metric = replace(metric, **given)
-            metric = replace(metric, direction=metric.direction or "none", unit=metric.unit or "raw")
-        found[name] = metric
-    return separate(found)
-
-
 def _ours(table: Table) -> tuple[Table, Plan] | None:
     """metrics.jsonl of a run of ours, and values.csv of our export: fractions, epochs from 1."""
     if not {"kind", "attempt", "epoch", "step"} <= table.columns.keys():

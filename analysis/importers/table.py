@@ -235,7 +235,9 @@ def infer(table: Table) -> Plan:
     for name, column in table.columns.items():
         if name in taken or _IGNORED.match(name) or (split_of(name) and _IGNORED.match(_bare(name))):
             continue
-        if column.numbers and not column.texts:
+        if column.numbers and column.texts >= column.numbers:
+            plan.notes.append(f"column '{name}' is mostly text and was not read")
+        elif column.numbers:  # single cells that hold no number are told, each with its line
             by_row = plan.split is not None
             metrics[name] = known(name, column.most, column.per_cent, by_row=by_row)
     plan.metrics = metrics if plan.split else separate(metrics)

@@ -173,6 +173,14 @@ def test_epochs_that_are_trained_from_number_0_count_from_0(tmp_path):
     assert rows(run, "train", "epoch") == [(1,)] and rows(run, "eval", "epoch") == [(0,), (1,)]
 
 
+def test_one_cell_that_holds_no_number_does_not_drop_its_column(tmp_path):
+    text = "epoch,loss,val_mAP,note\n1,2,40.5,a\n2,1,err,b\n3,1,50.5,3\n"
+    run = only(read(tmp_path, {"l.csv": text}))
+    assert rows(run, "eval", "epoch", "mAP") == [(1, 0.405), (3, 0.505)]
+    assert [(u.line, u.text) for u in run.unread] == [(3, "err")]
+    assert "column 'note' is mostly text and was not read" in run.notes
+
+
 def test_a_table_without_steps_is_asked_about(tmp_path):
     with pytest.raises(LogError, match="which column counts epochs or steps"):
         read(tmp_path, {"l.csv": "loss,val_loss\n2,3\n"})
