@@ -186,18 +186,27 @@ class Cluster:
                 raise ClusterError("no idle node\n" + self._log(f"slurmd.{self.nodes[0]}"))
             time.sleep(0.2)
 
+    def end_jobs(self, timeout_s: float = 60) -> None:
+        """Cancel every job and wait until none is left. Raises ClusterError."""
+        deadline = time.monotonic() + timeout_s
+        while self.run("squeue", "-h").stdout.strip():
+            if time.monotonic() > deadline:
+                raise ClusterError("jobs do not end\n" + self.run("squeue").stdout)
+            self.run("scancel", "--me")
+            time.sleep(0.5)
+
     def stop(self) -> None:
         """End all daemons; the folder stays. Safe to call twice."""
         if (self.folder / "slurmctld.pid").exists():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.run("scancel", "--me", timeout_s=10)
                 self.run("scontrol", "shutdown", timeout_s=10)
-        self._end_jobs()
+        self._kill_jobs()
         daemons = [f"slurmd.{node}" for node in self.nodes]
         for name in (*daemons, "slurmctld", "slurmdbd", "mariadbd", "munged"):
             _end(self.folder / f"{name}.pid")
 
-    def _end_jobs(self) -> None:
+    def _kill_jobs(self) -> None:
         """Kill the processes of jobs that are still there: the daemons do not take them along."""
         conf = f"SLURM_CONF={self.conf}".encode()
         for entry in Path("/proc").glob("[0-9]*"):

@@ -39,18 +39,21 @@ def accounting_cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def slurm(plain_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+def slurm(plain_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """The plain cluster, as this process's own: sbatch and squeue go there."""
-    return _use(plain_cluster, monkeypatch)
+    yield from _use(plain_cluster, monkeypatch)
 
 
 @pytest.fixture
-def slurm_with_accounting(accounting_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+def slurm_with_accounting(
+    accounting_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Cluster]:
     """The cluster with accounting, as this process's own."""
-    return _use(accounting_cluster, monkeypatch)
+    yield from _use(accounting_cluster, monkeypatch)
 
 
-def _use(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+def _use(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     for name in ("SLURM_CONF", "PATH"):
         monkeypatch.setenv(name, cluster.environment()[name])
-    return cluster
+    yield cluster
+    cluster.end_jobs()  # a test that fails would leave the next one without a free CPU

@@ -105,7 +105,11 @@ def test_a_stopped_controller_keeps_nobody_waiting_and_starts_nothing(
         scheduler = Scheduler(look.runs, refresh_s=1)
         return [s.state for s in run_states(study.runs(), look.runs, scheduler)]
 
+    # Running for SLURM is not enough: without an answer of SLURM, a run is known by its heartbeat.
     deadline = time.monotonic() + 90
+    while sum(1 for folder in folders if any(RunFolder(folder).metrics())) < 2:
+        assert time.monotonic() < deadline, states()
+        time.sleep(0.5)
     while sorted(states()) != ["queued", "running", "running"]:
         assert time.monotonic() < deadline, states()
         time.sleep(0.5)
