@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -316,6 +315,8 @@ class _Checks:
             raise ClaimsError("\n".join(mistakes))
 
     def statements(self, test: CheckTest) -> list[Statement]:
+        from sdtps.audit.audit import one_thread
+
         key = self._key(test)
         if key not in self._known:
             with one_thread():
@@ -329,19 +330,6 @@ class _Checks:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             current = {key: value for key, value in self._known.items() if key.endswith(self._code)}
             files.write_json(self._path, current)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """For checks and audits of tiny tensors: threads that wait for each other cost 30 times as much."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _code_digest() -> str:

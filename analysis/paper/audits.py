@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.claims.ledger import one_thread
 from analysis.tables.forms import write_if_changed
 from analysis.tables.model import Table
 from analysis.tables.study import audit_table
@@ -57,8 +56,7 @@ def update(folder: Path, study: Study, known: str | None, say: Callable[[str], N
         from sdtps.audit.audit import audit, write
 
         labels = {name: variant.label for name, variant in study.variants.items()}
-        with one_thread():
-            found = audit(study.models(), study.baseline, study=study.name, labels=labels)
+        found = audit(study.models(), study.baseline, study=study.name, labels=labels)
         path = path_of(folder, study)
         path.parent.mkdir(parents=True, exist_ok=True)
         write(found, path)

@@ -12,6 +12,7 @@ import torch
 from rich.console import Console
 
 from sdtps.audit.audit import Audit, audit, show, write
+from sdtps.audit.examination import Examination, examine
 from sdtps.audit.findings import Finding, findings, grouped, number
 from sdtps.audit.toys import tiny
 from sdtps.config import Config, parse_config
@@ -139,13 +140,26 @@ def test_fp16_reports_the_scaler() -> None:
     assert "skipped 3 of 3 steps" in said(audited, "gumbel_tau1")[0].text
 
 
-def test_an_audit_repeats_and_leaves_the_random_state_alone() -> None:
+def test_an_audit_repeats_in_one_thread_and_leaves_random_state_and_threads_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    used = set()
+
+    def examined(*arguments: Any) -> Examination:
+        used.add(torch.get_num_threads())
+        return examine(*arguments)
+
+    monkeypatch.setattr("sdtps.audit.audit.examine", examined)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
     configs = {n: config(VARIANTS[n]) for n in ("topk", "gumbel_tau1")}
     torch.manual_seed(5)
     before = torch.get_rng_state()
     first, second = (audit(configs, "topk", steps=1).as_json() for _ in range(2))
     assert first == second
     assert torch.equal(before, torch.get_rng_state())
+    assert (used, torch.get_num_threads()) == ({1}, 2)
+    torch.set_num_threads(threads)
 
 
 def test_one_variant_brings_the_baseline_and_unknown_ones_are_refused() -> None:
