@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,7 +147,8 @@ def _study(
 def _add_table(built: Built, made: Table, options: Options) -> None:
     if options.wants(made.name):
         built.tables.append(made)
-        built.files += forms.write(made, built.folder / "tables")
+        page = latex.OWN_PAGE if options.only is None else latex.PAGE
+        built.files += forms.write(made, built.folder / "tables", page)
 
 
 # -- claims and audits --------------------------------------------------------------------------
@@ -278,29 +280,27 @@ def _for_template(study: Study) -> dict[str, Any]:
             noun if number == 1 else f"{noun}s"
             for noun, number in zip(("variant", "seed", "run"), size, strict=True)
         ],
-        "floats": _floats(study),
+        "shows": [Tex(sentence) for sentence in _shows(study)],
+        "floats": [Tex(f"tables/{file_name(study, s.name)}") for s in study.tables]
+        + [Tex(f"figures/{file_name(study, s.name)}") for s in study.figures],
     }
 
 
-def _floats(study: Study) -> list[dict[str, Any]]:
-    """Tables and figures of a study, each with the sentence that leads to it."""
-    tables = [("Table", "tab", file_name(study, s.name), "the results") for s in study.tables]
-    figures = [
-        (
-            "Figure",
-            "fig",
-            file_name(study, s.name),
-            "the course of training" if s.kind == "curves" else "the results by setting",
-        )
-        for s in study.figures
-    ]
-    return [
-        {
-            "sentence": Tex(rf"{word}~\ref{{{prefix}:{name}}} shows {what}."),
-            "file": Tex(f"{'tables' if prefix == 'tab' else 'figures'}/{name}"),
-        }
-        for word, prefix, name, what in (*tables, *figures)
-    ]
+def _shows(study: Study) -> list[str]:
+    """What the study's tables and figures show: one sentence for those that show the same."""
+    kinds = [("Table", "tab", file_name(study, s.name), "results") for s in study.tables]
+    for spec in study.figures:
+        what = "training curves" if spec.kind == "curves" else "results by setting"
+        kinds.append(("Figure", "fig", file_name(study, spec.name), what))
+    sentences = []
+    for (word, what), group in groupby(kinds, key=lambda kind: (kind[0], kind[3])):
+        places = [rf"\ref{{{prefix}:{name}}}" for _, prefix, name, _ in group]
+        if len(places) == 1:
+            sentences.append(rf"{word}~{places[0]} shows the {what}.")
+        else:
+            listed = f"{', '.join(places[:-1])} and~{places[-1]}"
+            sentences.append(rf"{word}s~{listed} show the {what}.")
+    return sentences
 
 
 def _report(built: Built, collected: Collected) -> None:

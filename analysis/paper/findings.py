@@ -54,6 +54,8 @@ class _Compared:
         self.found, self.metric, self.rows = found, metric, rows
         self.up = metric.direction != "down"
         self.label = metric.label or rows[0].metric
+        # Labels with commas of their own cannot be told from the words around them.
+        self.quoted = any("," in row.label for row in rows)
         self.baseline = next(row for row in rows if row.variant == found.baseline)
         others = [row for row in rows if not math.isnan(row.difference) and row != self.baseline]
         self.others = sorted(others, key=lambda row: abs(row.difference), reverse=True)
@@ -79,11 +81,13 @@ class _Compared:
             return ""
         top = self._score(whole[0])
         equal = [row for row in whole if self._score(row) == top]
-        names = _listed([f"the baseline, {r.label}," if r == self.baseline else r.label for r in equal])
+        names = _listed(
+            [f"the baseline, {self._name(r)}," if r == self.baseline else self._name(r) for r in equal]
+        )
         verb = "is" if len(equal) == 1 else "are"
         text = f"By {self.label} at the last epoch, {names} {verb} best with {top}"
         if self.baseline.n and self.baseline not in equal:
-            text += f"; the baseline, {self.baseline.label}, has {self._score(self.baseline)}"
+            text += f"; the baseline, {self._name(self.baseline)}, has {self._score(self.baseline)}"
         return f"{text}."
 
     def differences(self) -> list[str]:
@@ -114,13 +118,13 @@ class _Compared:
             return []
         seeds = counted(max(row.difference_n for row in self.level), "seed")
         if len(self.level) == 1:
-            named = f"{self.level[0].label} cannot be told from the baseline with {seeds}"
+            named = f"{self._name(self.level[0])} cannot be told from the baseline with {seeds}"
         else:
             which = "All" if len(self.level) == len(self.others) else "The other"
             named = f"{which} {len(self.level)} variants cannot be told from the baseline with {seeds}"
         better = [row for row in self.level if (row.difference > 0) == self.up and row.difference]
         if better:
-            named += f", though the mean is better for {_listed([row.label for row in better])}"
+            named += f", though the mean is better for {_listed([self._name(row) for row in better])}"
         halves = [(r.difference_high - r.difference_low) / 2 for r in self.level if _interval(r)]
         sentences = [f"{named}."]
         if halves:
@@ -150,7 +154,12 @@ class _Compared:
 
     def _signed(self, rows: Sequence[Result]) -> str:
         minus = [numbers.printed_signed(r.difference, self.metric).replace("-", "−") for r in rows]
-        return _listed([f"{row.label} ({text})" for row, text in zip(rows, minus, strict=True)])
+        return _listed([f"{self._name(row)} ({text})" for row, text in zip(rows, minus, strict=True)])
+
+    def _name(self, row: Result) -> str:
+        """A variant's label within a sentence; `τ = 1` is not broken across lines."""
+        label = row.label.replace(" = ", "\u00a0=\u00a0")
+        return f"“{label}”" if self.quoted else label
 
 
 def _unfinished(found: Results) -> list[str]:
@@ -172,8 +181,7 @@ def _excludes_0(row: Result) -> bool:
 
 
 def _listed(texts: Sequence[str]) -> str:
-    """`a, b and c`; semicolons part texts that have commas of their own."""
-    between = "; " if any("," in text.rstrip(",") for text in texts) else ", "
+    """`a, b and c`."""
     if len(texts) < 2:
         return "".join(texts)
-    return f"{between.join(texts[:-1])}{';' if between == '; ' else ''} and {texts[-1]}"
+    return f"{', '.join(texts[:-1])} and {texts[-1]}"

@@ -89,7 +89,7 @@ def magnitude(value: float) -> str:
     if value < 1000:
         return fixed(value, 2)
     mantissa, exponent = scientific(value)
-    return f"{mantissa} × 10{raised(exponent)}"
+    return f"{mantissa}×10{raised(exponent)}"
 
 
 def raised(exponent: int) -> str:

@@ -11,7 +11,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import combinations, groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -119,16 +119,28 @@ def environment(templates: Path | None = None) -> jinja2.Environment:
 ROWS_ON_A_PAGE = 40
 _HEAD_LINES = 4  # of a part: rules and heads
 BASELINE = " (baseline)"  # behind the name of the row that other forms shade
-# Estimates for \footnotesize, in points: a character, one of a word, the space between columns.
-_CHARACTER, _IN_A_WORD, _GAP = 4.4, 4.6, 8.0
-_COLUMN, _PAGE = 240.0, 345.0  # widths of a column of two, and of a page's text, in common classes
+# Widths of \footnotesize in Computer Modern, in points: groups of characters about as wide as each
+# other, and all others.
+_WIDTHS = {
+    **dict.fromkeys(" .,:;'!|()[]ijlftI-", 2.9),
+    **dict.fromkeys("ABCDEFGHJKLNOPQRSTUVXYZw", 6.1),
+    **dict.fromkeys("mMW%@+=±×→", 7.2),
+}
+_CHARACTER = 4.45
+# Widths in points: a column of two, and a page's text, in common classes; the text of our own paper.
+_COLUMN, PAGE, OWN_PAGE = 240.0, 345.0, 397.0
 _NAME = 0.3  # of the line: a name that wraps, when numbers are dealt out to blocks
 _LONG = 120.0  # points: a wider column is text and wraps, whatever its alignment
 
 
-def to_latex(table: Table) -> str:
-    """The whole `table` environment: caption, booktabs rules, notes."""
-    layout = _Layout(table)
+def _width(text: str) -> float:
+    """Estimated width of a line of plain text, in points."""
+    return sum(_WIDTHS.get(char, _CHARACTER) for char in text)
+
+
+def to_latex(table: Table, page: float = PAGE) -> str:
+    """The whole `table` environment: caption, booktabs rules, notes; for text `page` points wide."""
+    layout = _Layout(table, page)
     pages = layout.pages(table.rows)
     lines = [f"% {line}" for line in table.origin]
     for number, parts in enumerate(pages):
@@ -139,9 +151,8 @@ def to_latex(table: Table) -> str:
             lines.append(rf"\caption{{{caption}}}\label{{tab:{table.name}}}")
         else:
             lines.append(rf"Table~\ref{{tab:{table.name}}}, continued\par\smallskip")
-        gap = 3 if layout.stacked else 4
         lines += [
-            rf"\setlength{{\tabcolsep}}{{{gap}pt}}",
+            rf"\setlength{{\tabcolsep}}{{{layout.gap}pt}}",
             r"\providecommand{\checkmark}{\ensuremath{\surd}}",
         ]
         for index, (block, rows) in enumerate(parts):
@@ -164,37 +175,43 @@ def _environment(edge: str, wide: bool) -> str:
 class _Layout:
     """How a table's columns fit a page.
 
-    Where they do not fit, in this order: heads are set on several lines; groups of columns and their
-    metrics are set below each other; text wraps.
+    Where they do not fit, in this order: heads are set on two lines, then on more; groups of columns
+    and their metrics are set below each other; text wraps.
 
     Attributes:
-        stacked: heads are set word below word.
+        head_lines: the most lines of a head: as few as make the table fit.
+        gap: points on either side of a column.
         blocks: indices of the columns that stand side by side; columns of names are repeated.
         wide: wider than a column of a paper in two columns.
     """
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, page: float) -> None:
         self._columns = table.columns
         self._rows = [row for row in table.rows if row.cells]
-        self.stacked = False
+        self.page = page
+        self.head_lines, self.gap = 1, 4
         every = list(range(len(self._columns)))
-        self.stacked = self._total(every) > _PAGE
-        self.blocks = [every] if self._total(every) <= _PAGE else self._split(every)
+        most = max((len(_head_words(column)) for column in self._columns), default=1)
+        while self.head_lines < most and self._total(every) > page:
+            self.head_lines, self.gap = self.head_lines + 1, 3
+        self.blocks = [every] if self._total(every) <= page else self._split(every)
+        if max(map(self._least, self.blocks)) > page:
+            self.gap = 2
         self.wide = max(map(self._total, self.blocks)) > _COLUMN
 
     def shares(self, block: Sequence[int]) -> dict[int, float]:
         """Columns of text that wrap, each with its share of the line: what numbers leave, dealt out."""
         widths = {i: self._natural(i) for i in block}
-        if self._total(block) <= _PAGE:
+        if self._total(block) <= self.page:
             return {}
-        texts = [i for i in block if self._columns[i].align == "l" or widths[i] > _LONG]
-        left = _PAGE - _GAP * len(block) - sum(widths[i] for i in block if i not in texts)
+        texts = self._texts(block)
+        left = self.page - self._gaps(block) - sum(widths[i] for i in block if i not in texts)
         weights = {i: math.sqrt(widths[i]) for i in texts}  # longer text gets more, not all
         shares: dict[int, float] = {}
         for index in sorted(texts, key=lambda i: widths[i]):
             part = max(left * weights[index] / sum(weights.values()), self._longest_word(index))
             if widths[index] > part:
-                shares[index] = part / _PAGE
+                shares[index] = part / self.page
             left -= min(widths[index], part)
             del weights[index]
         return shares
@@ -230,25 +247,25 @@ class _Layout:
         """Lines that a row takes: those of its longest wrapped cell."""
         if not row.cells:
             return 1
-        cells = [(len(_plain_cell(row, i)), share) for i, share in self.shares(block).items()]
-        return max((math.ceil(n * _CHARACTER / (share * _PAGE)) for n, share in cells), default=1)
+        cells = [(_width(_plain_cell(row, i)), share) for i, share in self.shares(block).items()]
+        return max((math.ceil(width / (share * self.page)) for width, share in cells), default=1)
 
     def _split(self, every: Sequence[int]) -> list[list[int]]:
         metrics = [i for i in every if self._is_metric(i)]
         names = [i for i in every if i not in metrics]
         if not metrics:
             return [list(every)]
-        narrow = sum(min(self._natural(i), _NAME * _PAGE) for i in names)
-        if narrow + sum(map(self._natural, metrics)) + _GAP * len(every) <= _PAGE:
+        narrow = sum(min(self._natural(i), _NAME * self.page) for i in names)
+        if narrow + sum(map(self._natural, metrics)) + self._gaps(every) <= self.page:
             return [list(every)]  # with names that wrap
         blocks: list[list[int]] = []
         for group in dict.fromkeys(self._columns[i].group for i in metrics):
             block: list[int] = []
             for index in (i for i in metrics if self._columns[i].group == group):
                 numbers = [*block, index]
-                taken = sum(map(self._natural, numbers)) + _GAP * (len(numbers) + len(names))
+                taken = sum(map(self._natural, numbers)) + self._gaps([*names, *numbers])
                 if (
-                    block and taken + narrow > _PAGE and not self._columns[index].of
+                    block and taken + narrow > self.page and not self._columns[index].of
                 ):  # Δ follows its metric
                     blocks.append([*names, *block])
                     block = []
@@ -261,21 +278,48 @@ class _Layout:
         return column.direction is not None or bool(column.group) or bool(column.of)
 
     def _total(self, block: Sequence[int]) -> float:
-        return sum(map(self._natural, block)) + _GAP * len(block)
+        return sum(map(self._natural, block)) + self._gaps(block)
+
+    def _gaps(self, block: Sequence[int]) -> float:
+        return 2.0 * self.gap * (len(block) - 1)
+
+    def _texts(self, block: Sequence[int]) -> list[int]:
+        """Columns that may wrap."""
+        return [i for i in block if self._columns[i].align == "l" or self._natural(i) > _LONG]
+
+    def _least(self, block: Sequence[int]) -> float:
+        """Width of a block when every word of its texts stands on a line of its own."""
+        texts = self._texts(block)
+        widths = (self._longest_word(i) if i in texts else self._natural(i) for i in block)
+        return sum(widths) + self._gaps(block)
 
     def _natural(self, index: int) -> float:
         """Estimated width of a column in points, when nothing in it wraps."""
-        column = self._columns[index]
-        stacked = self.stacked and column.align != "l"
-        heads = column.head.replace(") ", ")--").split() if stacked else [column.head]
-        return _CHARACTER * max(
-            map(len, [*heads, "", *(_plain_cell(row, index) for row in self._rows)])
-        )
+        heads = _head_lines(self._columns[index], self.head_lines)
+        return max(map(_width, [*heads, *(_plain_cell(row, index) for row in self._rows)]))
 
     def _longest_word(self, index: int) -> float:
         texts = [self._columns[index].head, *(_plain_cell(row, index) for row in self._rows)]
         words = (word for text in texts for word in re.split(r"(?<=[\s_./-])", text))
-        return _IN_A_WORD * max((len(word.strip()) for word in words), default=0)
+        return max((_width(word.strip()) for word in words), default=0)
+
+
+def _head_words(column: Column) -> list[str]:
+    """The words of a head between which a line may end: not before the arrow, nor before `×`."""
+    return re.sub(r" (?=[×↑↓])|(?<=×) ", "\u00a0", column.head).split(" ")
+
+
+def _head_lines(column: Column, most: int) -> list[str]:
+    """A head on at most `most` lines, which are as short as that allows. Names stay on one line."""
+    words = _head_words(column)
+    if column.align == "l" or most < 2:
+        return [" ".join(words)]
+    ways = (
+        [" ".join(words[a:b]) for a, b in pairwise((0, *cuts, len(words)))]
+        for number in range(min(most, len(words)))
+        for cuts in combinations(range(1, len(words)), number)
+    )
+    return min(ways, key=lambda lines: (max(map(_width, lines)), len(lines)))
 
 
 def _plain_cell(row: Row, index: int) -> str:
@@ -286,28 +330,29 @@ def _tabular(table: Table, block: Sequence[int], rows: Sequence[Row], layout: _L
     columns = [table.columns[i] for i in block]
     wrapped = layout.shares(block)
     lines = [
-        rf"\begin{{tabular}}{{{''.join(c.align for c in columns)}}}",
+        rf"\begin{{tabular}}{{@{{}}{''.join(c.align for c in columns)}@{{}}}}",
         r"\toprule",
-        *_heads(columns, layout.stacked, [wrapped.get(i) for i in block]),
+        *_heads(columns, layout.head_lines, [wrapped.get(i) for i in block]),
         r"\midrule",
     ]
     for number, row in enumerate(rows):
         if row.rule_before and number:
             lines.append(r"\midrule")
         if row.cells:
-            texts = [_boxed(row, i, wrapped.get(i)) for i in block]
+            texts = [_boxed(row, i, wrapped.get(i), layout.page) for i in block]
         else:
             texts = [rf"\multicolumn{{{len(block)}}}{{l}}{{\textit{{{escape(row.heading)}}}}}"]
         lines.append(_safe_row(" & ".join(texts)) + r" \\")
     return [*lines, r"\bottomrule", r"\end{tabular}"]
 
 
-def _boxed(row: Row, index: int, share: float | None) -> str:
-    """A cell's text; one that wraps may break behind `_`, `.` and `/` too."""
+def _boxed(row: Row, index: int, share: float | None, page: float) -> str:
+    """A cell's text; in one that wraps, a word that is too long may break behind `_`, `.` and `/`."""
     text = latex_cell(row.cells[index]) + (BASELINE if row.shaded and not index else "")
     if share is None or not text:
         return text
-    text = re.sub(r"(\\_|(?<=\w)[./](?=\w))", r"\1\\allowbreak{}", text)
+    if any(_width(word) > share * page for word in _plain_cell(row, index).split()):
+        text = re.sub(r"(\\_|(?<=\w)[./](?=\w))", r"\1\\allowbreak{}", text)
     return rf"\parbox[t]{{{share:.3f}\linewidth}}{{\raggedright {text}\strut}}"
 
 
@@ -316,7 +361,7 @@ def _safe_row(text: str) -> str:
     return f"{{}}{text}" if text.lstrip().startswith(("[", "*")) else text
 
 
-def _heads(columns: Sequence[Column], stacked: bool, shares: Sequence[float | None]) -> list[str]:
+def _heads(columns: Sequence[Column], most: int, shares: Sequence[float | None]) -> list[str]:
     lines = []
     if any(c.group for c in columns):
         cells, rules, start = [], [], 1
@@ -329,21 +374,19 @@ def _heads(columns: Sequence[Column], stacked: bool, shares: Sequence[float | No
                 cells += [""] * width
             start += width
         lines += [" & ".join(cells) + r" \\", "".join(rules)]
-    heads = (_head(c, stacked, share) for c, share in zip(columns, shares, strict=True))
+    heads = (_head(c, most, share) for c, share in zip(columns, shares, strict=True))
     lines.append(_safe_row(" & ".join(heads)) + r" \\")
     return lines
 
 
-def _head(column: Column, stacked: bool, share: float | None) -> str:
-    unit = rf" ({escape(column.unit)})" if column.unit else ""
-    arrow = {"up": r"~$\uparrow$", "down": r"~$\downarrow$"}.get(column.direction or "", "")
-    words = f"{escape(column.label)}{unit}".split()
+def _head(column: Column, most: int, share: float | None) -> str:
+    lines = [escape(line) for line in _head_lines(column, most)]
     if share is not None:
-        return rf"\parbox[b]{{{share:.3f}\linewidth}}{{\raggedright {' '.join(words)}{arrow}\strut}}"
-    if not stacked or len(words) < 2 or column.align == "l":
-        return " ".join(words) + arrow
-    place = column.align
-    return rf"\shortstack[{place}]{{{(chr(92) * 2).join(words)}{arrow}}}"
+        return rf"\parbox[b]{{{share:.3f}\linewidth}}{{\raggedright {' '.join(lines)}\strut}}"
+    if len(lines) == 1:
+        return lines[0]
+    place = f"@{{}}{column.align}@{{}}"
+    return rf"\begin{{tabular}}[b]{{{place}}}{(chr(92) * 2).join(lines)}\end{{tabular}}"
 
 
 def latex_cell(cell: Cell) -> Tex:

@@ -367,8 +367,8 @@ def audit_table(document: Mapping[str, Any]) -> Table:
 
 
 def _gradient_cell(shown: str) -> Cell:
-    """5.4e9 as 5.4 × 10⁹."""
+    """5.4e9 as 5.4×10⁹."""
     power = _POWER.fullmatch(shown)
     if power is None:
         return text(shown) if shown else EMPTY
-    return text(f"{power[1]} × 10{numbers.raised(int(power[2]))}")
+    return text(f"{power[1]}×10{numbers.raised(int(power[2]))}")

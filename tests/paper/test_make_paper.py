@@ -18,35 +18,49 @@ case "$1" in submit.py) exit {code} ;; esac
 pytestmark = pytest.mark.latex  # the target would install it
 
 
-def _make(folder: Path, target: str, code: int) -> tuple[int, list[str], str]:
+def _make(folder: Path, target: str, code: int, *more: str) -> tuple[int, list[str], str]:
     calls, python = folder / "calls.txt", folder / "python"
     python.write_text(STAND_IN.format(calls=calls, code=code))
     python.chmod(0o755)
     (folder / "installed").touch()
     done = subprocess.run(
-        ["make", target, f"PY={python}", f"VENV={folder}", "STUDIES=gumbel nograd"],
+        ["make", target, f"PY={python}", f"VENV={folder}", "STUDIES=gumbel nograd", *more],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    return done.returncode, calls.read_text().splitlines(), done.stderr
+    called = calls.read_text().splitlines() if calls.exists() else []
+    return done.returncode, called, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("target", ["paper", "studies"])
 def test_all_completed(tmp_path: Path, target: str) -> None:
-    code, calls, errors = _make(tmp_path, target, 0)
-    assert (code, errors) == (0, "")
-    assert not any("--allow-missing" in call for call in calls)
+    code, calls, told = _make(tmp_path, target, 0)
+    assert code == 0 and "failed" not in told
+    assert not any("--allow-missing" in call or "omniglot" in call for call in calls)
+    assert ("Left out: omniglot. To run it: make studies OMNIGLOT=" in told) == (target == "studies")
+
+
+def test_handwriting_is_among_the_studies_where_its_data_are(tmp_path: Path) -> None:
+    code, calls, told = _make(tmp_path, "studies", 0, f"OMNIGLOT={tmp_path}")
+    assert code != 0 and calls == [] and f"OMNIGLOT={tmp_path}: there is no folder RGBNT201" in told
+    (tmp_path / "RGBNT201").mkdir()
+    code, calls, told = _make(tmp_path, "studies", 0, f"OMNIGLOT={tmp_path}")
+    assert code == 0 and "Left out" not in told
+    assert [call.split()[1] for call in calls[:3]] == ["gumbel", "nograd", "omniglot"]
+    assert [call for call in calls if "--data-root" in call] == [calls[2]]
+    assert calls[2].endswith(f"--data-root {tmp_path}")
+    assert calls[3] == "-m analysis curves gumbel nograd omniglot"
 
 
 @pytest.mark.parametrize(("target", "submissions"), [("paper", 1), ("studies", 2)])
 def test_failed_runs_are_shown_and_the_exit_code_says_so(
     tmp_path: Path, target: str, submissions: int
 ) -> None:
-    code, calls, errors = _make(tmp_path, target, 1)
-    assert code != 0 and "Some runs failed" in errors
+    code, calls, told = _make(tmp_path, target, 1)
+    assert code != 0 and "Some runs failed" in told
     assert sum(call.startswith("submit.py") for call in calls) == submissions
     assert [call.split()[:3] for call in calls[submissions:]] == {
         "paper": [["-m", "analysis", "paper"]],
