@@ -23,7 +23,11 @@ VERBS = {
         "write three-modality images in RGBNT201's layout",
         "models",
     ),
-    "backbones": ("sdtps.models.backbones", "image encoders that folders hold", "models"),
+    "backbones": (
+        "sdtps.models.checkpoints",
+        "image encoders and text towers that folders hold",
+        "models",
+    ),
     "convert": ("sdtps.models.published", "published weights to ours, or back", "models"),
 }
 

@@ -167,6 +167,8 @@ def _look_at_weights(config: Config, part: str, weights: str, found: Look, deep:
         found.mistakes.append(f"{part}.weights: {file}: {wrong}")
     elif deep:
         try:
+            if part == "text_encoder":
+                _check_text_limits(config)
             _load_once(config, part, file)
         except SdtpsError as error:
             found.mistakes.append(f"{part}.weights: {error}")
@@ -191,6 +193,13 @@ def _load_once(config: Config, part: str, file: Path) -> None:
         record.touch()
     except OSError:  # looking does not need a cache
         pass
+
+
+def _check_text_limits(config: Config) -> None:
+    from sdtps.models.encoders import check_text_limits
+
+    assert isinstance(config, RetrievalConfig)
+    check_text_limits(config)
 
 
 def _builder(config: Config, part: str) -> Callable[[], object]:

@@ -18,7 +18,8 @@ from sdtps.config.retrieval import GeneratedRetrievalConfig
 from sdtps.data.caption_batches import RetrievalBatch, TextBatch
 from sdtps.data.reid_batches import ReidBatch
 from sdtps.models import reid, retrieval
-from sdtps.models.backbones import patch_size, read_checkpoint
+from sdtps.models.backbones import patch_size
+from sdtps.models.checkpoints import read_image
 from sdtps.models.encoders import (
     ImageEncoder,
     ImageShape,
@@ -238,7 +239,7 @@ def _tiny_retrieval(config: RetrievalConfig) -> dict[str, dict[str, Any]]:
     encoder = config.image_encoder
     cell = {"vit_b16": 16, "tiny_vit": encoder.patch}.get(encoder.name, 32)
     if encoder.name == "checkpoint":
-        cell = read_checkpoint(encoder.weights).patch
+        cell = read_image(encoder.weights).patch
     return {
         "data": {
             "root": None,

@@ -73,7 +73,8 @@ class ReidDataConfig(Frozen):
 class BackboneConfig(Frozen):
     """One image encoder shared by the three modalities."""
 
-    # `checkpoint`: what the Hugging Face folder `weights` describes: CLIP, ViT, DeiT, DINOv2, SigLIP.
+    # `checkpoint`: what the Hugging Face folder `weights` describes: CLIP, ViT, DeiT, DINOv2, SigLIP,
+    # SigLIP 2, Swin.
     name: Literal["tiny_vit", "clip_vit_b16", "checkpoint"] = "clip_vit_b16"
     # A file or folder in Hugging Face or OpenAI layout, or the word `random`, asked for by name.
     # A path counts in the identity by its last part; its hash is in run.json.

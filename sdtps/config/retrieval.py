@@ -69,8 +69,14 @@ class RetrievalDataConfig(Frozen):
         return self
 
 
+def _check_named(name: str, weights: str) -> None:
+    if name == "checkpoint" and weights in ("random", "packaged"):
+        raise ValueError("name checkpoint needs weights: a Hugging Face folder with its config.json")
+
+
 class ImageEncoderConfig(Frozen):
-    # `checkpoint`: what the Hugging Face folder `weights` describes: CLIP, ViT, DeiT, DINOv2, SigLIP.
+    # `checkpoint`: what the Hugging Face folder `weights` describes: CLIP, ViT, DeiT, DINOv2, SigLIP,
+    # SigLIP 2, Swin.
     name: Literal["vit_b16", "swin_b", "tiny_vit", "tiny_swin", "efficientnet_lite0", "checkpoint"] = (
         "vit_b16"
     )
@@ -87,20 +93,23 @@ class ImageEncoderConfig(Frozen):
 
     @model_validator(mode="after")
     def _checkpoint_is_named(self) -> ImageEncoderConfig:
-        if self.name == "checkpoint" and self.weights in ("random", "packaged"):
-            raise ValueError(
-                "name checkpoint needs weights: a Hugging Face folder with its config.json"
-            )
+        _check_named(self.name, self.weights)
         return self
 
 
 class TextEncoderConfig(Frozen):
-    name: Literal["bert_base", "minilm", "tiny_bert"] = "bert_base"
+    # `checkpoint`: the text tower of the Hugging Face folder `weights`: BERT, CLIP, SigLIP, SigLIP 2.
+    name: Literal["bert_base", "minilm", "tiny_bert", "checkpoint"] = "bert_base"
     weights: str = "random"
     frozen: bool = False
     width: PositiveInt = 64  # tiny_bert only, as depth and heads
     depth: PositiveInt = 2
     heads: PositiveInt = 4
+
+    @model_validator(mode="after")
+    def _checkpoint_is_named(self) -> TextEncoderConfig:
+        _check_named(self.name, self.weights)
+        return self
 
 
 class MatchingConfig(Frozen):

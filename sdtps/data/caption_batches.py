@@ -11,6 +11,7 @@ or as cached features. Training draws depend on (seed, epoch, position in the ep
 from __future__ import annotations
 
 import re
+import string
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -42,13 +43,16 @@ class Vocabulary(Protocol):
     """What turns texts into ids."""
 
     size: int
+    start: tuple[int, ...]  # in front of a text: [CLS]
+    end: tuple[int, ...]  # after it: [SEP]
     padding: int
-    start: int  # [CLS]
-    end: int  # [SEP]
-    mask: int
+    mask: int | None  # CLIP and SigLIP have none
 
     def words(self, texts: Iterable[str]) -> list[Words]:
-        """The sub-word ids of every word of every text, without [CLS] and [SEP]."""
+        """The sub-word ids of every word of every text, without special tokens."""
+
+    def text(self, ids: Sequence[int]) -> str:
+        """What is read where these ids stand: a word of its sub-words, or a special token's name."""
 
 
 class OwnVocabulary:
@@ -59,7 +63,10 @@ class OwnVocabulary:
         size: words kept at most, special ones included; the others become [UNK].
     """
 
-    padding, unknown, start, end, mask = range(5)
+    start: tuple[int, ...] = (2,)
+    end: tuple[int, ...] = (3,)
+    padding, unknown = 0, 1
+    mask: int | None = 4
 
     def __init__(self, texts: Iterable[str], size: int = 30_522) -> None:
         counts = Counter(word for text in texts for word in _split(text))
@@ -70,40 +77,98 @@ class OwnVocabulary:
     def words(self, texts: Iterable[str]) -> list[Words]:
         return [[[self.ids.get(word, self.unknown)] for word in _split(text)] for text in texts]
 
+    def text(self, ids: Sequence[int]) -> str:
+        known = dict(enumerate(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")))
+        known |= {i: word for word, i in self.ids.items()}
+        return "".join(known[i] for i in ids)
+
 
 def _split(text: str) -> list[str]:
     return re.findall(r"\w+|[^\w\s]", text.lower())
 
 
-class BertVocabulary:
-    """WordPiece from a local folder with tokenizer.json or vocab.txt. Nothing is downloaded.
+class PublishedVocabulary:
+    """The tokenizer in a checkpoint's folder: WordPiece, CLIP's, or SentencePiece.
+
+    Special tokens, padding and mask are the tokenizer's own. Nothing is downloaded.
+
+    Args:
+        lower: texts are written small first, whether the tokenizer does it or not; where it is
+            SigLIP's first one, their punctuation is removed, too: both as in its training. Hugging
+            Face's files leave it to the class of the tokenizer, which needs another package.
 
     Raises:
-        WeightsError: the folder holds no tokenizer.
+        WeightsError: no tokenizer in the folder, or one that cannot be read or adds no special token.
     """
 
-    def __init__(self, folder: Path) -> None:
-        from transformers import AutoTokenizer
-
-        if not any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
-            raise WeightsError(f"{folder}: no tokenizer.json or vocab.txt beside the weights")
-        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, use_fast=True)
+    def __init__(self, folder: Path, *, lower: bool = False) -> None:
+        tokenizer = _tokenizer(folder)
         self.tokenizer = tokenizer
+        self.lower = lower
+        self.removed: dict[int, None] = {}
+        settings = folder / "tokenizer_config.json"
+        if lower and settings.is_file() and '"SiglipTokenizer' in settings.read_text("utf-8"):
+            self.removed = dict.fromkeys(map(ord, string.punctuation))
         self.size = len(tokenizer)
-        self.padding = int(tokenizer.pad_token_id)
-        self.start = int(tokenizer.cls_token_id)
-        self.end = int(tokenizer.sep_token_id)
-        self.mask = int(tokenizer.mask_token_id)
+        plain = tokenizer("a", add_special_tokens=False)["input_ids"]
+        whole = tokenizer("a")["input_ids"]
+        first = next((i for i in range(len(whole)) if whole[i : i + len(plain)] == plain), None)
+        if not plain or first is None or len(whole) == len(plain):
+            raise WeightsError(
+                f"{folder}: its tokenizer puts no special token around a text ('a' becomes {whole}); "
+                "is it complete?"
+            )
+        self.start = tuple(whole[:first])
+        self.end = tuple(whole[first + len(plain) :])
+        padding = tokenizer.pad_token_id
+        self.padding = int(whole[-1] if padding is None else padding)
+        self.mask = None if tokenizer.mask_token_id is None else int(tokenizer.mask_token_id)
+        # SentencePiece marks what begins a word; others tell the words themselves.
+        names = tokenizer.convert_ids_to_tokens(list(range(self.size)))
+        self._begins = [name is not None and name.startswith("▁") for name in names]
 
     def words(self, texts: Iterable[str]) -> list[Words]:
-        encoded = self.tokenizer(list(texts), add_special_tokens=False, truncation=False)
+        prepared = [self._prepared(text) for text in texts]
+        encoded = self.tokenizer(prepared, add_special_tokens=False, truncation=False, verbose=False)
         result = []
         for i, ids in enumerate(encoded["input_ids"]):
-            words: dict[int, list[int]] = {}
-            for word, token in zip(encoded.word_ids(i), ids, strict=True):
-                words.setdefault(word, []).append(token)
-            result.append(list(words.values()))
+            places = encoded.word_ids(i) if self.tokenizer.is_fast else [0] * len(ids)
+            words: Words = []
+            before = None
+            for place, token in zip(places, ids, strict=True):
+                if not words or place != before or self._begins[token]:
+                    words.append([])
+                words[-1].append(token)
+                before = place
+            result.append(words)
         return result
+
+    def text(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(ids))).strip()
+
+    def _prepared(self, text: str) -> str:
+        if self.lower:
+            text = text.lower()
+        return " ".join(text.translate(self.removed).split()) if self.removed else text
+
+
+def _tokenizer(folder: Path) -> Any:
+    """The folder's tokenizer. Raises WeightsError where there is none or it cannot be read."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    files = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model")
+    if not any((folder / name).is_file() for name in files):
+        raise WeightsError(f"{folder}: no tokenizer beside the weights (none of {', '.join(files)})")
+    told = ""
+    for kind in (AutoTokenizer, PreTrainedTokenizerFast):  # the second needs tokenizer.json alone
+        try:
+            return kind.from_pretrained(str(folder), local_files_only=True, use_fast=True)
+        except Exception as error:  # a missing package, a broken file: what the libraries raise
+            told = told or str(error).strip()[:200]
+    raise WeightsError(
+        f"{folder}: its tokenizer cannot be read ({told}). With a sound tokenizer.json in the folder "
+        "no other package is needed"
+    )
 
 
 class Texts(Ragged):
@@ -120,7 +185,7 @@ class Texts(Ragged):
         limit: int,
         noise: tuple[float, np.random.Generator] | None = None,
     ) -> np.ndarray:
-        """[CLS], the sub-words of a text, [SEP]: int64, `limit` ids at most, the text's end is cut off.
+        """The sub-words of a text between special tokens: int64, `limit` at most, the end is cut off.
 
         Args:
             noise: share of the words that `with_noise` hits, and its generator.
@@ -129,8 +194,9 @@ class Texts(Ragged):
         if noise is not None:
             first = self.first[self.starts[index] : self.starts[index + 1]]
             ids = with_noise(ids, first, noise[0], vocabulary, noise[1])
-        ids = ids[: limit - 2]
-        return np.concatenate([[vocabulary.start], ids, [vocabulary.end]]).astype(np.int64)
+        start, end = vocabulary.start, vocabulary.end
+        ids = ids[: limit - len(start) - len(end)]
+        return np.concatenate([start, ids, end]).astype(np.int64)
 
 
 def tokenised(texts: Sequence[str], vocabulary: Vocabulary) -> Texts:
@@ -156,6 +222,8 @@ def with_noise(
 ) -> np.ndarray:
     """A share of the words masked (half), replaced (a tenth) or left out (the rest), as released.
 
+    A vocabulary without mask (CLIP, SigLIP): left out instead.
+
     Args:
         ids: sub-words of one text.
         first: which of them begin a word; whole words are hit.
@@ -167,7 +235,10 @@ def with_noise(
     hit = draw < share
     masked = hit & (kind < MASKED)
     replaced = hit & ~masked & (kind < MASKED + REPLACED)
-    noisy = np.where(masked[word], vocabulary.mask, ids)
+    if vocabulary.mask is None:
+        masked, noisy = np.zeros_like(hit), ids.copy()
+    else:
+        noisy = np.where(masked[word], vocabulary.mask, ids)
     drawn = replaced[word]
     noisy[drawn] = rng.integers(vocabulary.size, size=drawn.sum())
     kept: np.ndarray = noisy[~hit[word] | masked[word] | drawn]

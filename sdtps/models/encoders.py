@@ -1,6 +1,7 @@
 """Image and text encoders of retrieval: what gives patches and words.
 
-Transformers' ViT, Swin and BERT, loaded strictly from a path, and two small pretrained models that
+Transformers' ViT, Swin and BERT, loaded strictly from a path; whatever a Hugging Face folder describes
+(`sdtps.models.checkpoints`), as image encoder or as text tower; and two small pretrained models that
 come as Python packages. Nothing is ever downloaded; untrained weights are asked for with the word
 `random`, the weights that a package carries with the word `packaged`.
 """
@@ -17,10 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sdtps.config.retrieval import ImageEncoderConfig, TextEncoderConfig
-from sdtps.data.caption_batches import BertVocabulary, OwnVocabulary, Vocabulary
+from sdtps.config.retrieval import ImageEncoderConfig, RetrievalConfig, TextEncoderConfig
+from sdtps.data.caption_batches import OwnVocabulary, PublishedVocabulary, Vocabulary
 from sdtps.errors import ConfigError, WeightsError
-from sdtps.models.backbones import CheckpointEncoder, compile_layers, read_checkpoint
+from sdtps.models.checkpoints import ImageTower, TextTower, compile_layers, read_image, read_text
 from sdtps.models.published import TIMM_SWIN, TIMM_VIT, VISION
 from sdtps.models.weights import find_weights, load_exactly, read_tensors
 from sdtps.run.provenance import file_digest
@@ -110,6 +111,14 @@ class TextEncoder(nn.Module):
         return hidden
 
 
+class PublishedTextEncoder(TextEncoder):
+    """A checkpoint's text tower."""
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        words: Tensor = self.network(ids, lengths)
+        return words
+
+
 def image_shape(config: ImageEncoderConfig) -> ImageShape:
     """What `build_image_encoder` would give, without building it.
 
@@ -118,7 +127,7 @@ def image_shape(config: ImageEncoderConfig) -> ImageShape:
     """
     size = config.size
     if config.name == "checkpoint":
-        found = read_checkpoint(config.weights)
+        found = read_image(config.weights)
         rows, columns = found.grid(size, size)
         return ImageShape(rows * columns, found.width, found.prefix > 0, found.mean, found.std)
     if config.name in ("vit_b16", "swin_b") and size not in (224, 384):
@@ -151,7 +160,7 @@ def build_image_encoder(config: ImageEncoderConfig) -> ImageEncoder:
     """
     shape = image_shape(config)
     if config.name == "checkpoint":
-        return PublishedImageEncoder(CheckpointEncoder(read_checkpoint(config.weights)), shape)
+        return PublishedImageEncoder(ImageTower(read_image(config.weights)), shape)
     if config.name == "efficientnet_lite0":
         library = _package("efficientnet_lite_pytorch", "efficientnet-lite-pytorch")
         network = library.EfficientNet.from_name("efficientnet-lite0")
@@ -206,12 +215,14 @@ def build_text_encoder(config: TextEncoderConfig, texts: list[str]) -> TextEncod
     Raises:
         WeightsError: weights that do not fit, no tokenizer beside them, or a missing package.
     """
+    if config.name == "checkpoint":
+        return _text_tower(config)
     from transformers import BertConfig, BertModel
 
     if config.weights == "random":
         vocabulary: Vocabulary = OwnVocabulary(texts)
     else:
-        vocabulary = BertVocabulary(weight_file(config.name, config.weights).parent)
+        vocabulary = PublishedVocabulary(weight_file(config.name, config.weights).parent)
     if config.name == "tiny_bert":
         settings: dict[str, Any] = {
             "vocab_size": vocabulary.size,
@@ -237,8 +248,44 @@ def build_text_encoder(config: TextEncoderConfig, texts: list[str]) -> TextEncod
     return TextEncoder(network, bert.hidden_size, vocabulary)
 
 
+def _text_tower(config: TextEncoderConfig) -> TextEncoder:
+    found = read_text(config.weights)
+    vocabulary = PublishedVocabulary(found.folder, lower=found.family.padded)
+    if vocabulary.size > found.tokens:
+        raise WeightsError(
+            f"{found.folder}: its tokenizer has {vocabulary.size} entries, and its text tower a table "
+            f"of {found.tokens}: the tokenizer belongs to another checkpoint"
+        )
+    tower = TextTower(found, vocabulary.padding)
+    return PublishedTextEncoder(tower, found.width, vocabulary)
+
+
+def check_text_limits(config: RetrievalConfig) -> None:
+    """Raises ConfigError where a text could be longer than the text encoder takes."""
+    texts = config.text_encoder
+    places = read_text(texts.weights).places if texts.name == "checkpoint" else 512  # BERT's
+    wanted = {"data.max_words": config.data.max_words}
+    modes = {
+        config.matching.dense_text,
+        config.matching.eval_dense_text,
+        *config.eval.also_dense_text,
+    }
+    if config.sdtps.enabled and config.matching.axis.dense and modes != {"none"}:
+        wanted["data.max_dense_words"] = config.data.max_dense_words
+    mistakes = [
+        f"{key} is {value}, and the text encoder takes {places} tokens at most "
+        f"({texts.weights if texts.name == 'checkpoint' else texts.name}): set it to {places} or less"
+        for key, value in wanted.items()
+        if value > places
+    ]
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
+
+
 def text_width(config: TextEncoderConfig) -> int:
     """Channels of the words that a text encoder gives."""
+    if config.name == "checkpoint":
+        return read_text(config.weights).width
     return {"bert_base": 768, "minilm": 384}.get(config.name, config.width)
 
 

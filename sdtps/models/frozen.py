@@ -30,10 +30,10 @@ from sdtps.data.reid_batches import (
     without,
 )
 from sdtps.data.reid_folders import Sample
-from sdtps.models import backbones
+from sdtps.models import backbones, checkpoints
 
 # What turns a file into features; a change in one of them makes the cache anew.
-_CODE = (augment, backbones, cache, images, reid_batches)
+_CODE = (augment, backbones, cache, checkpoints, images, reid_batches)
 TEXTS_AT_ONCE = 64  # through a frozen text encoder
 
 
@@ -143,7 +143,8 @@ def text_features(
     folder: Path,
 ) -> Ragged:
     """float16 (words, width): each text as the encoder's words, `limit` at most."""
-    lengths = np.minimum(texts.lengths, limit - 2) + 2
+    special = len(source.vocabulary.start) + len(source.vocabulary.end)
+    lengths = np.minimum(texts.lengths, limit - special) + special
     total = int(lengths.sum())
 
     def rows() -> Iterator[np.ndarray]:

@@ -24,6 +24,7 @@ from sdtps.models.encoders import (
     TextEncoder,
     build_image_encoder,
     build_text_encoder,
+    check_text_limits,
     image_shape,
     weights_record,
 )
@@ -69,7 +70,7 @@ class RetrievalTask:
                 "fingerprint": _joint_fingerprint(splits),
                 "generated": generated,
                 "counts": {name: split.counts() for name, split in splits.items()},
-                "warnings": warnings_of(splits),
+                "warnings": [*warnings_of(splits), *encoders.warnings()],
             },
             "weights": {
                 "image_encoder": encoders.image_record(),
@@ -177,11 +178,22 @@ class Encoders:
     def __init__(self, config: RetrievalConfig, train: CaptionSplit, device: torch.device) -> None:
         self.config = config
         self.device = device
+        check_text_limits(config)
         self.shape = image_shape(config.image_encoder)
         self.image_encoder: ImageEncoder = build_image_encoder(config.image_encoder)
         self.text_encoder: TextEncoder = build_text_encoder(
             config.text_encoder, [*train.captions, *(train.dense or ())]
         )
+
+    def warnings(self) -> list[str]:
+        """What a reader of the results should know of the encoders."""
+        without_mask = self.text_encoder.vocabulary.mask is None
+        if self.config.data.word_noise and without_mask:
+            return [
+                f"the tokenizer of {self.config.text_encoder.weights} has no mask token: words that "
+                "data.word_noise would mask are left out"
+            ]
+        return []
 
     def image_record(self) -> dict[str, Any] | None:
         """File and sha256 of the image encoder's weights, and what of them was interpolated."""

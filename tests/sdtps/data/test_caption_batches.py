@@ -88,8 +88,8 @@ def test_token_ids_are_cut_to_the_limit_with_both_ends_kept() -> None:
     vocabulary = OwnVocabulary(TEXTS)
     texts = tokenised(["a dog and a cat .", "", "dog"], vocabulary)
     ids = texts.of(0, vocabulary, 5)
-    assert len(ids) == 5 and ids[0] == vocabulary.start and ids[-1] == vocabulary.end
-    assert texts.of(1, vocabulary, 5).tolist() == [vocabulary.start, vocabulary.end]
+    assert len(ids) == 5 and ids[0] == vocabulary.start[0] and ids[-1] == vocabulary.end[0]
+    assert texts.of(1, vocabulary, 5).tolist() == [*vocabulary.start, *vocabulary.end]
     assert texts.of(2, vocabulary, 5)[1] == vocabulary.ids["dog"]
 
 
