@@ -29,7 +29,7 @@ DOCUMENTS = {
     "report, 12 pt": r"\documentclass[12pt]{report}",
     "beamer": r"\documentclass{beamer}",
     "IEEEtran": r"\documentclass[conference]{IEEEtran}",
-    "acmart": r"\documentclass[sigconf,nonacm]{acmart}\pagestyle{empty}",
+    "acmart": r"\documentclass[sigconf,nonacm]{acmart}\title{T}",
 }
 
 
