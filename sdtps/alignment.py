@@ -131,17 +131,34 @@ def mixture_cosines(
     return result
 
 
+def _blocks(weights: Tensor) -> list[slice]:
+    """Images to multiply at once: on a CPU one, whose mixtures stay in the cache; on a GPU all."""
+    images = len(weights)
+    step = 1 if weights.device.type == "cpu" else images
+    return [slice(start, start + step) for start in range(0, images, step)]
+
+
 class _WordsFirst(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weights: Tensor, patches: Tensor, gram: Tensor, words: Tensor) -> Tensor:
         b, t, r, n = weights.shape
         length = words.shape[1]
-        flat = weights.reshape(b * t, r, n)
-        rows = words.reshape(1, t * length, -1).expand(b, -1, -1)
-        products = torch.bmm(rows, patches.transpose(1, 2)).view(b * t, length, n)
-        through_gram = torch.bmm(flat.view(b, t * r, n), gram).view(b, t, r, n)
+        rows = words.reshape(1, t * length, -1)
+        products = weights.new_empty(b, t * length, n)
+        through_gram = weights.new_empty(b, t * r, n)
+        cosines = weights.new_empty(b, t, length, r)
+        for block in _blocks(weights):
+            flat = weights[block].reshape(-1, t * r, n)
+            size = len(flat)
+            torch.bmm(rows.expand(size, -1, -1), patches[block].transpose(1, 2), out=products[block])
+            torch.bmm(flat, gram[block], out=through_gram[block])
+            torch.bmm(
+                products[block].view(size * t, length, n),
+                flat.view(size * t, r, n).transpose(1, 2),
+                out=cosines[block].view(size * t, length, r),
+            )
+        through_gram = through_gram.view(b, t, r, n)
         inverse = torch.linalg.vecdot(through_gram, weights).clamp_min(MIN_LENGTH**2).rsqrt()
-        cosines = torch.bmm(products, flat.transpose(1, 2)).view(b, t, length, r)
         cosines *= inverse[:, :, None]
         ctx.save_for_backward(weights, patches, words, products, through_gram, inverse, cosines)
         return cosines
@@ -151,61 +168,90 @@ class _WordsFirst(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         weights, patches, words, products, through_gram, inverse, cosines = ctx.saved_tensors
         b, t, r, n = weights.shape
-        length, width = words.shape[1:]
+        length = words.shape[1]
         needs_weights, needs_patches, _, needs_words = ctx.needs_input_grad
-        flat = weights.reshape(b * t, r, n)
-        grad_dot = (grad * inverse[:, :, None]).view(b * t, length, r)
+        rows = words.flatten(0, 1)
         # d cosine / d |v|^2, summed over the words: -(grad . cosine) / |v|^2 / 2.
-        shrink = torch.linalg.vecdot(grad, cosines, dim=2) * inverse.square()
+        shrink = (torch.linalg.vecdot(grad, cosines, dim=2) * inverse.square()).unsqueeze(-1)
+        grad_dot = (grad * inverse[:, :, None]).view(b * t, length, r)
         grad_weights = grad_patches = grad_words = None
         if needs_weights:
-            toward = through_gram * shrink.neg().unsqueeze(-1)
-            grad_weights = torch.baddbmm(
-                toward.view(b * t, r, n), grad_dot.transpose(1, 2), products
-            ).view_as(weights)
-        if needs_patches or needs_words:
-            grad_products = torch.bmm(grad_dot, flat).view(b, t * length, n)
-            if needs_words:
-                columns = grad_products.transpose(0, 1).reshape(t * length, b * n)
-                grad_words = torch.mm(columns, patches.reshape(b * n, width)).view_as(words)
-            if needs_patches:
-                grad_patches = torch.matmul(grad_products.transpose(1, 2), words.flatten(0, 1))
-                shrunk = (weights * shrink.unsqueeze(-1)).view(b, t * r, n)
-                grad_gram = torch.bmm(shrunk.transpose(1, 2), flat.view(b, t * r, n))
-                grad_patches = torch.baddbmm(grad_patches, grad_gram, patches, alpha=-1)
-        return grad_weights, grad_patches, None, grad_words
+            grad_weights = through_gram * shrink.neg()
+            grad_weights.view(b * t, r, n).baddbmm_(
+                grad_dot.transpose(1, 2), products.view(b * t, length, n)
+            )
+        if needs_words:
+            grad_words = torch.zeros_like(rows)
+        if needs_patches:
+            grad_patches = torch.empty_like(patches)
+        for block in _blocks(weights) if needs_patches or needs_words else ():
+            flat, own = weights[block].reshape(-1, r, n), patches[block]
+            size = len(own)
+            grad_products = torch.bmm(grad_dot.view(b, t, length, r)[block].flatten(0, 1), flat)
+            grad_products = grad_products.view(size, t * length, n)
+            if grad_words is not None:
+                columns = grad_products.transpose(0, 1).reshape(t * length, size * n)
+                grad_words.addmm_(columns, own.reshape(size * n, -1))
+            if grad_patches is not None:
+                toward = torch.matmul(grad_products.transpose(1, 2), rows)
+                shrunk = (weights[block] * shrink[block]).view(size, t * r, n)
+                grad_gram = torch.bmm(shrunk.transpose(1, 2), flat.view(size, t * r, n))
+                grad_patches[block] = toward.baddbmm_(grad_gram, own, alpha=-1)
+        return (
+            grad_weights,
+            grad_patches,
+            None,
+            None if grad_words is None else grad_words.view_as(words),
+        )
 
 
 class _MixtureFirst(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weights: Tensor, patches: Tensor, words: Tensor) -> Tensor:
         b, t, r, n = weights.shape
-        mixtures = torch.bmm(weights.reshape(b, t * r, n), patches).view(b, t, r, -1)
-        mixtures = mixtures.transpose(0, 1).reshape(t, b * r, -1)  # by caption, to meet its words
-        inverse = torch.linalg.vector_norm(mixtures, dim=-1).clamp_min(MIN_LENGTH).reciprocal()
-        cosines = torch.bmm(words, mixtures.transpose(1, 2))
-        cosines *= inverse[:, None]
-        ctx.save_for_backward(weights, patches, words, mixtures, inverse, cosines)
-        return cosines.view(t, -1, b, r).permute(2, 0, 1, 3)
+        cosines = weights.new_empty(b, t, words.shape[1], r)
+        mixtures, inverses = [], []
+        for block in _blocks(weights):
+            made = torch.bmm(weights[block].reshape(-1, t * r, n), patches[block])
+            # By caption (t, images x r, C), to meet its words; of one image this is how they lie.
+            made = made.view(-1, t, r, made.shape[-1]).transpose(0, 1).reshape(t, -1, made.shape[-1])
+            inverse = torch.linalg.vector_norm(made, dim=-1).clamp_min(MIN_LENGTH).reciprocal()
+            dots = torch.bmm(words, made.transpose(1, 2)).mul_(inverse[:, None])
+            cosines[block] = dots.view(t, -1, dots.shape[-1] // r, r).permute(2, 0, 1, 3)
+            mixtures.append(made)
+            inverses.append(inverse)
+        ctx.save_for_backward(weights, patches, words, cosines, *mixtures, *inverses)
+        return cosines
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        weights, patches, words, mixtures, inverse, cosines = ctx.saved_tensors
-        b, t, r, n = weights.shape
+        weights, patches, words, cosines, *made = ctx.saved_tensors
+        _, t, r, n = weights.shape
+        blocks = _blocks(weights)
         needs_weights, needs_patches, needs_words = ctx.needs_input_grad
-        grad = grad.permute(1, 2, 0, 3).reshape(t, -1, b * r)
-        grad_dot = grad * inverse[:, None]
-        grad_weights = grad_patches = grad_words = None
-        if needs_words:
-            grad_words = torch.bmm(grad_dot, mixtures)
-        if needs_weights or needs_patches:
-            shrink = torch.linalg.vecdot(grad, cosines, dim=1) * inverse.square()
-            grad_mixtures = torch.bmm(grad_dot.transpose(1, 2), words)
-            grad_mixtures.addcmul_(mixtures, shrink.unsqueeze(-1), value=-1)
-            grad_mixtures = grad_mixtures.view(t, b, r, -1).transpose(0, 1).reshape(b, t * r, -1)
-            if needs_weights:
-                grad_weights = torch.bmm(grad_mixtures, patches.transpose(1, 2)).view_as(weights)
-            if needs_patches:
-                grad_patches = torch.bmm(weights.reshape(b, t * r, n).transpose(1, 2), grad_mixtures)
+        grad_weights = torch.empty_like(weights) if needs_weights else None
+        grad_patches = torch.empty_like(patches) if needs_patches else None
+        grad_words = torch.zeros_like(words) if needs_words else None
+        shrinks = torch.linalg.vecdot(grad, cosines, dim=2)
+        for block, mixtures, inverse in zip(
+            blocks, made[: len(blocks)], made[len(blocks) :], strict=True
+        ):
+            own = patches[block]
+            size = len(own)
+            grad_dot = grad[block].permute(1, 2, 0, 3).reshape(t, -1, size * r) * inverse[:, None]
+            if grad_words is not None:
+                grad_words.baddbmm_(grad_dot, mixtures)
+            if grad_weights is None and grad_patches is None:
+                continue
+            shrink = shrinks[block].transpose(0, 1).reshape(t, size * r) * inverse.square()
+            toward = torch.bmm(grad_dot.transpose(1, 2), words)
+            toward.addcmul_(mixtures, shrink.unsqueeze(-1), value=-1)
+            toward = toward.view(t, size, r, -1).transpose(0, 1).reshape(size, t * r, -1)
+            if grad_weights is not None:
+                grad_weights[block] = torch.bmm(toward, own.transpose(1, 2)).view(size, t, r, n)
+            if grad_patches is not None:
+                grad_patches[block] = torch.bmm(
+                    weights[block].reshape(size, t * r, n).transpose(1, 2), toward
+                )
         return grad_weights, grad_patches, grad_words

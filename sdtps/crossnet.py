@@ -12,16 +12,16 @@ patches of all images. Here all pairs are scored together, and exactly, because
 
 `benchmarks.crossnet.similarity_loop` is the same thing as a loop, to be read and to be compared with.
 
-`Images` holds what no caption changes: aggregation logits, Gram matrices, directions. `VisualTokens`
-makes each pair's tokens from it, for a chunk of captions at a time: class token, aggregated (or kept)
-patches, extra token. `CrossNet` chooses, chunks, and aligns.
+`Images` holds what no caption changes: aggregation logits, Gram matrices, directions; `Text` what no
+image changes: normalised words, means. `VisualTokens` makes each pair's tokens, for a chunk of captions
+at a time: class token, aggregated (or kept) patches, extra token. `CrossNet` chooses, chunks, aligns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cached_property, reduce
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -32,19 +32,27 @@ from sdtps.aggregation import TokenAggregation, WeightNetwork, build_aggregation
 from sdtps.alignment import Alignment, mixture_cosines, word_mask
 from sdtps.config.common import SdtpsConfig
 from sdtps.config.retrieval import MatchingConfig
-from sdtps.selection import Choice, TokenSelection, full_precision, no_autocast, no_gradient
+from sdtps.selection import (
+    Choice,
+    TokenSelection,
+    cosines,
+    full_precision,
+    no_autocast,
+    no_gradient,
+    token_lengths,
+)
 
-# Pairs scored at once where the configuration does not say: what suits a CPU's cache; on a GPU what
-# fits these bytes, or, where activations are kept for a backward pass anyway, the fewest kernels.
-PAIRS_ON_CPU = 32
-PAIRS_ON_CPU_IN_TRAINING = 64
+# How much is scored at once where the configuration does not say. On a CPU so many captions with few
+# images, which then stay in the cache; on a GPU the pairs that fit these bytes, or, where activations
+# are kept for a backward pass anyway, the fewest kernels.
+CAPTIONS_ON_CPU = 16
+IMAGES_ON_CPU = 2  # at evaluation
 BYTES_ON_GPU = 256 * 2**20
 PAIRS_IN_TRAINING = 16384
 # Selecting takes far less memory a pair than scoring: so many times the pairs are selected for at once.
 SELECTED_AT_ONCE = 16
 # Logits of one image that differ by more than this could underflow when a caption drops the largest.
 SAFE_SPREAD = 60.0
-IMAGES_AT_ONCE = 2  # through a network at evaluation
 
 Captions = Tensor | slice  # which captions of a text
 
@@ -65,27 +73,59 @@ class Matches(NamedTuple):
 
     @staticmethod
     def joined(parts: list[Matches]) -> Matches:
-        """Matches of further captions side by side."""
+        """Matches of further images below one another."""
         columns = zip(*parts, strict=True)
-        similarity, *decisions = [None if c[0] is None else torch.cat(c, dim=1) for c in columns]
+        similarity, *decisions = [None if c[0] is None else torch.cat(c) for c in columns]
         assert similarity is not None
         return Matches(similarity, *decisions)
 
 
-class Text(NamedTuple):
-    """Words (T, L, C) as they come from the encoder, and how many of each caption are no padding."""
+class Chunk(NamedTuple):
+    """Captions that are aligned together."""
 
-    words: Tensor
-    lengths: Tensor
+    captions: Captions
+    words: Tensor  # (T, L, C) normalised
+    padding: Tensor | None  # (T, L) bool; None = all captions have L words
 
-    def rows(self, start: int, end: int) -> Text:
-        """Captions `start` to `end`."""
-        return Text(self.words[start:end], self.lengths[start:end])
 
+class Text:
+    """Captions, and what follows from them alone.
+
+    Args:
+        words: (T, L, C) as they come from the encoder.
+        lengths: (T), how many of each caption's words are no padding.
+    """
+
+    def __init__(self, words: Tensor, lengths: Tensor) -> None:
+        self.words = words
+        self.lengths = lengths
+        self._chunks: dict[int, list[Chunk]] = {}
+
+    @cached_property
     def mean(self) -> Tensor:
-        """The caption's global feature (T, C): the mean of its words."""
+        """The captions' global features (T, C): the means of their words."""
         present = word_mask(self.lengths, self.words.shape[1]).unsqueeze(-1)
         return (self.words * present).sum(1) / self.lengths.unsqueeze(-1)
+
+    def chunks(self, size: int) -> list[Chunk]:
+        """At most `size` captions each; like lengths share a chunk, which is as wide as its longest."""
+        if size not in self._chunks:
+            self._chunks[size] = list(self._divided(size))
+        return self._chunks[size]
+
+    def _divided(self, size: int) -> Iterator[Chunk]:
+        words, width = self.words, self.words.shape[1]
+        if size >= len(words):  # no length need be read from the device
+            yield Chunk(slice(None), F.normalize(words, dim=-1), ~word_mask(self.lengths, width))
+            return
+        known = self.lengths.tolist()
+        ranked = sorted(range(len(known)), key=known.__getitem__)
+        for start in range(0, len(ranked), size):
+            captions = ranked[start : start + size]
+            shortest, longest = known[captions[0]], known[captions[-1]]
+            index = torch.tensor(captions, device=words.device)
+            padding = ~word_mask(self.lengths[index], longest) if shortest < longest else None
+            yield Chunk(index, F.normalize(words[index, :longest], dim=-1), padding)
 
 
 class PairChoice(NamedTuple):
@@ -109,6 +149,7 @@ class Images:
     """
 
     def __init__(self, config: SdtpsConfig, tokens: Tensor, *, class_token: bool) -> None:
+        self.tokens = tokens
         self.patches = tokens[:, 1:] if class_token else tokens
         self.classes = F.normalize(tokens[:, :1], dim=-1) if class_token else None
         # Inside no_grad the published selection also gathers: patches get no gradient through it.
@@ -116,18 +157,27 @@ class Images:
         self.selectable = self.patches.detach() if inside else self.patches
         self._weights: dict[int, tuple[Tensor, bool]] = {}
         self._predicted: dict[int, Tensor | None] = {}
+        self._lengths: dict[bool, Tensor] = {}
+        self._own: dict[bool, Tensor] = {}
 
-    @cached_property
-    def means(self) -> Tensor:
-        """The images' own global features (B, C): the mean of their patches."""
-        return self.patches.mean(1)
+    def cosines(self, guides: Tensor) -> Tensor:
+        """Cosine of every patch with guides (T, C) or (B, T, C) -> (B, T, N)."""
+        graded = torch.is_grad_enabled()  # what was made without gradients serves no one who needs them
+        if graded not in self._lengths:
+            self._lengths[graded] = token_lengths(self.patches)
+        return cosines(self.patches, guides, self._lengths[graded])
+
+    def own_cosines(self) -> Tensor:
+        """Cosine of every patch with its image's global feature, the mean of its patches (B, 1, N)."""
+        graded = torch.is_grad_enabled()
+        if graded not in self._own:
+            self._own[graded] = self.cosines(self.patches.mean(1, keepdim=True))
+        return self._own[graded]
 
     def predicted(self, selection: TokenSelection) -> Tensor | None:
         """s^p (B, 1, N) of a selection's score MLP, where it has one."""
         if id(selection) not in self._predicted:
-            parts = [selection.predicted(block.unsqueeze(1)) for block in _blocks(self.patches)]
-            found = [part for part in parts if part is not None]
-            self._predicted[id(selection)] = torch.cat(found) if found else None
+            self._predicted[id(selection)] = selection.predicted(self.patches.unsqueeze(1))
         return self._predicted[id(selection)]
 
     def aggregation_weights(self, network: WeightNetwork, scale: Tensor) -> tuple[Tensor, bool]:
@@ -137,8 +187,7 @@ class Images:
         themselves, and False.
         """
         if id(network) not in self._weights:
-            parts = [network(block).transpose(1, 2) for block in _blocks(self.selectable)]
-            logits = torch.cat(parts) * scale.squeeze()
+            logits = network(self.selectable).transpose(1, 2) * scale.squeeze()
             largest = logits.detach().amax(-1, keepdim=True)
             # On a GPU the host would wait for the answer.
             safe = logits.device.type == "cpu" and bool(
@@ -157,11 +206,6 @@ class Images:
     def directions(self) -> Tensor:
         """Normalised patches (B, N, C), for tokens that are patches as they are."""
         return F.normalize(self.selectable, dim=-1)
-
-
-def _blocks(patches: Tensor) -> Iterable[Tensor]:
-    """Few images at a time at evaluation, so that what a network makes of them is not all in memory."""
-    return [patches] if torch.is_grad_enabled() else patches.split(IMAGES_AT_ONCE)
 
 
 class VisualTokens:
@@ -351,36 +395,34 @@ class CrossNet(nn.Module):
             dense = None
             if dense_words is not None and dense_lengths is not None:
                 dense = Text(full_precision(dense_words), dense_lengths)
-            pictures = Images(self.config, images, class_token=self.class_token)
             if torch.is_grad_enabled():  # what a backward pass needs is kept anyway
-                return self._score(pictures, sparse, dense)
-            size = max(1, SELECTED_AT_ONCE * self._pairs(pictures, words) // len(images))
-            parts = [
-                self._score(
-                    pictures,
-                    sparse.rows(start, start + size),
-                    None if dense is None else dense.rows(start, start + size),
-                )
-                for start in range(0, len(words), size)
-            ]
-            return Matches.joined(parts)
+                return self._score(self._images(images), sparse, dense)
+            size = IMAGES_ON_CPU
+            if images.device.type != "cpu":
+                size = max(1, SELECTED_AT_ONCE * self._pairs(images, words) // len(words))
+            return Matches.joined(
+                [self._score(self._images(part), sparse, dense) for part in images.split(size)]
+            )
 
-    def _pairs(self, images: Images, words: Tensor) -> int:
+    def _images(self, tokens: Tensor) -> Images:
+        return Images(self.config, tokens, class_token=self.class_token)
+
+    def _pairs(self, images: Tensor, words: Tensor) -> int:
         """How many pairs to score at once."""
         if self.matching.chunk is not None:
             return self.matching.chunk
         if words.device.type == "cpu":
-            return PAIRS_ON_CPU_IN_TRAINING if torch.is_grad_enabled() else PAIRS_ON_CPU
+            return CAPTIONS_ON_CPU * len(images)
         if torch.is_grad_enabled():
             return PAIRS_IN_TRAINING
-        _, n, width = images.patches.shape
-        return pairs_in(BYTES_ON_GPU, n, self.tokens_made, width, words.shape[1])
+        patches, width = images.shape[1] - self.class_token, images.shape[2]
+        return pairs_in(BYTES_ON_GPU, patches, self.tokens_made, width, words.shape[1])
 
     def _score(self, images: Images, sparse: Text, dense: Text | None) -> Matches:
         if self.sparse_selection is None:
             return Matches(self._align(images, [], sparse), None, None)
         captions = len(sparse.words)
-        guides = [sparse.mean()] if self.matching.sparse_guide else []
+        guides = [sparse.mean] if self.matching.sparse_guide else []
         if dense is None:
             chosen = self._choose(self.sparse_selection, images, captions, guides)
             similarity = self._align(images, [chosen], sparse)
@@ -389,11 +431,11 @@ class CrossNet(nn.Module):
             raise ValueError(f"form {self.matching.form} takes no dense text")
         if not self.matching.axis.together:
             first = self._choose(self.sparse_selection, images, captions, guides)
-            second = self._choose(self.dense_selection, images, captions, [dense.mean()])
+            second = self._choose(self.dense_selection, images, captions, [dense.mean])
             similarity = self._align(images, [first], sparse)
             similarity = similarity + self._align(images, [second], dense)
             return Matches(similarity, first.choice.decision, second.choice.decision)
-        guides = [*guides, dense.mean()]
+        guides = [*guides, dense.mean]
         first = self._choose(self.sparse_selection, images, captions, guides)
         second = self._choose(self.dense_selection, images, captions, guides[::-1])
         # One weight network merges the first branch only; without any, the tokens of both are aligned.
@@ -411,7 +453,10 @@ class CrossNet(nn.Module):
         """
         config, axes = self.config, self.config.axes
         with no_gradient(axes.no_grad.selection):
-            own, guided = selection.attentions(images.patches, images.means, guides, every_pair=True)
+            with no_gradient(axes.no_grad.own):
+                own = images.own_cosines()
+            with no_gradient(axes.no_grad.guides):
+                guided = [images.cosines(guide) for guide in guides]
             # Without a guide all captions share the score.
             score = selection.score(own, guided, images.predicted(selection))
             score = score.expand(-1, captions, -1)
@@ -441,28 +486,10 @@ class CrossNet(nn.Module):
             alignment=self.alignment,
             training=self.training,
         )
-        words = F.normalize(text.words, dim=-1)
-        size = max(1, self._pairs(images, text.words) // len(images.patches))
-        if size >= len(words):  # one chunk: no length need be read from the device
-            return visual.similarity(slice(None), words, ~word_mask(text.lengths, words.shape[1]))
-        parts: list[Tensor] = []
-        sequence: list[int] = []
-        for captions, shortest, longest in _chunks(text.lengths, size):
-            index = torch.tensor(captions, device=words.device)
-            padding = None
-            if shortest < longest:
-                padding = ~word_mask(text.lengths[index], longest)
-            parts.append(visual.similarity(index, words[index, :longest], padding))
-            sequence += captions
-        place = torch.empty(len(sequence), dtype=torch.long)
-        place[torch.tensor(sequence)] = torch.arange(len(sequence))
-        return torch.cat(parts, dim=1)[:, place.to(words.device)]
-
-
-def _chunks(lengths: Tensor, size: int) -> Iterator[tuple[list[int], int, int]]:
-    """Captions to score together, their shortest and longest length; like lengths share a chunk."""
-    known = lengths.tolist()
-    ranked = sorted(range(len(known)), key=known.__getitem__)
-    for start in range(0, len(ranked), size):
-        captions = ranked[start : start + size]
-        yield captions, known[captions[0]], known[captions[-1]]
+        size = max(1, self._pairs(images.tokens, text.words) // len(images.tokens))
+        chunks = text.chunks(size)
+        parts = [visual.similarity(*chunk) for chunk in chunks]
+        if len(parts) == 1:
+            return parts[0]
+        place = torch.cat([cast(Tensor, chunk.captions) for chunk in chunks]).argsort()
+        return torch.cat(parts, dim=1)[:, place]

@@ -67,11 +67,17 @@ def no_gradient(placed: bool) -> AbstractContextManager[None]:
     return torch.no_grad() if placed else nullcontext()
 
 
-def cosines(tokens: Tensor, guides: Tensor) -> Tensor:
+def token_lengths(tokens: Tensor) -> Tensor:
+    """Euclidean lengths [..., N] of tokens [..., N, C], in float32 at least."""
+    return torch.linalg.vector_norm(full_precision(tokens), dim=-1).clamp_min(NORM_EPSILON)
+
+
+def cosines(tokens: Tensor, guides: Tensor, lengths: Tensor | None = None) -> Tensor:
     """Cosine of each token with each guide (equation 2; a dot product in the paper, a cosine in code).
 
     Args:
         tokens: [..., N, C]; guides: [..., T, C]; leading axes broadcast.
+        lengths: `token_lengths` of the tokens, where they are known.
 
     Returns:
         [..., T, N] in [-1, 1], in float32 at least.
@@ -79,8 +85,8 @@ def cosines(tokens: Tensor, guides: Tensor) -> Tensor:
     with no_autocast(tokens):
         tokens, guides = full_precision(tokens), full_precision(guides)
         direction = F.normalize(guides, dim=-1, eps=NORM_EPSILON)
-        length = torch.linalg.vector_norm(tokens, dim=-1).clamp_min(NORM_EPSILON)
-        return direction @ tokens.transpose(-1, -2) / length.unsqueeze(-2)
+        lengths = token_lengths(tokens) if lengths is None else lengths
+        return direction @ tokens.transpose(-1, -2) / lengths.unsqueeze(-2)
 
 
 def cosine_attention(tokens: Tensor, guide: Tensor) -> Tensor:
@@ -143,26 +149,18 @@ class TokenSelection(nn.Module):
         self.score_mlp = ScoreMlp(width) if self.axes.score.learns else None
 
     def attentions(
-        self,
-        tokens: Tensor,
-        self_guide: Tensor,
-        guides: Sequence[Tensor],
-        *,
-        every_pair: bool = False,
+        self, tokens: Tensor, self_guide: Tensor, guides: Sequence[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
-        """Cosines with the image's own global feature and with each guide, under `no_grad`'s rule.
+        """Cosines [..., N] with the image's own global feature and each guide, under `no_grad`'s rule.
 
         Args:
             tokens: [..., N, C]; self_guide and each of guides: [..., C].
-            every_pair: guides are [T, C], of other things than the images; each one's cosines are then
-                [..., T, N], and the own ones [..., 1, N].
         """
         no_grad = self.axes.no_grad
-        attend = cosines if every_pair else cosine_attention
         with no_gradient(no_grad.own):
-            own = attend(tokens, self_guide.unsqueeze(-2) if every_pair else self_guide)
+            own = cosine_attention(tokens, self_guide)
         with no_gradient(no_grad.guides):
-            return own, [attend(tokens, guide) for guide in guides]
+            return own, [cosine_attention(tokens, guide) for guide in guides]
 
     def predicted(self, tokens: Tensor) -> Tensor | None:
         """s^p [..., N] of tokens [..., N, C] where the score has a part that learns."""

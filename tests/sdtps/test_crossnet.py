@@ -148,11 +148,11 @@ def test_chunks_do_not_change_the_noise_or_the_result() -> None:
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("chunk", [1, None])
-def test_evaluation_goes_through_captions_in_groups(form: dict[str, Any], chunk: int | None) -> None:
+def test_evaluation_goes_through_images_in_groups(form: dict[str, Any], chunk: int | None) -> None:
     net = build({}, {**form, "chunk": chunk}).eval()
     leaves = inputs(net)
     whole = net(*leaves)
-    with torch.no_grad():  # with chunk 1, eight pairs are selected for at once: two captions
+    with torch.no_grad():  # two of the three images at once
         grouped = net(*leaves)
     torch.testing.assert_close(grouped.similarity, whole.similarity, rtol=1e-12, atol=1e-12)
     assert torch.equal(grouped.sparse_decision, whole.sparse_decision)
