@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from sdtps.config.common import Frozen
+from sdtps.config.common import Frozen, LoggerName
 from sdtps.errors import did_you_mean
 
 _FIELD = re.compile(r"(?<!\$)\{([A-Za-z_][\w.]*)\}")  # not ${VARIABLE}, not {a,b}
@@ -52,6 +52,8 @@ class CommandConfig(Frozen):
     select: str | None = None
     select_direction: Literal["up", "down"] = "up"
     data: CommandData = Field(default_factory=CommandData)
+    # Tools that get the rows too, as `train.loggers` of our models; not part of the identity.
+    loggers: tuple[LoggerName, ...] = ()
 
     @model_validator(mode="after")
     def _fields_exist(self) -> CommandConfig:

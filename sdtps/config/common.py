@@ -35,6 +35,7 @@ PositiveFraction = Annotated[float, Field(gt=0.0, le=1.0)]
 PositiveInt = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[float, Field(ge=0.0)]
 Positive = Annotated[float, Field(gt=0.0)]
+LoggerName = Literal["tensorboard", "mlflow", "wandb"]
 
 
 class SdtpsConfig(Frozen):
@@ -157,8 +158,8 @@ class TrainConfig(Frozen):
     ema: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
     # Not part of a run's identity (they change nothing; the last four change rounding):
     log_every: PositiveInt = 10  # steps between metric rows; losses are read from the device only then
-    # Rows also go to these tools while the run goes on (tensorboard: files in the run's folder).
-    loggers: tuple[Literal["tensorboard"], ...] = ()
+    # Tools that get the rows too, while the run goes on (sdtps/training/loggers.py).
+    loggers: tuple[LoggerName, ...] = ()
     checkpoint_every_steps: PositiveInt | None = None  # null = at epochs' ends only
     # At an epoch's end a checkpoint is written when this many seconds have passed since the last one: a
     # gigabyte with CLIP, which would otherwise be written every few seconds.

@@ -23,6 +23,7 @@ NOT_IN_IDENTITY = frozenset(
         "directory",
         "data.test_batch_size",
         "eval.also",
+        "loggers",
         "matching.chunk",
         "train.log_every",
         "train.loggers",

@@ -29,8 +29,9 @@ from sdtps.training.device import (
     seed_everything,
     set_random_states,
 )
+from sdtps.training.loggers import Loggers
 from sdtps.training.optim import Schedule
-from sdtps.training.progress import Loggers, Reporter
+from sdtps.training.progress import Reporter
 from sdtps.training.step import Counters, Task, TrainingStep
 
 Outcome = Literal["completed", "diverged", "requeued"]
@@ -271,7 +272,7 @@ class Loop:
         if not self.writes:
             return
         self.folder.append_metrics(row)
-        self.loggers.log(row)
+        self.loggers.check()
         if row["kind"] == "eval":
             shown = " ".join(
                 f"{k} {v:.4f}" for k, v in row.items() if isinstance(v, float) and k != "time"

@@ -27,6 +27,7 @@ from sdtps.errors import RunError
 from sdtps.files import read_bytes
 from sdtps.log import ATTEMPT, RUN, SEED
 from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder, now
+from sdtps.training.loggers import Loggers
 
 DIVERGED, TEMPORARY = 3, 75  # exit codes by which a program says more than that it failed
 POLL_SECONDS = 0.1
@@ -72,12 +73,15 @@ def run(
             env=environment,
             start_new_session=True,  # so that what it starts gets its signals too
         )
+        loggers = Loggers(config.loggers, folder, lambda text: _say(folder, text))
         try:
-            told = _wait(folder, process, attempt, stop)
+            told = _wait(folder, process, attempt, stop, loggers)
         except BaseException:
             _signal(process, signal.SIGKILL)
             process.wait()
             raise
+        finally:
+            loggers.close()
     rows = folder.metrics()[rows_before:]
     code = process.returncode
     last = _latest(rows)
@@ -123,7 +127,11 @@ def _files(line: str, directory: str | None) -> dict[str, str]:
 
 
 def _wait(
-    folder: RunFolder, process: subprocess.Popen[bytes], attempt: int, stop: Callable[[], bool]
+    folder: RunFolder,
+    process: subprocess.Popen[bytes],
+    attempt: int,
+    stop: Callable[[], bool],
+    loggers: Loggers,
 ) -> bool:
     """Until the program has ended; whether it was told to stop."""
     told, due = False, 0.0
@@ -133,9 +141,16 @@ def _wait(
             _signal(process, signal.SIGTERM)
         if time.monotonic() >= due:
             due = time.monotonic() + HEARTBEAT_SECONDS
+            loggers.check()
             folder.write_status("running", attempt=attempt, **_latest(_newest(folder.metrics_file)))
         time.sleep(POLL_SECONDS)
     return told
+
+
+def _say(folder: RunFolder, text: str) -> None:
+    """A line in train.log, among what the program prints."""
+    with folder.log_file.open("a", encoding="utf-8") as log:
+        log.write(f"{now()} {text}\n")
 
 
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:

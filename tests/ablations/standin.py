@@ -15,6 +15,7 @@ from pathlib import Path
 from sdtps.run.folder import RunFolder
 
 ENTRY = "standin:execute"
+FOREVER_S = 2000.0  # longer than any test, and not for ever where one is killed
 PATH = str(Path(__file__).resolve().parent)
 
 
@@ -51,18 +52,16 @@ def _kill(folder: RunFolder, attempt: int) -> str:
 
 
 def _memory(folder: RunFolder, attempt: int) -> str:
-    held = []
-    for _ in range(600):
-        held.append(bytearray(os.urandom(1024)) * 4096)  # 4 MiB, touched
-        time.sleep(0.01)
-    return _complete(folder, attempt)
+    held = [bytearray(os.urandom(1024)) * 4096 for _ in range(150)]  # 600 MiB, touched
+    time.sleep(FOREVER_S)
+    return f"unreachable {len(held)}"
 
 
 def _sleep(folder: RunFolder, attempt: int) -> str:
     """Never listens to a signal, as a hang in a C library would not."""
     for number in (signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
-    time.sleep(600)
+    time.sleep(FOREVER_S)
     return "unreachable"
 
 
@@ -73,7 +72,7 @@ def _polite(folder: RunFolder, attempt: int) -> str:
         signal.signal(number, lambda n, _: told.append(n))
     if folder.checkpoint_file.exists():
         return _complete(folder, attempt)
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + FOREVER_S
     while not told and time.monotonic() < deadline:
         time.sleep(0.05)
     folder.checkpoint_file.write_text(str(attempt))
@@ -99,7 +98,7 @@ def _show(folder: RunFolder, attempt: int) -> str:
     (folder.path / f"shown{rank or ''}.json").write_text(json.dumps(shown))
     if rank:
         return "completed"
-    deadline = time.monotonic() + 30  # the others may start later; none may outlive the run
+    deadline = time.monotonic() + 300  # the others may start later; none may outlive the run
     others = int(os.environ.get("WORLD_SIZE", "1")) - 1
     while len(list(folder.path.glob("shown?.json"))) < others and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -114,7 +113,7 @@ def _diverge(folder: RunFolder, attempt: int) -> str:
 
 def _beats(folder: RunFolder, attempt: int) -> str:
     """A trainer that writes all the time, and completes when a file `enough` lies in its folder."""
-    for step in range(1, 600):
+    for step in range(1, 10_000):
         row = {"kind": "train", "attempt": attempt, "epoch": 1, "step": step, "pid": os.getpid()}
         folder.append_metrics(row)
         folder.write_status("running", attempt=attempt, epoch=1, step=step)

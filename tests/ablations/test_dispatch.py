@@ -420,7 +420,7 @@ def test_an_sbatch_that_outlives_its_submitter_is_found(
     assert racer.pid is not None
     os.kill(racer.pid, signal.SIGKILL)
     racer.join()
-    monkeypatch.setattr(slurm, "LOOKUP_PAUSES", (0, 0.5, 1, 1, 2))
+    monkeypatch.setattr(slurm, "LOOKUP_PAUSES", (0, 0.5, 1, 2, 4, 8, 16, 32))
     assert _submit(study, tmp_path / "runs").submitted == []
     assert len(fakes.arrays()) == 1
     assert _states(study, tmp_path / "runs") == ["queued", "queued"]

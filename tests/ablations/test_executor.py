@@ -122,7 +122,7 @@ def _bash(folder: Path, text: str, code: int, show: str = ":") -> int:
     srun.chmod(0o755)
     slurm = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "0", "SLURM_RESTART_COUNT": "0"}
     env = {**os.environ, **slurm, "RANK": "1", "PATH": f"{srun.parent}:/usr/bin:/bin"}
-    return subprocess.run(["bash", "-c", text], env=env, cwd=folder, timeout=30).returncode
+    return subprocess.run(["bash", "-c", text], env=env, cwd=folder, timeout=300).returncode
 
 
 # -- which executor ------------------------------------------------------------------------------

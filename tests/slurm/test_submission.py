@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,9 +18,9 @@ from ablations.store.life import RunStatus, run_states
 from ablations.study.model import Study
 from sdtps.errors import SubmissionError
 from tests.ablations import plant, standin
-from tests.slurm.cluster import Cluster
+from tests.slurm.cluster import PATIENCE_S, Cluster, until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINED = """\
@@ -49,15 +48,15 @@ def _states(study: Study, runs: Path) -> list[RunStatus]:
     return run_states(study.runs(), runs, Scheduler(runs, refresh_s=1))
 
 
-def _wait(study: Study, runs: Path, seconds: float = 120) -> list[RunStatus]:
+def _wait(study: Study, runs: Path) -> list[RunStatus]:
     """Until no run is on its way."""
-    deadline = time.monotonic() + seconds
-    found = _states(study, runs)
-    while any(s.active for s in found):
-        told = [(s.run.variant, s.state, s.reason, s.log_tail) for s in found]
-        assert time.monotonic() < deadline, told
-        time.sleep(0.5)
-        found = _states(study, runs)
+    found: list[RunStatus] = []
+
+    def ended() -> bool:
+        found[:] = _states(study, runs)
+        return not any(s.active for s in found)
+
+    until(ended, lambda: [(s.run.variant, s.state, s.reason, s.log_tail) for s in found])
     return found
 
 
@@ -66,7 +65,7 @@ def _submit_py(*words: str | Path) -> subprocess.CompletedProcess[str]:
         [sys.executable, str(ROOT / "submit.py"), *map(str, words)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_S,
         check=False,
         cwd=ROOT,
     )
@@ -86,7 +85,7 @@ def test_a_study_trains_as_one_array_and_only_a_deleted_run_is_submitted_again(
     assert first.returncode == 0, first.stderr
     receipts = list((runs / "trained" / "_jobs").glob("*/receipt.json"))
     assert len(receipts) == 1, "one array for one class of resources"
-    found = _wait(study, runs, 300)
+    found = _wait(study, runs)
     assert [s.state for s in found] == ["completed"] * 4, [(s.reason, s.log_tail) for s in found]
 
     second = _submit_py(*submit)
@@ -99,7 +98,7 @@ def test_a_study_trains_as_one_array_and_only_a_deleted_run_is_submitted_again(
     assert third.returncode == 0, third.stderr
     new = set((runs / "trained" / "_jobs").glob("*/receipt.json")) - set(receipts)
     assert [(p.parent / "runs.txt").read_text() for p in new] == [f"{gone.parent.name}/{gone.name}\n"]
-    assert [s.state for s in _wait(study, runs, 300)] == ["completed"] * 4
+    assert [s.state for s in _wait(study, runs)] == ["completed"] * 4
     code = json.loads((gone / "run.json").read_text())["code"]
     assert set(code) >= {"commit", "dirty", "digest"}
 
@@ -184,7 +183,7 @@ def test_a_submission_from_inside_a_job_makes_a_job_of_its_own(slurm: Cluster, t
         env={**slurm.environment(), "PYTHONPATH": f"{ROOT}{os.pathsep}{standin.PATH}"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert inside.returncode == 0, inside.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,9 +16,9 @@ from ablations.store.life import RunStatus, run_states
 from ablations.study.manifest import load_study
 from ablations.study.model import Study
 from sdtps.run.folder import RunFolder
-from tests.slurm.cluster import Cluster, missing
+from tests.slurm.cluster import Cluster, missing, until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = """\
@@ -52,11 +51,15 @@ def _look(study: Study, runs: Path) -> RunStatus:
     return run_states(study.runs(), runs, Scheduler(runs, refresh_s=1))[0]
 
 
-def _wait(study: Study, runs: Path, *states: str, seconds: float = 240) -> RunStatus:
-    deadline = time.monotonic() + seconds
-    while (found := _look(study, runs)).state not in states:
-        assert time.monotonic() < deadline, (found.state, found.reason, found.log_tail)
-        time.sleep(0.5)
+def _wait(study: Study, runs: Path, *states: str) -> RunStatus:
+    found = _look(study, runs)
+
+    def there() -> bool:
+        nonlocal found
+        found = _look(study, runs)
+        return found.state in states
+
+    until(there, lambda: (found.state, found.reason, found.log_tail))
     return found
 
 
@@ -67,10 +70,7 @@ def test_a_preempted_run_s_curve_goes_on_without_doubled_or_lost_steps(
     dispatch.submit(study, study.runs(), runs)
     folder = RunFolder(study.runs()[0].folder(runs))
     _wait(study, runs, "running")
-    deadline = time.monotonic() + 180
-    while len(folder.metrics()) < 10:
-        assert time.monotonic() < deadline, _look(study, runs).log_tail
-        time.sleep(0.2)
+    until(lambda: len(folder.metrics()) >= 10, lambda: _look(study, runs).log_tail)
     slurm.run(
         *("sbatch", "--partition=urgent", "--cpus-per-task=2", "--mem=100M", "--output=/dev/null"),
         *("--wrap", "sleep 1"),
@@ -79,10 +79,9 @@ def test_a_preempted_run_s_curve_goes_on_without_doubled_or_lost_steps(
     assert found.state == "requeued", "the run was too short to be preempted"
     before = {row["step"] for row in folder.metrics() if row["kind"] == "train"}
     slurm.start_now(str(found.job_id))
-    _wait(study, runs, "completed", seconds=400)
-    deadline = time.monotonic() + 30  # the result is written before the attempt's end
-    while folder.run()["attempts"][-1]["ended_as"] is None and time.monotonic() < deadline:
-        time.sleep(0.1)
+    _wait(study, runs, "completed")
+    # The result is written before the attempt's end.
+    until(lambda: folder.run()["attempts"][-1]["ended_as"] is not None)
     assert [a["ended_as"] for a in folder.run()["attempts"]] == ["requeued", "completed"]
     rows = [row for row in folder.metrics() if row["kind"] == "train"]
     steps = [row["step"] for row in rows]

@@ -1,0 +1,190 @@
+"""Live loggers, each with its real package, offline: the same numbers, soon, at no risk to the run."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sdtps.config import CommandConfig, identity
+from sdtps.run.folder import RunFolder
+from sdtps.training import loggers, program
+from sdtps.training.loggers import Loggers
+
+Curves = dict[str, list[tuple[int, float]]]
+ROWS = [
+    {"kind": "train", "epoch": 1, "step": 1, "loss": 0.1 + 0.2, "lr": 1e-3, "time": 1.0},
+    {"kind": "train", "epoch": 1, "step": 2, "loss": float("nan"), "lr": 1e-3, "time": 2.0},
+    {"kind": "event", "event": "resumed", "step": 2},
+    {"kind": "eval", "epoch": 1, "step": 2, "mAP": 1 / 3, "rank-1": 0.5, "time": 3.0},
+]
+MORE = {"kind": "train", "epoch": 2, "step": 3, "loss": 0.25, "lr": 1e-4, "time": 4.0}
+EXPECTED: Curves = {
+    "train/loss": [(1, 0.1 + 0.2), (3, 0.25)],
+    "train/lr": [(1, 1e-3), (2, 1e-3), (3, 1e-4)],
+    "eval/mAP": [(2, 1 / 3)],
+    "eval/rank-1": [(2, 0.5)],
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    for name in ("MLFLOW_TRACKING_URI", "WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    folder = RunFolder(tmp_path / "runs" / "study" / "variant" / "seed0-abc")
+    config = CommandConfig(command="true {seed}")
+    folder.create(config, {"study": "study", "variant": "variant", "seed": 0})
+    return folder
+
+
+def _tensorboard(folder: RunFolder) -> Curves:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder.path / "tensorboard"))
+    events.Reload()
+    return {k: [(e.step, e.value) for e in events.Scalars(k)] for k in events.Tags()["scalars"]}
+
+
+def _mlflow(folder: RunFolder) -> Curves:
+    from mlflow import MlflowClient
+
+    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
+    client = MlflowClient(tracking_uri=(folder.path.parents[1] / "_mlflow").as_uri())
+    (found,) = client.search_runs(["0"])
+    assert found.info.run_name == "variant/seed0"
+    return {
+        name: [(m.step, m.value) for m in client.get_metric_history(found.info.run_id, name)]
+        for name in found.data.metrics
+    }
+
+
+def _wandb(folder: RunFolder) -> Curves:
+    from wandb.proto import wandb_internal_pb2 as records
+
+    (file,) = folder.path.glob("wandb/offline-run-*/run-*.wandb")
+    found = defaultdict(list)
+    for data in _wandb_records(file.read_bytes()):
+        record = records.Record()
+        record.ParseFromString(data)
+        items = {i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in record.history.item}
+        for name, value in items.items():
+            if not name.startswith("_"):
+                found[name].append((items["_step"], value))
+    return dict(found)
+
+
+def _wandb_records(content: bytes) -> Iterator[bytes]:
+    """The records of a .wandb file: 7 bytes, then LevelDB's log of blocks of 32 KiB."""
+    at, parts = 7, b""
+    while at + 7 <= len(content):
+        if 32_768 - at % 32_768 < 7:  # no room for a head: the block is filled up
+            at += 32_768 - at % 32_768
+            continue
+        size, kind = int.from_bytes(content[at + 4 : at + 6], "little"), content[at + 6]
+        parts += content[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):  # whole, or the last part
+            yield parts
+            parts = b""
+
+
+READ: dict[str, Callable[[RunFolder], Curves]] = {
+    "tensorboard": _tensorboard,
+    "mlflow": _mlflow,
+    "wandb": _wandb,
+}
+
+
+def _until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 240
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def _found(name: str, folder: RunFolder) -> Curves:
+    """What the tool shows now; empty while it has written nothing that can be read."""
+    try:
+        return READ[name](folder)
+    except Exception:
+        return {}
+
+
+@pytest.mark.parametrize("name", sorted(loggers.LOGGERS))
+def test_a_tool_shows_the_rows_of_metrics_jsonl(run: RunFolder, name: str) -> None:
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"{name} is not installed")
+    said: list[str] = []
+    for row in [{"kind": "train", "step": 0, "loss": 9.0}]:  # of an attempt before
+        run.append_metrics(row)
+    tool = Loggers([name], run, said.append)
+    for row in ROWS:
+        run.append_metrics(row)
+    if name != "wandb":  # it holds rows back
+        _until(lambda: _found(name, run).get("eval/mAP", []) != [])
+    run.append_metrics(MORE)
+    tool.close(240)
+    assert said == []
+    found = READ[name](run)
+    assert {k: [step for step, _ in v] for k, v in found.items()} == {
+        k: [step for step, _ in v] for k, v in EXPECTED.items()
+    }
+    for key, values in EXPECTED.items():
+        exact = pytest.approx([v for _, v in values], rel=1e-6 if name == "tensorboard" else 0)
+        assert [value for _, value in found[key]] == exact
+
+
+FAULTS = {
+    "import": ("raise ImportError('no such package')", "ImportError: no such package"),
+    "disk": ("raise OSError(28, 'No space left on device')", "OSError: [Errno 28] No space left"),
+    "crash": ("import os; os.abort()", "it was killed"),
+    "hang": ("import time; time.sleep(600)", "hangs; what it had not written is lost"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_logger_that_fails_or_hangs_does_not_touch_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: RunFolder, fault: str
+) -> None:
+    text, says = FAULTS[fault]
+    (tmp_path / "stubs" / "wandb").mkdir(parents=True)
+    (tmp_path / "stubs" / "wandb" / "__init__.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "stubs"))
+    if fault == "hang":
+        monkeypatch.setattr(Loggers.close, "__defaults__", (0.05,))
+    said: list[str] = []
+    tool = Loggers(["wandb"], run, said.append)
+    if fault != "hang":
+        tool._running[0].process.wait(240)
+        tool.check()
+        assert len(said) == 1
+    tool.close()
+    assert len(said) == 1 and said[0].startswith("logger wandb: ") and says in said[0]
+
+
+def test_a_program_s_rows_go_to_loggers_and_its_result_is_the_same(run: RunFolder) -> None:
+    root = Path(__file__).resolve().parents[2]
+    code = "from sdtps.log import log; log('eval', epoch=1, step=1, accuracy=0.75)"
+    fields: dict[str, Any] = {"command": f'PYTHONPATH={root} {sys.executable} -c "{code}" {{seed}}'}
+    plain, logged = CommandConfig(**fields), CommandConfig(**fields, loggers=("tensorboard",))
+    assert identity(plain, 0) == identity(logged, 0)
+    assert program.run(run, logged, 0, 1, lambda: False) == "completed"
+    assert _tensorboard(run) == {"eval/accuracy": [(1, 0.75)]}
+
+
+def test_no_logger_starts_a_process_where_none_is_asked_for(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", None)
+    tool = Loggers([], run, print)
+    tool.check()
+    tool.close()
