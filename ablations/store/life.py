@@ -390,6 +390,12 @@ class _Open:
         }[kind]
         return f"{what}{f' on {node}' if node else ''}{self.course(' ')}"
 
+    def unstarted(self) -> Life:
+        """Its job looked for the run where the store was when it was submitted."""
+        where = self.submission.moved
+        why = f"the store was at {where} when it was submitted: its job found no run there"
+        return self.life("failed", "start", why)
+
     def by_end(self, end: End) -> Life:
         """From the exit record, and the output where the code alone does not say."""
         kind, what = verdict.from_code(end.code)
@@ -618,6 +624,8 @@ class _OnCluster:
             return found.life("failed", said, found.story(said, job))
         if job.state == "COMPLETED":
             return found.life("failed", "exit", "its job completed and wrote no result")
+        if not found.began and found.submission.moved:
+            return found.unstarted()
         if not found.began:
             how = f"signal {job.signal}" if job.signal else f"exit code {job.code}"
             return found.life("failed", "start", f"the job ended before the run began ({how})")
@@ -653,6 +661,8 @@ class _OnCluster:
         if found.began:
             why = f"job {found.job_id} is gone and left no exit record"
             return found.life("failed", "lost", why)
+        if found.submission.moved:
+            return found.unstarted()
         # Nobody looked while the scheduler still knew. What waits seldom leaves in another way.
         why = f"job {found.job_id} left the queue before it started: cancelled or forgotten"
         return found.life("cancelled", "unstarted", why)

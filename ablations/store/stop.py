@@ -161,11 +161,12 @@ def command(arguments: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Doomed:
-    """One folder that would be deleted."""
+    """One folder that would be deleted, unless equal runs that were not trained are links to it."""
 
     folder: Path
     why: str
     size: int  # bytes
+    links: tuple[Path, ...] = ()
 
 
 def select_folders(
@@ -197,7 +198,19 @@ def select_folders(
         for folder, found in zip(folders, _states(folders, runs_dir), strict=True):
             if not _may_live(found):
                 doomed.append(Doomed(folder, f"no variant plans it ({found.state})", size_of(folder)))
-    return doomed
+    links = _links([entry.folder for entry in doomed], runs_dir)
+    return [replace(entry, links=tuple(links.get(entry.folder, ()))) for entry in doomed]
+
+
+def _links(folders: Sequence[Path], runs_dir: Path) -> dict[Path, list[Path]]:
+    """Run folders elsewhere in the store that are links to one of `folders`, and stay."""
+    found: dict[Path, list[Path]] = {}
+    targets = {folder.resolve(): folder for folder in folders if not folder.is_symlink()}
+    if targets:
+        for link in sorted(runs_dir.glob("*/*/seed*")):
+            if link.is_symlink() and link not in folders and link.resolve() in targets:
+                found.setdefault(targets[link.resolve()], []).append(link)
+    return found
 
 
 def _states(folders: Sequence[Path], runs_dir: Path) -> list[life.Life]:
@@ -226,7 +239,7 @@ def delete_folders(doomed: Sequence[Doomed], runs_dir: Path) -> list[Doomed]:
     gone = []
     folders = [entry.folder for entry in doomed]
     for entry, found in zip(doomed, _states(folders, runs_dir), strict=True):
-        if _may_live(found):
+        if _may_live(found) or entry.links:
             continue
         if entry.folder.is_symlink():  # taken over from another study: only the link goes
             entry.folder.unlink()
@@ -270,27 +283,45 @@ def clean_command(arguments: argparse.Namespace) -> int:
         unplanned=arguments.unplanned,
     )
     if arguments.json:
-        gone = delete_folders(doomed, runs_dir) if arguments.yes else doomed
+        free = [entry for entry in doomed if not entry.links]
+        gone = delete_folders(free, runs_dir) if arguments.yes else free
         rows = [
             {"folder": str(d.folder.relative_to(runs_dir)), "why": d.why, "bytes": d.size} for d in gone
         ]
-        print(json.dumps({"deleted" if arguments.yes else "would_delete": rows}, indent=2))
+        left = {
+            str(entry.folder.relative_to(runs_dir)): _kept(entry, runs_dir)
+            for entry in doomed
+            if entry not in gone
+        }
+        key = "deleted" if arguments.yes else "would_delete"
+        print(json.dumps({key: rows, "left": left}, indent=2))
         return 0
     if not doomed:
         print(f"{study.name}: no such run folder; nothing to delete.")
         return 0
-    for entry in doomed:
+    free = [entry for entry in doomed if not entry.links]
+    for entry in free:
         verb = "delete" if arguments.yes else "would delete"
         name = visible(str(entry.folder.relative_to(runs_dir)))
         print(f"{verb}  {name}  {entry.why}  {entry.size / 1e6:.1f} MB")
-    total = sum(entry.size for entry in doomed) / 1e6
-    if not arguments.yes:
-        print(f"{counted(len(doomed), 'folder')}, {total:.1f} MB. Give --yes to delete.")
-        return 0
-    gone = delete_folders(doomed, runs_dir)
-    total = sum(entry.size for entry in gone) / 1e6
-    print(f"Deleted {counted(len(gone), 'folder')}, {total:.1f} MB.")
+    gone = delete_folders(free, runs_dir) if arguments.yes else free
     for entry in doomed:
         if entry not in gone:
-            print(f"kept: {visible(str(entry.folder.relative_to(runs_dir)))} has come to life again")
+            name = visible(str(entry.folder.relative_to(runs_dir)))
+            print(f"kept  {name}  {visible(_kept(entry, runs_dir))}")
+    number, total = counted(len(gone), "folder"), sum(entry.size for entry in gone) / 1e6
+    if arguments.yes:
+        print(f"Deleted {number}, {total:.1f} MB.")
+    else:
+        print(f"{number}, {total:.1f} MB. Give --yes to delete.")
     return 0
+
+
+def _kept(entry: Doomed, runs_dir: Path) -> str:
+    """Why a folder that was asked for is not deleted."""
+    if not entry.links:
+        return "it has come to life again"
+    first = entry.links[0].relative_to(runs_dir)
+    more = f" and {len(entry.links) - 1} more" if len(entry.links) > 1 else ""
+    how = f"sdtps clean {first.parts[0]} --state completed"
+    return f"it stands for {first}{more}, which was not trained: first delete that link ({how})"

@@ -108,14 +108,25 @@ class Submission:  # what is read is kept: make a new one to read again
         A copy has another path and another inode; a moved store, or one that another machine sees under
         another path, keeps the inode.
         """
+        if not self._earlier_store:
+            return ""
+        try:
+            same = self.folder.stat().st_ino == self.intent["place"].get("inode")
+        except OSError:
+            same = True
+        return "" if same else self._earlier_store
+
+    @cached_property
+    def moved(self) -> str:
+        """Where the store was when this was submitted, if it was moved since; else empty."""
+        return "" if self.elsewhere else self._earlier_store
+
+    @property
+    def _earlier_store(self) -> str:
         place = self.intent.get("place")
         if not isinstance(place, dict) or place.get("folder") == str(self.folder):
             return ""
-        try:
-            same = self.folder.stat().st_ino == place.get("inode")
-        except OSError:
-            same = True
-        return "" if same else str(Path(str(place.get("folder"))).parent.parent.parent)
+        return str(Path(str(place.get("folder"))).parents[2])
 
     @cached_property
     def time(self) -> float:

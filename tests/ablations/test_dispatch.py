@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import re
@@ -287,7 +288,7 @@ def test_an_equal_run_of_another_study_or_name_is_taken_over(tmp_path: Path, fak
 
 
 def test_an_equal_run_that_was_deleted_is_trained_and_one_that_stays_is_not_written_to(
-    tmp_path: Path, fakes: Fakes
+    tmp_path: Path, fakes: Fakes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = tmp_path / "runs"
     made = _completed(plant.study(tmp_path, ["before"], name="first"), runs, code="c1")
@@ -305,6 +306,17 @@ def test_an_equal_run_that_was_deleted_is_trained_and_one_that_stays_is_not_writ
     (link,) = dispatch.take_over(
         make_plan(third, runs, run_states(third.runs(), runs), code="c1").linked
     )
+    words = ["clean", str(tmp_path / "first.yaml"), "--runs-dir", str(runs), "--state", "completed"]
+    capsys.readouterr()
+    assert cli.main([*words, "--yes"]) == 0
+    told = capsys.readouterr().out
+    assert "it stands for third/x/" in told and "Deleted 0 folders" in told and made.is_dir()
+    assert cli.main([*words, "--yes", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["deleted"] == [] and list(answer["left"]) == [str(made.relative_to(runs))]
+    words[1] = str(tmp_path / "third.yaml")
+    assert cli.main([*words, "--yes"]) == 0 and not link.is_symlink() and made.is_dir()
+    link.symlink_to(Path("../..") / made.relative_to(runs), target_is_directory=True)
     shutil.rmtree(made)
     assert _states(third, runs) == ["planned"]
     assert _submit(third, runs).submitted == [link]

@@ -327,7 +327,15 @@ def test_cancel_and_clean_show_first_and_do_nothing_for_an_empty_selection(
     out = capsys.readouterr().out
     assert "would delete" in out and runs[1].name in out and runs[0].name not in out
     assert runs[1].folder(tmp_path).is_dir()
-    assert call("clean", manifest, "--runs-dir", tmp_path, "--unplanned", "--yes") == 0
+    words = ("clean", manifest, "--runs-dir", tmp_path, "--json")
+    name = str(runs[1].folder(tmp_path).relative_to(tmp_path))
+    assert call(*words) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [row["folder"] for row in told["would_delete"]] == [name] and told["left"] == {}
+    assert runs[1].folder(tmp_path).is_dir()
+    assert call(*words, "--unplanned", "--yes") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [row["folder"] for row in told["deleted"]] == [name, "small/gone/seed0-0123456789"]
     assert not runs[1].folder(tmp_path).exists()
     assert not (tmp_path / "small" / "gone" / "seed0-0123456789").exists()
     assert running.path.is_dir() and runs[0].folder(tmp_path).is_dir()
@@ -345,6 +353,13 @@ def test_what_cancel_cannot_end_is_not_called_cancelled(
     told = capsys.readouterr()
     assert "Cancelled 0 runs." in told.out
     assert f"not cancelled: {run.name} runs by hand" in told.err
+    words = ("cancel", manifest, "--runs-dir", tmp_path, "--json")
+    for more, code, answer in (
+        ((), 0, {"would_cancel": [run.name], "left": []}),
+        (("--yes",), 1, {"cancelled": [], "left": [run.name]}),
+    ):
+        assert call(*words, *more) == code
+        assert json.loads(capsys.readouterr().out) == answer
 
 
 def test_with_canaries_a_script_gets_one_document_also_where_they_fail(

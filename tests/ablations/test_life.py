@@ -326,6 +326,25 @@ def test_a_moved_store_keeps_its_states(queued: Queued) -> None:
     )
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["its job failed", "its job is forgotten"])
+def test_a_run_whose_store_was_moved_before_its_job_began_says_so(queued: Queued, known: bool) -> None:
+    moved = queued.runs.rename(queued.runs.with_name("elsewhere"))
+    assert queued.look(moved).state == "queued"
+    if known:
+        queued.fakes.set("1_0", state="FAILED", status=256)
+    else:
+        queued.fakes.set("1_0", gone=True)
+        (receipt,) = moved.rglob("receipt.json")
+        receipt.write_text(json.dumps({**json.loads(receipt.read_text()), "time": time.time() - 600}))
+        queued.look(moved), queued.look(moved)  # two answers without the job are believed
+    Scheduler(moved).expire()
+    found = queued.look(moved)
+    assert (found.state, found.kind) == ("failed", "start")
+    assert f"the store was at {queued.runs} when it was submitted" in found.detail
+    (action,) = make_plan(queued.study, moved, [found], retry=["failed"]).submitted
+    assert dispatch.submit(queued.study, [action.run], moved, replace=[action.folder]).submitted
+
+
 def test_a_copy_tells_its_own_states_and_submits_nothing_of_the_original(queued: Queued) -> None:
     queued.fakes.set("1_0", state="RUNNING")
     queued.begin(10_000)
