@@ -1,10 +1,8 @@
 """The code as it is at submission, frozen in runs/_code/DIGEST/: what jobs import, whenever they start.
 
 A job that waits for days in the queue must not run what was edited meanwhile. The snapshot is what
-would
-run here and now: every file of the packages below that git tracks, with uncommitted edits, and new
-files that git does not ignore. code.json beside them says which commit that was and how it differs from
-it.
+would run here and now: every file of the packages below that git tracks, with uncommitted edits, and
+new files that git does not ignore. code.json beside them says which commit that was and how it differs.
 """
 
 from __future__ import annotations
@@ -19,7 +17,8 @@ from pathlib import Path
 from sdtps.files import sync_directory, write_json
 from sdtps.run import provenance
 
-PACKAGES = ("sdtps", "ablations")  # what a job imports
+# What a job imports. `analysis` reads the log of a program that is a variant.
+PACKAGES = ("sdtps", "ablations", "analysis")
 CODE = "_code"
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -7,6 +7,7 @@ well-known programs are recognised. Other tables need a mapping where their name
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -95,6 +96,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_runs_dir(parser)
     add("--strict", action="store_true", help="write nothing if any line cannot be read")
     add("--dry-run", action="store_true", help="say what would be imported; write nothing")
+    add(
+        "--rows", action="store_true", help="print the rows of the one run that is found; write nothing"
+    )
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -112,6 +116,8 @@ def command(arguments: argparse.Namespace) -> int:
         print(propose(arguments.files), end="")
         return 0
     runs, complaints = read(arguments.files, options, arguments.format, arguments.study)
+    if arguments.rows:
+        return _print_rows(runs, complaints)
     _rename(runs, arguments)
     studies = {name: store.settle(members) for name, members in store.by_study(runs).items()}
     unread = sum(len(r.unread) for members in studies.values() for r in members)
@@ -138,6 +144,16 @@ def command(arguments: argparse.Namespace) -> int:
     if not any(studies.values()):
         raise LogError("nothing was imported")
     return 1 if complaints else 0
+
+
+def _print_rows(runs: list[ImportedRun], complaints: list[str]) -> int:
+    """What a run of `task: command` takes from its program's log."""
+    if complaints or len(runs) != 1:
+        raise LogError("\n".join(complaints) or f"one run is wanted, and there are {len(runs)}")
+    for row in runs[0].rows:
+        if row["kind"] in ("train", "eval"):
+            print(json.dumps(row))  # NaN and Infinity as Python writes them
+    return 0
 
 
 def summary(imported: ImportedRun) -> str:

@@ -30,6 +30,17 @@ class CommandData(Frozen):
         return None
 
 
+class LogConfig(Frozen):
+    """The log of a program that does not call `sdtps.log`: imported while the program runs."""
+
+    file: str  # a file or folder; {run} is the run's folder, else it is relative to the directory
+    # As `sdtps import` takes them: --as, --mapping, --split, --unit.
+    format: str | None = None
+    mapping: str | None = None  # relative to the directory
+    split: Literal["val", "test", "eval"] | None = None
+    unit: Literal["percent", "fraction"] | None = None
+
+
 class CommandConfig(Frozen):
     """A program as a variant.
 
@@ -48,6 +59,8 @@ class CommandConfig(Frozen):
     environment: dict[str, str] = Field(default_factory=dict)
     # Where it is started, beside the manifest; not part of the identity. null: the manifest's folder.
     directory: str | None = None
+    # null: the program writes metrics.jsonl itself (`sdtps.log`).
+    log: LogConfig | None = None
     # The evaluation metric that selects the epoch that `best` stands for; null: the last one.
     select: str | None = None
     select_direction: Literal["up", "down"] = "up"

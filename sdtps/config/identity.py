@@ -37,7 +37,14 @@ NOT_IN_IDENTITY = frozenset(
 )
 # Paths that count by their last part: the file decides, not the folder it was put into.
 BY_FILE_NAME = frozenset(
-    {"backbone.weights", "image_encoder.weights", "text_encoder.weights", "data.file", "train.init"}
+    {
+        "backbone.weights",
+        "image_encoder.weights",
+        "text_encoder.weights",
+        "data.file",
+        "train.init",
+        "log.mapping",
+    }
 )
 # Keys that came when there were runs already, each with the value at which a run is what it was before:
 # left out at that value, so that those runs keep their names.
@@ -52,6 +59,7 @@ CAME_LATER = {
     "train.micro_batch": None,
     "train.accumulate": 1,
     "train.ema": None,
+    "log": None,
 }
 # Raise this when the meaning of a configuration changes without its keys changing.
 IDENTITY_VERSION = 1

@@ -179,6 +179,14 @@ class RunFolder:
         self.check_claim()
         _append(self.metrics_file, row)
 
+    def replace_metrics(self, attempt: int, rows: list[dict[str, Any]]) -> None:
+        """Put `rows` in the place of the attempt's rows: a program's log is read again and again."""
+        self.check_claim()
+        earlier = [row for row in self.metrics() if row.get("attempt") != attempt]
+        lines = [finite(row) for row in (*earlier, *({**row, "attempt": attempt} for row in rows))]
+        text = "".join(f"{json.dumps(line, allow_nan=False, ensure_ascii=False)}\n" for line in lines)
+        write_text(self.metrics_file, text)
+
     def append_evaluation(self, row: Mapping[str, Any]) -> None:
         """Add one line to evaluations.jsonl."""
         _append(self.evaluations_file, row)

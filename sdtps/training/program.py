@@ -1,8 +1,9 @@
 """One attempt at a run that is any program (`task: command`): started, watched, and its end recorded.
 
-The program is told its run by the environment (`sdtps.log`) and writes rows into metrics.jsonl. Exit
-code 0 with an evaluation row is completed, 3 is diverged, 75 is stopped with a checkpoint of its own.
-A request to stop is passed on, and what ends by it is run again with the same command line. No torch.
+The program is told its run by the environment (`sdtps.log`) and writes rows into metrics.jsonl, or its
+own log is imported again and again while it runs (`log` in its configuration). Exit code 0 with an
+evaluation row is completed, 3 is diverged, 75 is stopped with a checkpoint of its own. A request to
+stop is passed on, and what ends by it is run again with the same command line. No torch.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +33,7 @@ from sdtps.training.loggers import Loggers
 
 DIVERGED, TEMPORARY = 3, 75  # exit codes by which a program says more than that it failed
 POLL_SECONDS = 0.1
+IMPORT_SECONDS = 30.0  # between two imports of a program's log
 _TAIL = 2_000  # characters of a failed program's output that become the reason
 _LATEST = 65_536  # bytes at the end of metrics.jsonl that a heartbeat reads
 
@@ -58,6 +61,7 @@ def run(
         SEED: str(seed),
         ATTEMPT: str(attempt),
     }
+    log_import = _LogImport(folder, config, attempt) if config.log else None
     folder.update_run(program=_files(line, config.directory))
     began, rows_before = time.monotonic(), len(folder.metrics())
     with folder.log_file.open("ab") as log:
@@ -75,11 +79,13 @@ def run(
         )
         loggers = Loggers(config.loggers, folder, lambda text: _say(folder, text))
         try:
-            told = _wait(folder, process, attempt, stop, loggers)
+            told = _wait(folder, process, attempt, stop, loggers, log_import)
         except BaseException:
             _signal(process, signal.SIGKILL)
             process.wait()
             raise
+        else:
+            unread = log_import.finish() if log_import else ""
         finally:
             loggers.close()
     rows = folder.metrics()[rows_before:]
@@ -95,6 +101,8 @@ def run(
     if code != 0:
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         raise RunError(f"the program failed ({how}):\n{_tail(folder.log_file, start)}")
+    if unread:
+        raise RunError(f"the program completed, but its log cannot be imported: {unread}")
     result = _result(folder, config)
     if result is None:
         raise RunError(
@@ -132,6 +140,7 @@ def _wait(
     attempt: int,
     stop: Callable[[], bool],
     loggers: Loggers,
+    log_import: _LogImport | None,
 ) -> bool:
     """Until the program has ended; whether it was told to stop."""
     told, due = False, 0.0
@@ -142,9 +151,71 @@ def _wait(
         if time.monotonic() >= due:
             due = time.monotonic() + HEARTBEAT_SECONDS
             loggers.check()
+            if log_import:
+                log_import.look()
             folder.write_status("running", attempt=attempt, **_latest(_newest(folder.metrics_file)))
         time.sleep(POLL_SECONDS)
     return told
+
+
+class _LogImport:
+    """Copies the rows of the program's log into metrics.jsonl, by `sdtps import` as a process."""
+
+    def __init__(self, folder: RunFolder, config: CommandConfig, attempt: int) -> None:
+        log = config.log
+        assert log is not None
+        self._folder, self._attempt = folder, attempt
+        here = Path(config.directory or ".").resolve()
+        mapping = here / log.mapping if log.mapping else None
+        if mapping and not mapping.is_file():
+            raise RunError(f"log.mapping: {mapping}: no such file; nothing was started")
+        options = {"--as": log.format, "--mapping": mapping, "--split": log.split, "--unit": log.unit}
+        given = [word for name, value in options.items() if value for word in (name, str(value))]
+        file = here / log.file.replace("{run}", str(folder.path.resolve()))
+        self._command = [sys.executable, "-P", "-m", "analysis", "import", str(file), "--rows", *given]
+        root = str(Path(__file__).resolve().parents[2])  # the code that this process imports
+        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+        self._environment = {**os.environ, "PYTHONPATH": path}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._due = time.monotonic() + IMPORT_SECONDS
+
+    def look(self) -> None:
+        """Start an import where one is due, and take over what an earlier one has read. Never waits."""
+        if self._process is None and time.monotonic() >= self._due:
+            self._start()
+        elif self._process is not None and self._process.poll() is not None:
+            self._take()
+
+    def finish(self) -> str:
+        """Import the whole log; returns why it could not be read, or nothing."""
+        if self._process is not None:
+            self._take()
+        self._start()
+        return self._take()
+
+    def _start(self) -> None:
+        # Files, not pipes: nobody reads while it runs.
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stdout=self._printed,
+            stderr=self._said,
+            env=self._environment,
+        )
+
+    def _take(self) -> str:
+        assert self._process is not None
+        code = self._process.wait()
+        self._process, self._due = None, time.monotonic() + IMPORT_SECONDS
+        self._printed.seek(0)
+        self._said.seek(0)
+        if code != 0:  # while the program runs, its log may not be there yet
+            return self._said.read().decode(errors="replace").strip()
+        rows = [json.loads(line) for line in self._printed.read().splitlines()]
+        self._folder.replace_metrics(self._attempt, rows)
+        return ""
 
 
 def _say(folder: RunFolder, text: str) -> None:

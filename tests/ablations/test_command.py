@@ -10,6 +10,7 @@ import pytest
 from ablations.cli import main
 from ablations.study.manifest import load_study
 from sdtps.config import CommandConfig, identity, load_config
+from sdtps.config.command import LogConfig
 from sdtps.errors import ManifestError, RunError
 from sdtps.run.folder import RunFolder
 from sdtps.training import program
@@ -47,6 +48,7 @@ def write(folder: Path, text: str) -> Path:
 
 def make(tmp_path: Path, text: str, **fields: object) -> RunFolder:
     """A run of the Python program `text`."""
+    tmp_path.mkdir(exist_ok=True)
     (tmp_path / "p.py").write_text(text)
     command = f"PYTHONPATH={ROOT} {sys.executable} p.py {{seed}}"
     config = CommandConfig(command=command, directory=str(tmp_path), **fields)  # type: ignore[arg-type]
@@ -157,6 +159,62 @@ log("eval", epoch=1, step=2, accuracy=1.0)
     assert (folder.status() or {})["state"] == "requeued" and folder.result() is None
     assert program.run(folder, config, 0, 2, lambda: False) == "completed"
     assert [row["attempt"] for row in folder.resolved_metrics()] == [2, 2]
+
+
+CSV_PROGRAM = """\
+import pathlib, sys, time
+out = open(sys.argv[1] + "/scores.csv", "w")
+print("epoch,loss,val_acc", file=out, flush=True)
+for epoch in (0, 1, 2):
+    print(f"{epoch},{1 / (epoch + 1)},{50 + 10 * epoch}", file=out, flush=True)
+    while epoch == 1 and not pathlib.Path("seen").exists():
+        time.sleep(0.05)
+"""
+MAPPING = """\
+epoch: epoch
+epoch_from: 0
+step: row
+metrics:
+  loss: {split: train}
+  val_acc: {as: accuracy, split: val, direction: up, unit: percent}
+"""
+
+
+def test_a_program_s_own_log_is_imported_while_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "IMPORT_SECONDS", 0.0)
+    monkeypatch.setattr(program, "HEARTBEAT_SECONDS", 0.0)
+    (tmp_path / "mapping.yaml").write_text(MAPPING)
+    log = LogConfig(file="{run}/scores.csv", mapping="mapping.yaml")
+    folder = make(tmp_path, CSV_PROGRAM, log=log, select="accuracy")
+    config = folder.config()
+    assert isinstance(config, CommandConfig)
+    config = config.model_copy(update={"command": config.command.replace("{seed}", "{run} {seed}")})
+
+    def stop() -> bool:  # looked at all the time
+        if any(row.get("accuracy") == 0.6 for row in folder.metrics()):
+            (tmp_path / "seen").touch()
+        return False
+
+    assert program.run(folder, config, 0, 1, stop) == "completed"
+    rows = folder.metrics()
+    assert [(r["kind"], r["epoch"], r["attempt"]) for r in rows if r["kind"] == "eval"] == [
+        ("eval", epoch, 1) for epoch in (1, 2, 3)
+    ]
+    assert [r["loss"] for r in rows if r["kind"] == "train"] == [1.0, 0.5, pytest.approx(1 / 3)]
+    assert (folder.result() or {})["best"]["accuracy"] == 0.7
+    without = CommandConfig(**{**config.model_dump(), "log": None})
+    assert identity(config, 0) != identity(without, 0)
+
+
+def test_a_log_that_cannot_be_imported_is_told(tmp_path: Path) -> None:
+    folder = make(tmp_path, "print('done')", log=LogConfig(file="none.txt"))
+    with pytest.raises(RunError, match=r"log cannot be imported: .*none\.txt: no such file"):
+        execute(folder.path)
+    missing = make(tmp_path / "b", "", log=LogConfig(file="x", mapping="nope.yaml"))
+    with pytest.raises(RunError, match=r"nope\.yaml: no such file; nothing was started"):
+        execute(missing.path)
 
 
 def test_no_torch_is_imported_to_run_a_program(tmp_path: Path) -> None:
