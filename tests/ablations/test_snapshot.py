@@ -51,7 +51,8 @@ def test_uncommitted_edits_and_new_files_are_frozen_and_the_difference_is_record
     (checkout / "sdtps" / "old.pyc").write_text("ignored")
     frozen = snapshot.freeze(tmp_path / "runs", checkout)
     files = {str(p.relative_to(frozen)) for p in frozen.rglob("*") if p.is_file()}
-    assert files == {"sdtps/__init__.py", "sdtps/new.py", "ablations/__init__.py", "code.json"}
+    packages = {f"{package}/__init__.py" for package in snapshot.PACKAGES}
+    assert files == {*packages, "sdtps/new.py", "code.json"}
     assert (frozen / "sdtps" / "__init__.py").read_text() == "x = 2\n"
     code = json.loads((frozen / "code.json").read_text())
     assert code["commit"] == _git(checkout, "rev-parse", "HEAD").strip()
