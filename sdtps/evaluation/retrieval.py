@@ -5,7 +5,7 @@ that of the best of its captions. Text to image: a query is a caption. Equal sim
 the query, so that a collapsed model scores nothing.
 
 Visual tokens stay on the device; captions are encoded a block at a time. Similarities are kept as
-float32 on the CPU.
+float32 on the CPU: COCO's 5,000 images x 25,000 captions take 0.5 GB, its tokens (49 x 512) as much.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from sdtps.models.retrieval import RetrievalModel
 
 RANKS = (1, 5, 10)
 FOLD_IMAGES = 1000  # COCO-1K: five folds of 1,000 images
+# Images that a CPU scores with a block of captions before it reports and can be stopped: seconds.
+IMAGES_ON_CPU = 16
+RANKED_AT_ONCE = 256  # rows of the matrix; a mask of all would be a quarter of its size
 
 
 class Scorer:
@@ -37,19 +40,26 @@ class Scorer:
 
     @torch.no_grad()
     def __init__(
-        self, model: RetrievalModel, source: Source, config: RetrievalConfig, device: torch.device
+        self,
+        model: RetrievalModel,
+        source: Source,
+        config: RetrievalConfig,
+        device: torch.device,
+        progress: Progress = no_progress,
     ) -> None:
         model.eval()
         self.model = model
         self.source = source
         self.config = config
         self.device = device
-        self.tokens = torch.cat(
-            [
-                model.tokens(block.to(device))
-                for block in source.image_blocks(config.data.test_batch_size, config.data.workers)
-            ]
-        )
+        count, done = len(source.split.images), 0
+        for pixels in source.image_blocks(config.data.test_batch_size, config.data.workers):
+            tokens = model.tokens(pixels.to(device))
+            if done == 0:  # joined afterwards, they would be held twice
+                self.tokens = tokens.new_empty(count, *tokens.shape[1:])
+            self.tokens[done : done + len(tokens)] = tokens
+            done += len(tokens)
+            progress(done, count)
 
     @torch.no_grad()
     def score(
@@ -65,26 +75,29 @@ class Scorer:
         Args:
             images, captions: indices into the split, in any number and order.
             targets: the image that each caption is asked for; default the one it belongs to.
+            progress: called after each block with the pairs scored and their number.
         """
         source, config = self.source, self.config
         if targets is None:
             targets = captions // source.split.per_image
         effective = {mode: mode if takes_dense(config) else "none" for mode in modes}
         results = {mode: torch.empty(len(images), len(captions)) for mode in set(effective.values())}
-        parts = self._blocks(np.arange(len(captions)))
-        blocks = self._blocks(np.arange(len(images)))
-        done, total = 0, len(parts) * len(blocks) * len(results)
+        size = self.config.data.test_batch_size
+        parts = _blocks(len(captions), size)
+        if self.device.type == "cpu":
+            size = min(size, IMAGES_ON_CPU)
+        done, total = 0, len(images) * len(captions) * len(results)
         for part in parts:
             texts = source.texts(source.captions, captions[part].tolist(), config.data.max_words)
             texts = texts.to(self.device)
             words = self.model.words(texts)
             for mode, result in results.items():
                 dense = self._dense(mode, targets[part])
-                for block in blocks:
+                for block in _blocks(len(images), size):
                     tokens = self.tokens[torch.from_numpy(images[block])]
                     matches = self.model.crossnet(tokens, words, texts.lengths, *dense)
-                    result[block[0] : block[-1] + 1, part[0] : part[-1] + 1] = matches.similarity
-                    done += 1
+                    result[block, part] = matches.similarity
+                    done += matches.similarity.numel()
                     progress(done, total)
         return {mode: results[effective[mode]] for mode in modes}
 
@@ -100,9 +113,9 @@ class Scorer:
         rows = torch.from_numpy(place).to(self.device)
         return self.model.words(texts)[rows], texts.lengths[rows]
 
-    def _blocks(self, indices: np.ndarray) -> list[np.ndarray]:
-        size = self.config.data.test_batch_size
-        return [indices[start : start + size] for start in range(0, len(indices), size)]
+
+def _blocks(count: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 def similarities(
@@ -115,15 +128,25 @@ def similarities(
 ) -> dict[DenseText, Tensor]:
     """The matrix (I, I x per_image) of a whole split for each mode, in every process.
 
-    Each process scores its share of the captions against all images.
+    Each process scores its share of the captions against all images. Progress counts images encoded
+    and captions scored; it is reported, and the evaluation can be stopped, after every block of either.
     """
-    scorer = Scorer(model, source, config, device)
     images = np.arange(len(source.split.images))
     shares = np.array_split(np.arange(len(source.split.captions)), distributed.world_size())
-    own = scorer.score(images, shares[distributed.rank()], modes, progress=progress)
-    return {
-        mode: torch.cat(distributed.gather_parts(part, device), dim=1) for mode, part in own.items()
-    }
+    captions = shares[distributed.rank()]
+    total = len(images) + len(captions)
+    scorer = Scorer(model, source, config, device, lambda done, _: progress(done, total))
+    own = scorer.score(
+        images,
+        captions,
+        modes,
+        progress=lambda done, of: progress(len(images) + len(captions) * done // of, total),
+    )
+    whole = {}
+    for mode, part in own.items():
+        parts = distributed.gather_parts(part, device)
+        whole[mode] = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+    return whole
 
 
 def takes_dense(config: RetrievalConfig) -> bool:
@@ -196,7 +219,7 @@ def recalls(similarity: Tensor, per_image: int) -> dict[str, float]:
     Raises:
         FloatingPointError: the similarities are not finite.
     """
-    if not torch.isfinite(similarity).all():
+    if not all(torch.isfinite(rows).all() for rows in similarity.split(RANKED_AT_ONCE)):
         raise FloatingPointError("similarities are not finite: the model has diverged")
     image_ranks, caption_ranks = ranks(similarity, per_image)
     result = {}
@@ -208,12 +231,19 @@ def recalls(similarity: Tensor, per_image: int) -> dict[str, float]:
 
 
 def ranks(similarity: Tensor, per_image: int) -> tuple[Tensor, Tensor]:
-    """Ranks from 0 of each image's best caption (I) and of each caption's image (I x per_image)."""
+    """Ranks from 0 of each image's best caption (I) and of each caption's image (I x per_image).
+
+    Counted over blocks of images: nothing is sorted, and no copy of the matrix is made.
+    """
     images, captions = similarity.shape
     owner = torch.arange(captions) // per_image
-    own = owner[None, :] == torch.arange(images)[:, None]
-    best = similarity.masked_fill(~own, -torch.inf).amax(1, keepdim=True)
-    image_ranks = ((similarity >= best) & ~own).sum(1)
-    target = similarity.gather(0, owner[None, :])
-    caption_ranks = ((similarity >= target) & ~own).sum(0)
+    target = similarity.gather(0, owner[None, :])[0]  # of each caption with its image
+    best = target.view(images, per_image).amax(1)
+    image_ranks = torch.empty(images, dtype=torch.long)
+    caption_ranks = torch.zeros(captions, dtype=torch.long)
+    for block in _blocks(images, RANKED_AT_ONCE):
+        rows = similarity[block]
+        other = owner[None, :] != torch.arange(block.start, block.stop)[:, None]
+        image_ranks[block] = ((rows >= best[block, None]) & other).sum(1)
+        caption_ranks += ((rows >= target) & other).sum(0)
     return image_ranks, caption_ranks

@@ -17,6 +17,7 @@ from sdtps.config import RetrievalConfig, identity, parse_config
 from sdtps.data.caption_batches import dense_owner
 from sdtps.data.load import load_splits
 from sdtps.errors import ConfigError, DataError
+from sdtps.evaluation import retrieval
 from sdtps.evaluation.retrieval import similarities
 from sdtps.run.folder import RunFolder
 from sdtps.training.job import execute
@@ -204,6 +205,29 @@ def test_modes_of_dense_text_are_scored_on_the_same_model() -> None:
     assert not torch.allclose(scored["own"], scored["none"])
     laps = RetrievalTask(config(**LAPS), 0, CPU).evaluate()
     assert laps["rsum@own"] == laps["rsum@shuffled"] == laps["rsum@none"] == laps["rsum"]
+
+
+def test_an_evaluation_reports_from_the_first_images_on_and_ends_when_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retrieval, "IMAGES_ON_CPU", 4)
+    chosen = config(data={"test_batch_size": 5})
+    task = RetrievalTask(chosen, 0, CPU)
+    seen: list[tuple[int, int]] = []
+    similarities(
+        task.model, task.test, chosen, ("own",), CPU, lambda done, total: seen.append((done, total))
+    )
+    # 6 images encoded 5 at a time, then 30 captions 5 at a time, each with 4 and with 2 images.
+    counts = [done for done, _ in seen]
+    assert counts == sorted(counts) and counts[:2] == [5, 6] and len(counts) == 2 + 6 * 2
+    assert counts[-1] == 36 and {total for _, total in seen} == {36}
+
+    def stop(done: int, total: int) -> None:
+        if done > 20:
+            raise InterruptedError(done)
+
+    with pytest.raises(InterruptedError, match=r"2[1-9]"):
+        similarities(task.model, task.test, chosen, ("own",), CPU, stop)
 
 
 def test_block_sizes_do_not_change_a_score() -> None:
