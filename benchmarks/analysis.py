@@ -120,7 +120,7 @@ def _draw(steps: int) -> dict[str, Any]:
     def reference() -> None:
         files["reference"] = saved(_every_step(step, values))
 
-    with styled(VENUES["iclr"]):
+    with styled(VENUES["article"]):
         timed = compare(ours, reference, pick_device("cpu"), repeats=REPEATS, warmup=0)
     return {
         "bench": "curves",

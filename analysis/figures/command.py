@@ -20,7 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands.add_study_arguments(parser)
     parser.add_argument("--out", type=Path, default=Path("paper/generated/figures"), metavar="FOLDER")
     parser.add_argument(
-        "--venue", choices=sorted(VENUES), default="iclr", help="its figure widths [iclr]"
+        "--venue",
+        choices=sorted(VENUES),
+        default="article",
+        help="its figures' widths and font [article]",
     )
     parser.add_argument(
         "--metric", action="append", default=[], help="draw this metric instead of declared figures"

@@ -56,7 +56,7 @@ class Drawn:
 
 
 def figures(
-    collected: Collected, study: Study, marks: Sequence[Mark] = (), venue: str = "iclr"
+    collected: Collected, study: Study, marks: Sequence[Mark] = (), venue: str = "article"
 ) -> list[Drawn]:
     """Every figure that the manifest declares. One that cannot be drawn says so and stops no other."""
     return [attempt(collected, study, spec, marks, venue) for spec in study.figures]
@@ -67,7 +67,7 @@ def attempt(
     study: Study,
     spec: FigureSpec,
     marks: Sequence[Mark] = (),
-    venue: str = "iclr",
+    venue: str = "article",
 ) -> Drawn:
     """`draw`, or a figure without a picture whose `problem` says why."""
     try:
@@ -92,7 +92,7 @@ def draw(
     study: Study,
     spec: FigureSpec,
     marks: Sequence[Mark] = (),
-    venue: str = "iclr",
+    venue: str = "article",
     endings: Sequence[str] = ENDINGS,
 ) -> Drawn:
     """One figure, in PDF, SVG and PNG unless `endings` says less; curves with their CSV.
@@ -166,7 +166,7 @@ def _names(
     return names
 
 
-def variant_page(collected: Collected, study: Study, variant: str, venue: str = "iclr") -> Drawn:
+def variant_page(collected: Collected, study: Study, variant: str, venue: str = "article") -> Drawn:
     """All that one variant logged: loss parts, learning rate, gradient norms, scores; a panel each."""
     from ablations.study.schema import FigureSpec
 

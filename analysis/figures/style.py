@@ -22,22 +22,27 @@ if TYPE_CHECKING:
 # matplotlib is imported where it draws: `sdtps curves --help` reads the venues without it.
 @dataclass(frozen=True)
 class Venue:
-    """Inches: the width of a column and of the text block; points: the size of a figure's text."""
+    """Column and text block in inches, the font of the text, the type size of a figure in points."""
 
     column: float
     page: float
+    font: Literal["Times", "Latin Modern"] = "Times"
     text: float = 8.0
 
     def width(self, kind: Literal["column", "page"]) -> float:
         return self.column if kind == "column" else self.page
 
 
-# From the venues' own style files (one-column styles: both widths are the text block's).
+# From the venues' own style files (one-column styles: both widths are the text block's). `article` is
+# this project's paper. acmart sets Libertine where it is installed; Times is nearest to it.
 VENUES = {
+    "article": Venue(5.5, 5.5, "Latin Modern"),
     "iclr": Venue(5.5, 5.5),
     "neurips": Venue(5.5, 5.5),
     "icml": Venue(3.25, 6.75),
     "cvpr": Venue(3.25, 6.875),
+    "ieee": Venue(3.5, 7.16),
+    "acm": Venue(3.33, 7.0),
 }
 
 SMALLEST = 7.0  # points: no text is smaller
@@ -46,7 +51,6 @@ STYLE: dict[str, Any] = {
     "pdf.fonttype": 42,
     "svg.fonttype": "path",
     "svg.hashsalt": "sdtps",
-    "mathtext.fontset": "cm",
     "axes.linewidth": 0.6,
     "axes.edgecolor": "#333333",
     "grid.color": "#dddddd",
@@ -85,9 +89,12 @@ def styled(venue: Venue, *texts: str) -> AbstractContextManager[None]:
         "ytick.labelsize": max(SMALLEST, venue.text - 1),
     }
     look: Any = sns.axes_style("whitegrid")
-    families: Any = [_text_font(), *FALLBACKS, *_more_fonts("".join(texts))]
+    times = venue.font == "Times"
+    text = () if times else (_text_font(),)
+    families: Any = [*text, *FALLBACKS, *_more_fonts("".join(texts))]
+    fonts = {"font.family": families, "mathtext.fontset": "stix" if times else "cm"}
     spines = {"axes.spines.top": False, "axes.spines.right": False}
-    settings: Any = {**look, **STYLE, **spines, **size, "font.family": families}
+    settings: Any = {**look, **STYLE, **spines, **size, **fonts}
     return mpl.rc_context(settings)
 
 
@@ -105,8 +112,8 @@ def saved(picture: Figure, endings: Iterable[str] = ENDINGS) -> dict[str, bytes]
 
 # Latin Modern, the paper's font, is Computer Modern with more letters. matplotlib comes with Computer
 # Modern (cmr10), so every machine draws the same. Its table of letters follows TeX's old encoding, in
-# which `_` is an accent and `±` a ligature: `_text_font` corrects the table. What the font lacks comes
-# from STIX and DejaVu, which matplotlib brings too.
+# which `_` is an accent and `±` a ligature: `_text_font` corrects the table. STIX, a Times, and DejaVu
+# come with matplotlib, too: STIX is the venues' font, and both bring what Computer Modern lacks.
 FALLBACKS = ("STIXGeneral", "DejaVu Sans")
 FAMILY = "SDTPS Computer Modern"
 # The font's glyph names -> the characters that they show (it has the two dashes exchanged).

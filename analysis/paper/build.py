@@ -52,7 +52,7 @@ class Options:
         evidence: evaluate claims and audit gradients. report: write report.html.
     """
 
-    venue: str = "iclr"
+    venue: str = "article"
     allow: tuple[str, ...] = ()
     evidence: bool = True
     report: bool = True

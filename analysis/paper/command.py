@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="where all but the PDF goes, and then no PDF is made [generated/ beside the main file]",
     )
-    parser.add_argument("--venue", default="iclr", help="width of figures: iclr, neurips, icml, cvpr")
+    parser.add_argument("--venue", default="article", help="of the figures' widths and font [article]")
     parser.add_argument(
         "--bundle", type=Path, metavar="OUT.zip", help="also write an archive that compiles elsewhere"
     )

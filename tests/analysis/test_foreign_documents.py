@@ -1,16 +1,18 @@
-r"""Generated tables compile in anyone's paper: a document that loads booktabs and nothing of ours."""
+r"""Tables and figures compile in anyone's paper with booktabs and graphicx, and nothing of ours."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from planted import hard_study, plant, plant_hard, planted_study
 
 from ablations.study.labels import MATH, TEXT, unprintable
-from ablations.study.schema import MetricSpec, TableSpec
+from ablations.study.schema import FigureSpec, MetricSpec, TableSpec
+from analysis.figures.figure import draw, write
 from analysis.runs.collect import collect
 from analysis.runs.comparable import KINDS, refuse_to_average
 from analysis.tables import forms
@@ -21,34 +23,29 @@ from analysis.tables.study import tables
 
 pytestmark = pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex here")
 
-# How the classes of papers begin. IEEEtran and acmart are tried where they are installed.
+TIMES = r"\usepackage{times}"
+CVPR = (
+    r"\textwidth=6.875in \textheight=8.875in \columnsep=0.3125in \parindent=1pc "
+    r"\oddsidemargin=-0.1875in \topmargin=0pt \headheight=0pt \headsep=0pt"
+)
+# How papers begin. CVPR's style file is in no package: these are its geometry and fonts.
 DOCUMENTS = {
     "article": r"\documentclass{article}",
-    "two columns": r"\documentclass[10pt,twocolumn,letterpaper]{article}",
-    "T1 and Times": r"\documentclass{article}\usepackage[T1]{fontenc}\usepackage{times}",
-    "report, 12 pt": r"\documentclass[12pt]{report}",
-    "beamer": r"\documentclass{beamer}",
+    "T1 and Times": rf"\documentclass[12pt]{{report}}\usepackage[T1]{{fontenc}}{TIMES}",
+    "CVPR": rf"\documentclass[10pt,twocolumn,letterpaper]{{article}}{TIMES}{CVPR}",
     "IEEEtran": r"\documentclass[conference]{IEEEtran}",
-    "acmart": r"\documentclass[sigconf,nonacm]{acmart}\title{T}",
+    "acmart": r"\documentclass[sigconf,nonacm]{acmart}",
+    "beamer": r"\documentclass{beamer}",
 }
 
 
-def installed(name: str) -> bool:
-    if name not in ("IEEEtran", "acmart"):
-        return True
-    found = subprocess.run(["kpsewhich", f"{name}.cls"], capture_output=True, check=False)
-    return found.returncode == 0
-
-
 def compiled(tmp_path, begin, bodies):
-    """The log of a document with these tables; it has to compile."""
-    slide = "beamer" in begin
-    parts = [
-        rf"\begin{{frame}}[allowframebreaks]{body}\end{{frame}}" if slide else body for body in bodies
-    ]
-    source = "\n".join(
-        [begin, r"\usepackage{booktabs}", r"\begin{document}", "Text.", *parts, r"\end{document}"]
-    )
+    """The log of a document with these tables and figures; it has to compile."""
+    if "beamer" in begin:
+        bodies = [rf"\begin{{frame}}{body}\end{{frame}}" for body in bodies]
+    head = r"\title{T}\author{A}\maketitle" if "acmart" in begin else "Text."
+    packages = r"\usepackage{booktabs,graphicx}"
+    source = "\n".join([begin, packages, r"\begin{document}", head, *bodies, r"\end{document}"])
     (tmp_path / "d.tex").write_text(source)
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "d.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -58,19 +55,28 @@ def compiled(tmp_path, begin, bodies):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
+    """The tables and a figure of a study with every kind of result."""
     runs = tmp_path_factory.mktemp("foreign")
     study = hard_study()
     plant_hard(runs, study)
     collected = collect([study], runs)
-    return tables(collected, study, refuse_to_average(collected, allow=KINDS))
+    drawn = draw(collected, study, FigureSpec(name="f"), venue="cvpr", endings=("pdf",))
+    return tables(collected, study, refuse_to_average(collected, allow=KINDS)), drawn
 
 
-@pytest.mark.parametrize("name", [name for name in DOCUMENTS if installed(name)])
-def test_every_table_compiles_with_booktabs_alone(tmp_path, made, name):
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_table_compiles_with_booktabs_and_every_figure_with_graphicx(tmp_path, made, name):
+    found, drawn = made
+    if name in ("IEEEtran", "acmart"):
+        class_file = subprocess.run(["kpsewhich", f"{name}.cls"], capture_output=True, check=False)
+        if class_file.returncode:
+            pytest.skip(f"{name} is not installed (see .ci/packages)")
     more = reported_tables() if name == "article" else []
-    log = compiled(tmp_path, DOCUMENTS[name], [forms.to_latex(table) for table in (*made, *more)])
+    bodies = [forms.to_latex(table) for table in (*found, *more)]
+    write(drawn, tmp_path / "generated" / "figures")
+    log = compiled(tmp_path, DOCUMENTS[name], [*bodies, r"\input{generated/figures/hard-f}"])
     assert "Undefined control sequence" not in log and "Missing character" not in log
-    if name == "article":
+    if name not in ("T1 and Times", "beamer"):  # of larger type and of a slide's width
         assert too_wide(log) < 1.0, log
 
 
@@ -81,7 +87,7 @@ def too_wide(log):
 
 
 def test_tables_need_nothing_of_our_preamble(made):
-    for table in made:
+    for table in made[0]:
         body = forms.to_latex(table)
         assert not re.search(r"\\(fittable|rowcolor|generated|resizebox|arraybackslash|ding)\b", body)
         assert not re.search(r"\\(tiny|scriptsize)\b", body)
@@ -143,3 +149,29 @@ def test_every_character_that_a_label_may_have_is_set(tmp_path):
 def test_a_character_that_no_font_has_is_named():
     assert unprintable("基线 τ") == ["基 (U+57FA)", "线 (U+7EBF)"]
     assert unprintable("plain, τ ≥ 2 × é") == []
+
+
+def test_a_missing_class_of_documents_is_installed_with_latex(tmp_path):
+    """.ci/packages asks kpsewhich for classes: a TeX without them is not complete."""
+    bash, true = shutil.which("bash"), shutil.which("true")
+    script = Path(__file__).parents[2] / ".ci" / "packages"
+    for program in ("pdflatex", "latexmk", "pdftoppm", "pdftotext", "chktex", "kpsewhich"):
+        (tmp_path / program).symlink_to(true)
+    (tmp_path / "id").write_text(f"#!{bash}\necho 1000\n")  # nobody who may install
+    (tmp_path / "id").chmod(0o755)
+
+    def said() -> str:
+        done = subprocess.run(
+            [bash, script, "latex"],
+            env={"PATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout
+
+    assert said() == ""
+    (tmp_path / "kpsewhich").unlink()
+    (tmp_path / "kpsewhich").write_text(f"#!{bash}\n[[ $1 != acmart.cls ]]\n")
+    (tmp_path / "kpsewhich").chmod(0o755)
+    assert "'acmart.cls' is not installed" in said() and "texlive-publishers" in said()
