@@ -1,7 +1,7 @@
 """sdtps patches RUN... -o FILE.png: which patches of the same images runs keep and aggregate.
 
 Read from the model itself while it encodes the images: nothing is computed a second way. In the picture
-a row for each image, three modalities side by side for each run. Dropped patches are dark and grey.
+a row for each image, its modalities side by side for each run. Dropped patches are dark and grey.
 Kept ones show the image; the orange on them is as strong as their share in the aggregated tokens,
 relative to an even share among the kept. White lines run between kept and dropped.
 """
@@ -85,7 +85,8 @@ def write(paths: Sequence[Path], output: Path, *, count: int = 4, initial: bool 
     write_bytes(output, draw(images, runs))
     shown = "; ".join(r.label for r in runs)
     text = (
-        f"Patches of {len(names)} test images of {dataset.name} in their three modalities. {shown}. "
+        f"Patches of {len(names)} test images of {dataset.name} in "
+        f"{', '.join(NAMES[m] for m in images.pixels[0])}. {shown}. "
         "Dark: dropped; plain: kept; orange: share in the aggregated tokens, faint where it is that of "
         "every kept patch, strongest from three times that."
     )
@@ -153,13 +154,14 @@ def name_of(sample: Sample, dataset: ReidDataset) -> str:
 
 
 def load_images(config: ReidConfig, dataset: ReidDataset, samples: Sequence[Sample]) -> Images:
-    """Decode `samples` at the size that the model sees."""
+    """Decode `samples` at the size that the model sees, in the modalities that the data set has."""
     from sdtps.data.images import BILINEAR
     from sdtps.data.reid_batches import decode
     from sdtps.multimodal import MODALITIES
 
     size = config.data.height, config.data.width
-    pixels = [dict(zip(MODALITIES, decode(sample, *size, BILINEAR), strict=True)) for sample in samples]
+    decoded = [zip(MODALITIES, decode(sample, *size, BILINEAR), strict=True) for sample in samples]
+    pixels = [{m: image for m, image in images if m[0] not in dataset.absent} for images in decoded]
     return Images(tuple(name_of(s, dataset) for s in samples), tuple(pixels))
 
 
@@ -212,7 +214,7 @@ def run_maps(path: Path | str, names: Sequence[str], *, initial: bool = False) -
     if model.sdtps is None:
         return RunMaps(label, ())
     images = TestImages(samples, config.data)
-    batch = collate([images[i] for i in range(len(samples))])
+    batch = collate([images[i] for i in range(len(samples))]).without(dataset.absent)
     model.eval()
     recorded: dict[str, list[Selection]] = {m: [] for m in model.sdtps.modalities}
     modalities = cast("dict[str, OneModality]", dict(model.sdtps.modalities.items()))

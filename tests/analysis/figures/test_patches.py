@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from pathlib import Path
 from typing import Any
 
@@ -183,3 +184,33 @@ def test_what_cannot_be_drawn_is_named(place: Path) -> None:
         run_maps(folder.path, names(folder))
     with pytest.raises(RunError, match=r"no config\.yaml"):
         command.write([place / "nowhere"], place / "x.png")
+
+
+def test_modalities_that_the_data_lack_are_zeroed_and_not_drawn(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Own data without TIR: a sample holds another image in its place, which no model may see."""
+    from dataclasses import replace
+
+    from sdtps.data import load
+    from sdtps.models.reid import ReidModel
+
+    folder = trained(place, "two", aggregation="single")
+    chosen = names(folder)
+    whole, kinds = load.load_reid_data(folder.config())
+    lacking = replace(whole, absent="t")
+    monkeypatch.setattr(load, "load_reid_data", lambda config: (lacking, kinds))
+    seen = []
+    forward = ReidModel.forward
+
+    def watched(self: Any, images: Any, *others: Any) -> Any:
+        seen.append([bool(part.any()) for part in images])
+        return forward(self, images, *others)
+
+    monkeypatch.setattr(ReidModel, "forward", watched)
+    maps = run_maps(folder.path, chosen)
+    assert seen == [[True, True, False]]
+    samples = command.choose(lacking, 2)
+    images = command.load_images(folder.config(), lacking, samples)
+    assert [set(pixels) for pixels in images.pixels] == [{"rgb", "nir"}] * 2
+    assert Image.open(io.BytesIO(draw(images, [maps]))).width < 600
