@@ -1,8 +1,7 @@
 """The local executor: a queue of k slots on this machine, each with GPUs and CPU threads of its own.
 
-submitit starts and times each run; it has no queue and gives every job the same GPU, so both are here.
-The queue ends when its runs have ended. Ctrl-C lets those that run write a checkpoint and gives the
-others back.
+`ablations.launch.processes` starts the runs and keeps their time limits. The queue ends when its runs
+have ended. Ctrl-C lets those that run write a checkpoint and gives the others back.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from ablations.launch.processes import LocalProcess, Processes
 from ablations.slurm import options, verdict
-from ablations.slurm.executor import LocalProcess
 from ablations.store import attempts as records
 from ablations.store import claims
 from ablations.store.attempts import KILLED
@@ -126,13 +125,19 @@ def run_queue(
     threads = max(1, cpu_count() // len(places))
     waiting = deque(items)
     outcomes: dict[Path, str] = {}
-    with _stop_on_signals() as stop, QueueProgress(len(items), len(places)) as progress:
+    processes = _processes(submission, places[0], resources, snapshot, threads)
+    with (
+        _stop_on_signals() as stop,
+        QueueProgress(len(items), len(places)) as progress,
+        contextlib.closing(processes),
+    ):
         told, beaten = 0, 0.0
         while True:
             if time.monotonic() - beaten > HEARTBEAT_SECONDS:
                 beaten = time.monotonic()
                 with contextlib.suppress(OSError):
                     submission.beat()
+            processes.poll()
             for slot in places:
                 if slot.item is not None and not _running(slot):
                     again = _finish(submission, slot, resources, max_requeues, stop.asked > 0)
@@ -151,7 +156,7 @@ def run_queue(
                     slot.item = item
                     progress.started(slot.item)
                     slot.started = time.monotonic()
-                    slot.job = _start(submission, slot, resources, snapshot, threads)
+                    slot.job = _start(processes, slot, resources)
             active = [slot for slot in places if slot.item is not None]
             if not active and (stop.asked or not waiting):
                 break
@@ -159,7 +164,8 @@ def run_queue(
                 told = stop.asked
                 progress.stopping(len(active), at_once=told > 1)
                 for slot in active:
-                    _signal(slot, signal.SIGTERM if told == 1 else signal.SIGKILL)
+                    assert slot.job is not None
+                    slot.job.signal(signal.SIGTERM if told == 1 else signal.SIGKILL)
             progress.show([slot.item for slot in active if slot.item])
             time.sleep(POLL_SECONDS)
         for item in waiting:
@@ -170,44 +176,39 @@ def run_queue(
     return outcomes
 
 
-def _start(
+def _processes(
     submission: Submission, slot: _Slot, resources: Resources, snapshot: Path, threads: int
-) -> LocalProcess:
-    assert slot.item is not None
-    tasks = options.tasks_per_node(resources) if slot.gpus else 1
+) -> Processes:
+    """What starts the runs; the slots do not differ in what it needs to know."""
     variables = {
         **resources.environment,
         "PYTHONPATH": os.pathsep.join(p for p in (str(snapshot), os.environ.get("PYTHONPATH")) if p),
         "PYTHONUNBUFFERED": "1",
-        "OMP_NUM_THREADS": str(max(1, threads // tasks)),
+        "OMP_NUM_THREADS": str(max(1, threads // _tasks(slot, resources))),
+        "CUDA_VISIBLE_DEVICES": "",  # a slot's own are given to its runs
         "SDTPS_SNAPSHOT": str(snapshot),
-        "SDTPS_SLOT_GPUS": ",".join(slot.gpus),
-        "SDTPS_RESTART": str(slot.item.restart),
     }
-    worker = ["-P", "-u", "-m", "ablations.launch.worker", str(submission.folder)]
-    return LocalProcess(
-        RunFolder(slot.item.folder).submitit_folder,
-        [*options.interpreter(resources), *worker, str(slot.item.index)],
-        variables,
-        timeout_min=resources.timeout_min,
+    return Processes(submission, options.interpreter(resources), variables)
+
+
+def _tasks(slot: _Slot, resources: Resources) -> int:
+    return options.tasks_per_node(resources) if slot.gpus else 1
+
+
+def _start(processes: Processes, slot: _Slot, resources: Resources) -> LocalProcess:
+    assert slot.item is not None
+    return processes.start(
+        slot.item.index,
+        {"SDTPS_SLOT_GPUS": ",".join(slot.gpus), "SDTPS_RESTART": str(slot.item.restart)},
+        timeout_s=resources.timeout_min * 60,
         signal_delay_s=options.signal_delay(resources.timeout_min),
-        tasks=tasks,
+        tasks=_tasks(slot, resources),
+        shared_imports=not slot.gpus,
     )
 
 
 def _running(slot: _Slot) -> bool:
     return slot.job is not None and slot.job.running
-
-
-def _signal(slot: _Slot, number: signal.Signals) -> None:
-    """To the run's process by way of its controller; SIGKILL to both, as nothing passes it on."""
-    assert slot.job is not None and slot.item is not None
-    slot.job.signal(number)
-    if number == signal.SIGKILL:
-        claim = claims.read(slot.item.folder)
-        start = records.read(slot.item.folder, claim.submission).last_start if claim else None
-        if start is not None and start.process.alive():
-            os.kill(start.process.pid, signal.SIGKILL)
 
 
 def _finish(

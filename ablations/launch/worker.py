@@ -150,7 +150,12 @@ def _own_log(folder: Path, job: Job) -> None:
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     os.close(handle)
-    (log.parent / f"{job.id}_{job.rank}_log.out").unlink(missing_ok=True)
+    early_log(folder, job.id, job.rank).unlink(missing_ok=True)
+
+
+def early_log(folder: Path, job: str, rank: int) -> Path:
+    """Where a process on a local slot writes before it knows that the run is its own."""
+    return records.log_file(folder).with_name(f"{job}_{rank}_log.out")
 
 
 def _run(folder: Path, submission: Submission, job: Job) -> int:

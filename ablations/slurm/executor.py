@@ -1,8 +1,7 @@
-"""What runs a job: an array's sbatch file, or a process here. Nothing else touches submitit.
+"""An array's sbatch file. Nothing else touches submitit.
 
-submitit checks and formats sbatch's options and keeps a local process to its time limit. For both this
-file calls private functions of submitit, so requirements.lock pins the version that was tried
-(docs/decisions says why arrays, claims and requeue are ours).
+submitit checks and formats sbatch's options, by a private function, so requirements.lock pins the
+version that was tried (docs/decisions says why arrays, claims, requeue and local slots are ours).
 
 An sbatch file is options, a few variables, then job.sh as it stands. A task gets one path and finds its
 run by its array index, so that nothing is left to do once sbatch has answered: a submitter that is
@@ -11,21 +10,15 @@ killed then leaves no job waiting for a file that never comes.
 
 from __future__ import annotations
 
-import os
 import shlex
-import signal
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from importlib.resources import files as package_files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ablations.slurm import options, verdict
 from ablations.study.schema import Resources
 from sdtps.errors import SubmissionError
-
-if TYPE_CHECKING:
-    from submitit.local.local import LocalJob
 
 TRIED_WITH = "1.5.4"  # of submitit
 WORKER = "ablations.launch.worker"
@@ -126,67 +119,3 @@ def _sbatch_text(folder: Path, parameters: Mapping[str, Any], setup: Sequence[st
     from submitit.slurm.slurm import _make_sbatch_string
 
     return str(_make_sbatch_string(body, folder, setup=list(setup), **parameters))
-
-
-class LocalProcess:
-    """A command on this machine with a time limit, told by SIGUSR2 before it is reached.
-
-    submitit runs a controller process for each; it passes SIGTERM on and kills at the limit.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        command: Sequence[str],
-        variables: Mapping[str, str],
-        *,
-        timeout_min: int,
-        signal_delay_s: int,
-        tasks: int,
-    ) -> None:
-        from submitit import LocalExecutor
-
-        executor = LocalExecutor(folder=folder)
-        executor.update_parameters(
-            timeout_min=timeout_min,
-            signal_delay_s=signal_delay_s,
-            tasks_per_node=tasks,
-            stderr_to_stdout=True,
-        )
-        with _environment(variables), _no_keyboard_interrupt():
-            self._job: LocalJob[object] = executor._submit_command(shlex.join(command))
-        self.id = str(self._job.job_id)
-
-    @property
-    def running(self) -> bool:
-        process = self._job._process
-        return process is not None and process.poll() is None
-
-    def signal(self, number: signal.Signals) -> None:
-        if self._job._process is not None:
-            self._job._process.send_signal(number)
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """`variables` in this process's environment, which submitit passes on, while it starts a job."""
-    earlier = {key: os.environ.get(key) for key in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for key, value in earlier.items():
-            if value is None:
-                os.environ.pop(key, None)
-            else:
-                os.environ[key] = value
-
-
-@contextmanager
-def _no_keyboard_interrupt() -> Iterator[None]:
-    """Processes started here do not see the terminal's Ctrl-C: the queue tells them what to do."""
-    earlier = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, earlier)

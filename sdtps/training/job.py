@@ -90,6 +90,23 @@ def _execute_program(folder: RunFolder, config: CommandConfig, seed: int, attemp
     return outcome
 
 
+def prepare(path: Path) -> None:
+    """Import what the run in folder `path` needs and digest the code, before processes are forked.
+
+    No GPU is asked for anything: CUDA cannot be used in a fork of a process that has used it.
+    """
+    config = RunFolder(path).config()
+    if isinstance(config, CommandConfig):
+        return
+    from sdtps.training import loop  # noqa: F401
+
+    if isinstance(config, ReidConfig):
+        from sdtps.training import reid  # noqa: F401
+    else:
+        from sdtps.training import retrieval  # noqa: F401
+    provenance.source_digest()
+
+
 def _attempt(
     folder: RunFolder,
     config: Config,
