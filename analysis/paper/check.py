@@ -5,7 +5,7 @@ weights are mixed, a generated file is missing, edited or out of date, a verdict
 infinity is printed, or the PDF is older than its sources. Each finding says how to repair it.
 
 Nothing is built again while every input is what the last build saw. Where one has changed, the files
-are built elsewhere and compared, and each one that differs is named with what changed.
+are built elsewhere and compared: one finding says what changed and names the files that differ.
 """
 
 from __future__ import annotations
@@ -35,13 +35,18 @@ class Finding:
     Attributes:
         kind: edited run, missing run, mixed code, mixed data, mixed weights, missing file, edited,
             stale, verdict, not finite, pdf.
-        where: a file or a run. repair: a command, or what to do.
+        where: a file, a run, or what changed. repair: a command, or what to do.
+        files: generated files that it concerns, below the folder of the paper.
     """
 
     kind: str
     where: str
     text: str
     repair: str
+    files: tuple[str, ...] = ()
+
+
+_NAMED = 3  # of a finding's files, in its text; --json has all
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -108,22 +113,22 @@ def check(
     except SdtpsError as error:
         return [Finding("stale", str(folder / INDEX), str(error), f"fix the manifest, then {rebuild}")]
     findings = _runs(studies, runs_dir, allow)
-    broken = list(_touched(index, folder, rebuild))
-    findings += broken
+    findings += _touched(index, folder, rebuild)
+    told = {name for f in findings for name in f.files}
     findings += _stale(
-        index,
-        folder,
-        studies,
-        others,
-        runs_dir,
-        ledger or ledger_of(main),
-        rebuild,
-        {f.where for f in broken},
+        index, folder, studies, others, runs_dir, ledger or ledger_of(main), rebuild, told
     )
     findings += _not_finite(folder, rebuild)
-    if pdf and (why := outdated(main)) is not None:
+    if pdf and (why := outdated(main, told)) is not None:
         findings.append(Finding("pdf", str(main.with_suffix(".pdf")), why, rebuild))
     return findings
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - _NAMED
+    shown = ", ".join(names[:_NAMED])
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _load(entry: Mapping[str, str], runs_dir: Path) -> Any:
@@ -172,16 +177,20 @@ def _runs(studies: Sequence[Study], runs_dir: Path, allow: Collection[str]) -> l
 
 
 def _touched(index: Mapping[str, Any], folder: Path, rebuild: str) -> Iterator[Finding]:
-    """Generated files that are gone, or that are not what the last build wrote."""
+    """Generated files that are gone, together, and each that is not what the last build wrote."""
     from analysis.paper.build import sha256
 
+    gone = [name for name in index["files"] if not (folder / name).exists()]
+    if gone:
+        one = len(gone) == 1
+        where = str(folder / gone[0]) if one else str(folder)
+        text = "it was built and is gone" if one else f"{len(gone)} files are gone: {_listed(gone)}"
+        yield Finding("missing file", where, text, rebuild, tuple(gone))
     for name, digest in index["files"].items():
         path = folder / name
-        if not path.exists():
-            yield Finding("missing file", str(path), "it was built and is gone", rebuild)
-        elif sha256(path) != digest:
+        if path.exists() and sha256(path) != digest:
             text = "edited by hand: it is not what the last build wrote"
-            yield Finding("edited", str(path), text, rebuild)
+            yield Finding("edited", str(path), text, rebuild, (name,))
 
 
 def _stale(
@@ -201,16 +210,15 @@ def _stale(
     now = inputs(studies, others, runs_dir, ledger)
     before = index["inputs"]
     changed = [name for name in {**before, **now} if now.get(name) != before.get(name)]
-    findings = [
-        Finding(
-            "stale",
-            f"gradient audit of {study.name}",
-            "the code of sdtps/ or the manifest has changed since",
-            rebuild,
-        )
+    old = [
+        study.name
         for study in studies
         if study.name in index["audits"] and index["audits"][study.name] != audits.key(study)
     ]
+    findings = []
+    if old:
+        text = "the code of sdtps/ or the manifest has changed since"
+        findings.append(Finding("stale", f"gradient audit of {', '.join(old)}", text, rebuild))
     if not changed:
         return findings
     from analysis.runs.comparable import KINDS
@@ -224,16 +232,17 @@ def _stale(
         build(studies, others, runs_dir, again, options, ledger=ledger, kept=folder)
         files = read_index(again)["files"]
         findings += _verdicts(folder, again, why, rebuild)
-    for name in sorted(files.keys() | index["files"].keys()):
-        path = str(folder / name)
-        if path in told or name.startswith("audits/"):
-            continue
-        if name not in index["files"]:
-            findings.append(Finding("stale", path, f"it was not built; {why}", rebuild))
-        elif name not in files:
-            findings.append(Finding("stale", path, f"nothing asks for it any more; {why}", rebuild))
-        elif files[name] != index["files"][name]:
-            findings.append(Finding("stale", path, why, rebuild))
+    now_and_then = sorted(files.keys() | index["files"].keys())
+    differ = tuple(
+        name
+        for name in now_and_then
+        if name not in told and not name.startswith("audits/")
+        if files.get(name) != index["files"].get(name)
+    )
+    if differ:
+        those = "this file differs" if len(differ) == 1 else f"{len(differ)} files differ"
+        text = f"{why}; built again, {those}: {_listed(differ)}"
+        findings.append(Finding("stale", str(folder), text, rebuild, differ))
     return findings
 
 

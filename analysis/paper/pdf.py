@@ -16,6 +16,7 @@ import re
 import shutil
 import subprocess
 import zipfile
+from collections.abc import Collection
 from pathlib import Path
 
 from analysis.tables.forms import write_if_changed
@@ -161,19 +162,24 @@ def _inputs(main: Path) -> str:
     return json.dumps(data, indent=1) + "\n"
 
 
-def outdated(main: Path) -> str | None:
-    """Why the PDF is not what its sources give; None where it is."""
+def outdated(main: Path, known: Collection[str] = ()) -> str | None:
+    """Why the PDF is not what its sources give; None where it is.
+
+    Args:
+        known: generated files whose change was told already.
+    """
     pdf = main.with_suffix(".pdf")
     if not pdf.exists() or not record(main).exists():
         return "it was not built"
-    known = json.loads(record(main).read_text(encoding="utf-8"))
+    before = json.loads(record(main).read_text(encoding="utf-8"))
     now = json.loads(_inputs(main))
-    if known["pdf"] != now["pdf"]:
+    if before["pdf"] != now["pdf"]:
         return "it was changed after it was built"
     changed = sorted(
         name
-        for name in known["inputs"].keys() | now["inputs"].keys()
-        if known["inputs"].get(name) != now["inputs"].get(name)
+        for name in before["inputs"].keys() | now["inputs"].keys()
+        if before["inputs"].get(name) != now["inputs"].get(name)
+        if name.removeprefix("generated/") not in known
     )
     return f"changed since: {', '.join(changed)}" if changed else None
 

@@ -193,7 +193,7 @@ class Mixture:
 def mixtures(study: Study, runs: pd.DataFrame) -> list[Mixture]:
     """What is mixed among the completed runs of a study; other people's logs say nothing of it."""
     done = runs[(runs["state"] == "completed") & ~runs["imported"]].to_dict("records")
-    found = [_code(done), _data(study, done), *_weights(study, done)]
+    found = [_code(done), _evaluations(study, done), _data(study, done), *_weights(study, done)]
     return [mixture for mixture in found if mixture is not None]
 
 
@@ -219,6 +219,20 @@ def _code(done: Sequence[dict[Any, Any]]) -> Mixture | None:
     else:
         head = "not every run records its code"
     return Mixture("mixed_code", f"{head}: {_listed(versions)}", odd)
+
+
+def _evaluations(study: Study, done: Sequence[dict[Any, Any]]) -> Mixture | None:
+    """Runs that `sdtps evaluate` scored for a metric of the study with other code than trained them."""
+    odd: dict[str, str] = {}
+    for run in done:
+        by = {code for name, code in run["evaluated_by"].items() if name in study.metrics}
+        other = sorted((code or NOT_RECORDED)[:SHOWN] for code in by - {run["code"]})
+        if other:
+            odd[run["folder"]] = f"trained with {code_of(run)}, evaluated with {', '.join(other)}"
+    if not odd:
+        return None
+    head = "evaluated after training with other code than trained them"
+    return Mixture("mixed_code", f"{head}: {_listed(Counter(odd.values()))}", odd)
 
 
 def _data(study: Study, done: Sequence[dict[Any, Any]]) -> Mixture | None:

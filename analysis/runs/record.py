@@ -31,6 +31,7 @@ RUN_COLUMNS = (
     "imported",
     "code",
     "codes",
+    "evaluated_by",
     "dataset",
     "data",
     "weights",
@@ -97,7 +98,11 @@ def record_of(source: Source, rows: MetricRows | None, runs_dir: Path) -> dict[s
     notes: list[str] = [] if unread is None else [unread]
     result = (folder.result() if state == "completed" else None) or {}
     best, final = result.get("best") or {}, result.get("final") or {}
+    evaluated_by: dict[str, str | None] = {}
     if result:  # conditions that were scored after training
+        for which, row in (("best", best), ("last", final)):
+            later = folder.evaluated_by(which)  # type: ignore[arg-type]
+            evaluated_by |= {name: by for name, by in later.items() if name not in row}
         best, final = {**folder.evaluated("best"), **best}, {**folder.evaluated("last"), **final}
     origin = mapping(result.get("origin"))
     codes = [c for c in _listed(origin.get("code")) or [code.get("digest")] if isinstance(c, str) and c]
@@ -132,6 +137,7 @@ def record_of(source: Source, rows: MetricRows | None, runs_dir: Path) -> dict[s
         "imported": bool(run.get("imported")),
         "code": codes[-1] if codes else None,
         "codes": codes,
+        "evaluated_by": evaluated_by,
         "dataset": _word(data.get("name")) or _word(facts.get("dataset")),
         "data": _word(origin["data"] if "data" in origin else data.get("fingerprint")),
         "weights": _weights(origin["weights"] if "weights" in origin else run.get("weights")),
@@ -342,13 +348,14 @@ def seconds(stamp: Any) -> float | None:
 
 
 def fingerprint(study_folder: Path) -> str:
-    """Digest of results, of how unfinished runs ended, and of the length of their logs."""
+    """Digest of results, later evaluations, how unfinished runs ended, and the length of logs."""
     digest = hashlib.sha256()
     for folder in sorted(study_folder.glob("*/seed*")):
         digest.update(folder.name.encode())
         metrics = folder / "metrics.jsonl"
         ended = _content(folder / "result.json")
         digest.update(ended if ended is not None else _content(folder / "status.json") or b"")
+        digest.update(_content(folder / "evaluations.jsonl") or b"")
         if metrics.is_file():
             digest.update(str(metrics.stat().st_size).encode())
     return digest.hexdigest()[:16]

@@ -197,14 +197,20 @@ class RunFolder:
 
     def evaluated(self, which: Weights) -> dict[str, float]:
         """Metrics of conditions that were scored after training on the run's own data, the newest."""
-        found: dict[str, float] = {}
-        for row in self.evaluations():
-            data, metrics = row.get("data"), row.get("metrics")
-            if row.get("weights") != which or not row.get("condition"):
-                continue
-            if isinstance(data, dict) and data.get("own") is True and isinstance(metrics, dict):
-                found |= metrics
-        return found
+        return {name: value for row in self._own(which) for name, value in row["metrics"].items()}
+
+    def evaluated_by(self, which: Weights) -> dict[str, str | None]:
+        """The digest of the code behind each metric of `evaluated`; None where it is not recorded."""
+        return {name: row.get("code") for row in self._own(which) for name in row["metrics"]}
+
+    def _own(self, which: Weights) -> list[dict[str, Any]]:
+        return [
+            row
+            for row in self.evaluations()
+            if row.get("weights") == which and row.get("condition")
+            if isinstance(row.get("data"), dict) and row["data"].get("own") is True
+            if isinstance(row.get("metrics"), dict)
+        ]
 
     def end_attempt(self, outcome: str, peak_memory_mib: float) -> None:
         """Record how the last attempt ended, and the memory that it took."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from planted import CODE, OTHER_CODE, plant, plant_all, planted_study
+from planted import CODE, OTHER_CODE, PERCENT, plant, plant_all, planted_study
 
 from analysis.runs.collect import collect
 from analysis.runs.comparable import KINDS, refuse_to_average
+from analysis.runs.record import fingerprint
 from analysis.tables.study import tables
 from sdtps.config import parse_config
 from sdtps.errors import AggregationError
@@ -114,6 +115,35 @@ def test_a_run_that_records_no_code_is_not_taken_for_the_others_code(tmp_path, s
     assert not text["code"]
     (mark,) = marks(tmp_path, planted_study("demo", ["topk"], seeds=(0, 1, 9)))
     assert mark.text == "not every run records its code: c0dec0dec0de (2 runs); not recorded (1 run)"
+
+
+def test_a_later_evaluation_by_other_code_is_told_where_its_metric_is_shown(tmp_path):
+    metrics = {"mAP": PERCENT, "mAP@rerank": PERCENT}
+    study = planted_study("demo", ["topk"], metrics=metrics)
+    scores = {"mAP": [0.4, 0.6]}
+    made = [plant(tmp_path, study, "topk", seed, scores=scores) for seed in study.seeds]
+    before = fingerprint(tmp_path / "demo")
+
+    def evaluate(folder, code):
+        row = {"condition": "rerank", "data": {"own": True}, "metrics": {"mAP@rerank": 0.7}}
+        for weights in ("best", "last"):
+            folder.append_evaluation({**row, "weights": weights, "code": code})
+
+    for folder in made:
+        evaluate(folder, CODE["digest"])
+    assert marks(tmp_path, study) == []
+    evaluate(made[1], OTHER_CODE["digest"])
+    (mark,) = marks(tmp_path, study)
+    assert mark.kind == "mixed_code" and list(mark.runs) == [str(made[1].path)]
+    trained, by = CODE["digest"][:12], OTHER_CODE["digest"][:12]
+    assert f"trained with {trained}, evaluated with {by} (1 run)" in mark.text
+    caption = " ".join(tables(collect([study], tmp_path), study, [mark])[0].caption)
+    assert "Evaluated after training with other code than trained them" in caption
+    with pytest.raises(AggregationError, match=r"topk seed 1.*evaluated with"):
+        refuse_to_average(collect([study], tmp_path))
+    unaffected = planted_study("demo", ["topk"], metrics={"mAP": PERCENT})
+    assert marks(tmp_path, unaffected) == []
+    assert fingerprint(tmp_path / "demo") != before  # so that a paper built before is stale
 
 
 def test_a_version_that_no_run_records_is_no_version_in_common(tmp_path, study):

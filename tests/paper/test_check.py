@@ -88,9 +88,12 @@ def test_a_new_result_makes_files_stale(paper):
     _, runs, study = paper
     shutil.rmtree(study.runs()[0].folder(runs))
     plant(runs, study, "a", 0, scores={"mAP": [0.9], "rank1": [0.9]})
-    stale = {f.where.rpartition("/")[2] for f in findings(paper) if f.kind == "stale"}
+    (only,) = findings(paper)
+    stale = {name.rpartition("/")[2] for name in only.files}
     assert {"s-main.tex", "s-main.json", "numbers.tex", "s-loss.pdf"} <= stale
     assert "s-variants.csv" not in stale
+    assert only.kind == "stale" and "changed since the last build: the runs of s; built" in only.text
+    assert f"{len(only.files)} files differ: " in only.text
 
 
 def test_an_edited_number_is_noticed_and_called_edited(paper):
@@ -102,9 +105,15 @@ def test_an_edited_number_is_noticed_and_called_edited(paper):
     assert only.kind == "edited" and only.where == str(table) and "sdtps paper" in only.repair
 
 
-def test_a_deleted_file_is_noticed(paper):
-    (paper[0].parent / "generated" / "figures" / "s-loss.pdf").unlink()
-    assert {f.kind for f in findings(paper)} == {"missing file"}
+def test_deleted_files_are_noticed_together(paper):
+    figures = paper[0].parent / "generated" / "figures"
+    (figures / "s-loss.pdf").unlink()
+    (only,) = findings(paper)
+    assert (only.kind, only.where) == ("missing file", str(figures / "s-loss.pdf"))
+    (figures / "s-loss.svg").unlink(missing_ok=True)
+    (figures / "s-loss.tex").unlink()
+    (only,) = findings(paper)
+    assert only.kind == "missing file" and "files are gone: figures/s-loss." in only.text
 
 
 def test_mixed_code_is_noticed(paper):
@@ -183,9 +192,12 @@ def test_a_changed_template_is_named_as_such(paper, monkeypatch):
     _edit(templates / "findings.tex.j2", "paragraph", "subsubsection")
     monkeypatch.setattr(building, "TEMPLATES", templates)
     found = findings(paper)
-    found = [f for f in found if not f.where.endswith("report.html")]  # it names this copy's folder
-    assert [f.where.rpartition("/")[2] for f in found] == ["findings.tex"]
-    assert found[0].text == "changed since the last build: the template findings.tex.j2"
+    (only,) = found
+    # The report names this copy's folder.
+    assert set(only.files) - {"report.html"} == {"findings.tex"}
+    assert only.text.startswith(
+        "changed since the last build: the template findings.tex.j2; built again"
+    )
 
 
 def test_a_flipped_verdict_is_told_with_the_claims_number(tmp_path, original, paper_sources):
