@@ -109,7 +109,9 @@ def to_html(table: Table) -> str:
             for group, members in groupby(table.columns, key=lambda c: c.group)
         )
         rows.append(f"<tr>{cells}</tr>")
-    heads = "".join(f'<th scope="col">{html.escape(c.head)}</th>' for c in table.columns)
+    heads = "".join(
+        f'<th scope="col" class="{c.align}">{html.escape(c.head)}</th>' for c in table.columns
+    )
     rows.append(f"<tr>{heads}</tr>")
     body = []
     for row in table.rows:

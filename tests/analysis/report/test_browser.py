@@ -386,6 +386,8 @@ def test_nothing_is_wider_than_a_telephone(open_page, report: Path) -> None:
       && n.getBoundingClientRect().right > innerWidth + 1).map((n) => n.outerHTML.slice(0, 120))"""
     assert tab.evaluate(wide) == []
     assert tab.evaluate("() => document.documentElement.scrollWidth") <= 400
+    ends = "() => [...document.querySelectorAll('caption')].map((c) => c.getBoundingClientRect().right)"
+    assert max(tab.evaluate(ends)) <= 400  # above a table that is wider and scrolls
 
 
 def test_printed_tables_are_whole(open_page, report: Path) -> None:
