@@ -120,7 +120,7 @@ class _Reader:
         )
         configs = [resolver.base, *(variant.config for variant in variants)]
         check_logged(self.mistakes, self.source, resolver.task, configs, metrics, figures)
-        self._printable(header, drafts, tables, figures)
+        self._printable(header, metrics, drafts, tables, figures)
         reader.check_names(header, drafts)
         reader.check_components(tables, drafts)
         self.mistakes.raise_if_any(self.path)
@@ -147,14 +147,24 @@ class _Reader:
     def _printable(
         self,
         header: dict[str, Any],
+        metrics: dict[str, MetricSpec],
         drafts: list[Draft],
         tables: list[tuple[KeyPath, Any]],
         figures: list[tuple[KeyPath, Any]],
     ) -> None:
         """Texts that reach the paper hold only characters that LaTeX can print."""
-        texts: list[tuple[KeyPath, Any]] = [(("title",), header.get("title"))]
+        texts: list[tuple[KeyPath, Any]] = [((k,), header.get(k)) for k in ("title", "notes")]
+        for name, metric in metrics.items():
+            own = [("label", metric.label), ("unit", metric.unit)]
+            texts += [(("metrics", name, key), text) for key, text in own]
+            if not metric.label:
+                texts.append((("metrics", name), name))
         for draft in drafts:
             texts += [((*draft.path, k), getattr(draft.about, k)) for k in ("label", "source", "note")]
+            if not draft.about.label:
+                texts.append((draft.path, draft.name))
+            for component, has in draft.about.components.items():
+                texts.append(((*draft.path, "components", component), f"{component} {has}"))
         for path, entry in (*tables, *figures):
             texts += [((*path, k), getattr(entry, k, None)) for k in ("title", "caption", "notes")]
         for path, text in texts:

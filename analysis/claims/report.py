@@ -113,8 +113,8 @@ def as_latex(answers: Sequence[Answer]) -> str:
     for kind, group in _by_kind(answers):
         rows.append(rf"\multicolumn{{4}}{{@{{}}l}}{{\emph{{{escape(KIND_TITLES[kind])}}}}} \\*")
         rows += [
-            f"{a.claim.id} & {prose(a.claim.claim)} ({escape(a.claim.source)}) & "
-            rf"{escape(a.verdict.word)} & {prose(evidence(a))} \\"
+            rf"{a.claim.id} & {_narrow(f'{a.claim.claim} ({a.claim.source})')} & "
+            rf"{escape(a.verdict.word)} & {_narrow(evidence(a))} \\"
             for a in group
         ]
         rows.append(r"\addlinespace")
@@ -148,10 +148,20 @@ def prose(text: str) -> str:
     return re.sub(r"(?<![\w.){-])-(?=\d)", r"$-$", powers(escape(text)))
 
 
+def _narrow(text: str) -> str:
+    """Prose in a narrow column: names of files may break behind an underscore."""
+    return prose(text).replace(r"\_", r"\_\allowbreak{}")
+
+
 def powers(tex: str) -> str:
-    """1.2e+08 as a power of ten; a commit such as 6e09693 or a name with 1e10 in it stays as it is."""
+    """1.2e+08 and 1e10 as powers of ten; a commit such as 6e09693 or a name with 1e10 in it stays."""
     number = r"(?<![\w.])(\d+(?:\.\d+)?)e([+-]?\d{1,3})\b"
-    return re.sub(number, lambda m: rf"{m[1]}$\times10^{{{int(m[2])}}}$", tex)
+
+    def power(found: re.Match[str]) -> str:
+        raised = rf"10^{{{int(found[2])}}}"
+        return f"${raised}$" if found[1] == "1" else rf"{found[1]}$\times{raised}$"
+
+    return re.sub(number, power, tex)
 
 
 def as_markdown(answers: Sequence[Answer]) -> str:

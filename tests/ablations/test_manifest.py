@@ -490,9 +490,19 @@ def test_a_metric_of_a_manifest_has_to_say_which_way_is_better(load):
     )
 
 
-@pytest.mark.parametrize("extra", ["title: 基线\n", "tables: [{name: x, caption: 'a 基'}]\n"])
-def test_a_text_that_latex_cannot_print_is_told_with_its_line(load: Load, extra: str) -> None:
-    assert "LaTeX cannot print 基 (U+57FA)" in only(load, HEAD + extra + VARIANTS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        HEAD + "title: 基\n" + VARIANTS,
+        HEAD + "notes: 基\n" + VARIANTS,
+        HEAD + "tables: [{name: x, caption: 'a 基'}]\n" + VARIANTS,
+        HEAD + VARIANTS + "  more: {sdtps.keep_ratio: 0.25, label: 基}\n",
+        HEAD + VARIANTS + "  more: {sdtps.keep_ratio: 0.25, components: {基: true}}\n",
+        HEAD.replace("rank1: {direction: up}", "rank1: {direction: up, label: 基}") + VARIANTS,
+    ],
+)
+def test_a_text_that_latex_cannot_print_is_told_with_its_line(load: Load, text: str) -> None:
+    assert "LaTeX cannot print 基 (U+57FA)" in only(load, text)
     assert load(HEAD + "title: C ≥ 10, τ × ü\n" + VARIANTS).title == "C ≥ 10, τ × ü"
 
 

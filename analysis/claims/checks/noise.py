@@ -79,8 +79,8 @@ def noise_clamp(limit: float) -> list[Statement]:
         Statement(
             f"the lower bound -{limit:g} can act",
             low < -limit,
-            f"the least possible noise is {low:.2f}, below -{limit:g} {below:.2%} of draws; "
-            f"the upper bound acts on {above:.2%}",
+            f"the least possible noise is {low:.2f}; {below:.2%} of draws lie below -{limit:g}, "
+            f"{above:.2%} above {limit:g}",
             {"low": low, "below": below, "above": above},
         )
     ]
