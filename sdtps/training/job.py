@@ -15,7 +15,7 @@ from typing import Any
 
 from sdtps.commandline import at_least
 from sdtps.config import CommandConfig, Config, ReidConfig
-from sdtps.errors import ClaimLost, RunError
+from sdtps.errors import ClaimLost, RunError, SdtpsError
 from sdtps.run import provenance
 from sdtps.run.folder import RunFolder, now
 
@@ -27,7 +27,8 @@ def execute(path: Path | str, *, max_steps: int | None = None) -> str:
     """Run, or go on with, the run in folder `path`.
 
     Args:
-        max_steps: stop with a checkpoint after this many steps in all, as if interrupted.
+        max_steps: stop with a checkpoint after this many steps in all, as if interrupted. Another
+            program (`task: command`) is asked to stop once it has logged so many.
 
     Returns:
         "completed", "diverged" or "requeued" (interrupted, checkpoint written: call again to go on).
@@ -48,7 +49,7 @@ def execute(path: Path | str, *, max_steps: int | None = None) -> str:
 
     attempt = len(run.get("attempts", [])) + 1
     if isinstance(config, CommandConfig):
-        return _execute_program(folder, config, run["seed"], attempt)
+        return _execute_program(folder, config, run["seed"], attempt, max_steps)
 
     from sdtps import distributed
     from sdtps.training.device import process_peak_mib
@@ -73,7 +74,9 @@ def execute(path: Path | str, *, max_steps: int | None = None) -> str:
     return outcome
 
 
-def _execute_program(folder: RunFolder, config: CommandConfig, seed: int, attempt: int) -> str:
+def _execute_program(
+    folder: RunFolder, config: CommandConfig, seed: int, attempt: int, max_steps: int | None
+) -> str:
     """As `execute`, for a run that is any program; torch is not imported."""
     from sdtps.training import program
 
@@ -81,7 +84,7 @@ def _execute_program(folder: RunFolder, config: CommandConfig, seed: int, attemp
     outcome = "failed"
     try:
         with _stop_requested() as stop:
-            outcome = program.run(folder, config, seed, attempt, stop.is_set)
+            outcome = program.run(folder, config, seed, attempt, stop.is_set, max_steps)
     except BaseException as error:
         _record_failure(folder, attempt, error)
         raise
@@ -193,7 +196,8 @@ def _record_failure(folder: RunFolder, attempt: int, error: BaseException) -> No
     """status.json and the traceback in train.log, before the exception goes on its way."""
     torch = sys.modules.get("torch")  # without it there is no such error
     oom = isinstance(error, MemoryError) or (torch and isinstance(error, torch.OutOfMemoryError))
-    reason = f"{type(error).__name__}: {error}".strip()[:2000]
+    name = "" if isinstance(error, SdtpsError) else f"{type(error).__name__}: "  # ours say all
+    reason = f"{name}{error}".strip()[:2000]
     with folder.log_file.open("a", encoding="utf-8") as stream:
         stream.write(f"{now()} failed\n{''.join(traceback.format_exception(error))}\n")
     folder.write_status("failed", attempt=attempt, kind="oom" if oom else "error", reason=reason)

@@ -33,18 +33,25 @@ from sdtps.training.loggers import Loggers
 
 DIVERGED, TEMPORARY = 3, 75  # exit codes by which a program says more than that it failed
 POLL_SECONDS = 0.1
+TRIAL_SECONDS = 0.5  # between two looks at how far a program is that is only tried
 IMPORT_SECONDS = 30.0  # between two imports of a program's log
 _TAIL = 2_000  # characters of a failed program's output that become the reason
 _LATEST = 65_536  # bytes at the end of metrics.jsonl that a heartbeat reads
 
 
 def run(
-    folder: RunFolder, config: CommandConfig, seed: int, attempt: int, stop: Callable[[], bool]
+    folder: RunFolder,
+    config: CommandConfig,
+    seed: int,
+    attempt: int,
+    stop: Callable[[], bool],
+    max_steps: int | None = None,
 ) -> str:
     """Start the program and wait for its end.
 
     Args:
         stop: asked again and again; once true the program gets SIGTERM, and as long as it needs.
+        max_steps: it gets SIGTERM too when it has logged this step.
 
     Returns:
         "completed", "diverged" or "requeued" (the same command goes on).
@@ -61,6 +68,17 @@ def run(
         SEED: str(seed),
         ATTEMPT: str(attempt),
     }
+    pause = HEARTBEAT_SECONDS if max_steps is None else TRIAL_SECONDS
+
+    def beat() -> bool:
+        """Tell how far it is; whether that is far enough."""
+        loggers.check()
+        if log_import:
+            log_import.look()
+        latest = _latest(_newest(folder.metrics_file))
+        folder.write_status("running", attempt=attempt, **latest)
+        return max_steps is not None and latest.get("step", 0) >= max_steps
+
     log_import = _LogImport(folder, config, attempt) if config.log else None
     folder.update_run(program=_files(line, config.directory))
     began, rows_before = time.monotonic(), len(folder.metrics())
@@ -79,7 +97,7 @@ def run(
         )
         loggers = Loggers(config.loggers, folder, lambda text: _say(folder, text))
         try:
-            told = _wait(folder, process, attempt, stop, loggers, log_import)
+            told = _wait(process, stop, beat, pause)
         except BaseException:
             _signal(process, signal.SIGKILL)
             process.wait()
@@ -99,7 +117,7 @@ def run(
         folder.write_status("diverged", attempt=attempt, reason=reason, **last)
         return "diverged"
     if code != 0:
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         raise RunError(f"the program failed ({how}):\n{_tail(folder.log_file, start)}")
     if unread:
         raise RunError(f"the program completed, but its log cannot be imported: {unread}")
@@ -135,25 +153,17 @@ def _files(line: str, directory: str | None) -> dict[str, str]:
 
 
 def _wait(
-    folder: RunFolder,
-    process: subprocess.Popen[bytes],
-    attempt: int,
-    stop: Callable[[], bool],
-    loggers: Loggers,
-    log_import: _LogImport | None,
+    process: subprocess.Popen[bytes], stop: Callable[[], bool], beat: Callable[[], bool], pause: float
 ) -> bool:
-    """Until the program has ended; whether it was told to stop."""
-    told, due = False, 0.0
+    """Until the program has ended, with a beat every `pause` seconds; whether it was told to stop."""
+    told, due, enough = False, 0.0, False
     while process.poll() is None:
-        if stop() and not told:
+        if time.monotonic() >= due:
+            due = time.monotonic() + pause
+            enough = beat()
+        if (enough or stop()) and not told:
             told = True
             _signal(process, signal.SIGTERM)
-        if time.monotonic() >= due:
-            due = time.monotonic() + HEARTBEAT_SECONDS
-            loggers.check()
-            if log_import:
-                log_import.look()
-            folder.write_status("running", attempt=attempt, **_latest(_newest(folder.metrics_file)))
         time.sleep(POLL_SECONDS)
     return told
 

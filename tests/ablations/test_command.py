@@ -161,6 +161,19 @@ log("eval", epoch=1, step=2, accuracy=1.0)
     assert [row["attempt"] for row in folder.resolved_metrics()] == [2, 2]
 
 
+def test_a_canary_of_a_program_ends_after_a_few_steps(tmp_path: Path) -> None:
+    text = """\
+import time
+from sdtps.log import log
+for step in range(1, 10_000):
+    log(epoch=1, step=step, loss=1.0)
+    time.sleep(0.2)
+"""
+    folder = make(tmp_path, text)
+    assert execute(folder.path, max_steps=3) == "requeued"  # to the worker of a canary: exit code 0
+    assert 3 <= len(folder.metrics()) < 9_999 and folder.result() is None
+
+
 CSV_PROGRAM = """\
 import pathlib, sys, time
 out = open(sys.argv[1] + "/scores.csv", "w")
@@ -247,6 +260,7 @@ def test_a_program_and_a_model_of_ours_stand_in_one_study(
     assert study.variants["theirs"].config.task == "command"
     runs = str(tmp_path / "runs")
     words = ["submit", str(manifest), "--runs-dir", runs, "--executor", "local", "--no-audit"]
+    assert main([*words, "--canary", "--variant", "theirs"]) == 0
     assert main(words) == 0
     assert main(["status", str(manifest), "--runs-dir", runs]) == 0
     assert main(["tables", str(manifest), "--runs-dir", runs, "--form", "csv"]) == 0

@@ -1,4 +1,4 @@
-"""Real training under a real SLURM: preempted and gone on with, and on two processes."""
+"""Real training under a real SLURM: preempted, beside another program, on two processes and nodes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ablations import cli
 from ablations.launch import dispatch
 from ablations.slurm.queue import Scheduler
 from ablations.store.life import RunStatus, run_states
@@ -17,6 +18,7 @@ from ablations.study.manifest import load_study
 from ablations.study.model import Study
 from sdtps.run.folder import RunFolder
 from tests.slurm.cluster import Cluster, missing, until
+from tests.slurm.test_states import Look
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
 
@@ -90,6 +92,81 @@ def test_a_preempted_run_s_curve_goes_on_without_doubled_or_lost_steps(
     result = folder.result()
     assert result is not None
     assert steps == list(range(1, result["steps"] + 1))
+
+
+MIXED = """\
+study: mixed
+task: reid
+base: {base}
+overrides:
+  data:
+    generate: {{train_pids: 4, test_pids: 4, cameras: 2, images_per_camera: 2, seed: 0}}
+    batch_size: 4
+    instances: 2
+  train: {{epochs: 1}}
+seeds: [0]
+baseline: ours
+varies: [command]
+resources: {{partition: gpu, cpus: 1, mem_gb: 1.8, timeout_min: 10}}
+metrics: {{mAP: {{direction: up}}}}
+tables: [{{name: mixed_main, kind: main, metrics: [mAP], title: Ours beside another program}}]
+variants:
+  stopped: {{command: "{{python}} p.py stopped {{run}} {{seed}}"}}
+  theirs: {{command: "{{python}} p.py theirs {{run}} {{seed}}"}}
+  fails: {{command: "{{python}} p.py fails {{run}} {{seed}}"}}
+  killed: {{command: "{{python}} p.py killed {{run}} {{seed}}"}}
+  ours: {{}}
+"""
+PROGRAM = """\
+import os, pathlib, signal, sys, time
+from sdtps.log import log
+word, saved = sys.argv[1], pathlib.Path(sys.argv[2]) / "saved"
+first = int(saved.read_text()) if saved.exists() else 0
+signal.signal(signal.SIGTERM, lambda *_: (saved.write_text(str(step)), sys.exit(75)))
+for step in range(first + 1, 21):
+    log(epoch=1, step=step, loss=1 / step)
+    if step == 10 and word == "fails":
+        sys.exit("no such option")
+    if step == 10 and word == "killed":
+        os.kill(os.getpid(), 9)
+    if step == 10 and word == "stopped":
+        time.sleep(2000)
+log("eval", epoch=1, step=20, mAP=0.625)
+"""
+
+
+def test_ours_and_another_program_in_one_study_with_a_requeue_a_failure_and_a_kill(
+    slurm: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest, runs = tmp_path / "mixed.yaml", tmp_path / "runs"
+    manifest.write_text(MIXED.format(base=ROOT / "ablations" / "base" / "quick.yaml"))
+    (tmp_path / "p.py").write_text(PROGRAM)
+    study = load_study(manifest)
+    dispatch.submit(study, study.runs(), runs)
+    look = Look(study, runs)
+    folders = {run.variant: RunFolder(run.folder(runs)) for run in study.runs()}
+    until(lambda: len(folders["stopped"].metrics()) == 10, lambda: look()["stopped"].log_tail)
+    job = str(look()["stopped"].job_id)
+    assert slurm.run("scontrol", "requeue", job).returncode == 0
+    look.wait(lambda s: s["stopped"].state == "requeued")
+    assert (folders["stopped"].path / "saved").read_text() == "10"
+    slurm.start_now(job)
+    found = look.wait(lambda s: not any(one.active for one in s.values()))
+    told = {name: (one.state, one.kind) for name, one in found.items()}
+    assert told == {
+        **dict.fromkeys(("stopped", "theirs", "ours"), ("completed", None)),
+        **dict.fromkeys(("fails", "killed"), ("failed", "error")),
+    }
+    assert "exit code 1" in found["fails"].detail and "no such option" in found["fails"].detail
+    assert "SIGKILL" in found["killed"].detail
+    assert found["stopped"].attempt == 2
+    for name in ("stopped", "theirs"):
+        rows = [row["step"] for row in folders[name].metrics() if row["kind"] == "train"]
+        assert rows == list(range(1, 21)), name
+    assert cli.main(["tables", str(manifest), "--runs-dir", str(runs), "--form", "csv"]) == 0
+    printed = capsys.readouterr().out
+    print(printed)
+    assert "theirs,62.5" in printed and "fails,failed" in printed
 
 
 def test_two_processes_under_one_job_train_what_one_trains(slurm: Cluster, tmp_path: Path) -> None:
