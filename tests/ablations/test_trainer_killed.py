@@ -1,19 +1,19 @@
 """A trainer killed at any of its writes: nothing is done that is not, nothing lost that was.
 
-The process of a local queue and of its run is killed before every file that it opens, removes or
-renames, before every sync, and before and in the middle of every write that reaches the system, from
-the first line of the attempt's record to the last. Each time the next submission must repair it, to
-the numbers of a run that nobody disturbed.
+The folder of the runs is copied before every file that the process of a local queue and of its run
+opens, removes or renames, before every sync, and before and in the middle of every write that reaches
+the system, from the first line of the attempt's record to the last: what a kill at that moment leaves.
+From each such state the next submission must come to the numbers of a run that nobody disturbed.
 """
 
 from __future__ import annotations
 
 import builtins
 import gc
+import hashlib
 import io
-import itertools
 import os
-import signal
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -53,25 +53,42 @@ TIMED = {
     "attempt",
     "time",
 }  # of a row: differ between two undisturbed runs
+STATES_OF_DIVERGED = 12  # the last, in which it differs from a run that completes
+WRITES_AT_LEAST, STATES_AT_LEAST = 100, 50
 # Files whose writes a test of every write must have seen.
-LAST_OF_DIVERGED = 25
 FILES = {"attempts.txt", "run.json", "status.json", "metrics.jsonl", "train.log", "checkpoint.pt"}
 EVENTS = {"os.link", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "os.truncate"}
 
 
 class _Tap:
-    """Counts this process's writes below `folder`; kills it at number `point`, if there is one."""
+    """Numbers this process's writes below `folder` and keeps a copy of it from before each.
 
-    def __init__(self, folder: Path, point: int | None) -> None:
-        self.folder, self.point = str(folder), point
-        self.seen = 0
+    What a kill leaves is what the files hold, so a copy stands for a process that was killed there.
+
+    Attributes:
+        states: folder of the copies, named by the number of the first write that would find them so;
+            None: nothing is watched.
+    """
+
+    def __init__(self, folder: Path, states: Path | None) -> None:
+        self.folder, self.states = str(folder), states
+        self.seen, self.busy = 0, states is None
         self.touched: set[str] = set()
+        self.last = ""
 
     def __call__(self, what: str = "") -> None:
+        """A process killed now would leave `folder` as it is."""
+        if self.busy:
+            return
+        self.busy = True
         self.touched.add(Path(what).name)
-        if self.seen == self.point:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if (
+            content := _content(Path(self.folder))
+        ) != self.last:  # else the copy before this one shows it
+            self.last = content
+            shutil.copytree(self.folder, self.states / f"{self.seen:04}", symlinks=True)  # type: ignore[operator]
         self.seen += 1
+        self.busy = False
 
     def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Before a file is made, opened for writing, renamed or removed (see sys.audit)."""
@@ -81,12 +98,12 @@ class _Tap:
             self(str(arguments[1] if event == "os.rename" else arguments[0]))
 
     def write(self, write: Callable[[Any], int], content: Any) -> int:
-        """Killed before the write, and again after a half of it."""
+        """Before the write, and in the middle of it."""
+        whole = bytes(content)
         self()
-        if self.seen == self.point:
-            write(bytes(content)[: len(bytes(content)) // 2])
+        half = write(whole[: len(whole) // 2])
         self()
-        return write(content)
+        return half + write(whole[half:])
 
     def install(self) -> None:
         """From here on; for processes that end with os._exit."""
@@ -98,7 +115,7 @@ class _Tap:
                 return tap.write(super().write, content)
 
         def opened(file: Any, mode: str = "r", *more: Any, **named: Any) -> Any:
-            if not set("wax+") & set(mode):
+            if tap.busy or not set("wax+") & set(mode):
                 return plain(file, mode, *more, **named)
             raw = Raw(file, mode.replace("b", "").replace("t", ""))
             stream = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
@@ -114,8 +131,18 @@ class _Tap:
         sys.stdout = sys.stderr = opened(1, "w")
 
 
-def _in_process(work: Callable[[], None]) -> bool:
-    """Do `work` in a process of its own; False where that was killed."""
+def _content(folder: Path) -> str:
+    """A digest of all names, links and contents below `folder`."""
+    found = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        found.update(f"\n{path} {path.is_symlink() and path.readlink()}\n".encode())
+        if path.is_file() and not path.is_symlink():
+            found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def _in_process(work: Callable[[], None]) -> None:
+    """Do `work` in a process of its own."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -125,27 +152,31 @@ def _in_process(work: Callable[[], None]) -> bool:
         finally:
             os._exit(code)
     _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, "the run itself failed"
-    return not os.WIFSIGNALED(status)
+    assert os.waitstatus_to_exitcode(status) == 0, "the run itself failed"
 
 
-def _submit(study: Study, runs: Path, point: int | None = None, seen: Path | None = None) -> bool:
-    """Plan and work through the study here; killed at write `point` of its run: False."""
+def _submit(study: Study, runs: Path, states: Path | None = None, seen: Path | None = None) -> None:
+    """Plan and work through the study in a process of its own.
+
+    Args:
+        states: where copies of `runs` are kept, one for each kill that leaves something else.
+        seen: a file for the number of writes, and the names of the files written.
+    """
 
     def run_queue(submission: Any, items: Sequence[QueueItem], *_: Any, **__: Any) -> dict[Path, str]:
         os.environ.update(SUBMITIT_EXECUTOR="local", SUBMITIT_LOCAL_JOB_ID=str(os.getpid()))
-        tap = _Tap(runs, point)
+        tap = _Tap(runs, states)
         tap.install()
         for item in items:
             worker.main([str(submission.folder), str(item.index)])
-        tap.point = None
+        tap.busy = True
         if seen is not None:
             seen.write_text("\n".join([str(tap.seen), *sorted(tap.touched)]))
         return {}
 
     def work() -> None:
-        states = run_states(study.runs(), runs)
-        plan = make_plan(study, runs, states)
+        known = run_states(study.runs(), runs)
+        plan = make_plan(study, runs, known)
         local.run_queue = run_queue
         dispatch.submit(
             study,
@@ -156,7 +187,7 @@ def _submit(study: Study, runs: Path, point: int | None = None, seen: Path | Non
             over=[action.folder for action in plan.submitted if action.start == "over"],
         )
 
-    return _in_process(work)
+    _in_process(work)
 
 
 def _rows(folder: RunFolder) -> list[dict[str, Any]]:
@@ -217,23 +248,26 @@ def test_killed_at_any_write_the_next_submission_repairs_it(
     warm.create(run.config, {"seed": run.seed})
     job.execute(warm.path)
     gc.freeze()  # a collection would copy every page of a forked process
-    whole, seen = RunFolder(run.folder(tmp_path / "whole")), tmp_path / "seen"
-    assert _submit(study, tmp_path / "whole", seen=seen)
-    assert run_states([run], tmp_path / "whole")[0].state == state
+    runs, states, seen = tmp_path / "runs", tmp_path / "states", tmp_path / "seen"
+    runs.mkdir()
+    folder = RunFolder(run.folder(runs))
+    _submit(study, runs, states, seen)
+    assert run_states([run], runs)[0].state == state
     count, *touched = seen.read_text().splitlines()
     assert set(touched) >= FILES | ({"result.json"} if blow_up_at is None else set())
-    rows, raw = _rows(whole), len(whole.metrics())
+    assert int(count) > WRITES_AT_LEAST, "fewer writes than a run has: this test sees too little"
+    rows, raw, result = _rows(folder), len(folder.metrics()), _result(folder)
+    weights = _weights(folder) if state == "completed" else None
     recorded, saved = 0, -1  # never fall, the later the kill
 
-    # Until the loss explodes, both runs write the same.
-    first = 0 if blow_up_at is None else int(count) - LAST_OF_DIVERGED
-    for point in itertools.count(first):
-        runs = tmp_path / f"runs{point}"
-        runs.mkdir()
-        if _submit(study, runs, point):
-            break
-        folder = RunFolder(run.folder(runs))
-        where = f"killed at write {point}"
+    left = sorted(states.iterdir())
+    assert len(left) > STATES_AT_LEAST, "fewer states than a run has: this test sees too little"
+    if blow_up_at is not None:  # until the loss explodes, both runs write the same
+        left = left[-STATES_OF_DIVERGED:]
+    for kept_state in left:
+        shutil.rmtree(runs)
+        kept_state.rename(runs)
+        where = f"killed at write {int(kept_state.name)}"
 
         # What was done is recorded, and nothing else.
         kept = len(folder.metrics())
@@ -244,7 +278,7 @@ def test_killed_at_any_write_the_next_submission_repairs_it(
         # A run that has its result keeps no checkpoint.
         assert folder.result() is not None or _checkpoint_step(folder) >= saved, where
         recorded, saved = kept, max(saved, _checkpoint_step(folder))
-        assert _result(folder) in (None, _result(whole)), where
+        assert _result(folder) in (None, result), where
         (found,) = run_states([run], runs)
         done = folder.result() is not None or (folder.status() or {}).get("state") == "diverged"
         claim = claims.read(folder.path)
@@ -254,12 +288,10 @@ def test_killed_at_any_write_the_next_submission_repairs_it(
         (action,) = make_plan(study, runs, [found]).actions
         assert action.action == ("skip" if done else "submit"), where
 
-        assert _submit(study, runs), where
+        _submit(study, runs)
         assert run_states([run], runs)[0].state == state, where
         assert _rows(folder) == rows, where
-        assert _result(folder) == _result(whole), where
-        if state == "completed":
-            assert _weights(folder) == _weights(whole), where
+        assert _result(folder) == result, where
+        if weights is not None:
+            assert _weights(folder) == weights, where
         assert done or not [p.name for p in folder.path.glob(".*")], f"{where}: temporary files"
-    assert point == int(count)
-    assert point > 100, "fewer writes than a run has: this test sees too little"
