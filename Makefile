@@ -41,7 +41,7 @@ $(INSTALLED): requirements.lock requirements-pretrained.lock pyproject.toml
 
 test: venv
 	.ci/packages latex slurm accounting browser
-	$(PY) -m pytest -n $(WORKERS) --dist loadgroup --durations 20
+	$(PY) -m pytest -n $(WORKERS) --durations 20
 
 check: venv
 	$(PY) -m ruff format --check .

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,19 +35,37 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
-# Tests with one of these markers share daemons or a browser, or load the whole machine: one after the
-# other, in one worker of pytest-xdist. All others go by file, whose tests share fixtures.
-TOGETHER = ("slurm", "browser")
+# Which tests share a process (`pytest -n`), by the start of their path; all others share one with their
+# file. Those of SLURM mostly wait: two clusters work beside each other, and they begin first.
+SLURM = "tests/slurm/test_"
+TOGETHER = {
+    **{f"{SLURM}{name}": "one cluster" for name in ("states", "node", "cluster.")},
+    **{
+        f"{SLURM}{name}": "the other cluster" for name in ("pack", "submission", "training", "clusters")
+    },
+}
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests belong together (`--dist loadgroup`); those that mostly wait begin first."""
-    items.sort(key=lambda item: item.get_closest_marker("slurm") is None)
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            marks = [mark for mark in TOGETHER if item.get_closest_marker(mark)]
-            item.add_marker(pytest.mark.xdist_group(marks[0] if marks else item.path.as_posix()))
+    items.sort(key=lambda item: not item.nodeid.startswith(SLURM))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Deal out whole files in their order, so that a fixture for a file or a cluster is made once.
+
+    xdist 3.8's own `loadgroup` has no effect with pytest 9.2, which no longer reads the names that it
+    gives the tests.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::")[0]
+            return next((group for start, group in TOGETHER.items() if file.startswith(start)), file)
+
+    config.option.loadscopereorder = False  # else those with most tests begin
+    return ByFile(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
