@@ -35,8 +35,8 @@ def add_allowances(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def load(arguments: argparse.Namespace, *, needs_runs: bool = True) -> tuple[list[Study], list[Study]]:
-    """The studies to read, and the others that are known here.
+def load(arguments: argparse.Namespace, *, needs_runs: bool = True) -> list[Study]:
+    """The studies to read: those that are named, and no other manifest is read for them.
 
     Where none is named, all that have runs are read; runs that no manifest here plans are named on
     standard error.
@@ -52,34 +52,43 @@ def load(arguments: argparse.Namespace, *, needs_runs: bool = True) -> tuple[lis
     from analysis.importers.store import imported_names, imported_study
     from sdtps.errors import ManifestError
 
-    known = known_studies()
-    every = {path.resolve(): load_study(path) for path in known.values()}
-    own = {study.name for study in every.values() if not is_shipped(study.path)}
-    # A study of one's own may bear the name of a shipped one: its runs are read by its own manifest.
-    every = {p: s for p, s in every.items() if s.name not in own or not is_shipped(s.path)}
-    imported = imported_names(arguments.runs_dir)
+    runs_dir = arguments.runs_dir
+    imported = imported_names(runs_dir)
+    known = known_studies() if arguments.studies else {}
     chosen: list[Any] = []
     for word in arguments.studies:
         if word in imported and word not in known and not Path(word).is_file():
-            chosen.append(imported_study(word, arguments.runs_dir))
+            chosen.append(imported_study(word, runs_dir))
         else:
-            path = find_study(word, others=imported)
-            chosen.append(every.get(path.resolve()) or load_study(path))
+            chosen.append(load_study(find_study(word, others=imported)))
     if not arguments.studies:
-        chosen = [s for s in every.values() if has_runs(s, arguments.runs_dir)]
+        chosen = [study for study in _known() if has_runs(study, runs_dir)]
         planned = {study.name for study in chosen}
-        chosen += [imported_study(n, arguments.runs_dir) for n in imported if n not in planned]
-        unplanned = _unplanned(arguments.runs_dir, planned.union(imported))
-        for folder in unplanned:
+        chosen += [imported_study(name, runs_dir) for name in imported if name not in planned]
+        for folder in _unplanned(runs_dir, planned.union(imported)):
             text = "left out: no manifest here plans these runs. Name the manifest that does."
             print(f"{folder}: {text}", file=sys.stderr)
         if needs_runs and not chosen:
             raise ManifestError(
-                f"no study known here has runs in {arguments.runs_dir.absolute()}. Name a study or its "
+                f"no study known here has runs in {runs_dir.absolute()}. Name a study or its "
                 "manifest, go to the folder that holds runs/, or give --runs-dir"
             )
-    names = {study.name for study in chosen}
-    return chosen, [study for study in every.values() if study.name not in names]
+    return chosen
+
+
+def others(studies: Sequence[Study]) -> list[Study]:
+    """The studies known here that are not among `studies`. Raises ManifestError, as `load`."""
+    names = {study.name for study in studies}
+    return [study for study in _known() if study.name not in names]
+
+
+def _known() -> list[Study]:
+    """Every study known here: one's own in place of a shipped one of the same name."""
+    from ablations.study.manifest import load_study
+
+    every = [load_study(path) for path in known_studies().values()]
+    own = {study.name for study in every if not is_shipped(study.path)}
+    return [study for study in every if study.name not in own or not is_shipped(study.path)]
 
 
 def has_runs(study: Study, runs_dir: Path) -> bool:

@@ -186,27 +186,17 @@ def _answer(prog: str, verbs: Verbs, about: str, words: list[str]) -> int:
         words = [asked[0], "--help"]
     verb, *rest = words
     if verb not in verbs:
-        other = _package_of(verb)
-        hint = f"Type: {other} {verb} (or: sdtps {verb})." if other else did_you_mean(verb, verbs)
-        raise SdtpsError(f"{prog}: there is no verb '{verb}'. {hint}\nWhat each does: {prog} --help")
+        every = "" if prog == "sdtps" else "; all verbs: sdtps --help"
+        raise SdtpsError(
+            f"{prog}: there is no verb '{verb}'. {did_you_mean(verb, verbs)}\n"
+            f"What each does: {prog} --help{every}"
+        )
     parser = verb_parser(prog, verb, verbs)
     takes_rest = any(action.nargs == argparse.REMAINDER for action in parser._actions)
     arguments = parser.parse_args(rest) if takes_rest else parser.parse_intermixed_args(rest)
     command = _part(verbs[verb][0], "command")
     with _interruptible():
         return int(command(arguments))
-
-
-def _package_of(verb: str) -> str:
-    """`python -m PACKAGE` of the package that has the verb, or nothing; asked only for a message."""
-    for package in ("ablations", "analysis", "sdtps"):
-        try:
-            table = importlib.import_module(f"{package}.cli").VERBS
-        except ImportError:  # sdtps is installed alone
-            continue
-        if verb in table:
-            return f"python -m {package}"
-    return ""
 
 
 def guarded(work: Callable[[], int]) -> int:

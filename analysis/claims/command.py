@@ -63,7 +63,7 @@ def runs_behind(claims: Sequence[Claim], arguments: argparse.Namespace) -> Colle
     from analysis.claims.ledger import studies_named
     from analysis.runs.collect import collect
 
-    studies, _ = commands.load(arguments, needs_runs=False)
+    studies = commands.load(arguments, needs_runs=False)
     named = studies_named(claims)
     chosen = studies if arguments.studies else [s for s in studies if s.name in named]
     return collect(chosen, arguments.runs_dir)

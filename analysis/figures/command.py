@@ -38,7 +38,7 @@ def command(arguments: argparse.Namespace) -> int:
     from analysis.runs.collect import collect
     from analysis.runs.comparable import KINDS, refuse_to_average
 
-    studies, _ = commands.load(arguments)
+    studies = commands.load(arguments)
     collected = collect(studies, arguments.runs_dir)
     for study in studies:
         _refuse_unlogged(collected, study, arguments.metric)

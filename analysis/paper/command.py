@@ -65,7 +65,8 @@ def command(arguments: argparse.Namespace) -> int:
     say = (lambda _: None) if arguments.json else (lambda text: console.print(f"[dim]{text}[/]"))
     if arguments.venue not in VENUES:
         raise SdtpsError(f"--venue: {did_you_mean(arguments.venue, VENUES)}")
-    studies, others = commands.load(arguments)
+    studies = commands.load(arguments)
+    others = commands.others(studies)
     main: Path = arguments.main
     if main == MAIN and not main.exists():
         say(f"copying this project's paper to {main.parent}/")

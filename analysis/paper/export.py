@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     from analysis.runs.collect import collect
 
-    studies, _ = commands.load(arguments)
+    studies = commands.load(arguments)
     collected = collect(studies, arguments.runs_dir)
     for path in export(collected, arguments.format, arguments.output):
         print(path)

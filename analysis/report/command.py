@@ -62,7 +62,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Write the report, or serve it until Ctrl-C."""
     from analysis.runs.collect import collect
 
-    studies, _ = commands.load(arguments)
+    studies = commands.load(arguments)
     options: dict[str, Any] = {
         "audits": arguments.audit,
         "claims": arguments.claims or own_claims(arguments.runs_dir),

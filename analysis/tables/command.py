@@ -34,7 +34,7 @@ def command(arguments: argparse.Namespace) -> int:
     from analysis.tables.model import as_json, file_name
     from analysis.tables.study import tables
 
-    studies, _ = commands.load(arguments)
+    studies = commands.load(arguments)
     collected = collect(studies, arguments.runs_dir)
     marks = refuse_to_average(collected, allow=KINDS)
     made = [table for study in studies for table in tables(collected, study, marks)]
@@ -77,7 +77,7 @@ def collect_command(arguments: argparse.Namespace) -> int:
     from analysis.runs.comparable import KINDS, refuse_to_average
     from sdtps.errors import counted
 
-    studies, _ = commands.load(arguments)
+    studies = commands.load(arguments)
     collected = collect(studies, arguments.runs_dir)
     if arguments.csv:
         collected.runs.to_csv(arguments.csv, index=False)
@@ -154,7 +154,7 @@ def compare_command(arguments: argparse.Namespace) -> int:
     from analysis.runs.collect import collect
 
     arguments.studies = [arguments.study]
-    (study,), _ = commands.load(arguments)
+    (study,) = commands.load(arguments)
     collected = collect([study], arguments.runs_dir, curves=False)
     known = list(results(collected, study).outcomes)
     a, b = commands.choose([arguments.a, arguments.b or study.baseline], known, "variant")

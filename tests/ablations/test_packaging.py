@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from ablations.study.arguments import is_shipped, known_studies
-from analysis.commands import load
+from analysis.commands import load, others
+from sdtps.errors import ManifestError
 from sdtps.run import locations
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -140,24 +141,40 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prefix / "lib"
 
 
-@pytest.fixture
-def sdtps(installed: Path, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs the installed `sdtps` in an empty folder; nothing of the checkout can be imported."""
+Commands = Callable[..., list[tuple[int, str, str]]]
+INSTALLED = """\
+import contextlib, io, json, sys
+from ablations.cli import main
+answers = []
+for line in sys.argv[1:]:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(line.split())
+    answers.append([code, out.getvalue(), err.getvalue()])
+print(json.dumps(answers))
+"""
 
-    def call(*words: str) -> subprocess.CompletedProcess[str]:
-        code = "import sys; from ablations.cli import main; sys.exit(main())"
+
+@pytest.fixture
+def sdtps(installed: Path, tmp_path: Path) -> Commands:
+    """Runs commands of the installed `sdtps` in an empty folder; nothing of the checkout is imported.
+
+    Those of one call share a process. Each gives its exit code, standard output and standard error.
+    """
+
+    def call(*lines: str) -> list[tuple[int, str, str]]:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("SDTPS_")}
         environment |= {"PYTHONPATH": str(installed), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"}
         done = subprocess.run(
-            [sys.executable, "-c", code, *words],
+            [sys.executable, "-c", INSTALLED, *lines],
             cwd=tmp_path,
             env=environment,
             capture_output=True,
             text=True,
             check=False,
         )
-        assert "Traceback" not in done.stderr, done.stderr
-        return done
+        assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+        return [(code, out, err) for code, out, err in json.loads(done.stdout)]
 
     return call
 
@@ -170,51 +187,54 @@ def test_every_tracked_file_is_in_the_wheel(installed: Path) -> None:
 
 
 def test_an_installed_copy_works_in_an_empty_folder(
-    sdtps: Callable[..., subprocess.CompletedProcess[str]], installed: Path, tmp_path: Path
+    sdtps: Commands, installed: Path, tmp_path: Path
 ) -> None:
     before = sorted(installed.rglob("*"))
-    where = sdtps("plan", "quick", "--json")
-    assert json.loads(where.stdout)["runs_dir"] == str(tmp_path / "runs")
-    assert sdtps("submit", "quick", "--dry-run").returncode == 0
+    plan, dry = sdtps("plan quick --json", "submit quick --dry-run")
+    assert json.loads(plan[1])["runs_dir"] == str(tmp_path / "runs")
+    assert dry[0] == 0
     assert list(tmp_path.iterdir()) == []
 
     (tmp_path / "mine.yaml").write_text(STUDY, encoding="utf-8")
-    assert f"Runs in {tmp_path / 'runs'}" in sdtps("status", "mine").stdout
-    assert "mine" in sdtps("completion", "studies").stdout.split()
-    assert "\\toprule" in sdtps("tables", "mine", "--form", "tex").stdout
-    assert sdtps("report", "mine").returncode == 0
+    status, studies, tables, report, claims, paper = sdtps(
+        "status mine",
+        "completion studies",
+        "tables mine --form tex",
+        "report mine",
+        "claims --only 1",
+        "paper mine --allow-missing --no-evidence --no-pdf",
+    )
+    assert f"Runs in {tmp_path / 'runs'}" in status[1]
+    assert "mine" in studies[1].split()
+    assert "\\toprule" in tables[1]
+    assert report[0] == 0
     assert "<style" in (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "supported" in sdtps("claims", "--only", "1").stdout
-    assert sdtps("paper", "mine", "--allow-missing", "--no-evidence", "--no-pdf").returncode == 0
+    assert "supported" in claims[1]
+    assert paper[0] == 0
     assert (tmp_path / "paper" / "main.tex").is_file()
     assert (tmp_path / "paper" / "generated" / "results.tex").is_file()
     assert sorted(installed.rglob("*")) == before
 
 
-def test_without_runs_every_verb_says_so(
-    sdtps: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
-    for verb in ("tables", "curves", "report", "collect", "paper"):
-        done = sdtps(verb)
-        assert done.returncode == 2 and f"has runs in {tmp_path / 'runs'}" in done.stderr, verb
+def test_without_runs_every_verb_says_so(sdtps: Commands, tmp_path: Path) -> None:
+    verbs = ("tables", "curves", "report", "collect", "paper")
+    for verb, (code, _, err) in zip(verbs, sdtps(*verbs), strict=True):
+        assert code == 2 and f"has runs in {tmp_path / 'runs'}" in err, verb
     assert list(tmp_path.iterdir()) == []
-    run = tmp_path / "runs" / "other" / "topk" / "seed0-0123456789"
-    run.mkdir(parents=True)
-    (run / "run.json").write_text("{}", encoding="utf-8")
-    assert "runs/other: left out: no manifest here plans these runs" in sdtps("tables").stderr
 
 
 def test_a_base_that_is_shipped_and_not_here_is_offered_as_a_copy(
-    sdtps: Callable[..., subprocess.CompletedProcess[str]], installed: Path, tmp_path: Path
+    sdtps: Commands, installed: Path, tmp_path: Path
 ) -> None:
     text = STUDY.replace("seeds:", "base: base/quick.yaml\nseeds:")
     (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
-    done = sdtps("plan", "mine")
-    assert done.returncode == 2
+    ((code, _, err),) = sdtps("plan mine")
+    assert code == 2
     command = f"mkdir -p base && cp {installed / 'ablations' / 'base' / 'quick.yaml'} base/quick.yaml"
-    assert done.stderr.strip().endswith(command)
+    assert err.strip().endswith(command)
     subprocess.run(command, shell=True, cwd=tmp_path, check=True)
-    assert sdtps("plan", "mine").returncode in (0, 1)
+    ((code, _, _),) = sdtps("plan mine")
+    assert code in (0, 1)
 
 
 def test_manifests_of_the_current_folder_are_known_and_other_yaml_is_not(
@@ -239,5 +259,29 @@ def test_runs_of_a_shipped_studys_name_are_read_by_ones_own_manifest(
     run.mkdir(parents=True)
     (run / "run.json").write_text("{}", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    (study,), others = load(argparse.Namespace(studies=[], runs_dir=Path("runs")))
-    assert study.path == Path("other.yaml") and "quick" not in {other.name for other in others}
+    (study,) = load(argparse.Namespace(studies=[], runs_dir=Path("runs")))
+    assert study.path == Path("other.yaml") and "quick" not in {other.name for other in others([study])}
+
+
+def test_to_read_one_study_no_other_manifest_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.yaml").write_text(STUDY, encoding="utf-8")
+    (tmp_path / "broken.yaml").write_text("study: broken\nsedes: [0]\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    (study,) = load(argparse.Namespace(studies=["mine"], runs_dir=Path("runs")))
+    assert study.name == "mine"
+    with pytest.raises(ManifestError, match="sedes"):
+        others([study])
+
+
+def test_runs_that_no_manifest_plans_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "runs" / "other" / "topk" / "seed0-0123456789"
+    run.mkdir(parents=True)
+    (run / "run.json").write_text("{}", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ManifestError):
+        load(argparse.Namespace(studies=[], runs_dir=Path("runs")))
+    assert "runs/other: left out: no manifest here plans these runs" in capsys.readouterr().err

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,38 +16,40 @@ from ablations.store import snapshot
 from ablations.store.life import run_states
 from ablations.study.model import Study
 from tests.ablations import plant
+from tests.ablations.copies import Copies
 from tests.ablations.fakes import Fakes
 
 # Audit events (see sys.audit) before which a process can die and leave something half done.
 WRITES = {"os.link", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "subprocess.Popen"}
-POINTS_AT_LEAST = 20  # writes of one submission of two runs; fewer means that this test sees too little
-POINTS_AT_MOST = 200
+STATES_AT_LEAST = 20  # that a submission of two runs can leave; fewer: this test sees too little
 
 
-def _submit_until(study: Study, runs: Path, point: int) -> bool:
-    """Submit in a process that is killed before its write number `point`; False: it lived."""
+def _submit(study: Study, runs: Path, copies: Copies) -> None:
+    """Submit in a process of its own; a copy is taken before each write, and at its end."""
     child = os.fork()
     if child == 0:
-        seen = 0
+        seen, here = 0, threading.local()
 
         def audit(event: str, arguments: tuple[Any, ...]) -> None:
             nonlocal seen
             written = event == "open" and isinstance(arguments[2], int) and arguments[2] & os.O_CREAT
-            if event in WRITES or written:
-                if seen == point:
-                    os.kill(os.getpid(), signal.SIGKILL)
+            if (event in WRITES or written) and not getattr(here, "busy", False):
+                here.busy = True
+                copies.take(seen)
                 seen += 1
+                here.busy = False
 
         code = 1
         try:
             sys.addaudithook(audit)
             dispatch.submit(study, study.runs(), runs)
+            here.busy = True
+            copies.take(seen)
             code = 0
         finally:
             os._exit(code)
     _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, "the submission itself failed"
-    return os.WIFSIGNALED(status)
+    assert os.waitstatus_to_exitcode(status) == 0, "the submission itself failed"
 
 
 def test_killed_before_any_write_the_next_submission_repairs_the_rest(
@@ -59,24 +61,23 @@ def test_killed_before_any_write_the_next_submission_repairs_the_rest(
         (code / package).mkdir(parents=True)
         (code / package / "__init__.py").touch()
     monkeypatch.setattr(snapshot, "ROOT", code)  # one write for each file of it
-    for point in range(POINTS_AT_MOST):
-        fakes = Fakes(tmp_path / f"fakes{point}")
-        fakes.install(monkeypatch)
-        runs = tmp_path / f"runs{point}"
-        runs.mkdir()
-        killed = _submit_until(study, runs, point)
+    monkeypatch.setattr(dispatch, "WRITERS", 1)  # one write at a time
+    runs = tmp_path / "all" / "runs"
+    runs.mkdir(parents=True)
+    fakes = Fakes(tmp_path / "all" / "fakes")  # what the scheduler knows belongs to a copy
+    fakes.install(monkeypatch)
+    copies = Copies(tmp_path / "all", tmp_path / "states")
+    _submit(study, runs, copies)
+    left = sorted(copies.to.iterdir())
+    assert len(left) > STATES_AT_LEAST
+    for copy in left:
+        where = copies.put_back(copy)
         report = dispatch.submit(study, study.runs(), runs)
         counted = Counter(fakes.submitted_runs())
-        where = f"killed before write {point}"
         assert sorted(counted) == sorted(str(r.folder(runs)) for r in study.runs()), where
         assert set(counted.values()) == {1}, f"{where}: a run was queued twice"
         (runs / f".squeue-{os.getuid()}.json").unlink(missing_ok=True)
         assert [s.state for s in run_states(study.runs(), runs)] == ["queued", "queued"], where
         strays = [p for r in study.runs() for p in r.folder(runs).glob(".*")]
         assert not strays, f"{where}: temporary files are left"
-        if not killed:
-            assert report.submitted == []
-            break
-    else:
-        raise AssertionError("the submission never came to its end")
-    assert point >= POINTS_AT_LEAST
+    assert report.submitted == []  # the last copy is of a whole submission

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import builtins
 import gc
-import hashlib
 import io
 import os
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,6 +30,7 @@ from ablations.study.model import Study
 from sdtps.run import provenance
 from sdtps.run.folder import RunFolder
 from sdtps.training import checkpoint, job
+from tests.ablations.copies import Copies
 from tests.sdtps.toy_task import ToyTask
 
 MANIFEST = """\
@@ -61,32 +60,23 @@ EVENTS = {"os.link", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod
 
 
 class _Tap:
-    """Numbers this process's writes below `folder` and keeps a copy of it from before each.
-
-    What a kill leaves is what the files hold, so a copy stands for a process that was killed there.
+    """Numbers this process's writes below `folder`, and takes a copy of it before each.
 
     Attributes:
-        states: folder of the copies, named by the number of the first write that would find them so;
-            None: nothing is watched.
+        busy: nothing is numbered or copied.
     """
 
-    def __init__(self, folder: Path, states: Path | None) -> None:
-        self.folder, self.states = str(folder), states
-        self.seen, self.busy = 0, states is None
+    def __init__(self, folder: Path, copies: Copies | None) -> None:
+        self.folder, self.copies = str(folder), copies
+        self.seen, self.busy = 0, copies is None
         self.touched: set[str] = set()
-        self.last = ""
 
     def __call__(self, what: str = "") -> None:
-        """A process killed now would leave `folder` as it is."""
-        if self.busy:
+        if self.busy or self.copies is None:
             return
         self.busy = True
         self.touched.add(Path(what).name)
-        if (
-            content := _content(Path(self.folder))
-        ) != self.last:  # else the copy before this one shows it
-            self.last = content
-            shutil.copytree(self.folder, self.states / f"{self.seen:04}", symlinks=True)  # type: ignore[operator]
+        self.copies.take(self.seen)
         self.seen += 1
         self.busy = False
 
@@ -131,16 +121,6 @@ class _Tap:
         sys.stdout = sys.stderr = opened(1, "w")
 
 
-def _content(folder: Path) -> str:
-    """A digest of all names, links and contents below `folder`."""
-    found = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        found.update(f"\n{path} {path.is_symlink() and path.readlink()}\n".encode())
-        if path.is_file() and not path.is_symlink():
-            found.update(path.read_bytes())
-    return found.hexdigest()
-
-
 def _in_process(work: Callable[[], None]) -> None:
     """Do `work` in a process of its own."""
     child = os.fork()
@@ -155,17 +135,17 @@ def _in_process(work: Callable[[], None]) -> None:
     assert os.waitstatus_to_exitcode(status) == 0, "the run itself failed"
 
 
-def _submit(study: Study, runs: Path, states: Path | None = None, seen: Path | None = None) -> None:
+def _submit(study: Study, runs: Path, copies: Copies | None = None, seen: Path | None = None) -> None:
     """Plan and work through the study in a process of its own.
 
     Args:
-        states: where copies of `runs` are kept, one for each kill that leaves something else.
+        copies: of `runs`, one for each kill that leaves something else.
         seen: a file for the number of writes, and the names of the files written.
     """
 
     def run_queue(submission: Any, items: Sequence[QueueItem], *_: Any, **__: Any) -> dict[Path, str]:
         os.environ.update(SUBMITIT_EXECUTOR="local", SUBMITIT_LOCAL_JOB_ID=str(os.getpid()))
-        tap = _Tap(runs, states)
+        tap = _Tap(runs, copies)
         tap.install()
         for item in items:
             worker.main([str(submission.folder), str(item.index)])
@@ -248,10 +228,11 @@ def test_killed_at_any_write_the_next_submission_repairs_it(
     warm.create(run.config, {"seed": run.seed})
     job.execute(warm.path)
     gc.freeze()  # a collection would copy every page of a forked process
-    runs, states, seen = tmp_path / "runs", tmp_path / "states", tmp_path / "seen"
+    runs, seen = tmp_path / "runs", tmp_path / "seen"
     runs.mkdir()
+    copies = Copies(runs, tmp_path / "states")
     folder = RunFolder(run.folder(runs))
-    _submit(study, runs, states, seen)
+    _submit(study, runs, copies, seen)
     assert run_states([run], runs)[0].state == state
     count, *touched = seen.read_text().splitlines()
     assert set(touched) >= FILES | ({"result.json"} if blow_up_at is None else set())
@@ -260,14 +241,12 @@ def test_killed_at_any_write_the_next_submission_repairs_it(
     weights = _weights(folder) if state == "completed" else None
     recorded, saved = 0, -1  # never fall, the later the kill
 
-    left = sorted(states.iterdir())
+    left = sorted(copies.to.iterdir())
     assert len(left) > STATES_AT_LEAST, "fewer states than a run has: this test sees too little"
     if blow_up_at is not None:  # until the loss explodes, both runs write the same
         left = left[-STATES_OF_DIVERGED:]
-    for kept_state in left:
-        shutil.rmtree(runs)
-        kept_state.rename(runs)
-        where = f"killed at write {int(kept_state.name)}"
+    for copy in left:
+        where = copies.put_back(copy)
 
         # What was done is recorded, and nothing else.
         kept = len(folder.metrics())

@@ -101,7 +101,7 @@ def test_paths_and_commands_stay_on_one_line_that_can_be_copied(built, capsys, m
 @pytest.mark.parametrize("command", ["curves", "tables"])
 def test_names_of_written_files_stay_on_one_line(built, capsys, monkeypatch, command, tmp_path):
     monkeypatch.setenv("COLUMNS", "20")
-    monkeypatch.setattr("analysis.commands.load", lambda _: ([hard_study()], []))
+    monkeypatch.setattr("analysis.commands.load", lambda _: [hard_study()])
     out = tmp_path / ("long" * 30)
     assert main([command, "--runs-dir", str(built / "runs"), "--out", str(out)]) == 0
     written = {str(path) for path in out.iterdir()}
@@ -164,7 +164,7 @@ def test_a_terminal_is_shown_what_a_log_or_a_name_holds_and_obeys_none_of_it(
     study = planted_study("esc", {"a": {"label": "red\x1b[31m"}, "b": {}}, seeds=(0,))
     plant(tmp_path, study, "a", 0, state="failed", stop=(1, 2), reason="no\x1b[2Jthing")
     plant(tmp_path, study, "b", 0)
-    monkeypatch.setattr("analysis.commands.load", lambda _: ([study], []))
+    monkeypatch.setattr("analysis.commands.load", lambda _: [study])
     place = ["--runs-dir", str(tmp_path)]
     assert main(["collect", *place]) == 0 and main(["tables", *place]) == 0
     shown = capsys.readouterr().out

@@ -359,7 +359,7 @@ def test_third_parties_stand_apart_and_digits_are_kept(tmp_path):
 def test_a_table_is_found_by_its_name_in_the_manifest(tmp_path, capsys, monkeypatch):
     study = planted_study("s", ["a"], seeds=(0,))
     plant_all(tmp_path, study)
-    monkeypatch.setattr("analysis.commands.load", lambda _: ([study], []))
+    monkeypatch.setattr("analysis.commands.load", lambda _: [study])
     assert main(["tables", "--table", "main", "--runs-dir", str(tmp_path)]) == 0
     assert "Variant" in capsys.readouterr().out
     assert main(["tables", "--table", "mian", "--runs-dir", str(tmp_path)]) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -167,9 +168,20 @@ def test_the_command_measures_compares_and_prints(
     assert "Did you mean 'eval'" in capsys.readouterr().err
 
 
-def test_a_measurement_runs_in_its_own_process() -> None:
-    (result, *_) = command._measure("eval", [])
-    assert result["queries"] == 836 and result["seconds"].keys() == {"ours", "reference"}
+def test_a_measurement_runs_in_its_own_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured = command.Measurement("", lambda options: iter([{"threads": options.threads}] * 2))
+    monkeypatch.setitem(command.MEASUREMENTS, "eval", measured)
+    assert command.main(["eval", "--here"]) == 0
+    printed = capsys.readouterr().out
+    python = tmp_path / "python"  # prints how it was called, and what the measurement would print
+    python.write_text(f"#!/bin/sh\nprintf '\"%s\"\\n' \"$*\"\ncat <<'END'\n{printed}END\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    words, *results = command._measure("eval", ["eval", "--threads", "1", "--record"])
+    assert words == "-m benchmarks eval --here --threads 1"
+    assert results == [{"threads": None}] * 2
 
 
 def test_a_ratio_stands_beside_the_number_of_folders_that_it_was_measured_on() -> None:

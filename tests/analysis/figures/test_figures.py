@@ -381,7 +381,7 @@ def test_a_metric_that_nothing_logs_is_named_instead_of_drawn_empty(
 ):
     study = planted_study("s", ["a"], seeds=(0,), figures=(FigureSpec(name="f", metric=figure),))
     plant(tmp_path / "runs", study, "a", 0)
-    monkeypatch.setattr("analysis.commands.load", lambda _: ([study], []))
+    monkeypatch.setattr("analysis.commands.load", lambda _: [study])
     place = ["--runs-dir", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
     assert main(["curves", *place, *words]) == code
     assert not code or "no run logged '" in capsys.readouterr().err
@@ -408,7 +408,7 @@ def test_the_command_draws_the_others_and_fails(tmp_path, monkeypatch, capsys):
     sweep = FigureSpec(name="bad", kind="sweep", metric="mAPP", axis="sdtps.keep_ratio")
     study = planted_study("s", ["a"], seeds=(0,), figures=(sweep, FigureSpec(name="good")))
     plant(tmp_path / "runs", study, "a", 0)
-    monkeypatch.setattr("analysis.commands.load", lambda _: ([study], []))
+    monkeypatch.setattr("analysis.commands.load", lambda _: [study])
     place = ["--runs-dir", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
     assert main(["curves", *place]) == 1
     assert "has no 'mAPP'" in capsys.readouterr().out and (tmp_path / "out" / "s-good.pdf").exists()

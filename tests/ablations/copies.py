@@ -1,0 +1,35 @@
+"""Copies of a folder as a process leaves it that is killed at one of its writes."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+
+
+class Copies:
+    """What a kill leaves is what the files hold, so a copy of them stands for a killed process.
+
+    Copies lie in `to`, each named by the number of the first write before which it was taken.
+    """
+
+    def __init__(self, folder: Path, to: Path) -> None:
+        self.folder, self.to = folder, to
+        self.last = ""
+
+    def take(self, number: int) -> None:
+        """Copy the folder, unless it is as the copy before shows it."""
+        found = hashlib.sha256()
+        for path in sorted(self.folder.rglob("*")):
+            found.update(f"\n{path} {path.is_symlink() and path.readlink()}\n".encode())
+            if path.is_file() and not path.is_symlink():
+                found.update(path.read_bytes())
+        if found.hexdigest() != self.last:
+            self.last = found.hexdigest()
+            shutil.copytree(self.folder, self.to / f"{number:04}", symlinks=True)
+
+    def put_back(self, copy: Path) -> str:
+        """Replace the folder by one of the copies; says where the process was killed."""
+        shutil.rmtree(self.folder)
+        copy.rename(self.folder)
+        return f"killed before write {int(copy.name)}"
