@@ -246,34 +246,10 @@ def frame(found: Sequence[Curve]) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(FRAME))
 
 
-def seed_frame(found: Sequence[Curve]) -> pd.DataFrame:
-    """Single seeds as a table: one row a value that is drawn."""
-    parts = [
-        pd.DataFrame(
-            {
-                "study": curve.study,
-                "variant": curve.variant,
-                "kind": curve.kind,
-                "metric": curve.metric,
-                "seed": seed.seed,
-                "state": seed.state,
-                "step": seed.step,
-                "epoch": _epochs(curve, seed.step),
-                "value": seed.value,
-            }
-        )
-        for curve in found
-        for seed in curve.seeds
-        if len(seed.step)
-    ]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(SEED_FRAME))
-
-
 FRAME = (
     *("study", "variant", "kind", "metric", "step", "epoch"),
     *("mean", "low", "high", "sd", "n", "planned", "stretch"),
 )
-SEED_FRAME = ("study", "variant", "kind", "metric", "seed", "state", "step", "epoch", "value")
 
 
 def _epochs(curve: Curve, steps: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from planted import plant, planted_study
 
 from analysis.results import curves as curveframe
-from analysis.results.curves import Curve, curves, frame, kept, seed_frame, smoothed
+from analysis.results.curves import Curve, curves, frame, kept, smoothed
 from analysis.runs.collect import Collected, collect
 
 Line = Callable[[int], float]
@@ -127,11 +127,10 @@ def test_frames_have_a_row_a_point_and_epochs(tmp_path: Path) -> None:
         for seed in study.seeds:
             plant(tmp_path, study, variant, seed, scores={"mAP": [0.1] * 4})
     found = curves(collect([study], tmp_path), study, "loss")
-    means, seeds = frame(found), seed_frame(found)
-    assert tuple(means.columns) == curveframe.FRAME and tuple(seeds.columns) == curveframe.SEED_FRAME
-    assert len(means) == 2 * 20 and len(seeds) == 4 * 20
+    means = frame(found)
+    assert tuple(means.columns) == curveframe.FRAME and len(means) == 2 * 20
     assert means["epoch"].tolist()[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
-    assert frame([]).empty and seed_frame([]).empty
+    assert frame([]).empty
 
 
 def test_seconds_come_from_the_rows_and_leave_waiting_out(tmp_path: Path) -> None:
@@ -163,7 +162,9 @@ def test_all_curves_are_those_of_each_metric(tmp_path: Path) -> None:
     for (kind, metric), found in every.items():
         single = curves(collected, study, metric, kind)
         pd.testing.assert_frame_equal(frame(found), frame(single))
-        pd.testing.assert_frame_equal(seed_frame(found), seed_frame(single))
+        for one, other in zip(found, single, strict=True):
+            for seed, same in zip(one.seeds, other.seeds, strict=True):
+                np.testing.assert_array_equal([seed.step, seed.value], [same.step, same.value])
 
 
 def test_smoothing_does_not_bridge_a_gap() -> None:
