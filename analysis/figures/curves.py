@@ -163,6 +163,7 @@ def plot(
     logged = [c for c in found if c.logged]
     finite = _finite(found)
     explodes = len(finite) and finite.min() > 0 and finite.max() / finite.min() > EXPLODES
+    explodes = explodes and not percent  # a percentage cannot
     return Plot(
         study,
         spec,

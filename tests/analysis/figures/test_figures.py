@@ -80,6 +80,14 @@ def test_an_explosion_turns_the_axis_logarithmic(exploding):
     assert "The vertical axis is logarithmic." in draw(collected, study, FigureSpec(name="f")).caption
 
 
+def test_percentages_stay_linear_unless_the_manifest_says_otherwise(tmp_path):
+    study = planted_study("x", ["learns"], seeds=(0,))
+    plant(tmp_path, study, "learns", 0, scores={"mAP": [0.001, 0.2, 0.9]})
+    collected = collect([study], tmp_path)
+    assert not plot(collected, study, FigureSpec(name="f", metric="mAP")).log
+    assert plot(collected, study, FigureSpec(name="f", metric="mAP", log_y=True)).log
+
+
 def test_the_caption_follows_from_what_is_drawn(exploding):
     study, collected = exploding
     text = " ".join(draw(collected, study, FigureSpec(name="f", band="t95", smoothing=0.9)).caption)
