@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from filelock import FileLock
+
 from sdtps.config import resolved
 from sdtps.run.folder import RunFolder
 
@@ -74,19 +76,15 @@ class MLflow:
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # else it wants a database
         from mlflow import MlflowClient
         from mlflow.entities import Metric
-        from mlflow.exceptions import MlflowException
 
         self.metric = Metric
         study, variant, seed = _names(folder)
-        server = os.environ.get("MLFLOW_TRACKING_URI")
-        files = (folder.path.absolute().parents[1] / "_mlflow").as_uri()
-        self.client = MlflowClient(tracking_uri=server or files)
-        experiment = "0"  # the default one, which a folder of files has from the start
-        if server:
-            try:
-                experiment = self.client.create_experiment(study)
-            except MlflowException:  # another run has made it
-                experiment = self.client.get_experiment_by_name(study).experiment_id
+        files = folder.path.absolute().parents[1] / "_mlflow"
+        server = os.environ.get("MLFLOW_TRACKING_URI") or files.as_uri()
+        self.client = MlflowClient(tracking_uri=server)
+        with FileLock(files.with_name(".mlflow.lock"), timeout=60):  # runs of a study begin together
+            found = self.client.get_experiment_by_name(study)
+            experiment = found.experiment_id if found else self.client.create_experiment(study)
         name = f"{study}/{variant}/{folder.path.name}"
         known = self.client.search_runs([experiment], f"tags.sdtps = '{name}'", max_results=1)
         if known:

@@ -59,7 +59,7 @@ def _mlflow(folder: RunFolder) -> Curves:
 
     os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
     client = MlflowClient(tracking_uri=(folder.path.parents[1] / "_mlflow").as_uri())
-    (found,) = client.search_runs(["0"])
+    (found,) = client.search_runs([client.get_experiment_by_name("study").experiment_id])
     assert found.info.run_name == "variant/seed0"
     return {
         name: [(m.step, m.value) for m in client.get_metric_history(found.info.run_id, name)]
