@@ -39,7 +39,12 @@ $(INSTALLED): requirements.lock requirements-pretrained.lock pyproject.toml
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
-test: venv
+# For tests of the live loggers alone.
+$(VENV)/loggers: requirements-loggers.lock $(INSTALLED)
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-loggers.lock
+	@touch $@
+
+test: venv $(VENV)/loggers
 	.ci/packages latex slurm accounting browser
 	$(PY) -m pytest -n $(WORKERS) --durations 20
 

@@ -119,6 +119,7 @@ def _found(name: str, folder: RunFolder) -> Curves:
         return {}
 
 
+@pytest.mark.loggers
 @pytest.mark.parametrize("name", sorted(loggers.LOGGERS))
 def test_a_tool_shows_the_rows_of_metrics_jsonl(run: RunFolder, name: str) -> None:
     if importlib.util.find_spec(name) is None:
