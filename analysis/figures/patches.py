@@ -1,7 +1,8 @@
 """sdtps patches RUN... -o FILE.png: which patches of the same images runs keep and aggregate.
 
-Read from the model itself while it encodes the images: nothing is computed a second way. In the picture
-a row for each image, its modalities side by side for each run. Dropped patches are dark and grey.
+For retrieval see `analysis.figures.caption_patches`; here re-identification. Read from the model
+itself while it encodes the images: nothing is computed a second way. In the picture a row for each
+image, its modalities side by side for each run. Dropped patches are dark and grey.
 Kept ones show the image; the orange on them is as strong as their share in the aggregated tokens,
 relative to an even share among the kept. White lines run between kept and dropped.
 """
@@ -50,30 +51,76 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", type=Path, required=True, help="a .png; FILE.txt gets its caption"
     )
     parser.add_argument(
-        "--images", type=at_least(1), default=4, help="test identities to show (default 4)"
+        "--images",
+        type=at_least(1),
+        default=4,
+        help="test images to show, one for each identity (default 4)",
+    )
+    parser.add_argument(
+        "--captions",
+        type=at_least(1),
+        metavar="N",
+        help="retrieval: captions of each image to show (default 1)",
     )
     parser.add_argument("--initial", action="store_true", help="show the first run before training too")
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Draw; prints the file. Raises RunError."""
-    write(arguments.runs, arguments.output, count=arguments.images, initial=arguments.initial)
+    write(
+        arguments.runs,
+        arguments.output,
+        count=arguments.images,
+        captions=arguments.captions,
+        initial=arguments.initial,
+    )
     print(arguments.output)
     return 0
 
 
-def write(paths: Sequence[Path], output: Path, *, count: int = 4, initial: bool = False) -> None:
+def write(
+    paths: Sequence[Path],
+    output: Path,
+    *,
+    count: int = 4,
+    captions: int | None = None,
+    initial: bool = False,
+) -> None:
     """Write the picture and beside it its caption, which the report shows with it.
 
-    Raises:
-        RunError: a run that cannot be drawn (named), or a count below 1.
-    """
-    from sdtps.data.load import load_reid_data
+    Args:
+        count: identities (retrieval: images) of the test split.
+        captions: of each image, in retrieval; None = 1.
 
+    Raises:
+        RunError: a run that cannot be drawn (named), runs of both tasks, or a count below 1.
+    """
     if count < 1:
         raise RunError(f"--images {count}: at least 1")
     if output.suffix.lower() != ".png":
         raise RunError(f"{output}: patch pictures are PNG; name the file FILE.png")
+    tasks = {path: task_of_run(path) for path in paths}
+    first = tasks[paths[0]]
+    for path, task in tasks.items():
+        if task != first:
+            raise RunError(f"{path}: is a run of {task}, {paths[0]} one of {first}: draw them apart")
+    if first == "retrieval":
+        from analysis.figures.caption_patches import write_retrieval
+
+        picture, text = write_retrieval(paths, count, captions or 1, initial)
+    elif captions is not None:
+        raise RunError("--captions is for retrieval; these are runs of re-identification")
+    else:
+        picture, text = _write_reid(paths, count, initial)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(output, picture)
+    write_text(output.with_suffix(".txt"), text + "\n")
+
+
+def _write_reid(paths: Sequence[Path], count: int, initial: bool) -> tuple[bytes, str]:
+    """The picture as PNG and its caption."""
+    from sdtps.data.load import load_reid_data
+
     config = reid_config(RunFolder(paths[0]))
     dataset, _ = load_reid_data(config)
     samples = choose(dataset, count)
@@ -81,8 +128,6 @@ def write(paths: Sequence[Path], output: Path, *, count: int = 4, initial: bool 
     images = load_images(config, dataset, samples)
     runs = [run_maps(paths[0], names, initial=True)] if initial else []
     runs += [run_maps(path, names) for path in paths]
-    output.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(output, draw(images, runs))
     shown = "; ".join(r.label for r in runs)
     text = (
         f"Patches of {len(names)} test images of {dataset.name} in "
@@ -90,7 +135,7 @@ def write(paths: Sequence[Path], output: Path, *, count: int = 4, initial: bool 
         "Dark: dropped; plain: kept; orange: share in the aggregated tokens, faint where it is that of "
         "every kept patch, strongest from three times that."
     )
-    write_text(output.with_suffix(".txt"), text + "\n")
+    return draw(images, runs), text
 
 
 # -- what a run does ----------------------------------------------------------------------------
@@ -129,15 +174,23 @@ class Images:
     pixels: tuple[dict[str, np.ndarray], ...]
 
 
-def reid_config(folder: RunFolder) -> ReidConfig:
-    """Raises RunError for a run of another task, or without a configuration (imported runs)."""
+def task_of_run(path: Path | str) -> str:
+    """reid or retrieval; raises RunError for another program's run, or without a configuration."""
+    folder = RunFolder(path)
     if not folder.config_file.exists():
         raise RunError(f"{folder.path}: no config.yaml; patch pictures need a run of ours")
+    task = folder.config().task
+    if task == "command":
+        raise RunError(f"{folder.path}: task command; patch pictures need a run of ours")
+    return task
+
+
+def reid_config(folder: RunFolder) -> ReidConfig:
+    """Raises RunError for a run of another task, or without a configuration (imported runs)."""
+    if task_of_run(folder.path) != "reid":
+        raise RunError(f"{folder.path}: is no run of re-identification")
     config = folder.config()
-    if not isinstance(config, ReidConfig):
-        raise RunError(
-            f"{folder.path}: task {config.task}; patch pictures are drawn for re-identification runs"
-        )
+    assert isinstance(config, ReidConfig)
     return config
 
 
@@ -331,7 +384,7 @@ def draw(images: Images, runs: Sequence[RunMaps]) -> bytes:
                 y = MARGIN + HEAD + row * (tile[1] + GAP)
                 sheet.paste(picture, (x, y))
                 if run is not None and run.maps:
-                    _borders(pen, run.maps[row][modality].kept, (x, y), tile)
+                    borders(pen, run.maps[row][modality].kept, (x, y), tile)
     legend = (
         "dark: dropped · plain: kept · orange: share in the aggregated tokens, faint where it is even"
     )
@@ -359,10 +412,10 @@ def painted(pixels: np.ndarray, patch_map: PatchMap) -> np.ndarray:
     return np.floor(result + 0.5).astype(np.uint8)
 
 
-def _borders(
+def borders(
     pen: ImageDraw.ImageDraw, kept: np.ndarray, corner: tuple[int, int], tile: tuple[int, int]
 ) -> None:
-    """White lines where a kept patch meets a dropped one."""
+    """White lines where a kept patch [rows, columns] meets a dropped one."""
     rows, columns = kept.shape
     xs = [corner[0] + round(i * tile[0] / columns) for i in range(columns + 1)]
     ys = [corner[1] + round(i * tile[1] / rows) for i in range(rows + 1)]

@@ -196,21 +196,28 @@ class RunFolder:
         return [row for _, row in _lines(self.evaluations_file) if row is not None]
 
     def evaluated(self, which: Weights) -> dict[str, float]:
-        """Metrics of conditions that were scored after training on the run's own data, the newest."""
-        return {name: value for row in self._own(which) for name, value in row["metrics"].items()}
+        """Metrics that were scored after training, the newest: of conditions on the run's own data, and
+        of other data that were given a name (`mAP@on_NAME`)."""
+        return {name: value for metrics, _ in self._later(which) for name, value in metrics.items()}
 
     def evaluated_by(self, which: Weights) -> dict[str, str | None]:
         """The digest of the code behind each metric of `evaluated`; None where it is not recorded."""
-        return {name: row.get("code") for row in self._own(which) for name in row["metrics"]}
+        return {name: code for metrics, code in self._later(which) for name in metrics}
 
-    def _own(self, which: Weights) -> list[dict[str, Any]]:
-        return [
-            row
-            for row in self.evaluations()
-            if row.get("weights") == which and row.get("condition")
-            if isinstance(row.get("data"), dict) and row["data"].get("own") is True
-            if isinstance(row.get("metrics"), dict)
-        ]
+    def _later(self, which: Weights) -> list[tuple[dict[str, float], str | None]]:
+        """Metrics and the digest of the code of each evaluation that tables may show."""
+        found = []
+        for row in self.evaluations():
+            data, metrics, code = row.get("data"), row.get("metrics"), row.get("code")
+            if not isinstance(data, dict) or not isinstance(metrics, dict):
+                continue
+            if row.get("weights") != which:
+                continue
+            if data.get("own") is True and row.get("condition"):
+                found.append((metrics, code))
+            elif data.get("own") is False and isinstance(data.get("as"), str):
+                found.append(({f"{name}@on_{data['as']}": v for name, v in metrics.items()}, code))
+        return found
 
     def end_attempt(self, outcome: str, peak_memory_mib: float) -> None:
         """Record how the last attempt ended, and the memory that it took."""

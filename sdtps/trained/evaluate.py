@@ -2,12 +2,13 @@
 
 On the run's own data the numbers of result.json come out again from the saved weights. Rows go to
 evaluations.jsonl beside the run; tables read the conditions' metrics (mAP@missing_r) from there as if
-the run had scored them itself.
+the run had scored them itself, and with `--as NAME` those of other data (mAP@on_NAME).
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
 from pathlib import Path
@@ -49,6 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-root", type=Path, metavar="FOLDER", help="other data: their folder")
     parser.add_argument("--dataset", metavar="NAME", help="other data: the benchmark")
     parser.add_argument(
+        "--as",
+        dest="name",
+        metavar="NAME",
+        help="other data: what tables call them, as metrics mAP@on_NAME",
+    )
+    parser.add_argument(
         "--config", type=Path, metavar="FILE", help="config.yaml, for a file that holds none"
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: as trained")
@@ -66,6 +73,7 @@ def command(arguments: argparse.Namespace) -> int:
         conditions=tuple(dict.fromkeys(conditions)) or ("",),
         data_root=arguments.data_root,
         dataset=arguments.dataset,
+        name=arguments.name,
         config=arguments.config,
         device=arguments.device,
         say=lambda text: print(text, file=sys.stderr, flush=True),
@@ -85,14 +93,18 @@ def evaluate(
     conditions: tuple[str, ...] = ("",),
     data_root: Path | None = None,
     dataset: str | None = None,
+    name: str | None = None,
     config: Path | None = None,
     device: str | None = None,
     say: Any = lambda text: None,
 ) -> list[dict[str, Any]]:
     """One row for each of the weights and conditions, also written beside the run.
 
-    Row: time, weights, epoch, step, condition, data (name, root, fingerprint, own), metrics
+    Row: time, weights, epoch, step, condition, data (name, root, fingerprint, own, as), metrics
     (fractions), code, and `differs`: metrics that training measured otherwise on the same data.
+
+    Args:
+        name: of other data, for tables; refused for the run's own.
 
     Raises:
         SdtpsError: no finished run, an unknown condition, data that cannot be read, weights that do
@@ -100,10 +112,12 @@ def evaluate(
     """
     from sdtps.trained.model import load
 
+    if name is not None and not re.fullmatch(r"[a-z0-9_]+", name):
+        raise SdtpsError(f"--as {name}: becomes part of names; use small letters, digits and _")
     rows = []
     for which in weights if Path(target).is_dir() else weights[:1]:
         trained = load(target, which, config)
-        rows += _rows(trained, conditions, data_root, dataset, device, say)
+        rows += _rows(trained, conditions, data_root, dataset, name, device, say)
     return rows
 
 
@@ -112,6 +126,7 @@ def _rows(
     conditions: tuple[str, ...],
     data_root: Path | None,
     dataset: str | None,
+    name: str | None,
     device: str | None,
     say: Any,
 ) -> list[dict[str, Any]]:
@@ -130,6 +145,11 @@ def _rows(
     run = trained.folder.run() if trained.folder is not None else {}
     trained_on = (run.get("data") or {}).get("fingerprint", data["fingerprint"])
     own = data["fingerprint"] == trained_on
+    if own and name is not None:
+        raise SdtpsError(
+            f"--as {name} is for other data, and {data['root']} is {trained.name}'s own: "
+            "name others with --data-root, --dataset"
+        )
     told = time.monotonic()
 
     def progress(done: int, total: int) -> None:
@@ -154,6 +174,7 @@ def _rows(
             "data": {
                 **{key: data[key] for key in ("name", "root", "fingerprint")},
                 "own": own,
+                "as": name,
             },
             "metrics": metrics,
             "code": source_digest(),

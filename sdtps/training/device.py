@@ -6,6 +6,7 @@ import ctypes
 import os
 import random
 import resource
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,18 @@ def set_random_states(states: dict[str, Any]) -> None:
     torch.set_rng_state(states["torch"].cpu())
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["cuda"].cpu())
+
+
+def resume_random_states(states: Sequence[dict[str, Any]], rank: int, seed: int) -> None:
+    """Go on from a checkpoint's states, one for each process that wrote it.
+
+    A process that was not there, as more go on than stopped, starts from a seed of its own: with
+    another's state it would draw that one's dropout.
+    """
+    if rank < len(states):
+        set_random_states(states[rank])
+    else:
+        seed_everything(seed, rank)
 
 
 def seed_everything(seed: int, rank: int = 0) -> None:

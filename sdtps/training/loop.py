@@ -26,6 +26,7 @@ from sdtps.training.device import (
     peak_memory_mib,
     process_peak_mib,
     random_states,
+    resume_random_states,
     seed_everything,
     set_random_states,
 )
@@ -497,8 +498,7 @@ class Loop:
                 f"{self.folder.path}: the weights of the best epoch so far ({best['epoch']}) are gone; "
                 "delete checkpoint.pt to start anew"
             )
-        states = saved["random_states"]
-        set_random_states(states[distributed.rank() % len(states)])
+        resume_random_states(saved["random_states"], distributed.rank(), self.seed)
         if self.writes:
             event = {"kind": "event", "event": "resumed", "attempt": self.attempt}
             place = {"epoch": self.counters.epoch, "step": self.counters.step}

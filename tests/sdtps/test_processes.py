@@ -23,6 +23,7 @@ from sdtps.data.reid_batches import ReidBatch
 from sdtps.models.encoders import ImageShape
 from sdtps.models.reid import ReidModel, reid_loss
 from sdtps.models.retrieval import RetrievalModel, retrieval_loss
+from sdtps.training.device import random_states, resume_random_states, seed_everything
 from sdtps.training.step import whole_batch_loss
 
 BATCH, PATCHES, WIDTH = 4, 8, 64
@@ -151,6 +152,20 @@ def run(rank: int, port: int, path: Path) -> None:
     if rank == 0:
         torch.save(found, path)
     distributed.stop()
+
+
+def test_processes_draw_their_own_dropout_also_when_more_resume_than_stopped() -> None:
+    drawn = []
+    for rank in (0, 1):
+        seed_everything(3, rank)
+        drawn.append(torch.rand(4))
+    seed_everything(3)
+    stopped = [random_states()]
+    for rank in (0, 1):
+        resume_random_states(stopped, rank, seed=3)
+        drawn.append(torch.rand(4))
+    assert torch.equal(drawn[2], drawn[0]) and torch.equal(drawn[3], drawn[1])
+    assert not torch.equal(drawn[0], drawn[1])
 
 
 @pytest.fixture(scope="module")

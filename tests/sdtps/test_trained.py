@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
 
 from sdtps.cli import main
@@ -152,6 +153,11 @@ def test_other_data_are_scored_and_never_mixed_with_the_runs_own(
     )
     assert row["data"]["own"] is False and row["data"]["root"].startswith(str(tmp_path))
     assert reid.evaluated("best") == before
+    words = ["evaluate", str(reid.path), "-w", "best", "--as", "others"]
+    assert main([*words, "--data-root", str(tmp_path), "--dataset", "rgbnt201"]) == 0
+    named = {k for k in reid.evaluated("best") if k not in before}
+    assert "mAP@on_others" in named and all(name.endswith("@on_others") for name in named)
+    assert main(words) == 2  # its own data
 
 
 def test_the_command_prints_a_table_or_json_and_names_mistakes(
@@ -186,11 +192,30 @@ def test_a_changed_number_is_told(reid: RunFolder, tmp_path: Path) -> None:
     assert torch.is_tensor(next(iter(model.weights.values())))
 
 
-@pytest.mark.parametrize("form", ["seps", "laps"])
+def small_clip(patch: pytest.MonkeyPatch) -> None:
+    """CLIP ViT-B/16's modules with a few channels."""
+    settings = transformers.CLIPVisionConfig
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    small = {**sizes, "num_attention_heads": 2, "patch_size": 16, "image_size": 32}
+    patch.setattr(transformers, "CLIPVisionConfig", lambda **_: settings(**small, projection_dim=16))
+
+
+@pytest.mark.parametrize("form", ["seps", "laps", "demo"])
 def test_published_weights_give_the_numbers_of_the_same_weights_trained_in_place(
-    form: str, retrieval: RunFolder, tmp_path: Path
+    form: str, retrieval: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """As they are published, and after `sdtps convert`."""
     folder = retrieval
+    if form == "demo":
+        small_clip(monkeypatch)
+        folder = trained(
+            tmp_path / "run",
+            {**REID, "backbone": {"name": "clip_vit_b16", "weights": "random"}},
+            data={"height": 64, "width": 32},
+            sdtps={"enabled": False},
+            fusion={"kind": "hdm_atmoe", "global_local": True},
+            train={"epochs": 1},
+        )
     if form == "laps":
         none = {"dense_text": "none", "eval_dense_text": "none"}
         matching = {**RETRIEVAL["matching"], "form": "laps", "alignment": "mean", **none}
@@ -202,12 +227,17 @@ def test_published_weights_give_the_numbers_of_the_same_weights_trained_in_place
             loss={"ratio": "released"},
         )
     published = tmp_path / "published.pth"
-    state = convert(load(folder.path).weights, LAYOUTS["seps"], "published")
+    layout = LAYOUTS["demo" if form == "demo" else "seps"]
+    state = convert(load(folder.path).weights, layout, "published")
     torch.save({"model": {f"module.{name}": value for name, value in state.items()}}, published)
-    (row,) = evaluate(published, config=folder.config_file)
+    converted = tmp_path / "converted.safetensors"
+    assert main(["convert", str(published), str(converted)]) == 0
     result = folder.result()
     assert result is not None
-    assert row["metrics"] == {name: result["best"][name] for name in row["metrics"]}
+    for file in (published, converted):
+        (row,) = evaluate(file, config=folder.config_file)
+        assert row["metrics"] == {name: result["best"][name] for name in row["metrics"]}
+        assert row["metrics"]
 
 
 # -- pictures never seen ----------------------------------------------------------------------------

@@ -214,3 +214,84 @@ def test_modalities_that_the_data_lack_are_zeroed_and_not_drawn(
     images = command.load_images(folder.config(), lacking, samples)
     assert [set(pixels) for pixels in images.pixels] == [{"rgb", "nir"}] * 2
     assert Image.open(io.BytesIO(draw(images, [maps]))).width < 600
+
+
+# -- retrieval --------------------------------------------------------------------------------------
+
+RETRIEVAL: dict[str, Any] = {
+    "task": "retrieval",
+    "data": {
+        "generate": {"train_images": 8, "dev_images": 4, "test_images": 4},
+        **{"batch_size": 8, "test_batch_size": 4, "workers": 0, "augment": False},
+    },
+    "image_encoder": {"name": "tiny_vit", "size": 32, "patch": 8, "width": 16, "depth": 1, "heads": 2},
+    "text_encoder": {"name": "tiny_bert", "width": 16, "depth": 1, "heads": 2},
+    "matching": {"embed": 16},
+    "train": {"epochs": 1, "device": "cpu"},
+}
+
+
+def matched(tmp_path: Path, name: str, **sections: Any) -> RunFolder:
+    """A retrieval run with random weights."""
+    import torch
+
+    from sdtps.training import checkpoint
+    from sdtps.training.retrieval import RetrievalTask
+
+    data = {**RETRIEVAL["data"], "root": str(tmp_path / "captions")}
+    config = parse_config({**RETRIEVAL, "data": data, **sections})
+    folder = RunFolder(tmp_path / name / "seed1-x")
+    folder.create(config, {"study": "s", "variant": name, "seed": 1, "identity": identity(config, 1)})
+    torch.manual_seed(5)
+    task = RetrievalTask(config, 1, torch.device("cpu"), trains=False)
+    about = {"config": config.model_dump(mode="json"), "seed": 1, "step": 7, "variant": name}
+    checkpoint.save_weights(folder.weights_file("last"), checkpoint.weights_of(task.model), about)
+    return folder
+
+
+def test_a_captions_selection_and_the_words_that_guide_it(place: Path) -> None:
+    import torch
+
+    from analysis.figures.caption_patches import _parts, guided_run
+    from sdtps.evaluation.retrieval import similarities
+    from sdtps.trained.model import load, task_of
+
+    folder = matched(place, "guided")
+    pairs, run = guided_run(folder.path, 2, 2)
+    assert [pair.number for pair in pairs] == [0, 1, 5, 6] and run.label == "guided, seed 1, step 7"
+    first = run.pairs[0]
+    assert first.words[0] == "[CLS]" and first.words[-1] == "[SEP]"
+    assert "".join(first.words[1:-1]) == pairs[0].caption.lower().replace(" ", "")
+    assert first.kept.shape == (4, 4) and 8 <= first.kept.sum() <= 16  # rho = 0.5, of two branches
+    best = np.argsort(-first.score.ravel())[:8]
+    assert first.kept.ravel()[best].all()
+    assert sum(first.led(number) for number in range(len(first.words))) == pytest.approx(1.0)
+    trained = load(folder.path, "last")
+    task = task_of(trained, trained.config, torch.device("cpu"))
+    task.model.eval()
+    with torch.no_grad():
+        scored = similarities(task.model, task.test, task.config, ("own",), torch.device("cpu"))["own"]
+    assert [g.similarity for g in run.pairs] == pytest.approx(
+        [scored[p.number // 5, p.number].item() for p in pairs], abs=1e-5
+    )
+    words, patches = torch.randn(5, 16), torch.randn(9, 16)
+    expected = torch.cosine_similarity(patches, words.mean(0)[None], dim=1)
+    assert _parts(words, patches).sum(0) == pytest.approx(expected.numpy(), abs=1e-6)
+
+
+def test_the_picture_of_retrieval_runs_and_what_cannot_be_drawn(place: Path) -> None:
+    runs = [matched(place, "two"), matched(place, "off", sdtps={"enabled": False})]
+    contents = []
+    for name in ("a.png", "b.png"):
+        command.write([run.path for run in runs], place / name, count=2, initial=True)
+        contents.append((place / name).read_bytes())
+    assert contents[0] == contents[1]
+    text = (place / "a.txt").read_text()
+    assert (
+        "2 test images with 1 caption each. two, seed 1, before training; two, seed 1, step 7" in text
+    )
+    other = trained(place, "reid")
+    with pytest.raises(RunError, match=r"is a run of reid, .* one of retrieval: draw them apart"):
+        command.write([runs[0].path, other.path], place / "c.png")
+    with pytest.raises(RunError, match="--captions is for retrieval"):
+        command.write([other.path], place / "c.png", captions=2)
