@@ -242,7 +242,7 @@ def draw(pairs: Sequence[Pair], runs: Sequence[GuidedRun]) -> bytes:
     ]
     heights = [TILE + lines * LINE + ROW_GAP for lines in texts]
     width = 2 * MARGIN + TILE + len(runs) * (GROUP_GAP + group)
-    sheet = Image.new("RGB", (width, 2 * MARGIN + HEAD + sum(heights)), PAPER)
+    sheet = Image.new("RGB", (width, 2 * MARGIN + HEAD + sum(heights) + LINE), PAPER)
     pen = ImageDraw.Draw(sheet)
     top = MARGIN + HEAD
     for column, run in enumerate(runs):
@@ -261,6 +261,11 @@ def draw(pairs: Sequence[Pair], runs: Sequence[GuidedRun]) -> bytes:
                 left = MARGIN + TILE + GROUP_GAP + column * (group + GROUP_GAP)
                 _selection(sheet, pen, (left, top), pair.pixels, run.pairs[row])
         top += heights[row]
+    legend = (
+        "score: dark low, yellow high · number: the word that adds most to a kept patch's score · "
+        "orange: share of the kept patches that a word leads"
+    )
+    pen.text((MARGIN, top), fitted(legend, width - 2 * MARGIN, 11), MUTED, font(11))
     stream = io.BytesIO()
     sheet.save(stream, format="PNG", compress_level=9)
     return stream.getvalue()
