@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from sdtps import distributed
 from sdtps.aggregation import TokenAggregation, WeightNetwork, build_aggregation, merged
-from sdtps.alignment import Alignment, mixture_cosines, word_mask
+from sdtps.alignment import Alignment, mixture_cosines, normalised, word_mask
 from sdtps.config.common import SdtpsConfig
 from sdtps.config.retrieval import MatchingConfig
 from sdtps.selection import (
@@ -116,7 +116,7 @@ class Text:
     def _divided(self, size: int) -> Iterator[Chunk]:
         words, width = self.words, self.words.shape[1]
         if size >= len(words):  # no length need be read from the device
-            yield Chunk(slice(None), F.normalize(words, dim=-1), ~word_mask(self.lengths, width))
+            yield Chunk(slice(None), normalised(words), ~word_mask(self.lengths, width))
             return
         known = self.lengths.tolist()
         ranked = sorted(range(len(known)), key=known.__getitem__)
@@ -125,7 +125,7 @@ class Text:
             shortest, longest = known[captions[0]], known[captions[-1]]
             index = torch.tensor(captions, device=words.device)
             padding = ~word_mask(self.lengths[index], longest) if shortest < longest else None
-            yield Chunk(index, F.normalize(words[index, :longest], dim=-1), padding)
+            yield Chunk(index, normalised(words[index, :longest]), padding)
 
 
 class PairChoice(NamedTuple):
@@ -251,7 +251,7 @@ class VisualTokens:
                 pool.add(cosines)
         mixtures = self._mixtures(captions)
         if mixtures is not None:
-            pool.add(mixture_cosines(mixtures, images.selectable, lambda: images.gram, words))
+            pool.add(mixture_cosines(mixtures, images.selectable, lambda: images.gram, words, padding))
         return pool.similarity(self.alignment)
 
     def _mixtures(self, captions: Captions) -> Tensor | None:

@@ -106,15 +106,18 @@ def test_batched_form_is_the_loop(form: dict[str, Any], axes: dict[str, Any], tr
     assert_is_the_loop(build(axes, {"chunk": 6, **form}).train(training))
 
 
-@pytest.mark.parametrize("order", ["_WordsFirst", "_MixtureFirst"])
+@pytest.mark.parametrize("order", ["_WordsFirst", "_WordsFirst, packed", "_MixtureFirst"])
 @pytest.mark.parametrize("alignment", ["mean", "mean_topk", "topk"])
 @pytest.mark.parametrize("class_token", [True, False])
 def test_both_orders_of_the_product_are_the_loop(
     order: str, alignment: str, class_token: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def forced(weights: Tensor, patches: Tensor, gram: Any, words: Tensor) -> Tensor:
+    def forced(weights: Tensor, patches: Tensor, gram: Any, words: Tensor, padding: Tensor) -> Tensor:
         if order == "_WordsFirst":
-            return alignments._WordsFirst.apply(weights, patches, gram(), words)
+            return alignments._WordsFirst.apply(weights, patches, gram(), words, None)
+        if order == "_WordsFirst, packed":
+            present = (~padding).flatten().nonzero().squeeze(1)
+            return alignments._WordsFirst.apply(weights, patches, gram(), words, present)
         return alignments._MixtureFirst.apply(weights, patches, words)
 
     monkeypatch.setattr(crossnet, "mixture_cosines", forced)
