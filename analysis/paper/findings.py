@@ -63,11 +63,13 @@ class _Compared:
         single = [row for row in self.others if not row.starred and _excludes_0(row)]
         self.above, self.below = self._sides(starred)
         self.single_above, self.single_below = self._sides(single)
-        self.level = [row for row in self.others if row not in (*starred, *single)]
+        self.bare = [row for row in self.others if not row.starred and not _interval(row)]
+        told = (*starred, *single, *self.bare)
+        self.level = [row for row in self.others if row not in told]
 
     @property
     def groups(self) -> tuple[set[str], ...]:
-        parts = (self.above, self.below, self.single_above, self.single_below, self.level)
+        parts = (self.above, self.below, self.single_above, self.single_below, self.level, self.bare)
         return tuple({row.variant for row in part} for part in parts)
 
     def _sides(self, rows: Sequence[Result]) -> tuple[list[Result], list[Result]]:
@@ -110,7 +112,18 @@ class _Compared:
                     "Without that correction, the 95 % interval of the difference excludes 0 for "
                     f"{self._signed(rows)}, {side} the baseline."
                 )
-        return [*sentences, *self._level()]
+        return [*sentences, *self._bare(), *self._level()]
+
+    def _bare(self) -> list[str]:
+        """Differences of one seed, or equal in all seeds: nothing can be tested."""
+        one = [row for row in self.bare if row.difference_n < 2]
+        equal = [row for row in self.bare if row not in one]
+        whys = (one, "one seed is finished in both"), (equal, "every seed differs by the same")
+        return [
+            f"Not tested, because {why}: {self._signed(rows)} against the baseline."
+            for rows, why in whys
+            if rows
+        ]
 
     def _level(self) -> list[str]:
         """Which variants these seeds cannot tell from the baseline, and how large a gap would show."""
@@ -120,12 +133,13 @@ class _Compared:
         if len(self.level) == 1:
             named = f"{self._name(self.level[0])} cannot be told from the baseline with {seeds}"
         else:
-            which = "All" if len(self.level) == len(self.others) else "The other"
+            rest = len(self.level) + len(self.bare) < len(self.others)
+            which = "The other" if rest else "All" if not self.bare else "All other"
             named = f"{which} {len(self.level)} variants cannot be told from the baseline with {seeds}"
         better = [row for row in self.level if (row.difference > 0) == self.up and row.difference]
         if better:
             named += f", though the mean is better for {_listed([self._name(row) for row in better])}"
-        halves = [(r.difference_high - r.difference_low) / 2 for r in self.level if _interval(r)]
+        halves = [(row.difference_high - row.difference_low) / 2 for row in self.level]
         sentences = [f"{named}."]
         if halves:
             least, most = (numbers.printed(value, self.metric) for value in (min(halves), max(halves)))
@@ -153,8 +167,13 @@ class _Compared:
         return f"{numbers.printed(row.mean, self.metric)}{spread}{self._unit}{count}"
 
     def _signed(self, rows: Sequence[Result]) -> str:
-        minus = [numbers.printed_signed(r.difference, self.metric).replace("-", "−") for r in rows]
-        return _listed([f"{self._name(row)} ({text})" for row, text in zip(rows, minus, strict=True)])
+        return _listed([f"{self._name(row)} ({self._difference(row)})" for row in rows])
+
+    def _difference(self, row: Result) -> str:
+        """The signed difference, and over how many seeds where some are missing."""
+        text = numbers.printed_signed(row.difference, self.metric).replace("-", "−")
+        whole = row.difference_n == row.difference_planned
+        return text if whole else f"{text}; {row.difference_n} of {row.difference_planned} seeds"
 
     def _name(self, row: Result) -> str:
         """A variant's label within a sentence; `τ = 1` is not broken across lines."""
