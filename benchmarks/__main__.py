@@ -2,7 +2,8 @@
 
 Each measurement runs in a process of its own and times both sides in turns. The last record in
 benchmarks/records of the same kind of machine is compared: a ratio that fell by more than the noise of
-both is a regression, named at the end, and the exit code is 1. `--record` writes a record to commit.
+both is a regression, named at the end, and the exit code is 1. `--record` writes a record to commit,
+and the newest one of each kind of machine into docs/performance.md.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from sdtps.errors import SdtpsError, did_you_mean
 from sdtps.files import write_json
 
 RECORDS = Path(__file__).with_name("records")
+PAGE = Path(__file__).parents[1] / "docs/performance.md"
+BEGIN, END = "<!-- records: written by --record -->", "<!-- end of records -->"
 LEAST_NOISE = 0.1  # a ratio moves by a tenth between two runs on a quiet machine
 SPREADS = 2.0  # and by twice its turns' spread on a busy one
 # What a record's machine has in common with this one where the two are of one kind.
@@ -45,7 +48,7 @@ def _data(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
     device = pick_device(options.device)
     on_gpu = device.type == "cuda"
-    yield reid.images(device, sizes=((256, 128),), repeats=3) if on_gpu else reid.images(device)
+    yield reid.images(device, sizes=((256, 128),), repeats=5) if on_gpu else reid.images(device)
 
 
 def _evaluation(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -71,7 +74,7 @@ def _crossnet(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
     device = pick_device(options.device).type
     # On a GPU a block with which the loop over captions is soon done.
-    block, repeats = ((128, 128), 3) if device == "cuda" else (None, 5)
+    block, repeats = ((128, 128), 5) if device == "cuda" else (None, 5)
     yield crossnet.run(device, form=options.form, block=block, repeats=repeats)
 
 
@@ -275,6 +278,7 @@ def main(words: list[str] | None = None) -> int:
         print(change, file=sys.stderr)
     if options.record and not failed:
         print(_write(here, measured))
+        PAGE.write_text(with_records(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     return 1 if worse or failed else 0
 
 
@@ -341,6 +345,34 @@ def _write(here: dict[str, Any], measured: Sequence[Row]) -> Path:
     content = {"machine": here, "commit": commit, "rows": [asdict(row) for row in measured]}
     write_json(path, content)
     return path
+
+
+def with_records(page: str, folder: Path = RECORDS) -> str:
+    """`page` with the newest record of each kind of machine as a table, between its two marks."""
+    newest: dict[str, tuple[str, dict[str, Any]]] = {}
+    for path in sorted(folder.glob("*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        newest[str([record["machine"].get(key) for key in KIND])] = path.stem[:10], record
+    parts = [_section(day, record) for day, record in newest.values()]
+    before, rest = page.split(BEGIN)
+    return "\n\n".join([before + BEGIN, *parts, END + rest.split(END)[1]])
+
+
+def _section(day: str, record: dict[str, Any]) -> str:
+    here, commit = record["machine"], str(record["commit"])[:7]
+    known = {k: v for k, v in here.items() if v is not None and k not in ("host", "processor", "gpu")}
+    lines = [
+        f"**{here['gpu'] or here['processor']}** ({', '.join(f'{k} {v}' for k, v in known.items())}; "
+        f"{day}, commit {commit})",
+        "",
+        "| bench | case | plain | ours | ratio | ± % |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in (Row(**values) for values in record["rows"]):
+        ratio = ("", "") if row.speedup is None else (f"{row.speedup:.2f}", f"{100 * row.spread:.0f}")
+        cells = (row.bench, row.case, _seconds(row.reference), _seconds(row.ours), *ratio)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

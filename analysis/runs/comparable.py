@@ -33,6 +33,7 @@ KINDS = {
     "mixed_code": "put runs of different code versions into one table, and say so in print",
     "mixed_data": "put runs on data that differ under one name into one table, and say so in print",
     "mixed_weights": "the same of runs from files of weights that differ under one name",
+    "mixed_precision": "the same of runs for which `train.amp: auto` meant different precisions",
 }
 
 
@@ -180,7 +181,7 @@ class Mixture:
     """Runs of one study that must not be averaged.
 
     Attributes:
-        kind: mixed_code, mixed_data or mixed_weights.
+        kind: mixed_code, mixed_data, mixed_weights or mixed_precision.
         text: what is mixed, with counts. odd: folders of the runs unlike most others, each with what it
             rests on.
     """
@@ -193,7 +194,12 @@ class Mixture:
 def mixtures(study: Study, runs: pd.DataFrame) -> list[Mixture]:
     """What is mixed among the completed runs of a study; other people's logs say nothing of it."""
     done = runs[(runs["state"] == "completed") & ~runs["imported"]].to_dict("records")
+    chosen = [r for r in done if setting(study, r["variant"], "train.amp") == "auto"]
+    precision = _mixture(
+        "mixed_precision", "precision", chosen, lambda run: "", lambda run: run["precision"]
+    )
     found = [_code(done), _evaluations(study, done), _data(study, done), *_weights(study, done)]
+    found.append(precision)
     return [mixture for mixture in found if mixture is not None]
 
 

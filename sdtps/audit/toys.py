@@ -204,8 +204,10 @@ def tiny(config: Config) -> Config:
     return config.model_copy(update=updated)
 
 
-def _train(steps: int) -> dict[str, Any]:
-    return {"epochs": 1, "max_steps": steps, "device": "cpu", "compile": False, "log_every": 1}
+def _train(config: Config, steps: int) -> dict[str, Any]:
+    amp = "bf16" if config.train.amp == "auto" else config.train.amp  # as on a GPU, also here
+    few = {"epochs": 1, "max_steps": steps, "log_every": 1}
+    return {**few, "device": "cpu", "compile": False, "amp": amp}
 
 
 def _tiny_reid(config: ReidConfig) -> dict[str, dict[str, Any]]:
@@ -231,7 +233,7 @@ def _tiny_reid(config: ReidConfig) -> dict[str, dict[str, Any]]:
             "heads": 2,
             "embed": EMBED,
         },
-        "train": _train(4),
+        "train": _train(config, 4),
     }
 
 
@@ -268,5 +270,5 @@ def _tiny_retrieval(config: RetrievalConfig) -> dict[str, dict[str, Any]]:
             "heads": 2,
         },
         "matching": {"embed": EMBED},
-        "train": _train(4),
+        "train": _train(config, 4),
     }

@@ -140,7 +140,8 @@ class TrainConfig(Frozen):
     epochs: PositiveInt = 50
     # Stop early after this many steps in all (smoke runs); null = train all epochs.
     max_steps: PositiveInt | None = None
-    amp: Literal["off", "fp16", "bf16"] = "off"
+    # auto: bf16 on a GPU that computes in it, fp16 on an older one, off on a CPU. It counts as bf16.
+    amp: Literal["off", "fp16", "bf16", "auto"] = "off"
     # Global gradient norm limit; null = no clipping.
     clip_grad_norm: Positive | None = None
     eval_every: PositiveInt = 1  # epochs; the last epoch is always evaluated
@@ -166,5 +167,5 @@ class TrainConfig(Frozen):
     checkpoint_every_s: NonNegative = 30.0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: PositiveInt | None = None  # CPU threads; null = what the job was given
-    compile: bool = False
+    compile: bool | Literal["auto"] = False  # auto: on a GPU that can, and without where it fails
     tf32: bool = False

@@ -61,6 +61,9 @@ CAME_LATER = {
     "train.ema": None,
     "log": None,
 }
+# What counts as another value: `auto` as what it means on today's GPUs. Where it meant something else,
+# the run's origin says so, and tables do not mix the two.
+COUNTS_AS = {("train.amp", "auto"): "bf16"}
 # Raise this when the meaning of a configuration changes without its keys changing.
 IDENTITY_VERSION = 1
 
@@ -91,6 +94,9 @@ def canonical(config: BaseModel) -> str:
     """What of a configuration can change a result, as text: equal for configurations that are one."""
     flat = {k: v for k, v in flatten(resolved(config)).items() if k not in NOT_IN_IDENTITY}
     flat = {k: v for k, v in flat.items() if k not in CAME_LATER or v != CAME_LATER[k]}
+    for (key, value), same in COUNTS_AS.items():
+        if flat.get(key) == value:
+            flat[key] = same
     for key in BY_FILE_NAME & flat.keys():
         flat[key] = PurePath(flat[key]).name
     return json.dumps(flat, sort_keys=True, allow_nan=False)

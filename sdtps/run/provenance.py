@@ -223,6 +223,7 @@ class Origin:
     code: list[str]  # `source_digest` of every attempt that trained it, in order
     data: str | None  # fingerprint of the data set
     weights: dict[str, str]  # sha256 of each file of weights, by the part that it was loaded into
+    amp: str | None = None  # precision of the products: off, fp16 or bf16
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Origin:
@@ -231,7 +232,7 @@ class Origin:
         files = {"backbone": weights} if "sha256" in weights else weights
         files = {**files, "init": record.get("init")}
         digests = {part: file["sha256"] for part, file in files.items() if file is not None}
-        return cls([source_digest()], data.get("fingerprint"), digests)
+        return cls([source_digest()], data.get("fingerprint"), digests, record.get("amp"))
 
     def resumed_from(self, saved: Mapping[str, Any], checkpoint: Path) -> Origin:
         """Of a run that resumes here from `checkpoint`, which holds `saved`.
@@ -250,13 +251,17 @@ class Origin:
                 mistakes.append(
                     f"trained from weights of {part} with sha256 {theirs[:12]}, here are {ours[:12]}"
                 )
+        if saved.get("amp") not in (None, self.amp):
+            mistakes.append(
+                f"trained with amp {saved['amp']}, which on this machine is {self.amp} (train.amp)"
+            )
         if mistakes:
             raise RunError(
-                f"{checkpoint}: {'; '.join(mistakes)}. Resume with the data and weights that the run "
+                f"{checkpoint}: {'; '.join(mistakes)}. Resume with what the run "
                 "began with (run.json), or delete the checkpoint to start anew."
             )
         earlier = [code for code in saved["code"] if code not in self.code]
-        return Origin([*earlier, *self.code], self.data, self.weights)
+        return Origin([*earlier, *self.code], self.data, self.weights, self.amp)
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {key: value for key, value in asdict(self).items() if key != "amp" or value}

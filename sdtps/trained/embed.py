@@ -188,15 +188,16 @@ class Embedder:
     """A trained model that turns pictures, and in retrieval texts, into features."""
 
     def __init__(self, trained: Trained, device: str | None = None) -> None:
-        from sdtps.training.device import prepare_torch
+        from sdtps.training.device import for_machine, prepare_torch
 
         config = trained.config
         if device is not None:
             train = config.train.model_copy(update={"device": device})
             config = config.model_copy(update={"train": train})
-        self.config: Any = config
         self.trained = trained
         self.device = prepare_torch(config)
+        config, _ = for_machine(config, self.device)
+        self.config: Any = config
         if config.task == "reid":
             self.model = self._reid_model()
         else:

@@ -132,8 +132,9 @@ def task_of(trained: Trained, config: Config, device: torch.device) -> Any:
     Raises:
         WeightsError: the weights do not fit the configuration. DataError: as the readers say.
     """
-    from sdtps.training.device import seed_everything
+    from sdtps.training.device import for_machine, seed_everything
 
+    config, _ = for_machine(config, device)
     seed_everything(trained.seed)
     try:
         task = _task(trained, config, device)

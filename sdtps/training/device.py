@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 import random
 import resource
@@ -50,6 +51,34 @@ def prepare_torch(config: Config) -> torch.device:
     torch.cuda.set_device(device)
     torch.cuda.reset_peak_memory_stats(device)
     return device
+
+
+def for_machine(config: Config, device: torch.device) -> tuple[Config, list[str]]:
+    """`config` with `auto` as it is meant on `device`, and what a reader of the log must know.
+
+    bf16 is computed by GPUs from Ampere on and emulated, slowly, by older ones; torch.compile needs
+    Triton and a GPU from Volta on. A compilation that fails under `auto` falls back to plain calls.
+    """
+    amp, compiled, notes = config.train.amp, config.train.compile, []
+    gpu = device.type == "cuda"
+    if gpu and amp in ("auto", "bf16") and not torch.cuda.is_bf16_supported(including_emulation=False):
+        name = torch.cuda.get_device_name(device)
+        if amp == "auto":
+            notes.append(f"{name} only emulates bf16: train.amp auto means fp16 here")
+        else:
+            notes.append(f"{name} only emulates bf16, which is slow: train.amp auto would take fp16")
+        amp = "fp16" if amp == "auto" else amp
+    elif amp == "auto":
+        amp = "bf16" if gpu else "off"
+    if compiled == "auto":
+        has_triton = importlib.util.find_spec("triton") is not None
+        compiled = gpu and has_triton and torch.cuda.get_device_capability(device) >= (7, 0)
+        if compiled:
+            from torch import _dynamo
+
+            _dynamo.config.suppress_errors = True
+    train = config.train.model_copy(update={"amp": amp, "compile": compiled})
+    return config.model_copy(update={"train": train}), notes
 
 
 def random_states() -> dict[str, Any]:

@@ -120,13 +120,16 @@ def _attempt(
 ) -> str:
     from sdtps import distributed
     from sdtps.training.checkpoint import load_initial
-    from sdtps.training.device import prepare_torch, seed_everything
+    from sdtps.training.device import for_machine, prepare_torch, seed_everything
     from sdtps.training.loop import train
 
     device = prepare_torch(config)
+    config, notes = for_machine(config, device)
     distributed.start(device)
     seed_everything(seed)  # the same initial weights in every process
     task = build_task(config, seed, device)
+    task.record["amp"], task.record["compile"] = config.train.amp, config.train.compile
+    task.record["notes"] = notes
     if config.train.init is not None:
         task.record["init"] = load_initial(task.model, config.train.init)
     seed_everything(seed, distributed.rank())

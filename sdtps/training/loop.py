@@ -101,6 +101,7 @@ class Loop:
         self._skipped_in_a_row = 0
         # Weights of the best epoch since the last checkpoint; before that they are in a file.
         self._best_weights: dict[str, Tensor] | None = None
+        self._compiled_s: float | None = None  # the first step's, where it compiles
         self._saved = time.monotonic()  # when the last checkpoint was written, or the attempt began
         self.reporter = Reporter(folder, attempt, total=self.total_steps, writes=self.writes)
         names = self.settings.loggers if self.writes else ()
@@ -165,17 +166,27 @@ class Loop:
             norms = step.update(measure=logs) if updates else {}
             counters.step += 1
             window.count(task.batch_size(batch) * distributed.world_size())
+            compiles = self.settings.compile is True and self._compiled_s is None
+            if compiles:
+                loss.item()  # once, to wait for the device
+                self._compiled_s = window.seconds()
+                self.reporter.line(
+                    f"first step, with compilation: {self._compiled_s:.1f} s, not counted in images/s"
+                )
 
             if logs:
                 row = self.read_row(loss, parts, norms, rates, epoch, in_epoch if ends_epoch else None)
-                counters.seconds += window.seconds()
-                counters.samples += window.samples
+                if not compiles:
+                    counters.seconds += window.seconds()
+                    counters.samples += window.samples
                 row["images_per_s"] = round(window.samples / max(window.seconds(), 1e-9), 2)
                 window = _Window()
                 self.record(row)
                 reason = self.diverged(row)
                 if reason is not None:
                     return self.end_diverged(epoch, reason)
+            elif compiles:
+                window = _Window()
             self.reporter.stepped(epoch, counters.step)
             if ends_epoch:
                 break
@@ -210,7 +221,7 @@ class Loop:
             counted = counts.items() if isinstance(counts, dict) else [("", counts)]
             text = ", ".join(f"{number} {what}".strip() for what, number in counted)
             self.reporter.line(f"data: {split.replace('_', ' ')}: {text}")
-        for warning in data.get("warnings") or ():
+        for warning in (*(data.get("warnings") or ()), *(self.task.record.get("notes") or ())):
             self.reporter.line(f"warning: {warning}")
         for part, file in (self.task.record.get("weights") or {}).items():
             if isinstance(file, dict) and file.get("interpolated"):
@@ -404,6 +415,7 @@ class Loop:
             "train_seconds": round(counters.seconds, 3),
             "images_per_s": round(counters.samples / max(counters.seconds, 1e-9), 2),
             "peak_memory_mib": peak_memory_mib(self.device),
+            **({} if self._compiled_s is None else {"first_step_s": round(self._compiled_s, 1)}),
             "origin": self.origin.as_dict(),
         }
         if self.writes:

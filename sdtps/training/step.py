@@ -109,7 +109,7 @@ class TrainingStep:
         )
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.settings.amp == "fp16")
         self.module_groups = task.module_groups()
-        if self.settings.compile:
+        if self.settings.compile is True:  # auto is decided before: `device.for_machine`
             task.model.compile()  # in place: names in checkpoints stay as they are
         self.compute_loss = whole_batch_loss(task)
         self.trunk = [p for p in task.trunk() if p.requires_grad]

@@ -93,6 +93,15 @@ def test_files_of_one_name_must_be_one_file(tmp_path, recorded):
     assert mark.kind == "mixed_weights" and list(mark.runs.values()) == ["2" * 12]
 
 
+def test_what_auto_meant_must_be_one_precision(tmp_path):
+    auto = {"config": parse_config({"task": "reid", "train": {"amp": "auto"}})}
+    study = planted_study("demo", {"a": auto, "b": auto})
+    for number, folder in enumerate(folders(tmp_path, study)):
+        rest_on(folder, amp="bf16" if number else "fp16")
+    (mark,) = marks(tmp_path, study)
+    assert mark.kind == "mixed_precision" and list(mark.runs.values()) == ["fp16"]
+
+
 def test_a_study_of_weights_compares_each_with_itself(tmp_path):
     study = planted_study("demo", {"a": weighted("clip"), "b": weighted("imagenet")})
     for folder in folders(tmp_path, study):

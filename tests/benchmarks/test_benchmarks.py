@@ -13,7 +13,7 @@ import torch
 
 from benchmarks import __main__ as command
 from benchmarks import analysis, dispatch, reid, runs
-from benchmarks.__main__ import Row, last_record, regressions, rows
+from benchmarks.__main__ import BEGIN, END, Row, last_record, regressions, rows, with_records
 from benchmarks.machine import compare
 from benchmarks.runs import whole_run
 from benchmarks.step import PlainStep, SyntheticTask, bench_config
@@ -138,6 +138,14 @@ def test_the_newest_record_of_the_same_kind_of_machine_is_compared(tmp_path: Pat
     found = last_record(here, tmp_path)
     assert found is not None and found[0].name == "2.json"
     assert last_record({**here, "gpu": "H100"}, tmp_path) is None
+    (tmp_path / "2026-11-30T1-p.json").write_text(
+        json.dumps({"machine": here, "commit": "c0ffee1", "rows": [asdict(row("step", 2.0))]})
+    )
+    page = with_records(f"a\n{BEGIN}\nold\n{END}\nb\n", tmp_path)
+    assert page.startswith(f"a\n{BEGIN}\n\n") and page.endswith(f"\n{END}\nb\n") and "old" not in page
+    assert "| step | small | 2.00 s | 1.00 s | 2.00 | 2 |" in page
+    assert "**p** (threads 1, torch 2.13; 2026-11-30, commit c0ffee1)" in page
+    assert with_records(page, tmp_path) == page
 
 
 def test_every_result_becomes_rows_that_tell_the_cases_apart() -> None:

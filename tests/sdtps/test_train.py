@@ -15,9 +15,9 @@ import torch
 from sdtps.config import ReidConfig, identity, parse_config
 from sdtps.errors import ClaimLost, RunError, WeightsError
 from sdtps.run.folder import RunFolder
-from sdtps.run.provenance import source_digest
+from sdtps.run.provenance import Origin, source_digest
 from sdtps.training import checkpoint, job
-from sdtps.training.device import seed_everything
+from sdtps.training.device import for_machine, seed_everything
 from sdtps.training.loop import score, train
 
 _spec = importlib.util.spec_from_file_location("toy_task", Path(__file__).with_name("toy_task.py"))
@@ -235,6 +235,55 @@ def test_a_torn_checkpoint_is_named(tmp_path: Path) -> None:
     run.checkpoint_file.write_bytes(b"half a file")
     with pytest.raises(RunError, match=r"checkpoint\.pt"):
         train(ToyTask(), run, config(), seed=3)
+
+
+@pytest.mark.parametrize(
+    ("native", "capability", "chosen", "warned"),
+    [
+        (True, (9, 0), ("bf16", True), False),
+        (False, (7, 0), ("fp16", True), True),
+        (False, (6, 1), ("fp16", False), True),
+        (None, None, ("off", False), False),
+    ],
+    ids=["today's GPU", "emulates bf16", "too old to compile", "CPU"],
+)
+def test_auto_is_chosen_by_the_machine_and_goes_on_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    native: Any,
+    capability: Any,
+    chosen: Any,
+    warned: bool,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: native)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "V100")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: True)
+    asked = config(amp="auto", compile="auto")
+    found, notes = for_machine(asked, torch.device("cpu" if native is None else "cuda"))
+    assert (found.train.amp, found.train.compile) == chosen and bool(notes) == warned
+    assert identity(asked, 0) == identity(config(amp="bf16"), 0)
+    began = Origin.of({"amp": "bf16"})
+    again = Origin.of({"amp": chosen[0]})
+    if chosen[0] == "bf16":
+        assert again.resumed_from(began.as_dict(), tmp_path).amp == "bf16"
+    else:
+        with pytest.raises(RunError, match="trained with amp bf16, which on this machine is"):
+            again.resumed_from(began.as_dict(), tmp_path)
+
+
+@pytest.mark.parametrize("log_every", [1, 2])
+def test_the_step_that_compiles_is_told_and_not_counted(tmp_path: Path, log_every: int) -> None:
+    compiled = config(compile=True, log_every=log_every)
+    run, task = folder(tmp_path / "r", compiled), ToyTask()
+    task.model.compile = lambda: None
+    assert start(task, run, compiled) == "completed"
+    result = run.result() or {}
+    assert "first step, with compilation" in run.log_file.read_text()
+    batch = task.batch_size(next(iter(task.train_batches(1, 0))))
+    counted = (result["steps"] - 1) * batch / max(result["train_seconds"], 1e-9)
+    assert result["images_per_s"] == pytest.approx(counted, rel=0.2)
+    assert result["first_step_s"] >= 0
 
 
 def test_identity_ignores_how_often_is_logged() -> None:
