@@ -10,6 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A machine that runs other things, too, takes long now and then: no test fails for that.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 # One thread per process: sizes are tiny, and results must not depend on the machine's core count.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

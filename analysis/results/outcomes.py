@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
@@ -140,33 +140,52 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def outcomes(collected: Collected, study: Study) -> dict[str, Outcome]:
-    """Key to outcome: the manifest's variants in its order, then imported ones by name."""
-    frame = collected.runs_of(study.name)
+    """Key to outcome: the manifest's variants in its order, then imported ones by name.
+
+    Made once for each `collected`, and kept there.
+    """
+    kept = ("outcomes", study.name)
+    if kept not in collected.computed:
+        collected.computed[kept] = _outcomes(collected.runs_of(study.name), study)
+    made: dict[str, Outcome] = collected.computed[kept]
+    return made
+
+
+def _outcomes(frame: pd.DataFrame, study: Study) -> dict[str, Outcome]:
+    scores = [c for c in frame.columns if str(c).startswith(("best/", "final/"))]
     all_imported = bool(getattr(study, "imported", False))  # a study made of other people's logs
-    own = frame["planned"] | all_imported
+    own: dict[str, list[dict[Any, Any]]] = {name: [] for name in study.variants}
+    strangers: dict[str, list[dict[Any, Any]]] = {}
+    for record in frame.to_dict("records"):
+        name = str(record["variant"])
+        if record["planned"] or all_imported:
+            if name in own:
+                own[name].append(record)
+        elif record["imported"]:
+            strangers.setdefault(name, []).append(record)
+
+    def outcome(key: str, variant: str, label: str, records: Sequence[Any], imported: bool) -> Outcome:
+        return Outcome(
+            study=study.name,
+            key=key,
+            variant=variant,
+            label=label,
+            runs=tuple(_run(record, scores) for record in records),
+            imported=imported,
+            dataset=", ".join(sorted({str(r["dataset"]) for r in records if r["dataset"]})),
+            selected_on=" and ".join(
+                sorted({str(r["selected_on"]) for r in records if r["selected_on"]})
+            ),
+        )
+
     found = {
-        name: _outcome(name, name, variant.label, frame[(frame["variant"] == name) & own], all_imported)
+        name: outcome(name, name, variant.label, own[name], all_imported)
         for name, variant in study.variants.items()
     }
-    strangers = frame[frame["imported"] & ~own]
-    for name in sorted(set(strangers["variant"])):
+    for name in sorted(strangers):
         key = name if name not in found else f"{name} (imported)"
-        found[key] = _outcome(key, name, name, strangers[strangers["variant"] == name], True)
-    return {key: replace(outcome, study=study.name) for key, outcome in found.items()}
-
-
-def _outcome(key: str, variant: str, label: str, frame: pd.DataFrame, imported: bool) -> Outcome:
-    scores = [c for c in frame.columns if str(c).startswith(("best/", "final/"))]
-    return Outcome(
-        study="",
-        key=key,
-        variant=variant,
-        label=label,
-        runs=tuple(_run(record, scores) for record in frame.to_dict("records")),
-        imported=imported,
-        dataset=", ".join(sorted({str(name) for name in frame["dataset"] if name})),
-        selected_on=" and ".join(sorted({str(split) for split in frame["selected_on"] if split})),
-    )
+        found[key] = outcome(key, name, name, strangers[name], True)
+    return found
 
 
 def _run(record: dict[Any, Any], scores: Sequence[str]) -> Run:
