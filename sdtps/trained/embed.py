@@ -133,19 +133,30 @@ def read_pictures(place: Path) -> list[Picture]:
 
 
 def _of_folder(place: Path) -> list[Picture]:
-    from sdtps.data.images import FORMATS
+    from sdtps.data.images import FORMATS, NOT_READ, list_images, raise_mistakes
 
     parts = [p for p in sorted(place.iterdir()) if p.is_dir() and p.name.lower() in LETTERS]
     if not parts:
-        files = sorted(p for p in place.rglob("*") if p.suffix.lower() in FORMATS and p.is_file())
+        found = [p for p in sorted(place.rglob("*")) if p.is_file() and not p.name.startswith(".")]
+        files = [p for p in found if p.suffix.lower() in FORMATS]
+        raise_mistakes(
+            f"{place}: formats that are not read; convert to one of {' '.join(FORMATS)}, or move away",
+            [str(p) for p in found if p.suffix.lower() in NOT_READ],
+        )
         if not files:
             raise DataError(f"{place}: holds no pictures ({', '.join(FORMATS)})")
         return [Picture(p.relative_to(place).as_posix(), {"r": str(p)}) for p in files]
     grouped: dict[str, dict[str, str]] = {}
+    mistakes = []
     for part in parts:
-        for file in sorted(part.iterdir()):
-            if file.suffix.lower() in FORMATS:
-                grouped.setdefault(file.stem, {})[LETTERS[part.name.lower()]] = str(file)
+        images, wrong = list_images(part)
+        mistakes += wrong
+        for stem, file in images.items():
+            if grouped.setdefault(stem, {}).setdefault(LETTERS[part.name.lower()], str(file)) != str(
+                file
+            ):
+                mistakes.append(f"{file}: another folder of this modality has a picture of that name")
+    raise_mistakes(str(place), mistakes)
     if not grouped:
         raise DataError(f"{place}: {', '.join(p.name for p in parts)} hold no pictures")
     return [Picture(name, paths) for name, paths in sorted(grouped.items())]
@@ -293,17 +304,16 @@ class Embedder:
 
         size = self.config.data.test_batch_size
         found = []
-        if self.model.encoder is None:
-            raise RunError(
-                f"{self.trained.name}: its image encoder is frozen and not among its weights; "
-                "new pictures cannot be embedded"
-            )
+        frozen = None if self.model.encoder is not None else self._frozen("image_encoder")
         for start in range(0, len(pictures), size):
             pixels = [
                 torch.from_numpy(whole_photograph(open_image(p.shown), self.task.test.pixels))
                 for p in pictures[start : start + size]
             ]
-            found.append(self.model.tokens(torch.stack(pixels).to(self.device)).cpu())
+            images = torch.stack(pixels).to(self.device)
+            if frozen is not None:
+                images = frozen(images).half().float()  # as its features are cached
+            found.append(self.model.tokens(images).cpu())
         return torch.cat(found)
 
     def similarities(self, tokens: Tensor, texts: Sequence[str], dense: Sequence[str] = ()) -> Tensor:
@@ -325,18 +335,32 @@ class Embedder:
     def _words(self, texts: Sequence[str], limit: int) -> tuple[Tensor, Tensor]:
         import torch
 
-        from sdtps.data.caption_batches import tokenised
+        from sdtps.data.caption_batches import TextBatch, tokenised
 
-        if self.model.text_encoder is None:
-            raise RunError(
-                f"{self.trained.name}: its text encoder is frozen and not among its weights; "
-                "new texts cannot be scored"
-            )
         source = self.task.test
         batch = source.texts(tokenised(list(texts), source.vocabulary), range(len(texts)), limit)
         batch = batch.to(self.device)
         with torch.no_grad():
+            if self.model.text_encoder is None:
+                hidden = self._frozen("text_encoder")(batch.values, batch.lengths).half().float()
+                batch = TextBatch(hidden, batch.lengths)
             return self.model.words(batch), batch.lengths
+
+    def _frozen(self, part: str) -> Any:
+        """A frozen encoder, which is not among the run's weights.
+
+        Raises:
+            RunError: its weight file is not the one that the run was trained with.
+        """
+        folder = self.trained.folder
+        trained = ((folder.run().get("weights") or {}).get(part) or {}) if folder is not None else {}
+        here = self.task.record["weights"][part] or {}
+        if trained.get("sha256") != here.get("sha256") and trained:
+            raise RunError(
+                f"{self.trained.name}: its frozen {part} came from {trained.get('file')}, and "
+                f"{here.get('file')} holds other weights"
+            )
+        return getattr(self.task.encoders, part).eval().to(self.device)
 
 
 def rank_add_arguments(parser: argparse.ArgumentParser) -> None:

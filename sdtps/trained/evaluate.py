@@ -156,7 +156,8 @@ def _rows(
         nonlocal told
         if time.monotonic() - told > 10:
             told = time.monotonic()
-            say(f"{trained.name}: {100 * done / total:.0f} %")
+            which = f", {trained.which} weights" if trained.which else ""
+            say(f"{trained.name}{which}: {100 * done / total:.0f} %")
 
     rows = []
     for condition in conditions:

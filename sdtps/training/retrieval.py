@@ -57,6 +57,7 @@ class RetrievalTask:
         self.test = sources[config.eval.test_split]
         self.dev = sources.get("dev")
         self.model = encoders.model().to(device)
+        self.encoders = None if trains else encoders  # frozen ones, for pictures and texts never seen
         self.steps_per_epoch = 0
         if trains:
             self.batches = TrainPairs(
