@@ -47,6 +47,7 @@ def test_a_metric_that_no_run_logs_is_refused(tmp_path: Path, task: str, text: s
         ("reid", "metrics: {mAP: {direction: up}}\nfigures: [{name: x, metric: loss/sdtps_id}]"),
         ("reid", "overrides: {eval.also: [missing_r]}\nmetrics: {mAP@missing_r: {direction: up}}"),
         ("retrieval", "metrics: {rsum@none: {direction: up}, i2t_r1@1k: {direction: up}}"),
+        ("reid", "metrics: {mAP@on_msvr310: {direction: up}}"),  # evaluate --as msvr310
     ],
 )
 def test_what_runs_log_is_accepted(tmp_path: Path, task: str, text: str) -> None:
