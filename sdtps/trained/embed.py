@@ -455,12 +455,15 @@ def page(
                 kind = "right" if query.pid == picture.pid else "wrong"
             cells.append(_figure(picture, kind, f"{rank}. {score:.4f} {picture.name}"))
         sections.append(f"<section>{head}{''.join(cells)}</section>")
+    said = "Rank, similarity of caption and image, and file of each result."
+    if not isinstance(queries[0], str):
+        said = "Rank, cosine of the features, and file of each result."
+    if any("class='right'" in part or "class='wrong'" in part for part in sections):
+        said += " Borders: green for the same identity, red for another."
     return (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
         f"<title>{html.escape(title)}</title><style>{STYLE}</style></head><body><h1>{html.escape(title)}</h1>"
-        "<p>Rank, score and file of each result: cosine of the features, or similarity of caption and "
-        "image. Green and red borders: same or another identity, where both are given.</p>"
-        f"{''.join(sections)}</body></html>\n"
+        f"<p>{said}</p>{''.join(sections)}</body></html>\n"
     )
 
 
