@@ -44,10 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
 # file. Those of SLURM mostly wait: two clusters work beside each other, and they begin first.
 SLURM = "tests/slurm/test_"
 TOGETHER = {
-    **{f"{SLURM}{name}": "one cluster" for name in ("states", "node", "cluster.")},
-    **{
-        f"{SLURM}{name}": "the other cluster" for name in ("pack", "submission", "training", "clusters")
-    },
+    **{f"{SLURM}{name}": "one cluster" for name in ("states", "node", "cluster.", "pack")},
+    **{f"{SLURM}{name}": "the other cluster" for name in ("submission", "training", "clusters")},
 }
 
 

@@ -27,7 +27,6 @@ from ablations.store import life
 from ablations.store import stop as control
 from ablations.store.life import run_states
 from ablations.study.model import Study
-from sdtps.errors import SubmissionError
 from sdtps.run.folder import RunFolder
 from tests.ablations import plant, standin
 from tests.slurm.cluster import GPU_TYPE, PATIENCE_S, Cluster, until
@@ -157,28 +156,6 @@ def test_a_deleted_folder_that_is_submitted_again_has_one_writer(
     rows = RunFolder(folder).metrics()
     assert len({row["pid"] for row in rows}) == 1
     assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
-
-
-def test_what_a_cluster_with_limits_refuses_names_the_key(
-    slurm_with_accounting: Cluster, tmp_path: Path
-) -> None:
-    runs = tmp_path / "runs"
-    for resources, key in (
-        ("{qos: brief, timeout_min: 5}", "resources.timeout_min"),
-        ("{account: nobody}", "resources.account"),
-        ("{qos: nothing}", "resources.qos"),
-        ("{gpus: 'huge:1'}", "resources.gpus"),
-    ):
-        study = plant.study(tmp_path, ["ok"], resources=resources)
-        with pytest.raises(SubmissionError) as refused:
-            dispatch.submit(study, study.runs(), runs, entry=standin.ENTRY)
-        assert f"Change {key}" in str(refused.value)
-    study = plant.study(
-        tmp_path, ["beats"], seeds=8, resources="{qos: brief, cpus: 1, mem_gb: 0.2, timeout_min: 1}"
-    )
-    report = dispatch.submit(study, study.runs(), runs, entry=standin.ENTRY)
-    assert report.partial and 1 <= len(report.submitted) <= 3
-    assert control.cancel(run_states(study.runs(), runs), runs)
 
 
 @pytest.fixture

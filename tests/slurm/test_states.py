@@ -15,6 +15,7 @@ from ablations.slurm.queue import Scheduler
 from ablations.store import stop as control
 from ablations.store.life import RunStatus, run_states
 from ablations.study.model import Study
+from sdtps.errors import SubmissionError
 from tests.ablations import plant, standin
 from tests.slurm.cluster import PATIENCE_S, Cluster, until
 
@@ -206,3 +207,25 @@ def test_a_run_that_the_scheduler_holds_is_told_and_released(slurm: Cluster, tmp
     assert found.state == "queued" and "held (JobHeld" in found.detail
     control.release([found], look.runs)
     look.wait(lambda found: found["ok"].state == "completed")
+
+
+def test_what_a_cluster_with_limits_refuses_names_the_key(
+    slurm_with_accounting: Cluster, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    for resources, key in (
+        ("{qos: brief, timeout_min: 5}", "resources.timeout_min"),
+        ("{account: nobody}", "resources.account"),
+        ("{qos: nothing}", "resources.qos"),
+        ("{gpus: 'huge:1'}", "resources.gpus"),
+    ):
+        study = plant.study(tmp_path, ["ok"], resources=resources)
+        with pytest.raises(SubmissionError) as refused:
+            dispatch.submit(study, study.runs(), runs, entry=standin.ENTRY)
+        assert f"Change {key}" in str(refused.value)
+    study = plant.study(
+        tmp_path, ["beats"], seeds=8, resources="{qos: brief, cpus: 1, mem_gb: 0.2, timeout_min: 1}"
+    )
+    report = dispatch.submit(study, study.runs(), runs, entry=standin.ENTRY)
+    assert report.partial and 1 <= len(report.submitted) <= 3
+    assert control.cancel(run_states(study.runs(), runs), runs)
