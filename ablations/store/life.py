@@ -484,12 +484,13 @@ def _unclaimed(folder: Path, status: dict[str, Any]) -> Life:
 
 def _local(found: _Open) -> Life:
     """A run of a local queue, which is the submitter."""
-    queue = _queue_lives(found)
     start, end = found.attempts.last_start, found.attempts.last_end
+    copied = found.submission.elsewhere
+    if copied and end is None:  # the processes are those of the original
+        return found.by_records(f"this store is a copy of {copied}: sdtps status there")
+    queue = None if copied else _queue_lives(found)
     host = found.claim.submitter.host if found.claim.submitter else "its host"
     cannot_tell = f"its local queue on {host} is silent: sdtps status there"
-    if found.submission.elsewhere and queue is None:
-        cannot_tell = f"this store is a copy of {found.submission.elsewhere}: sdtps status there"
     if end is None and start is not None:
         alive = start.process.alive()
         if alive or (alive is None and found.beats):

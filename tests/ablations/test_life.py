@@ -364,6 +364,28 @@ def test_a_copy_tells_its_own_states_and_submits_nothing_of_the_original(queued:
     assert len(asked.submitted) == 1
 
 
+@pytest.mark.parametrize("beat", [1.0, 10_000.0], ids=["just copied", "copied long ago"])
+def test_a_copy_of_a_local_queue_s_runs_does_not_look_at_processes(tmp_path: Path, beat: float) -> None:
+    study, runs = plant.study(tmp_path, ["ok", "raise"]), tmp_path / "runs"
+    folders = [run.folder(runs) for run in study.runs()]
+    work = Submission(runs / "endings/_jobs/sdtps-endings-1")
+    work.begin(claims.Claim.new(work.name, "local"))  # of this process: it lives
+    for folder in folders:
+        folder.mkdir(parents=True)
+        claims.take(folder, work.claim_file)
+    work.write_intent(folders, entry="standin:execute", max_requeues=0)
+    records.write_start(folders[0], work.name, "1", 0)
+    status = {"state": "running", "attempt": 1, "heartbeat": time.time() - beat, "epoch": 2}
+    (folders[0] / "status.json").write_text(json.dumps(status))
+    assert [s.state for s in run_states(study.runs(), runs)] == ["running", "queued"]
+    copy = tmp_path / "copy"
+    shutil.copytree(runs, copy, symlinks=True)
+    found = run_states(study.runs(), copy)
+    assert [s.state for s in found] == ["running" if beat < 60 else "unknown", "unknown"]
+    assert f"a copy of {runs}" in found[1].detail
+    assert dispatch.submit(study, study.runs(), copy, executor="local").submitted == []
+
+
 def test_a_copy_cancels_nothing_of_the_original(queued: Queued) -> None:
     queued.begin(1.0)
     copy = _copied(queued, "copy")
