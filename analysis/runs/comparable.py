@@ -237,7 +237,7 @@ def _evaluations(study: Study, done: Sequence[dict[Any, Any]]) -> Mixture | None
             odd[run["folder"]] = f"trained with {code_of(run)}, evaluated with {', '.join(other)}"
     if not odd:
         return None
-    head = "evaluated after training with other code than trained them"
+    head = "some runs were evaluated, after training, with other code than trained them"
     return Mixture("mixed_code", f"{head}: {_listed(Counter(odd.values()))}", odd)
 
 

@@ -147,7 +147,7 @@ def test_a_later_evaluation_by_other_code_is_told_where_its_metric_is_shown(tmp_
     trained, by = CODE["digest"][:12], OTHER_CODE["digest"][:12]
     assert f"trained with {trained}, evaluated with {by} (1 run)" in mark.text
     caption = " ".join(tables(collect([study], tmp_path), study, [mark])[0].caption)
-    assert "Evaluated after training with other code than trained them" in caption
+    assert "Some runs were evaluated, after training, with other code than trained them" in caption
     with pytest.raises(AggregationError, match=r"topk seed 1.*evaluated with"):
         refuse_to_average(collect([study], tmp_path))
     unaffected = planted_study("demo", ["topk"], metrics={"mAP": PERCENT})
