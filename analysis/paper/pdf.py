@@ -187,7 +187,6 @@ def outdated(main: Path, known: Collection[str] = ()) -> str | None:
 # -- other people's documents and archives ------------------------------------------------------
 
 
-MACROS = "generated/sdtps.tex"
 _INPUT = re.compile(r"\\(?:input|include|subfile)\s*\{([^{}#]+)\}")
 _PICTURE = re.compile(r"\\includegraphics\s*(?:\[[^\]]*\])?\s*\{([^{}#]+)\}")
 _NUMBER = re.compile(r"\\(?:res|ifres)\s*\{([^{}#]*)\}\s*\{([^{}#]*)\}\s*\{([^{}#]*)\}")

@@ -372,7 +372,7 @@ def test_the_time_for_ten_thousand_folders_grows_with_their_number_alone(
     states = run_states(made, runs)
     took = time.process_time() - begun
     assert [s.state for s in states[:2]] == ["failed", "completed"]
-    # `python -m ablations bench` measures it. What grew with the square would take minutes.
+    # `python -m benchmarks dispatch` measures it. What grew with the square would take minutes.
     assert took < 20.0, f"{took:.2f} s of CPU"
 
 

@@ -80,7 +80,7 @@ def run(code: str, *words: str, **options: object) -> subprocess.CompletedProces
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
         **options,  # type: ignore[call-overload]
     )
 
