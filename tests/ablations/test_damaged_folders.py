@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from ablations.launch import dispatch
 from ablations.launch.plan import make_plan
 from ablations.store import submissions
 from ablations.store.life import RunStatus, run_states
-from ablations.study.model import Study
 from sdtps.run.folder import RunFolder
 from tests.ablations import plant
 from tests.ablations.fakes import Fakes
@@ -69,32 +67,23 @@ def _damage(path: Path, content: bytes | None) -> None:
         path.write_bytes(content)
 
 
-def _queued(study: Study, runs: Path) -> None:
-    dispatch.submit(study, study.runs(), runs)
-
-
-def _failed(study: Study, runs: Path) -> None:
-    for run in study.runs():
+@pytest.mark.parametrize("name", FILES)
+def test_no_command_ends_in_a_traceback(
+    tmp_path: Path, fakes: Fakes, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    each = len(GARBAGE) + 1  # of the queued and of the failed runs the last one stays whole
+    study = plant.study(tmp_path, ["ok"], seeds=2 * each)
+    runs = tmp_path / "runs"
+    queued, failed = study.runs()[:each], study.runs()[each:]
+    dispatch.submit(study, queued, runs)
+    for run in failed:
         folder = RunFolder(run.folder(runs))
         folder.create(run.config, {"study": run.study, "variant": run.variant, "seed": run.seed})
         folder.write_status("failed", attempt=1, kind="error", reason="no")
-
-
-@pytest.mark.parametrize("make", [_queued, _failed])
-@pytest.mark.parametrize("name", FILES)
-def test_no_command_ends_in_a_traceback(
-    tmp_path: Path,
-    fakes: Fakes,
-    capsys: pytest.CaptureFixture[str],
-    name: str,
-    make: Callable[[Study, Path], None],
-) -> None:
-    study = plant.study(tmp_path, ["ok"], seeds=len(GARBAGE) + 1)
-    runs = tmp_path / "runs"
-    make(study, runs)
-    for run, content in zip(study.runs(), GARBAGE.values(), strict=False):  # the last one stays whole
-        _damage(run.folder(runs) / name, content)
-    logs = [["logs", f"ok/seed{seed}-"] for seed in range(len(GARBAGE))]
+    for some in (queued, failed):
+        for run, content in zip(some, GARBAGE.values(), strict=False):
+            _damage(run.folder(runs) / name, content)
+    logs = [["logs", f"ok/seed{run.seed}-"] for run in (*queued[:-1], *failed[:-1])]
     for words in [*COMMANDS[:7], *logs, *COMMANDS[7:]]:
         subject = [] if words[0] == "logs" else [str(study.path)]
         code = control.main([*words[:1], *subject, *words[1:], "--runs-dir", str(runs)])
