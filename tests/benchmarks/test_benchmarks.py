@@ -133,7 +133,8 @@ def test_a_ratio_that_fell_beyond_the_noise_is_named(tmp_path: Path) -> None:
 def test_the_newest_record_of_the_same_kind_of_machine_is_compared(tmp_path: Path) -> None:
     here = {"processor": "p", "gpu": None, "threads": 1, "torch": "2.13"}
     for name, processor in (("1", "p"), ("2", "p"), ("3", "other")):
-        content = {"machine": {**here, "processor": processor, "torch": name}, "rows": []}
+        kind = {**here, "processor": processor, "torch": name}
+        content = {"machine": kind, "commit": "c0ffee1", "rows": []}
         (tmp_path / f"{name}.json").write_text(json.dumps(content))
     found = last_record(here, tmp_path)
     assert found is not None and found[0].name == "2.json"
