@@ -78,6 +78,12 @@ def _crossnet(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     yield crossnet.run(device, form=options.form, block=block, repeats=repeats)
 
 
+def _coco(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    from benchmarks import coco
+
+    yield coco.run(pick_device(options.device))
+
+
 def _dispatch(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     from benchmarks.dispatch import bench
 
@@ -121,6 +127,7 @@ MEASUREMENTS = {
     "frozen": Measurement("a step on a frozen backbone's cached outputs beside calling it", _frozen),
     "logging": Measurement("a logged row and the steps between two rows", _logging),
     "crossnet": Measurement("the batched cross-net beside the loop over captions", _crossnet),
+    "coco": Measurement("evaluation of 5,000 x 25,000, projected from a slice of it", _coco),
     "dispatch": Measurement(
         "status, plan and expansion of many runs beside reading every file", _dispatch, on_gpu=False
     ),

@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 import torch
 
-from benchmarks import crossnet
+from benchmarks import coco, crossnet
 
 
 @pytest.mark.parametrize("form", ["released", "paper"])
@@ -46,3 +46,16 @@ def test_peak_memory_counts_what_the_work_adds() -> None:
     encoder = crossnet.Encoder(49, False, 0.8, 0.6)
     case = crossnet.Case("evaluate", "laps", 32, 2, encoder, "cpu")
     assert 1 < crossnet.peak_by_itself(case, "loop") < 200
+
+
+def test_the_evaluation_of_coco_is_projected_from_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coco, "SWIN", crossnet.Encoder(9, False, 0.8, 0.6))
+    monkeypatch.setattr(coco, "IMAGES", 8)
+    monkeypatch.setattr(coco, "BLOCK", 4)
+    result = coco.run(torch.device("cpu"), images=3)
+    json.dumps(result)
+    assert result["slice_pairs"] == 45 and result["captions"] == 40
+    whole = result["seconds_a_pair"] * 320 + result["ranking_s"]
+    assert result["seconds"] == pytest.approx(whole, rel=0.1, abs=0.01)
+    projected = result["projected_h100_s"]
+    assert 0 <= projected["tf32"] <= projected["float32"]
