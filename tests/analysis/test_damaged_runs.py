@@ -134,7 +134,7 @@ seeds: [0]
 baseline: a
 varies: [sdtps]
 overrides: {data.generate: {train_pids: 24}}
-variants: {a: {}, 中: {sdtps.keep_ratio: 0.3}}
+variants: {a: {}, 中: {label: middle, sdtps.keep_ratio: 0.3}}
 metrics: {mAP: {direction: up}}
 """
 
