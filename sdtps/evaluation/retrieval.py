@@ -27,7 +27,7 @@ from sdtps.models.retrieval import RetrievalModel
 RANKS = (1, 5, 10)
 FOLD_IMAGES = 1000  # COCO-1K: five folds of 1,000 images
 # Images that a CPU scores with a block of captions before it reports and can be stopped: seconds.
-IMAGES_ON_CPU = 16
+IMAGES_ON_CPU = 4
 RANKED_AT_ONCE = 256  # rows of the matrix; a mask of all would be a quarter of its size
 
 
