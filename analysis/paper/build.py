@@ -280,27 +280,32 @@ def _for_template(study: Study) -> dict[str, Any]:
             noun if number == 1 else f"{noun}s"
             for noun, number in zip(("variant", "seed", "run"), size, strict=True)
         ],
-        "shows": [Tex(sentence) for sentence in _shows(study)],
-        "floats": [Tex(f"tables/{file_name(study, s.name)}") for s in study.tables]
-        + [Tex(f"figures/{file_name(study, s.name)}") for s in study.figures],
+        "shown": [([Tex(x) for x in said], [Tex(x) for x in files]) for said, files in _shown(study)],
     }
 
 
-def _shows(study: Study) -> list[str]:
-    """What the study's tables and figures show: one sentence for those that show the same."""
-    kinds = [("Table", "tab", file_name(study, s.name), "results") for s in study.tables]
+FLOATS_TOGETHER = 3  # more do not fit on the page of their sentence and the next
+
+
+def _shown(study: Study) -> list[tuple[list[str], list[str]]]:
+    """Sentences on tables and figures with the files of those: all at once where they are few."""
+    floats = [("Table", "tab", "tables", file_name(study, s.name), "results") for s in study.tables]
     for spec in study.figures:
         what = "training curves" if spec.kind == "curves" else "results by setting"
-        kinds.append(("Figure", "fig", file_name(study, spec.name), what))
-    sentences = []
-    for (word, what), group in groupby(kinds, key=lambda kind: (kind[0], kind[3])):
-        places = [rf"\ref{{{prefix}:{name}}}" for _, prefix, name, _ in group]
-        if len(places) == 1:
-            sentences.append(rf"{word}~{places[0]} shows the {what}.")
-        else:
-            listed = f"{', '.join(places[:-1])} and~{places[-1]}"
-            sentences.append(rf"{word}s~{listed} show the {what}.")
-    return sentences
+        floats.append(("Figure", "fig", "figures", file_name(study, spec.name), what))
+    together = [floats] if len(floats) <= FLOATS_TOGETHER else [[one] for one in floats]
+    shown = []
+    for some in together:
+        sentences = []
+        for (word, what), group in groupby(some, key=lambda one: (one[0], one[4])):
+            places = [rf"\ref{{{prefix}:{name}}}" for _, prefix, _, name, _ in group]
+            if len(places) == 1:
+                sentences.append(rf"{word}~{places[0]} shows the {what}.")
+            else:
+                listed = f"{', '.join(places[:-1])} and~{places[-1]}"
+                sentences.append(rf"{word}s~{listed} show the {what}.")
+        shown.append((sentences, [f"{folder}/{name}" for _, _, folder, name, _ in some]))
+    return shown
 
 
 def _report(built: Built, collected: Collected) -> None:

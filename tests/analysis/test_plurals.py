@@ -33,7 +33,8 @@ def test_a_study_of_one_run_is_told_in_the_singular(tmp_path, capsys, monkeypatc
     with folder.metrics_file.open("a") as stream:
         stream.write("torn\n")
     build([study], [], tmp_path / "runs", tmp_path / "generated", Options())
-    monkeypatch.setattr(commands, "load", lambda _: ([study], []))
+    monkeypatch.setattr(commands, "load", lambda _: [study])
+    monkeypatch.setattr(commands, "others", lambda _: [])
     place = ["--runs-dir", str(tmp_path / "runs")]
     report = tmp_path / "report.html"
     paper = ["--main", str(tmp_path / "main.tex"), "--no-pdf", "--no-evidence", "--no-report"]
