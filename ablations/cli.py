@@ -12,7 +12,7 @@ _PYTHONS = signal.default_int_handler
 
 VERBS = {
     "submit": ("ablations.launch.submit", "submit every run that is missing", "submit"),
-    "plan": ("ablations.launch.submit:plan", "what submit would do, and why", "submit"),
+    "plan": ("ablations.launch.submit:plan", "show what submit would do, and why", "submit"),
     "try": (
         "ablations.launch.trial:try",
         "try one run here and now, apart from the other runs",
@@ -20,31 +20,39 @@ VERBS = {
     ),
     "retry": (
         "ablations.launch.submit:retry",
-        "submit again what failed, diverged, was cancelled or is stale; release what is held",
+        "submit failed, diverged, cancelled or stale runs again; release held ones",
         "submit",
     ),
     "cancel": (
         "ablations.store.stop",
-        "cancel what is queued or running; without --yes only report",
+        "cancel queued and running runs; without --yes only report",
         "submit",
     ),
     "clean": ("ablations.store.stop:clean", "delete run folders; without --yes only report", "submit"),
     "audit": (
         "ablations.launch.trial:audit",
-        "which parts of a study's variants learn: their gradients, at toy size",
+        "measure gradients at toy size: which parts of each variant learn",
         "submit",
     ),
-    "data": ("ablations.view.data", "what data and weights a study's runs would read", "models"),
-    "site": ("ablations.launch.site", "check what a job finds on this cluster", "submit"),
+    "data": ("ablations.view.data", "show which data and weights a study's runs would read", "models"),
+    "site": (
+        "ablations.launch.site",
+        "submit a short test job and say what works on this cluster",
+        "submit",
+    ),
     "pull": (
         "ablations.store.pull",
-        "copy a run store from another machine, or update the copy",
+        "copy the run store (runs/) of another machine, or update the copy",
         "watch",
     ),
-    "status": ("ablations.view.status", "the state of every run, also as exit code", "watch"),
-    "watch": ("ablations.view.watch", "a live table: state, epoch, loss, metric, time left", "watch"),
-    "logs": ("ablations.view.logs", "the logs of one run", "watch"),
-    "completion": ("ablations.completion", "completion for your shell, bash or zsh", "tools"),
+    "status": ("ablations.view.status", "show the state of every run, also as exit code", "watch"),
+    "watch": (
+        "ablations.view.watch",
+        "show a live table: state, epoch, loss, metric, time left",
+        "watch",
+    ),
+    "logs": ("ablations.view.logs", "show the logs of one run", "watch"),
+    "completion": ("ablations.completion", "print the completion script for bash or zsh", "tools"),
 }
 _STUDY = "STUDY is a name (quick) or a manifest (ablations/quick.yaml)."
 ABOUT = f"""Submit an ablation study, look at its curves, regenerate the paper's tables.

@@ -12,10 +12,10 @@ VERBS = {
         "score a trained run again: other conditions, other data",
         "models",
     ),
-    "embed": ("sdtps.trained.embed", "features of any pictures, from a trained run", "models"),
+    "embed": ("sdtps.trained.embed", "write a trained run's features of any pictures", "models"),
     "rank": (
         "sdtps.trained.embed:rank",
-        "a page of pictures: what a trained run finds for each",
+        "write a page with a trained run's best matches for each query",
         "models",
     ),
     "generate": (
@@ -25,10 +25,10 @@ VERBS = {
     ),
     "backbones": (
         "sdtps.models.checkpoints",
-        "image encoders and text towers that folders hold",
+        "list the image encoders and text towers in folders",
         "models",
     ),
-    "convert": ("sdtps.models.published", "published weights to ours, or back", "models"),
+    "convert": ("sdtps.models.published", "convert published weights to ours, or back", "models"),
 }
 
 

@@ -1,4 +1,4 @@
-"""The verb `site`: `sdtps site check` sends a one-minute job and says what works on this cluster.
+"""The verb `site`: `sdtps site check` submits a short job and says what works on this cluster.
 
 The job runs as a study's would: same options, set-up lines, interpreter and frozen code, as an array of
 one element. It writes down what it finds; nothing of a study is touched.
@@ -33,7 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_runs_dir(parser)
     add_json(parser)
     parser.add_argument(
-        "--wait", type=at_least(1), default=600, metavar="SECONDS", help="for the job to start [600]"
+        "--wait",
+        type=at_least(1),
+        default=600,
+        metavar="SECONDS",
+        help="how long to wait for the job [600]",
     )
 
 

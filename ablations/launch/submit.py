@@ -41,7 +41,7 @@ _MOST_LINES = 2_000  # runs that are listed one by one; beyond it a variant is o
 PARTIAL = 5  # exit code: the cluster took a part of the runs
 # What `retry --WORD` takes.
 RETRIED = {
-    "failed": "runs that failed (out of memory: only where mem_gb was raised)",
+    "failed": "runs that failed (those out of memory only if mem_gb was raised)",
     "oom": "runs that ran out of memory, with twice the memory",
     "diverged": "runs that diverged, from the start",
     "cancelled": "runs that were cancelled",
@@ -101,7 +101,7 @@ def add_sending(parser: argparse.ArgumentParser) -> None:
         help="first try a few steps of each code path; the runs start only if all of them succeed",
     )
     parser.add_argument("--limit", type=at_least(1), metavar="N", help="start at most N runs now")
-    parser.add_argument("--then", metavar="COMMAND", help="run this when the runs have ended")
+    parser.add_argument("--then", metavar="COMMAND", help="run this command when all runs have ended")
     parser.add_argument("--no-audit", action="store_true", help="do not audit gradients first")
     parser.add_argument("--strict", action="store_true", help="do not submit if the audit warns")
 

@@ -62,9 +62,9 @@ def audit_add_arguments(parser: argparse.ArgumentParser) -> None:
     add_study(parser)
     add_variants(parser)
     parser.add_argument(
-        "--steps", type=at_least(1), default=10, help="training steps before the second look"
+        "--steps", type=at_least(1), default=10, help="training steps before the second measurement"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the measurements to FILE")
     parser.add_argument("--strict", action="store_true", help="exit with 1 if there is a warning")
     add_runs_dir(parser)
 

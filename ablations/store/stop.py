@@ -119,7 +119,9 @@ def _end_local(folder: Path, name: str) -> bool:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_steering(parser)
     parser.add_argument("--held", action="store_true", help="only what the scheduler holds")
-    parser.add_argument("--yes", action="store_true", help="do it; otherwise only say what would be")
+    parser.add_argument(
+        "--yes", action="store_true", help="do it; otherwise only print what would be done"
+    )
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -264,10 +266,14 @@ def clean_add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         choices=CLEANED,
         default=[],
-        help=f"this state; may be repeated [{', '.join(CLEANED_BY_DEFAULT)}]",
+        help=f"runs in this state; may be repeated [{', '.join(CLEANED_BY_DEFAULT)}]",
     )
-    parser.add_argument("--unplanned", action="store_true", help="also those that no variant plans")
-    parser.add_argument("--yes", action="store_true", help="do it; otherwise only say what would be")
+    parser.add_argument(
+        "--unplanned", action="store_true", help="also runs that the manifest no longer plans"
+    )
+    parser.add_argument(
+        "--yes", action="store_true", help="do it; otherwise only print what would be done"
+    )
 
 
 def clean_command(arguments: argparse.Namespace) -> int:

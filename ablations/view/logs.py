@@ -81,7 +81,7 @@ def follow(folder: Path, *, sleep: Callable[[float], None] = time.sleep) -> Iter
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="its folder, or enough of its name")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
+    parser.add_argument("-f", "--follow", action="store_true", help="keep printing until the run ends")
     add_runs_dir(parser)
 
 

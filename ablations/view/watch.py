@@ -260,7 +260,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_runs_dir(parser)
     add_variants(parser)
     add_seeds(parser)
-    parser.add_argument("--once", action="store_true", help="print it once, with every run")
+    parser.add_argument("--once", action="store_true", help="print the table once, with every run")
 
 
 def command(arguments: argparse.Namespace) -> int:

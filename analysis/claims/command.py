@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="ID",
-        help="this claim; repeat for more",
+        help="this claim only; may be repeated",
     )
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write claims.json, .tex and .md")
     add_json(parser)

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--venue",
         choices=sorted(VENUES),
         default="article",
-        help="its figures' widths and font [article]",
+        help="sets the figures' widths and font [article]",
     )
     parser.add_argument(
         "--metric", action="append", default=[], help="draw this metric instead of declared figures"

@@ -48,7 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `patches`."""
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders, left to right")
     parser.add_argument(
-        "-o", "--output", type=Path, required=True, help="a .png; FILE.txt gets its caption"
+        "-o",
+        "--output",
+        type=Path,
+        required=True,
+        help="FILE.png to write; its caption goes to FILE.txt",
     )
     parser.add_argument(
         "--images",

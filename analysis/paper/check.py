@@ -50,10 +50,16 @@ _NAMED = 3  # of a finding's files, in its text; --json has all
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--main", type=Path, default=Path("paper/main.tex"), metavar="FILE.tex")
+    parser.add_argument(
+        "--main",
+        type=Path,
+        default=Path("paper/main.tex"),
+        metavar="FILE.tex",
+        help="the document [paper/main.tex]",
+    )
     add_runs_dir(parser)
     commands.add_allowances(parser)
-    parser.add_argument("--no-pdf", action="store_true", help="do not ask whether the PDF is current")
+    parser.add_argument("--no-pdf", action="store_true", help="do not check whether the PDF is current")
     add_json(parser)
 
 

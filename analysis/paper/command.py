@@ -24,15 +24,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=MAIN,
         metavar="FILE.tex",
-        help="the document; of one that is not this project's paper, only what it uses is built",
+        help="the LaTeX document [paper/main.tex]; for one of your own, only what it uses is built",
     )
     parser.add_argument(
         "--out",
         type=Path,
         metavar="FOLDER",
-        help="where all but the PDF goes, and then no PDF is made [generated/ beside the main file]",
+        help="write everything but the PDF here, and make no PDF [generated/ beside the main file]",
     )
-    parser.add_argument("--venue", default="article", help="of the figures' widths and font [article]")
+    parser.add_argument(
+        "--venue", default="article", help="sets the figures' widths and font [article]"
+    )
     parser.add_argument(
         "--bundle", type=Path, metavar="OUT.zip", help="also write an archive that compiles elsewhere"
     )

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands.add_study_arguments(parser)
-    parser.add_argument("--table", action="append", default=[], metavar="NAME", help="these only")
+    parser.add_argument(
+        "--table", action="append", default=[], metavar="NAME", help="this table only; may be repeated"
+    )
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write .tex .csv .md .html .json")
-    parser.add_argument("--form", choices=("csv", "md", "html", "tex"), help="print in this form")
+    parser.add_argument("--form", choices=("csv", "md", "html", "tex"), help="print in this format")
     parser.add_argument("--json", action="store_true", help="print the cells with the runs behind them")
 
 

@@ -82,12 +82,16 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "target", type=Path, metavar="RUN|FILE", help="a run's folder, or a weights file"
     )
     parser.add_argument(
-        "-w", "--weights", choices=("best", "last"), default="best", help="of a run [best]"
+        "-w",
+        "--weights",
+        choices=("best", "last"),
+        default="best",
+        help="weights of the selected (best) or the last epoch [best]",
     )
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="config.yaml, for a file that holds none"
+        "--config", type=Path, metavar="FILE", help="config.yaml, for a weights file without one"
     )
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: as trained")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="where to compute [as in training]")
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -375,13 +379,13 @@ def rank_add_arguments(parser: argparse.ArgumentParser) -> None:
         "--text", action="append", default=[], help="retrieval: a caption; may be repeated"
     )
     parser.add_argument(
-        "--dense", action="append", default=[], help="retrieval: a description for each --text"
+        "--dense", action="append", default=[], help="retrieval: a dense text for each --text"
     )
     parser.add_argument(
-        "--top", type=at_least(1), default=10, metavar="N", help="results of a query [10]"
+        "--top", type=at_least(1), default=10, metavar="N", help="results per query [10]"
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("ranking.html"), help="the page [ranking.html]"
+        "--out", type=Path, default=Path("ranking.html"), help="HTML page to write [ranking.html]"
     )
 
 

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         choices=("best", "last"),
         default=[],
-        help="of a run: the selected or the last epoch; may be repeated [both]",
+        help="weights of the selected (best) or the last epoch; may be repeated [both]",
     )
     parser.add_argument(
         "-c",
@@ -47,18 +47,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--missing", action="store_true", help="all six missing-modality conditions of DeMo"
     )
-    parser.add_argument("--data-root", type=Path, metavar="FOLDER", help="other data: their folder")
-    parser.add_argument("--dataset", metavar="NAME", help="other data: the benchmark")
+    parser.add_argument("--data-root", type=Path, metavar="FOLDER", help="other data: data root")
+    parser.add_argument("--dataset", metavar="NAME", help="other data: name of the benchmark")
     parser.add_argument(
         "--as",
         dest="name",
         metavar="NAME",
-        help="other data: what tables call them, as metrics mAP@on_NAME",
+        help="other data: their name in tables, as in mAP@on_NAME",
     )
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="config.yaml, for a file that holds none"
+        "--config", type=Path, metavar="FILE", help="config.yaml, for a weights file without one"
     )
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: as trained")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="where to compute [as in training]")
     add_json(parser)
 
 
