@@ -31,9 +31,9 @@ KINDS = {
     "missing": "go on without runs that are missing or unfinished, and say so in print",
     "edited": "use runs whose files contradict each other, and say so in print",
     "mixed_code": "put runs of different code versions into one table, and say so in print",
-    "mixed_data": "put runs on different data of the same name into one table, and say so in print",
-    "mixed_weights": "put runs from different weights of the same name into one table, and say so in print",
-    "mixed_precision": "put runs with different `train.amp: auto` precisions into one table, and say so in print",
+    "mixed_data": "put runs on different data of one name into one table, and say so in print",
+    "mixed_weights": "put runs from different weights of one name into one table, and say so in print",
+    "mixed_precision": "put runs whose `train.amp: auto` differs into one table, and say so in print",
 }
 
 
