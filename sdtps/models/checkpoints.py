@@ -434,7 +434,7 @@ def compile_layers(network: nn.Module, **options: Any) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb `backbones`."""
-    parser.add_argument("folder", type=Path, nargs="+", help="a checkpoint, or a folder of checkpoints")
+    parser.add_argument("folder", type=Path, nargs="+", help="a checkpoint, or a folder of some")
 
 
 def command(arguments: argparse.Namespace) -> int:

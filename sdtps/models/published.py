@@ -499,7 +499,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", type=Path, help=".safetensors, .pt or .pth; no code in it is run")
     parser.add_argument("target", type=Path, help=".safetensors, .pt or .pth")
     parser.add_argument("--to", choices=["ours", "published"], default="ours")
-    parser.add_argument("--layout", help="layout of the published file; detected where only one fits")
+    parser.add_argument("--layout", help="whose names they are; found by itself where only one fits")
 
 
 def command(arguments: argparse.Namespace) -> int:
