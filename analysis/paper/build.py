@@ -284,7 +284,7 @@ def _for_template(study: Study) -> dict[str, Any]:
     }
 
 
-FLOATS_TOGETHER = 3  # more do not fit on the page of their sentence and the next
+FLOATS_TOGETHER = 2  # more do not fit on the page of their sentence and the next
 
 
 def _shown(study: Study) -> list[tuple[list[str], list[str]]]:
