@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -212,6 +213,8 @@ def probe(folder: Path) -> dict[str, tuple[bool, Any]]:
     if os.environ.get("SLURM_RESTART_COUNT", "0") == "0":
         refused = slurm.requeue(f"{os.environ['SLURM_ARRAY_JOB_ID']}_{task}")
         found["requeue"] = refused is None, refused or "the job may requeue itself"
+    else:  # it was ended before it could write what it had found
+        found["requeue"] = True, "the job requeued itself and started again"
     found["time"] = True, time.time()
     return found
 
@@ -220,6 +223,7 @@ def main() -> int:
     from sdtps import files
 
     folder = Path(sys.argv[1])
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a requeue ends the job; the probe is written first
     files.write_json(folder / "probe.json", probe(folder))
     print(shlex.join(sys.argv))
     return 0
