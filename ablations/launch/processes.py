@@ -1,6 +1,6 @@
 """Processes of a local queue: one that imports what the runs need, and a fork of it for each run.
 
-Importing torch and this project takes seconds of a core, a sixth of a run of the quick study. So the
+Importing torch and this project takes seconds of a core, and so does a run of the quick study. So the
 queue starts one process (`serve`), which imports once and then forks for each run. A fork is a process
 of its own: it is killed, and ends, alone. `Processes` is the queue's side; the two exchange JSON lines.
 
