@@ -27,7 +27,7 @@ from sdtps.models.retrieval import RetrievalModel
 RANKS = (1, 5, 10)
 FOLD_IMAGES = 1000  # COCO-1K: five folds of 1,000 images
 # Images that a CPU scores with a block of captions before it reports and can be stopped: seconds.
-IMAGES_ON_CPU = 4
+IMAGES_BETWEEN_REPORTS = 4
 RANKED_AT_ONCE = 256  # rows of the matrix; a mask of all would be a quarter of its size
 
 
@@ -85,7 +85,7 @@ class Scorer:
         size = self.config.data.test_batch_size
         parts = _blocks(len(captions), size)
         if self.device.type == "cpu":
-            size = min(size, IMAGES_ON_CPU)
+            size = min(size, IMAGES_BETWEEN_REPORTS)
         done, total = 0, len(images) * len(captions) * len(results)
         for part in parts:
             texts = source.texts(source.captions, captions[part].tolist(), config.data.max_words)

@@ -210,7 +210,7 @@ def test_modes_of_dense_text_are_scored_on_the_same_model() -> None:
 def test_an_evaluation_reports_from_the_first_images_on_and_ends_when_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(retrieval, "IMAGES_ON_CPU", 4)
+    monkeypatch.setattr(retrieval, "IMAGES_BETWEEN_REPORTS", 4)
     chosen = config(data={"test_batch_size": 5})
     task = RetrievalTask(chosen, 0, CPU)
     seen: list[tuple[int, int]] = []
