@@ -13,10 +13,14 @@ import shlex
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from filelock import Timeout
+
+from ablations.store.claims import lock
 from ablations.study.arguments import add_site
 from sdtps.commandline import add_json, add_runs_dir, at_least
 from sdtps.errors import SubmissionError
@@ -24,6 +28,7 @@ from sdtps.errors import SubmissionError
 FOLDER = "_site"  # below the run store
 MINUTES = 2
 POLL_SECONDS = 2.0
+LOCK_SECONDS = 10
 
 Found = tuple[str, bool, str]  # what was looked at, whether it works, what was found
 
@@ -81,8 +86,6 @@ def _here(store: Path) -> Iterator[Found]:
 
 def _store(store: Path) -> Iterator[Found]:
     """Whether runs can be written and claimed in `store` from this machine."""
-    from filelock import FileLock
-
     from ablations.slurm.executor import check_path
 
     folder = store / FOLDER
@@ -94,14 +97,16 @@ def _store(store: Path) -> Iterator[Found]:
         try:
             os.link(file, file.with_suffix(".link"))
             file.with_suffix(".link").unlink()
-            links = ""
+            lacks = ""
         except OSError:
-            links = ", without hard links"
-        with FileLock(file.with_suffix(".lock"), timeout=10):
-            pass
-        file.with_suffix(".lock").unlink(missing_ok=True)
+            lacks = ", without hard links"
+        with warnings.catch_warnings(record=True) as without_flock:
+            warnings.simplefilter("always")
+            with lock(folder).acquire(timeout=LOCK_SECONDS):
+                pass
+        lacks += ", by lock files (no flock)" if without_flock else ""
         file.unlink()
-        yield "store", True, f"{store} can be written and locked{links}"
+        yield "store", True, f"{store} can be written and locked{lacks}"
     except (OSError, SubmissionError) as error:
         yield "store", False, f"{store}: {error}"
 
@@ -127,6 +132,7 @@ def _there(store: Path, arguments: argparse.Namespace) -> Iterator[Found]:
     text = executor.probe_script(folder, resources, snapshot.freeze(store), __name__)
     files.write_text(folder / "submission.sh", text)
     files.write_text(folder / "setup.sh", executor.setup_text(resources))
+    sent = time.time()
     answer = slurm.sbatch(folder / "submission.sh", resources, Path.cwd())
     if answer.job_id is None:
         said = str(answer.refused or answer.unclear)
@@ -137,27 +143,31 @@ def _there(store: Path, arguments: argparse.Namespace) -> Iterator[Found]:
     yield "sbatch", True, f"job {element}: {resources.summary()}"
     log = folder / f"{element}.log"
     try:
-        state = _wait(probe, answer.job_id, arguments.wait)
+        with lock(folder):  # seen by the job where locks hold between machines
+            state = _wait(probe, answer.job_id, arguments.wait)
     finally:
         slurm.cancel([element], say=lambda _: None)
     if not probe.exists():
-        tail = " ".join(verdict.tail(log, 3).split()) or "its log is empty"
+        tail = " ".join(verdict.tail(log, 3).split())
+        if not tail:
+            started = not state.startswith(("not started", "PENDING"))
+            tail = "its log is empty" if log.exists() else "it wrote no log"
+            tail += f": compute nodes may not see or write {store}" if started else ""
         yield "job", False, f"{state}; {tail}; see {log}"
         return
     for what, (well, said) in json.loads(probe.read_text()).items():
         if what != "time":
             yield what, well, said
-    yield "heartbeat", *_beats(probe)
+    yield "heartbeat", *_beats(float(json.loads(probe.read_text())["time"][1]), sent)
 
 
-def _beats(probe: Path) -> tuple[bool, str]:
-    """Whether clocks agree: the job's time of writing against ours."""
+def _beats(written: float, sent: float) -> tuple[bool, str]:
+    """Whether clocks agree: the job, `sent` by our clock, has `written` by its own."""
     from sdtps.run.folder import HEARTBEAT_SECONDS
 
-    written = float(json.loads(probe.read_text())["time"][1])
-    ahead = written - time.time()
-    if ahead > HEARTBEAT_SECONDS:
-        return False, f"the node's clock is {ahead:.0f} s ahead of this machine's"
+    for seconds, way in ((written - time.time(), "ahead of"), (sent - written, "behind")):
+        if seconds > HEARTBEAT_SECONDS:
+            return False, f"the node's clock is at least {seconds:.0f} s {way} this machine's"
     return True, "clocks agree"
 
 
@@ -192,7 +202,7 @@ def probe(folder: Path) -> dict[str, tuple[bool, Any]]:
     """What a job finds, by what was looked at."""
     from ablations.slurm import commands as slurm
 
-    found: dict[str, tuple[bool, Any]] = {}
+    found: dict[str, tuple[bool, Any]] = {"time": (True, time.time())}
     found["python"] = True, f"{sys.version.split()[0]} {sys.executable}"
     asked = int(os.environ.get("SDTPS_SITE_GPUS", "0"))
     try:
@@ -207,16 +217,33 @@ def probe(folder: Path) -> dict[str, tuple[bool, Any]]:
         found["torch"] = False, str(error)
     for what, well, text in _store(folder.parent.parent):
         found[f"{what} there"] = well, text
-    task = os.environ.get("SLURM_ARRAY_TASK_ID")
-    found["array"] = task == "0", f"SLURM_ARRAY_TASK_ID is {task}"
+    found["locks there"] = _held(folder)
     found["environment"] = "PATH" in os.environ, f"host {os.uname().nodename}, cwd {Path.cwd()}"
+    job, task = (os.environ.get(f"SLURM_ARRAY_{name}_ID") for name in ("JOB", "TASK"))
+    if not (job and task):  # a container or a set-up line that clears the environment
+        found["array"] = False, "SLURM_ARRAY_JOB_ID and SLURM_ARRAY_TASK_ID do not reach Python"
+        return found
+    found["array"] = task == "0", f"element {task} of job {job}"
     if os.environ.get("SLURM_RESTART_COUNT", "0") == "0":
-        refused = slurm.requeue(f"{os.environ['SLURM_ARRAY_JOB_ID']}_{task}")
+        refused = slurm.requeue(f"{job}_{task}")
         found["requeue"] = refused is None, refused or "the job may requeue itself"
     else:  # it was ended before it could write what it had found
         found["requeue"] = True, "the job requeued itself and started again"
-    found["time"] = True, time.time()
     return found
+
+
+def _held(folder: Path) -> tuple[bool, str]:
+    """Whether the lock that the submitting machine holds is seen here."""
+    try:
+        with lock(folder).acquire(timeout=0):
+            return False, (
+                "a lock held by the submitting machine is free here: each machine locks by itself "
+                "(Lustre needs the mount option flock, not localflock; NFS local_lock=none)"
+            )
+    except Timeout:
+        return True, "locks of the submitting machine are seen"
+    except OSError as error:
+        return False, str(error)
 
 
 def main() -> int:

@@ -266,7 +266,7 @@ def _locked(folder: Path, held: Claim) -> Iterator[Path | None]:
     if not file.is_file():
         yield None
         return
-    with _lock(folder.parent.parent / JOBS):
+    with lock(folder.parent.parent / JOBS):
         try:
             claim = parse(files.read_bytes(file) or b"")
         except OSError:
@@ -275,6 +275,6 @@ def _locked(folder: Path, held: Claim) -> Iterator[Path | None]:
         yield file if mine else None
 
 
-def _lock(jobs: Path) -> FileLock:
+def lock(jobs: Path) -> FileLock:
     jobs.mkdir(parents=True, exist_ok=True)
     return FileLock(jobs / ".lock", mode=0o664)

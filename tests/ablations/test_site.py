@@ -1,16 +1,27 @@
-"""A site file fills what a study leaves open; options win; a mistake in it is told with its line."""
+"""A site file fills what a study leaves open; options win; a mistake in it is told with its line.
+
+`site check` names what is broken; tests/slurm/test_clusters.py tries it on a real SLURM.
+"""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ablations.cli import main
+from ablations.launch import site
+from ablations.slurm import commands
 from ablations.study.schema import Resources
 from ablations.study.site import Site, read_site
+from sdtps import files
 from sdtps.errors import ManifestError
+from tests.ablations.fakes import Fakes
 
 MANIFEST = """\
 study: small
@@ -113,3 +124,145 @@ def test_gres_beside_gpus_is_a_contradiction() -> None:
 def test_an_empty_site_changes_nothing() -> None:
     resources = Resources(gpus=1, mem_gb=4, setup=("x",))
     assert Site().over(resources) == resources
+
+
+# -- site check: what is broken on a cluster is named -----------------------------------------------
+
+
+class Job:
+    """Stands for the cluster: sbatch runs the check's job at once, in this process."""
+
+    def __init__(self, folder: Path, fakes: Fakes, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.runs, self.fakes, self.patch = folder / "runs", fakes, monkeypatch
+        self.variables = {"SLURM_ARRAY_JOB_ID": "1", "SLURM_ARRAY_TASK_ID": "0"}
+        cuda = SimpleNamespace(device_count=lambda: 0)
+        monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__="2", cuda=cuda))
+        monkeypatch.setattr(site, "POLL_SECONDS", 0.01)
+        monkeypatch.setattr(site, "LOCK_SECONDS", 0.1)
+        monkeypatch.setattr(commands, "squeue", self.run)
+
+    def run(self, jobs: list[str]) -> dict[str, commands.JobInfo]:
+        """The first question finds the job ended; what it printed and wrote is in its folder."""
+        self.before()
+        with self.patch.context() as there:
+            for name, value in self.variables.items():
+                there.setenv(name, value)
+            [folder] = (self.runs / site.FOLDER).glob("sdtps-site-*")
+            (folder / "1_0.log").write_text("")
+            self.write(folder)
+        return {"1_0": commands.JobInfo("1_0", "check", state="COMPLETED")}
+
+    def before(self) -> None:
+        """What happens on the cluster before the job starts."""
+
+    def write(self, folder: Path) -> None:
+        files.write_json(folder / "probe.json", site.probe(folder))
+
+    def check(self, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+        """What `sdtps site check` finds not to work, by name; its exit status agrees."""
+        code = main(["site", "check", "--site", "none", "--runs-dir", str(self.runs), "--json"])
+        rows = json.loads(capsys.readouterr().out)
+        failed = {row["what"]: row["found"] for row in rows if not row["works"]}
+        assert code == bool(failed)
+        return failed
+
+
+@pytest.fixture
+def job(tmp_path: Path, fakes: Fakes, monkeypatch: pytest.MonkeyPatch) -> Job:
+    return Job(tmp_path, fakes, monkeypatch)
+
+
+def test_a_site_without_faults_passes(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    assert job.check(capsys) == {}
+    assert [c["argv"] for c in job.fakes.calls("scontrol") if c["argv"][0] == "requeue"] == [
+        ["requeue", "1_0"]
+    ]
+
+
+def test_locks_that_hold_on_one_machine_only_are_named(
+    job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job.before = lambda: job.patch.setattr(fcntl, "flock", lambda *_: None)  # type: ignore[method-assign]
+    failed = job.check(capsys)
+    assert list(failed) == ["locks there"] and "localflock" in failed["locks there"]
+
+
+def test_a_store_without_locks_is_named(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    job.patch.setattr(fcntl, "flock", refuse)
+    failed = job.check(capsys)
+    assert list(failed) == ["store"] and "No locks available" in failed["store"]
+    assert job.fakes.calls("sbatch") == []
+
+
+@pytest.mark.filterwarnings("ignore:flock not supported")
+def test_a_store_without_flock_works_by_lock_files(
+    job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    job.patch.setattr(fcntl, "flock", refuse)
+    assert job.check(capsys) == {}
+    [(_, works, found)] = site._store(job.runs)
+    assert works and "no flock" in found
+
+
+def test_a_store_that_nodes_cannot_write_is_named(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", "probe")
+
+    def write(folder: Path) -> None:
+        with job.patch.context() as there:
+            there.setattr(Path, "write_text", refuse)
+            found = site.probe(folder)
+        files.write_json(folder / "probe.json", found)
+
+    job.write = write  # type: ignore[method-assign]
+    failed = job.check(capsys)
+    assert list(failed) == ["store there"] and "Read-only" in failed["store there"]
+
+
+def test_a_store_that_nodes_do_not_see_is_named(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    job.write = lambda folder: (folder / "1_0.log").unlink()  # type: ignore[method-assign]
+    failed = job.check(capsys)
+    assert list(failed) == ["job"] and f"may not see or write {job.runs}" in failed["job"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        ({}, "SLURM_ARRAY_TASK_ID do not reach Python"),
+        ({"SLURM_ARRAY_JOB_ID": "1", "SLURM_ARRAY_TASK_ID": "7"}, "element 7"),
+    ],
+)
+def test_a_broken_array_is_named(
+    job: Job, capsys: pytest.CaptureFixture[str], variables: dict[str, str], says: str
+) -> None:
+    job.variables = variables
+    failed = job.check(capsys)
+    assert list(failed) == ["array"] and says in failed["array"]
+
+
+def test_a_cluster_that_forbids_requeueing_is_named(
+    job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    disabled = {"exit": 1, "stderr": "Requested operation is presently disabled for job 1_0"}
+    job.before = lambda: job.fakes.answer("scontrol", disabled)  # type: ignore[method-assign]
+    failed = job.check(capsys)
+    assert list(failed) == ["requeue"] and "presently disabled" in failed["requeue"]
+
+
+@pytest.mark.parametrize(("seconds", "way"), [(3600, "ahead of"), (-3600, "behind")])
+def test_a_clock_that_differs_is_named(
+    job: Job, capsys: pytest.CaptureFixture[str], seconds: int, way: str
+) -> None:
+    def write(folder: Path) -> None:
+        found = site.probe(folder)
+        files.write_json(folder / "probe.json", {**found, "time": (True, found["time"][1] + seconds)})
+
+    job.write = write  # type: ignore[method-assign]
+    failed = job.check(capsys)
+    assert list(failed) == ["heartbeat"] and way in failed["heartbeat"]
