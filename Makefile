@@ -12,6 +12,7 @@ STUDIES ?= gumbel mask_constant nograd
 # The folder with RGBNT201/ that holds handwritten characters, for the study omniglot (24 runs of minutes).
 # Not SDTPS_DATA_ROOT: the RGBNT201 of its authors has the same layout, and would be trained on instead.
 OMNIGLOT ?=
+export OMNIGLOT
 
 .PHONY: help venv test paper check plans studies bench bench-gpu slurm-large clean
 help:
@@ -63,12 +64,12 @@ plans: venv
 	$(PY) -m ablations plan ablations/*.yaml
 
 studies: venv
-	@studies="$(STUDIES)"; if [ -d "$(OMNIGLOT)/RGBNT201" ]; then studies="$$studies omniglot"; \
-	elif [ -n "$(OMNIGLOT)" ]; then echo "OMNIGLOT=$(OMNIGLOT): there is no folder RGBNT201 in it" >&2; exit 2; \
+	@studies="$(STUDIES)"; if [ -d "$$OMNIGLOT/RGBNT201" ]; then studies="$$studies omniglot"; \
+	elif [ -n "$$OMNIGLOT" ]; then echo "OMNIGLOT=$$OMNIGLOT: there is no folder RGBNT201 in it" >&2; exit 2; \
 	else echo "Left out: omniglot. To run it: make studies OMNIGLOT=FOLDER (its data: ablations/omniglot.yaml)"; fi; \
 	worst=0; for study in $$studies; do \
-	  root=; [ $$study != omniglot ] || root="--data-root $(OMNIGLOT)"; \
-	  $(PY) submit.py $$study --executor local --slots $$(nproc) $$root; code=$$?; \
+	  set --; [ $$study != omniglot ] || set -- --data-root "$$OMNIGLOT"; \
+	  $(PY) submit.py $$study --executor local --slots $$(nproc) "$$@"; code=$$?; \
 	  [ $$code -le 1 ] || exit $$code; [ $$code = 0 ] || worst=1; \
 	done; \
 	$(PY) -m analysis curves $$studies && $(PY) -m analysis claims || exit; \

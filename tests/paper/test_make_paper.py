@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# Stands for Python: writes down what it was asked for, and ends as `submit.py` is told to.
+# Stands for Python: writes down what it was asked for, and ends as `submit.py` is told to;
+# the eighth word is the folder behind --data-root.
 STAND_IN = """\
 #!/bin/sh
 echo "$*" >>"{calls}"
-case "$1" in submit.py) exit {code} ;; esac
+case "$1" in submit.py) [ -z "$8" ] || [ -d "$8" ] || exit 2; exit {code} ;; esac
 """
 
 pytestmark = pytest.mark.latex  # the target would install it
@@ -44,14 +45,15 @@ def test_all_completed(tmp_path: Path, target: str) -> None:
 
 
 def test_handwriting_is_among_the_studies_where_its_data_are(tmp_path: Path) -> None:
-    code, calls, told = _make(tmp_path, "studies", 0, f"OMNIGLOT={tmp_path}")
-    assert code != 0 and calls == [] and f"OMNIGLOT={tmp_path}: there is no folder RGBNT201" in told
-    (tmp_path / "RGBNT201").mkdir()
-    code, calls, told = _make(tmp_path, "studies", 0, f"OMNIGLOT={tmp_path}")
+    data = tmp_path / "my data"
+    code, calls, told = _make(tmp_path, "studies", 0, f"OMNIGLOT={data}")
+    assert code != 0 and calls == [] and f"OMNIGLOT={data}: there is no folder RGBNT201" in told
+    (data / "RGBNT201").mkdir(parents=True)
+    code, calls, told = _make(tmp_path, "studies", 0, f"OMNIGLOT={data}")
     assert code == 0 and "Left out" not in told
     assert [call.split()[1] for call in calls[:3]] == ["gumbel", "nograd", "omniglot"]
     assert [call for call in calls if "--data-root" in call] == [calls[2]]
-    assert calls[2].endswith(f"--data-root {tmp_path}")
+    assert calls[2].endswith(f"--data-root {data}")
     assert calls[3] == "-m analysis curves gumbel nograd omniglot"
 
 
