@@ -40,12 +40,12 @@ $(INSTALLED): requirements.lock requirements-pretrained.lock pyproject.toml
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
-# For tests of the live loggers alone.
-$(VENV)/loggers: requirements-loggers.lock $(INSTALLED)
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-loggers.lock
+# For tests of the live loggers and of the fused kernel alone.
+$(VENV)/for-tests: requirements-test.lock $(INSTALLED)
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-test.lock
 	@touch $@
 
-test: venv $(VENV)/loggers
+test: venv $(VENV)/for-tests
 	.ci/packages latex slurm accounting browser
 	$(PY) -m pytest -n $(WORKERS) --durations 20
 

@@ -32,8 +32,8 @@ SPREADS = 2.0  # and by twice its turns' spread on a busy one
 KIND = ("processor", "gpu", "threads")
 # What tells two cases of one measurement apart, in the order of its words.
 CASE = (
-    *("name", "backbone", "size", "form", "images", "captions", "encoder", "batch", "amp", "folders"),
-    *("runs", "collect_runs", "queries", "curves", "epochs", "together"),
+    *("name", "backbone", "size", "form", "images", "captions", "encoder", "kernel", "batch", "amp"),
+    *("folders", "runs", "collect_runs", "queries", "curves", "epochs", "together"),
 )
 
 

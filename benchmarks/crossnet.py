@@ -9,6 +9,7 @@ Peak memory is what each adds on top of its inputs and parameters, measured in a
 
 from __future__ import annotations
 
+import importlib.util
 import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -61,6 +62,7 @@ class Case:
     encoder: Encoder
     device: str
     chunk: int | None = None
+    kernel: Literal["fused"] | None = None  # None = plain
 
     def network(self) -> CrossNet:
         """In the arrangement of the form, seeded."""
@@ -82,6 +84,7 @@ class Case:
                 dense_text=dense,
                 eval_dense_text=dense,
                 chunk=self.chunk,
+                kernel=self.kernel or "plain",
             ),
             width=WIDTH,
             patches=self.encoder.patches,
@@ -199,6 +202,8 @@ def run(
 ) -> dict[str, Any]:
     """Training at 196 and at 49 patches and an evaluation block at both, as one JSON-ready dictionary.
 
+    On a GPU each with the plain and with the fused kernel, where there is Triton.
+
     Args:
         pairs: images and captions in training; 8 x 8 on a CPU, 64 x 64 on a GPU by default.
         block: images and captions in evaluation; 32 x 16 and 500 x 500 by default.
@@ -207,10 +212,14 @@ def run(
     pairs = pairs or ((64, 64) if on_gpu else (8, 8))
     block = block or ((500, 500) if on_gpu else (32, 16))
     sizes: dict[Work, tuple[int, int]] = {"train": pairs, "evaluate": block}
+    kernels: list[Literal["fused"] | None] = [None]
+    if on_gpu and importlib.util.find_spec("triton") is not None:
+        kernels.append("fused")
     cases = [
-        Case(name, form, *size, encoder, device, chunk)
+        Case(name, form, *size, encoder, device, chunk, kernel)
         for name, size in sizes.items()
         for encoder in (VIT, SWIN)
+        for kernel in kernels
     ]
     return {
         "bench": "crossnet",

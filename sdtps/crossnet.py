@@ -19,6 +19,7 @@ at a time: class token, aggregated (or kept) patches, extra token. `CrossNet` ch
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from functools import cached_property, reduce
 from typing import Any, NamedTuple, cast
@@ -32,6 +33,7 @@ from sdtps.aggregation import TokenAggregation, WeightNetwork, build_aggregation
 from sdtps.alignment import Alignment, mixture_cosines, normalised, word_mask
 from sdtps.config.common import SdtpsConfig
 from sdtps.config.retrieval import MatchingConfig
+from sdtps.errors import ConfigError
 from sdtps.selection import (
     Choice,
     TokenSelection,
@@ -214,6 +216,7 @@ class VisualTokens:
     Args:
         branches: the decisions that make the tokens: none (all patches), one, or two merged.
         selection: any branch's, where there are branches; only gathers, as all is chosen.
+        fused: whether one kernel scores aggregated tokens (`sdtps.fused`).
     """
 
     def __init__(
@@ -226,6 +229,7 @@ class VisualTokens:
         aggregation: TokenAggregation | None,
         alignment: Alignment,
         training: bool,
+        fused: bool = False,
     ) -> None:
         self.config = config
         self.images = images
@@ -233,6 +237,7 @@ class VisualTokens:
         self.selection = selection
         self.aggregation = aggregation
         self.alignment = alignment
+        self.fused = fused
         self.gathers = bool(branches) and config.axes.gathers(config, training)
 
     def similarity(self, captions: Captions, words: Tensor, padding: Tensor | None) -> Tensor:
@@ -249,15 +254,20 @@ class VisualTokens:
                 pool.add(cosines, choice.is_kept[:, captions])
             if not self.branches:
                 pool.add(cosines)
+        if self.fused and self.aggregation is not None:
+            pool.add_best(*self._fused_matches(self.aggregation, captions, words, padding))
         mixtures = self._mixtures(captions)
         if mixtures is not None:
             pool.add(mixture_cosines(mixtures, images.selectable, lambda: images.gram, words, padding))
         return pool.similarity(self.alignment)
 
     def _mixtures(self, captions: Captions) -> Tensor | None:
-        """Weights (B, T, R, N) of aggregated tokens and extra token, each up to a positive factor."""
+        """Weights (B, T, R, N) of aggregated tokens and extra token, each up to a positive factor.
+
+        Without those that one kernel scores.
+        """
         rows: list[Tensor] = []
-        if self.aggregation is not None:
+        if self.aggregation is not None and not self.fused:
             rows.append(self._aggregated(self.aggregation, captions))
         extras = [extra[:, captions] for c in self.branches if (extra := c.choice.extra) is not None]
         if extras:
@@ -289,6 +299,26 @@ class VisualTokens:
         other = weights[1][0].unsqueeze(1) * factors[1].unsqueeze(2)
         return mixed + other * (first / second).unsqueeze(-1)
 
+    def _fused_matches(
+        self, aggregation: TokenAggregation, captions: Captions, words: Tensor, padding: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Best word (B, T, A) of each aggregated token, best of these tokens (B, T, L) of each word."""
+        from sdtps.fused import best_matches  # needs Triton
+
+        patches = self.images.selectable
+        if len(aggregation.networks) > 1:  # two branches together may keep any patch
+            weights = self._aggregated(aggregation, captions)
+            kept = torch.arange(patches.shape[1], device=patches.device).expand(*weights.shape[:2], -1)
+            return best_matches(weights, kept, patches, words, padding)
+        logits, safe = self.images.aggregation_weights(aggregation.networks[0], aggregation.scale)
+        branch = self.branches[0]
+        kept = branch.choice.kept[:, captions]
+        bias = branch.bias[:, captions].gather(2, kept).unsqueeze(2)
+        each = logits.unsqueeze(1).expand(-1, kept.shape[1], -1, -1)
+        weights = each.gather(3, kept.unsqueeze(2).expand(-1, -1, logits.shape[1], -1))
+        weights = weights * bias.exp() if safe else (weights + bias).softmax(-1)
+        return best_matches(weights, kept, patches, words, padding)
+
     def _gathered(self, captions: Captions) -> Tensor:
         """Normalised tokens (B, T, V, C) of each pair, made as the published modules make them."""
         assert self.selection is not None
@@ -309,14 +339,18 @@ class _Pool:
 
     def add(self, cosines: Tensor, present: Tensor | None = None) -> None:
         """Cosines (B, T, L, V) of V more tokens."""
-        self.present.append(present)
-        if present is None:
-            self.best_token.append(cosines.amax(3))
-        else:
-            self.best_token.append(cosines.masked_fill(~present[:, :, None], -torch.inf).amax(3))
+        existing = cosines
+        if present is not None:
+            existing = cosines.masked_fill(~present[:, :, None], -torch.inf)
         if self.padding is not None:
             cosines = cosines.masked_fill(self.padding[:, :, None], -torch.inf)
-        self.best_word.append(cosines.amax(2))
+        self.add_best(cosines.amax(2), existing.amax(3), present)
+
+    def add_best(self, best_word: Tensor, best_token: Tensor, present: Tensor | None = None) -> None:
+        """V more tokens: the best word (B, T, V) of each, the best of them (B, T, L) of each word."""
+        self.best_word.append(best_word)
+        self.best_token.append(best_token)
+        self.present.append(present)
 
     def similarity(self, alignment: Alignment) -> Tensor:
         """(B, T)"""
@@ -346,6 +380,9 @@ class CrossNet(nn.Module):
         width: C.
         patches: N, which fixes the number of aggregated tokens.
         class_token: whether a [CLS] token comes in front of the patches; it is aligned, never selected.
+
+    Raises:
+        ConfigError: `matching.kernel` is `fused` and Triton is missing; a call also needs a GPU.
     """
 
     def __init__(
@@ -358,6 +395,11 @@ class CrossNet(nn.Module):
         class_token: bool,
     ) -> None:
         super().__init__()
+        if matching.kernel == "fused" and importlib.util.find_spec("triton") is None:
+            raise ConfigError(
+                "matching.kernel fused needs Triton, which PyTorch for CUDA brings along on Linux. "
+                "Install that, or set matching.kernel to plain"
+            )
         self.config = sdtps
         self.matching = matching
         self.class_token = class_token
@@ -485,6 +527,7 @@ class CrossNet(nn.Module):
             aggregation=self.aggregation,
             alignment=self.alignment,
             training=self.training,
+            fused=self.matching.kernel == "fused",
         )
         size = max(1, self._pairs(images.tokens, text.words) // len(images.tokens))
         chunks = text.chunks(size)

@@ -20,7 +20,7 @@ settings.load_profile("patient")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Markers whose tests can run wherever the Makefile could set up the machine. `gpu` is not among them.
-ALWAYS_RUN_IN_CI = ("slurm", "latex", "browser", "loggers")
+ALWAYS_RUN_IN_CI = ("slurm", "latex", "browser", "loggers", "triton")
 
 # Tests write and remove some ten thousand small files; a disk that is told of every removal takes
 # longer for that than the tests do. Where there is room, temporary files lie in memory.

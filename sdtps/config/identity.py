@@ -25,6 +25,7 @@ NOT_IN_IDENTITY = frozenset(
         "eval.also",
         "loggers",
         "matching.chunk",
+        "matching.kernel",
         "train.log_every",
         "train.loggers",
         "train.checkpoint_every_steps",

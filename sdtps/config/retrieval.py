@@ -132,6 +132,10 @@ class MatchingConfig(Frozen):
     # Pairs scored at once; bounds memory, cannot change a result beyond rounding. Null: as many as
     # suit the device.
     chunk: PositiveInt | None = None
+    # How aggregated tokens are scored: `fused` in one Triton kernel, on a GPU of compute capability 8.0
+    # or newer; elsewhere a run uses `plain` and says so. No GPU has run it yet. Cannot change a result
+    # beyond rounding.
+    kernel: Literal["plain", "fused"] = "plain"
 
     @property
     def axis(self) -> Form:

@@ -57,10 +57,12 @@ def for_machine(config: Config, device: torch.device) -> tuple[Config, list[str]
     """`config` with `auto` as it is meant on `device`, and what a reader of the log must know.
 
     bf16 is computed by GPUs from Ampere on and emulated, slowly, by older ones; torch.compile needs
-    Triton and a GPU from Volta on. A compilation that fails under `auto` falls back to plain calls.
+    Triton and a GPU from Volta on. A compilation that fails under `auto` falls back to plain calls. So
+    does the fused cross-net where it cannot run: a trained run is evaluated on any machine.
     """
     amp, compiled, notes = config.train.amp, config.train.compile, []
     gpu = device.type == "cuda"
+    has_triton = importlib.util.find_spec("triton") is not None
     if gpu and amp in ("auto", "bf16") and not torch.cuda.is_bf16_supported(including_emulation=False):
         name = torch.cuda.get_device_name(device)
         if amp == "auto":
@@ -71,14 +73,26 @@ def for_machine(config: Config, device: torch.device) -> tuple[Config, list[str]
     elif amp == "auto":
         amp = "bf16" if gpu else "off"
     if compiled == "auto":
-        has_triton = importlib.util.find_spec("triton") is not None
         compiled = gpu and has_triton and torch.cuda.get_device_capability(device) >= (7, 0)
         if compiled:
             from torch import _dynamo
 
             _dynamo.config.suppress_errors = True
-    train = config.train.model_copy(update={"amp": amp, "compile": compiled})
-    return config.model_copy(update={"train": train}), notes
+    changes: dict[str, Any] = {
+        "train": config.train.model_copy(update={"amp": amp, "compile": compiled})
+    }
+    if config.task == "retrieval" and config.matching.kernel == "fused":
+        lacks = None
+        if not gpu:
+            lacks = "a GPU"
+        elif not has_triton:
+            lacks = "Triton"
+        elif torch.cuda.get_device_capability(device) < (8, 0):
+            lacks = "a GPU of compute capability 8.0 or newer"
+        if lacks is not None:
+            notes.append(f"matching.kernel fused needs {lacks}: plain is used here, with equal results")
+            changes["matching"] = config.matching.model_copy(update={"kernel": "plain"})
+    return config.model_copy(update=changes), notes
 
 
 def random_states() -> dict[str, Any]:

@@ -1,0 +1,108 @@
+"""The fused kernel without a GPU: in Triton's interpreter, in its compiler, and where it cannot run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sdtps.config import SdtpsConfig, parse_config
+from sdtps.config.retrieval import MatchingConfig
+from sdtps.crossnet import CrossNet
+from sdtps.errors import ConfigError
+from sdtps.training.device import for_machine
+
+
+@pytest.mark.triton
+def test_kernel_is_the_loop_and_the_plain_form_in_the_interpreter() -> None:
+    """All of fused_kernel.py, in a process of its own: Triton must be told before it is imported."""
+    pytest.importorskip("triton")
+    tests = Path(__file__).with_name("fused_kernel.py")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests)]
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("name", ["_score", "_grad_weights", "_grad_patches", "_grad_words"])
+def test_compiler_takes_the_kernel(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For an H100, which the interpreter's freedoms would not run on."""
+    pytest.importorskip("triton")
+    from triton import compile as to_gpu
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from sdtps import fused
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    kernel = getattr(fused, name)
+    blocks = dict.fromkeys(["TOKENS", "KEPT", "WORDS", "CHANNELS", "COLUMNS", "ROWS"], 16)
+    constants = {**blocks, "PRECISION": "tf32", "PADDED": True, "SHORTEST": 1e-24}
+    types = {
+        "kept": "*i64",
+        "padding": "*i8",
+        "its_word": "*i32",
+        "its_token": "*i32",
+        "places": "*i32",
+    }
+    sizes = dict.fromkeys(["b", "t", "a", "k", "n", "length", "width"], "i32")
+    given = {key: value for key, value in constants.items() if key in kernel.arg_names}
+    signature = {
+        key: "constexpr" if key in given else {**types, **sizes}.get(key, "*fp32")
+        for key in kernel.arg_names
+    }
+    made = to_gpu(ASTSource(kernel, signature, given), target=GPUTarget("cuda", 90, 32))
+    assert made.asm["cubin"]
+
+
+def build(kernel: str) -> CrossNet:
+    sdtps, matching = SdtpsConfig(aggregation_ratio=0.6), MatchingConfig(kernel=kernel)
+    return CrossNet(sdtps, matching, width=8, patches=12, class_token=False)
+
+
+def test_without_triton_fused_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match=r"kernel fused needs Triton.* matching\.kernel to plain"):
+        build("fused")
+    build("plain")
+
+
+@pytest.mark.triton
+def test_without_a_gpu_fused_is_refused_by_name() -> None:
+    pytest.importorskip("triton")
+    images, words, lengths = torch.randn(2, 12, 8), torch.randn(3, 4, 8), torch.tensor([4, 1, 2])
+    with pytest.raises(ConfigError, match="needs a GPU, but the tensors are on cpu"):
+        build("fused")(images, words, lengths, words, lengths)
+
+
+@pytest.mark.parametrize(
+    ("device", "capability", "has_triton", "lacks"),
+    [
+        ("cuda", (8, 0), True, None),
+        ("cuda", (7, 5), True, "a GPU of compute capability 8.0 or newer"),
+        ("cuda", (9, 0), False, "Triton"),
+        ("cpu", None, True, "a GPU"),
+    ],
+)
+def test_a_run_goes_on_with_the_plain_kernel_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, device: str, capability: Any, has_triton: bool, lacks: str | None
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: True if has_triton else None)
+    asked = parse_config(
+        {
+            "task": "retrieval",
+            "matching": {"kernel": "fused"},
+            "train": {"amp": "off", "compile": False},
+        }
+    )
+    found, notes = for_machine(asked, torch.device(device))
+    assert found.matching.kernel == ("fused" if lacks is None else "plain")
+    told = [] if lacks is None else [f"matching.kernel fused needs {lacks}: plain is used here"]
+    assert [note.split(",")[0] for note in notes] == told
