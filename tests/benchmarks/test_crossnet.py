@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Literal
 
 import pytest
 import torch
 
 from benchmarks import coco, crossnet
+from benchmarks.__main__ import rows
 
 
 @pytest.mark.parametrize("form", ["released", "paper"])
@@ -35,6 +37,18 @@ def test_prints_seconds_memory_and_agreement(
         }
         if case["name"] == "train":
             assert case["relative_difference"]["gradients"] < 1e-5
+
+
+def test_on_a_gpu_both_kernels_are_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: True)
+    monkeypatch.setattr(crossnet, "machine", lambda device: {})
+    monkeypatch.setattr(crossnet, "measure", lambda case, repeats: {**asdict(case), "seconds": 1.0})
+    found = [row.case for row in rows(crossnet.run("cuda", form="laps"))]
+    assert found[:2] == [
+        "train, laps, images 64, captions 64, 196 patches",
+        "train, laps, images 64, captions 64, 196 patches, fused",
+    ]
+    assert len(found) == 8
 
 
 def test_a_difference_is_seen() -> None:
