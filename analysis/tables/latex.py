@@ -2,7 +2,8 @@ r"""Text, numbers and tables as LaTeX. Nothing is computed here.
 
 A table needs the package booktabs and nothing else, so that it compiles in anyone's paper. Its text is
 \footnotesize and nothing is smaller. A table that is too wide is not shrunk: its groups of columns are
-set below each other, and long names wrap.
+set below each other, and long names wrap. On slides alone (beamer, where \footnotesize is 9 pt), what
+is wider than the slide is scaled to it: to 7.1 pt where the table would fill a page.
 """
 
 from __future__ import annotations
@@ -130,6 +131,13 @@ _CHARACTER = 4.45
 # Widths in points: a column of two, and a page's text, in common classes; the text of our own paper.
 _COLUMN, PAGE, OWN_PAGE = 240.0, 345.0, 397.0
 _NAME = 0.3  # of the line: a name that wraps, when numbers are dealt out to blocks
+# Begins what differs on slides: beamer has no `table*`, and loads graphicx itself.
+_ON_SLIDES = r"\csname @ifundefined\endcsname{table*}"
+# Sets box 0, a tabular; on slides no wider than the slide.
+_SET_PART = (
+    rf"\providecommand{{\setpart}}{{{_ON_SLIDES}"
+    r"{\ifdim\wd0>\linewidth\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi}{\usebox0}}"
+)
 _LONG = 120.0  # points: a wider column is text and wraps, whatever its alignment
 
 
@@ -154,6 +162,7 @@ def to_latex(table: Table, page: float = PAGE) -> str:
         lines += [
             rf"\setlength{{\tabcolsep}}{{{layout.gap}pt}}",
             r"\providecommand{\checkmark}{\ensuremath{\surd}}",
+            _SET_PART,
         ]
         for index, (block, rows) in enumerate(parts):
             lines += [r"\par\medskip"] if index else []
@@ -166,10 +175,10 @@ def to_latex(table: Table, page: float = PAGE) -> str:
 
 
 def _environment(edge: str, wide: bool) -> str:
-    r"""`\begin{table}`; `table*` spans both columns of a paper. Slides (beamer) have no `table*`."""
+    r"""`\begin{table}`; `table*` spans both columns of a paper."""
     if not wide:
         return rf"\{edge}{{table}}"
-    return rf"\csname @ifundefined\endcsname{{table*}}{{\{edge}{{table}}}}{{\{edge}{{table*}}}}"
+    return rf"{_ON_SLIDES}{{\{edge}{{table}}}}{{\{edge}{{table*}}}}"
 
 
 class _Layout:
@@ -330,6 +339,7 @@ def _tabular(table: Table, block: Sequence[int], rows: Sequence[Row], layout: _L
     columns = [table.columns[i] for i in block]
     wrapped = layout.shares(block)
     lines = [
+        rf"\setbox0\hbox{{{_ON_SLIDES}{{\linewidth={layout.page * 9 / 8:.0f}pt}}{{}}%",
         rf"\begin{{tabular}}{{@{{}}{''.join(c.align for c in columns)}@{{}}}}",
         r"\toprule",
         *_heads(columns, layout.head_lines, [wrapped.get(i) for i in block]),
@@ -343,7 +353,7 @@ def _tabular(table: Table, block: Sequence[int], rows: Sequence[Row], layout: _L
         else:
             texts = [rf"\multicolumn{{{len(block)}}}{{l}}{{\textit{{{escape(row.heading)}}}}}"]
         lines.append(_safe_row(" & ".join(texts)) + r" \\")
-    return [*lines, r"\bottomrule", r"\end{tabular}"]
+    return [*lines, r"\bottomrule", r"\end{tabular}}\setpart"]
 
 
 def _boxed(row: Row, index: int, share: float | None, page: float) -> str:
