@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shutil
@@ -35,6 +36,16 @@ def text(compiled):
 
 def test_latex_complains_about_nothing(compiled):
     assert complaints(compiled[1].with_suffix(".log")) == []
+
+
+def test_every_work_that_is_named_is_cited():
+    paper = STUDY.parents[1] / "paper"
+    source = "".join(file.read_text() for file in sorted((paper / "sections").glob("*.tex")))
+    entries = re.findall(r"^@\w+\{(\w+),", (paper / "references.bib").read_text(), re.MULTILINE)
+    assert sorted(entries) == sorted(set(re.findall(r"\\cite\{(\w+)\}", source)))
+    with (paper / "reported" / "third_party.csv").open() as rows:
+        named = {row["method"] for row in csv.DictReader(rows)}
+    assert [name for name in named if rf"{name}~\cite{{" not in source] == []
 
 
 @pytest.mark.parametrize("name", ["none", "NA", "off", "all_diverged", "w/oL"])
