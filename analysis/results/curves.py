@@ -436,7 +436,8 @@ def epoch_clocks(collected: Collected, found: Mapping[str, Outcome]) -> dict[str
 
     Evaluations stand at the end of an epoch, so they decide. A variant without any takes the rate that
     all others of the study share, or else the last training row of each of its epochs, the last epoch
-    (it may have broken off) taken to be as long as the one before.
+    (it may have broken off) taken to be as long as the one before. Nothing says how long an only epoch
+    is that no run has completed.
     """
     clocks: dict[str, Clock] = {}
     trained: dict[str, dict[int, int]] = {}
@@ -466,6 +467,8 @@ def epoch_clocks(collected: Collected, found: Mapping[str, Outcome]) -> dict[str
         if len(order) > 1:
             before = last[order[-3]] if len(order) > 2 else 0
             last[order[-1]] = max(last[order[-1]], 2 * last[order[-2]] - before)
+        elif not found[name].completed:
+            continue
         if clock := _clock(last):
             clocks[name] = clock
     return clocks

@@ -192,7 +192,9 @@ def _begin_attempt(folder: RunFolder, attempt: int) -> None:
     folder.update_run(code=code, environment=environment, slurm=slurm, attempts=attempts)
     if diff:
         folder.update_run(diff=diff)
-    folder.write_status("running", attempt=attempt, epoch=0, step=0, progress=0.0)
+    before = (folder.status() or {}) if folder.checkpoint_file.exists() else {}
+    reached = {key: before.get(key) or 0 for key in ("epoch", "step", "progress")}
+    folder.write_status("running", attempt=attempt, **reached)
 
 
 def _record_failure(folder: RunFolder, attempt: int, error: BaseException) -> None:

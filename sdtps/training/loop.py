@@ -118,6 +118,8 @@ class Loop:
         if self.writes:
             self.folder.update_run(**self.task.record)
             self.log_data()
+        step = self.counters.step
+        self.reporter.resumed(-(-step // self.task.steps_per_epoch), step)
         with self.reporter:
             self.task.model.train()
             if "init" in self.task.record:

@@ -78,6 +78,10 @@ class Reporter:
         else:
             print(stamped, flush=True)
 
+    def resumed(self, epoch: int, step: int) -> None:
+        """Where this attempt begins; until its first step, status.json shows this."""
+        self._fields = {"epoch": epoch, "step": step, "progress": step / self.total}
+
     def stepped(self, epoch: int, step: int, loss: float | None = None) -> None:
         """Record that `step` is done; cheap, the heartbeat writes it."""
         if not self.writes:

@@ -157,12 +157,20 @@ def test_a_signal_ends_the_attempt_with_a_checkpoint(tmp_path: Path, number: sig
     assert signal.getsignal(number) is before
 
 
-def test_max_steps_interrupts_and_the_next_attempt_goes_on(tmp_path: Path) -> None:
+def test_max_steps_interrupts_and_the_next_attempt_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole, parts = make(tmp_path / "whole"), make(tmp_path / "parts")
     execute(whole.path)
     assert execute(parts.path, max_steps=5) == "requeued"
+    shown = []
+    write = RunFolder.write_status
+    monkeypatch.setattr(
+        RunFolder, "write_status", lambda *a, **k: (shown.append(k.get("step")), write(*a, **k))
+    )
     assert execute(parts.path) == "completed"
     assert comparable(parts) == comparable(whole)
+    assert shown[:2] == [5, 5]  # while it loads its data, and once it has read its checkpoint
 
 
 def test_two_processes_train_like_one(tmp_path: Path) -> None:

@@ -133,6 +133,16 @@ def test_frames_have_a_row_a_point_and_epochs(tmp_path: Path) -> None:
     assert frame([]).empty
 
 
+@pytest.mark.parametrize(("state", "epoch"), [("completed", 1.0), ("failed", math.nan)])
+def test_a_run_that_ends_within_its_first_epoch_is_not_drawn_to_its_end(
+    tmp_path: Path, state: str, epoch: float
+) -> None:
+    curve = one(logged(tmp_path, {"a": {0: (range(1, 4), falling)}}, state=state))
+    means = frame([curve])
+    assert means["step"].tolist() == [1, 2, 3]
+    assert means["epoch"].tolist()[-1] == pytest.approx(epoch, nan_ok=True)
+
+
 def test_seconds_come_from_the_rows_and_leave_waiting_out(tmp_path: Path) -> None:
     study = planted_study("s", ["a"], seeds=(0, 1))
     for seed in study.seeds:
