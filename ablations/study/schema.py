@@ -217,8 +217,9 @@ class TableSpec(Frozen):
     name: str
     # main: a row a variant. components: check marks from each variant's `components`. leave_one_out:
     # the full method first, differences to it. sweep: a row for each value of `axis`.
-    # reported: the published number, ours, difference and verdict side by side.
-    kind: Literal["main", "components", "leave_one_out", "sweep", "reported"] = "main"
+    # reported: the published number, ours, difference and verdict side by side. conditions: one variant
+    # (in `rows`), a row for each condition of its metrics: mAP, mAP@missing_r, mAP@on_NAME.
+    kind: Literal["main", "components", "leave_one_out", "sweep", "reported", "conditions"] = "main"
     metrics: tuple[str, ...] = ()
     rows: tuple[str, ...] = ()
     baseline: str | None = None  # differences are taken to it; null: the study's baseline
@@ -229,6 +230,12 @@ class TableSpec(Frozen):
     title: str | None = None
     caption: str = ""  # what it shows; statistic, n and selection are added from the computation
     notes: str = ""
+
+    @model_validator(mode="after")
+    def _one_variant_with_conditions(self) -> TableSpec:
+        if self.kind == "conditions" and len(self.rows) != 1:
+            raise ValueError("kind: conditions shows one variant: name it, and it alone, in 'rows'")
+        return self
 
     @model_validator(mode="after")
     def _axis_with_sweep(self) -> TableSpec:

@@ -154,6 +154,8 @@ def _html_cell(cell: Cell, column: Column) -> str:
         attributes += f' data-runs="{html.escape(json.dumps(list(cell.runs)))}"'
     if cell.value is not None:
         attributes += f' data-value="{cell.value!r}"'
+    if cell.metric and f"/{cell.metric}" not in column.key:  # of a condition
+        attributes += f' data-metric="{html.escape(cell.metric)}"'
     return f"<td{attributes}>{text}</td>"
 
 

@@ -48,6 +48,8 @@ def table(collected: Collected, study: Study, spec: TableSpec, marks: Sequence[M
     """One declared table."""
     if spec.kind == "reported":
         return reported_table(collected, study, spec, marks)
+    if spec.kind == "conditions":
+        return conditions_table(collected, study, spec, marks)
     baseline = differences_to(study, spec)
     found = results(collected, study, baseline)
     chosen, slice_note = _rows(study, spec, found.outcomes)
@@ -94,6 +96,65 @@ def table(collected: Collected, study: Study, spec: TableSpec, marks: Sequence[M
         origin=captions.origin(collected, study),
         marks=captions.warnings(marks, study.name),
         shading=captions.shading(found.outcomes, study),
+    )
+
+
+def conditions_table(
+    collected: Collected, study: Study, spec: TableSpec, marks: Sequence[Mark] = ()
+) -> Table:
+    """One variant's metrics, a row for each condition that its runs were evaluated under."""
+    found = results(collected, study)
+    outcome = found.outcomes[spec.rows[0]]
+    epochs = shown_epochs(spec)
+    shown = spec.metrics or tuple(study.metrics)
+    labels: dict[str, str] = {}  # of mAP, which stands for mAP@missing_r too
+    for name in shown:
+        plain = name.partition("@")[0]
+        labels[plain] = (study.metrics[plain].label if plain in study.metrics else None) or plain
+    columns, rows = [Column("condition", "Evaluated", align="l")], []
+    for epoch in epochs:
+        group = captions.epoch_name(epoch, [outcome]) if len(epochs) > 1 else ""
+        for plain, label in labels.items():
+            of = study.metrics[next(name for name in shown if name.partition("@")[0] == plain)]
+            key = f"{epoch}/{plain}"
+            columns.append(Column(key, label, unit=of.unit, direction=of.direction, group=group))
+    for condition in dict.fromkeys(name.partition("@")[2] for name in shown):
+        names = [f"{plain}@{condition}" if condition else plain for plain in labels]
+        cells = [
+            score_cell(found.get(outcome.key, name, epoch), outcome, study.metrics[name])
+            if name in shown
+            else EMPTY
+            for epoch in epochs
+            for name in names
+        ]
+        words = condition or "as trained"
+        for name, label in zip(names, labels.values(), strict=True):  # `without RGB` of its label
+            own = study.metrics[name].label if name in shown else None
+            if condition and own and own.startswith(f"{label} "):
+                words = own.removeprefix(f"{label} ")
+        rows.append(Row(condition or "as_trained", (text(words), *cells)))
+    title = spec.title or f"{study.title}: {outcome.label}"
+    caption = (
+        captions.sentence(spec.caption or title),
+        captions.statistic([outcome]),
+        captions.epochs(epochs, found, [outcome.key]),
+        captions.data(collected, study),
+        *captions.warnings(marks, study.name),
+    )
+    return Table(
+        name=file_name(study, spec.name),
+        study=study.name,
+        title=title,
+        columns=tuple(columns),
+        rows=tuple(rows),
+        caption=tuple(sentence for sentence in caption if sentence),
+        notes=(
+            *captions.notes(collected, study, [outcome]),
+            *captions.leak_note(study, shown, [outcome]),
+            *([spec.notes] if spec.notes else []),
+        ),
+        origin=captions.origin(collected, study),
+        marks=captions.warnings(marks, study.name),
     )
 
 

@@ -35,7 +35,8 @@ function linked(t) {
     if (!i) return void row.replaceChild(el("th", { scope: "row" }, ...cell.childNodes), cell);
     const runs = JSON.parse(cell.dataset.runs ?? "[]").map((where) => byWhere.get(where)).filter(Boolean), text = cell.textContent, title = `${heads[i]} of ${row.cells[0].textContent}`;
     if (!runs.length || !text) return;
-    const open = button("", () => openBehind(title, runs, (run) => seedValue(t.keys[i], run)), { class: "num", "aria-label": `${text}: ${title}`, "data-cell": `${t.table}|${row.dataset.row}|${t.keys[i]}` });
+    const key = cell.dataset.metric ? `${t.keys[i].split("/")[0]}/${cell.dataset.metric}` : t.keys[i];
+    const open = button("", () => openBehind(title, runs, (run) => seedValue(key, run)), { class: "num", "aria-label": `${text}: ${title}`, "data-cell": `${t.table}|${row.dataset.row}|${t.keys[i]}` });
     open.append(...cell.childNodes);
     cell.append(open);
   });
