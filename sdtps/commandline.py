@@ -19,8 +19,9 @@ import signal
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 from sdtps.errors import SdtpsError, did_you_mean, visible
@@ -247,14 +248,24 @@ def _close_quietly() -> None:
 
 
 @contextlib.contextmanager
+def on_signals(
+    numbers: Iterable[int], handler: Callable[[int, FrameType | None], object]
+) -> Iterator[None]:
+    """`handler` hears these signals; their earlier handlers come back afterwards."""
+    earlier = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, before in earlier.items():
+            signal.signal(number, before)
+
+
+@contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
     """From here on Ctrl-C is a KeyboardInterrupt; before, it ends the process (ablations/cli.py)."""
     ours = threading.current_thread() is threading.main_thread()
     if not ours or signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:
         yield
         return
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
+    with on_signals([signal.SIGINT], signal.default_int_handler):
         yield
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)

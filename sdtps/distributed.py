@@ -73,15 +73,8 @@ def gather_batch(rows: Tensor) -> Tensor:
     return _GatherBatch.apply(rows) if world_size() > 1 else rows
 
 
-class _GatherRows(torch.autograd.Function):
+class _GatherRows(_GatherBatch):
     """All processes' rows in order of rank; the sum of all processes' gradients of our own rows."""
-
-    @staticmethod
-    def forward(context: Any, rows: Tensor) -> Tensor:
-        parts = [torch.empty_like(rows) for _ in range(world_size())]
-        dist.all_gather(parts, rows.contiguous())
-        context.rows = rows.shape[0]
-        return torch.cat(parts)
 
     @staticmethod
     def backward(context: Any, *grads: Tensor) -> Tensor:

@@ -12,8 +12,7 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -29,6 +28,7 @@ from ablations.store import claims
 from ablations.store.attempts import KILLED
 from ablations.store.submissions import Submission
 from ablations.study.schema import Resources
+from sdtps.commandline import on_signals
 from sdtps.errors import counted
 from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder
 
@@ -126,8 +126,9 @@ def run_queue(
     waiting = deque(items)
     outcomes: dict[Path, str] = {}
     processes = _processes(submission, places[0], resources, snapshot, threads)
+    stop = _Stop()
     with (
-        _stop_on_signals() as stop,
+        on_signals((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), stop),
         QueueProgress(len(items), len(places)) as progress,
         contextlib.closing(processes),
     ):
@@ -255,18 +256,6 @@ def _give_back(submission: Submission, outcomes: dict[Path, str]) -> None:
         claim = claims.read(folder)
         if claim is not None and claim.submission == submission.name and not claim.cancelled:
             claims.release(folder, claim)
-
-
-@contextmanager
-def _stop_on_signals() -> Iterator[_Stop]:
-    stop = _Stop()
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    earlier = {number: signal.signal(number, stop) for number in numbers}
-    try:
-        yield stop
-    finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
 
 
 # -- what the queue shows: bars on a terminal, one line an event elsewhere ----------------------------

@@ -25,8 +25,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -37,6 +36,7 @@ from ablations.slurm import verdict
 from ablations.store import attempts as records
 from ablations.store import claims
 from ablations.store.submissions import Submission
+from sdtps.commandline import on_signals
 from sdtps.errors import SdtpsError
 from sdtps.run.folder import RunFolder
 
@@ -322,7 +322,8 @@ class _PassedOn:
 def _several(submission: Submission, job: Job) -> int:
     """Work through one array element. Returns the exit code: 0, whatever became of the runs."""
     element = int(os.environ["SLURM_ARRAY_TASK_ID"])
-    with _passed_on() as signals:
+    signals = _PassedOn()
+    with on_signals((signal.SIGTERM, signal.SIGUSR2), signals):
         for k, folder in enumerate(submission.members(element)):
             ended = records.ended_by_itself(folder, submission.name)
             if claims.holds(folder, submission.name) and not ended:
@@ -371,18 +372,6 @@ def _wait(signals: _PassedOn, submission: Submission, job: Job) -> bool:
                     child.process.terminate()
         time.sleep(POLL_SECONDS)
     return again
-
-
-@contextmanager
-def _passed_on() -> Iterator[_PassedOn]:
-    signals = _PassedOn()
-    numbers = (signal.SIGTERM, signal.SIGUSR2)
-    earlier = {number: signal.signal(number, signals) for number in numbers}
-    try:
-        yield signals
-    finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

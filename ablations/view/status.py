@@ -16,10 +16,6 @@ from sdtps.errors import ConfigError, visible
 from sdtps.errors import counted as number
 from sdtps.run.folder import RunFolder
 
-ORDER = (
-    *("completed", "running", "requeued", "queued", "planned", "interrupted", "unknown"),
-    *("diverged", "failed", "cancelled"),
-)
 _LOG_LINES = 3  # of each failed run's log
 _LISTED = 40  # failed runs that are listed one by one
 
@@ -54,7 +50,7 @@ def word(status: RunStatus) -> str:
 
 def counted(statuses: Sequence[RunStatus]) -> str:
     """`12 completed, 2 running, 1 failed`."""
-    numbers = {state: sum(s.state == state for s in statuses) for state in ORDER}
+    numbers = {state: sum(s.state == state for s in statuses) for state in life.STATES}
     return ", ".join(f"{n} {state}" for state, n in numbers.items() if n) or "no runs"
 
 
@@ -125,7 +121,7 @@ def as_json(study: Study, statuses: Sequence[RunStatus], runs_dir: Path) -> dict
     return {
         "study": study.name,
         "runs_dir": str(runs_dir),
-        "counts": {s: n for s in ORDER if (n := sum(r.state == s for r in statuses))},
+        "counts": {s: n for s in life.STATES if (n := sum(r.state == s for r in statuses))},
         "runs": [
             {
                 "run": s.run.name,

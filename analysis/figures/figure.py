@@ -104,7 +104,7 @@ def draw(
     width = size.width(spec.width)
     computed = results(collected, study)
     found = computed.outcomes
-    names = _names(collected, study, spec, found)
+    names = _names(study, spec, found)
     styles = palette(study, tuple(n for n in found if n not in study.variants))
     labels = [found[name].label for name in names]
     data: dict[str, bytes] = {}
@@ -146,9 +146,7 @@ def draw(
     )
 
 
-def _names(
-    collected: Collected, study: Study, spec: FigureSpec, found: dict[str, Outcome]
-) -> list[str]:
+def _names(study: Study, spec: FigureSpec, found: dict[str, Outcome]) -> list[str]:
     """The variants of a figure, after everything that could be misspelt was looked at."""
     names = list(spec.variants or found)
     for name in names:

@@ -12,12 +12,13 @@ from analysis.results.frames import Epoch, Results
 from analysis.results.outcomes import Outcome
 from analysis.runs.collect import Collected
 from analysis.runs.comparable import Mark, readable, setting, varying
-from analysis.tables.model import Row
+from analysis.tables.model import Column, Row, Table, file_name
 from sdtps.config import RetrievalConfig
 from sdtps.errors import counted
 
 if TYPE_CHECKING:
     from ablations.study.model import Study
+    from ablations.study.schema import TableSpec
 
 CEILING = 0.98
 # Behind the names of rows whose evaluation gives a query the dense text of its own target image.
@@ -29,6 +30,42 @@ def sentence(text: str) -> str:
     text = text.rstrip()
     ended = text.rstrip("\"')]}»”’").endswith((".", "!", "?", "…", ":"))
     return text if ended or not text else f"{text}."
+
+
+def declared(
+    collected: Collected,
+    study: Study,
+    spec: TableSpec,
+    marks: Sequence[Mark],
+    *,
+    title: str,
+    columns: Sequence[Column],
+    rows: Sequence[Row],
+    shown: Sequence[Outcome],
+    metrics: Sequence[str],
+    caption: Iterable[str],
+    more: Iterable[str] = (),
+    shading: str = "",
+) -> Table:
+    """A table of the manifest, whose caption begins with the manifest's words and ends with `marks`."""
+    warned = warnings(marks, study.name)
+    return Table(
+        name=file_name(study, spec.name),
+        study=study.name,
+        title=spec.title or title,
+        columns=tuple(columns),
+        rows=tuple(rows),
+        caption=tuple(filter(None, (sentence(spec.caption or spec.title or title), *caption, *warned))),
+        notes=(
+            *notes(collected, study, shown),
+            *leak_note(study, metrics, shown),
+            *more,
+            *([spec.notes] if spec.notes else []),
+        ),
+        origin=origin(collected, study),
+        marks=warned,
+        shading=shading,
+    )
 
 
 def statistic(rows: Sequence[Outcome]) -> str:

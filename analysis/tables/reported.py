@@ -17,7 +17,7 @@ from analysis.runs.collect import Collected
 from analysis.runs.comparable import Mark
 from analysis.tables import captions
 from analysis.tables.latex import TEMPLATES
-from analysis.tables.model import EMPTY, Cell, Column, Row, Table, file_name, score_cell, text
+from analysis.tables.model import EMPTY, Cell, Column, Row, Table, score_cell, text
 
 if TYPE_CHECKING:
     from ablations.study.model import Study
@@ -62,28 +62,22 @@ def reported_table(
         Column("difference", "Δ"),
         Column("verdict", "Verdict", align="l"),
     )
-    caption = (
-        captions.sentence(spec.caption or spec.title or "Reported against reproduced"),
-        "Reported numbers keep their printed digits.",
-        captions.statistic(used) if used else "",
-        captions.epochs((epoch,), found, [row.key for row in used]) if used else "",
-        _legend(rows, compared),
-        *captions.warnings(marks, study.name),
-    )
-    return Table(
-        name=file_name(study, spec.name),
-        study=study.name,
-        title=spec.title or "Reported against reproduced",
+    return captions.declared(
+        collected,
+        study,
+        spec,
+        marks,
+        title="Reported against reproduced",
         columns=columns,
-        rows=tuple(rows),
-        caption=tuple(sentence for sentence in caption if sentence),
-        notes=(
-            *captions.notes(collected, study, used),
-            *captions.leak_note(study, metrics, used),
-            *([spec.notes] if spec.notes else []),
+        rows=rows,
+        shown=used,
+        metrics=metrics,
+        caption=(
+            "Reported numbers keep their printed digits.",
+            captions.statistic(used) if used else "",
+            captions.epochs((epoch,), found, [row.key for row in used]) if used else "",
+            _legend(rows, compared),
         ),
-        origin=captions.origin(collected, study),
-        marks=captions.warnings(marks, study.name),
     )
 
 

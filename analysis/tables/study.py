@@ -25,7 +25,6 @@ from analysis.tables.model import (
     Table,
     check,
     difference_cell,
-    file_name,
     ranked,
     score_cell,
     text,
@@ -69,32 +68,25 @@ def table(collected: Collected, study: Study, spec: TableSpec, marks: Sequence[M
         for outcome in chosen
     ]
     rows = list(ranked(rows, columns))
-    title = spec.title or study.title
-    caption = (
-        captions.sentence(spec.caption or title),
-        captions.statistic(chosen),
-        captions.epochs(epochs, found, [row.key for row in chosen]),
-        captions.differences(found, baseline, rows, metrics, epochs[0]) if baseline else "",
-        captions.ranking(any(cell.rank for row in rows for cell in row.cells)),
-        captions.ceiling(found, chosen, metrics, epochs),
-        captions.data(collected, study),
-        *captions.warnings(marks, study.name),
-    )
-    return Table(
-        name=file_name(study, spec.name),
-        study=study.name,
-        title=title,
-        columns=tuple(columns),
-        rows=tuple(_grouped(study, rows, spec.group_by) if spec.group_by else rows),
-        caption=tuple(sentence for sentence in caption if sentence),
-        notes=(
-            *captions.notes(collected, study, chosen),
-            *captions.leak_note(study, metrics, chosen),
-            *slice_note,
-            *([spec.notes] if spec.notes else []),
+    return captions.declared(
+        collected,
+        study,
+        spec,
+        marks,
+        title=study.title,
+        columns=columns,
+        rows=_grouped(study, rows, spec.group_by) if spec.group_by else rows,
+        shown=chosen,
+        metrics=metrics,
+        caption=(
+            captions.statistic(chosen),
+            captions.epochs(epochs, found, [row.key for row in chosen]),
+            captions.differences(found, baseline, rows, metrics, epochs[0]) if baseline else "",
+            captions.ranking(any(cell.rank for row in rows for cell in row.cells)),
+            captions.ceiling(found, chosen, metrics, epochs),
+            captions.data(collected, study),
         ),
-        origin=captions.origin(collected, study),
-        marks=captions.warnings(marks, study.name),
+        more=slice_note,
         shading=captions.shading(found.outcomes, study),
     )
 
@@ -133,28 +125,21 @@ def conditions_table(
             if condition and own and own.startswith(f"{label} "):
                 words = own.removeprefix(f"{label} ")
         rows.append(Row(condition or "as_trained", (text(words), *cells)))
-    title = spec.title or f"{study.title}: {outcome.label}"
-    caption = (
-        captions.sentence(spec.caption or title),
-        captions.statistic([outcome]),
-        captions.epochs(epochs, found, [outcome.key]),
-        captions.data(collected, study),
-        *captions.warnings(marks, study.name),
-    )
-    return Table(
-        name=file_name(study, spec.name),
-        study=study.name,
-        title=title,
-        columns=tuple(columns),
-        rows=tuple(rows),
-        caption=tuple(sentence for sentence in caption if sentence),
-        notes=(
-            *captions.notes(collected, study, [outcome]),
-            *captions.leak_note(study, shown, [outcome]),
-            *([spec.notes] if spec.notes else []),
+    return captions.declared(
+        collected,
+        study,
+        spec,
+        marks,
+        title=f"{study.title}: {outcome.label}",
+        columns=columns,
+        rows=rows,
+        shown=[outcome],
+        metrics=shown,
+        caption=(
+            captions.statistic([outcome]),
+            captions.epochs(epochs, found, [outcome.key]),
+            captions.data(collected, study),
         ),
-        origin=captions.origin(collected, study),
-        marks=captions.warnings(marks, study.name),
     )
 
 

@@ -77,10 +77,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """The trained model, and where it computes."""
     parser.add_argument(
-        "target", type=Path, metavar="RUN|FILE", help="a run's folder, or a weights file"
+        "target", type=Path, metavar="RUN|FILE", help="a run's folder, or a weights file (.safetensors)"
     )
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="config.yaml, for a weights file without one"
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="where to compute [as in training]")
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    add_target(parser)
     parser.add_argument(
         "-w",
         "--weights",
@@ -88,10 +97,6 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         default="best",
         help="weights of the selected (best) or the last epoch [best]",
     )
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="config.yaml, for a weights file without one"
-    )
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="where to compute [as in training]")
 
 
 def command(arguments: argparse.Namespace) -> int:

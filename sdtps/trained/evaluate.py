@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdtps.commandline import add_json
 from sdtps.errors import RunError, SdtpsError
+from sdtps.trained.embed import add_target
 
 if TYPE_CHECKING:
     from sdtps.trained.model import Trained
@@ -24,9 +25,7 @@ MISSING = ("missing_r", "missing_n", "missing_t", "missing_rn", "missing_rt", "m
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "target", type=Path, metavar="RUN|FILE", help="a run's folder, or a weights file (.safetensors)"
-    )
+    add_target(parser)
     parser.add_argument(
         "-w",
         "--weights",
@@ -55,10 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="other data: their name in tables, as in mAP@on_NAME",
     )
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="config.yaml, for a weights file without one"
-    )
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="where to compute [as in training]")
     add_json(parser)
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sdtps.commandline import at_least
+from sdtps.commandline import at_least, on_signals
 from sdtps.config import CommandConfig, Config, ReidConfig
 from sdtps.errors import ClaimLost, RunError, SdtpsError
 from sdtps.run import provenance
@@ -166,12 +166,8 @@ def _stop_requested() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():
         yield stop  # Python delivers signals to the main thread only
         return
-    earlier = {s: signal.signal(s, lambda *_: stop.set()) for s in STOP_SIGNALS}
-    try:
+    with on_signals(STOP_SIGNALS, lambda *_: stop.set()):
         yield stop
-    finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
 
 
 def _begin_attempt(folder: RunFolder, attempt: int) -> None:
