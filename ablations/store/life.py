@@ -65,6 +65,7 @@ MOST_KILLS = 3
 
 DAMAGED = "result.json cannot be read; --retry failed puts it aside and runs again from the start"
 _RESUMES = "; a submission resumes it"
+_TOLD = ("timeout", "oom", "node")  # a job's log says them for certain
 _NO_RESULT = frozenset({"planned", "interrupted", "diverged", "failed", "cancelled"})
 
 
@@ -153,7 +154,7 @@ def of_folders(folders: Sequence[Path], scheduler: Scheduler) -> list[Life]:
     states = []
     for folder, one in zip(folders, found, strict=True):
         again = reader.look(folder) if isinstance(one, _Open) else one
-        states.append(again if isinstance(again, Life) else again.noted(cluster.settle(again)))
+        states.append(again if isinstance(again, Life) else again.notes.added(cluster.settle(again)))
     return states
 
 
@@ -162,7 +163,7 @@ def from_records(folder: Path) -> Life:
     found = _Reader().look(folder)
     if isinstance(found, Life):
         return found
-    return found.noted(found.by_records("only its cluster can tell: sdtps status there"))
+    return found.notes.added(found.by_records("only its cluster can tell: sdtps status there"))
 
 
 def memory_asked(folder: Path) -> float | None:
@@ -308,9 +309,6 @@ class _Open:
     status: dict[str, Any]  # of the current job; empty before it wrote any
     notes: _Notes
 
-    def noted(self, life: Life) -> Life:
-        return self.notes.added(life)
-
     @property
     def began(self) -> bool:
         return self.attempts.last_start is not None
@@ -368,18 +366,17 @@ class _Open:
             return ""
         return f"no heartbeat for {age(self.status) / 60:.0f} min"
 
-    def course(self, before: str = "") -> str:
+    def course(self) -> str:
         """How far the run came, and how long its last job ran."""
         start, end = self.attempts.last_start, self.attempts.last_end
-        parts = []
-        if self.status.get("epoch"):
-            parts.append(f"in epoch {self.status['epoch']}")
-        if start and end:
-            parts.append(f"after {(end.time - start.time) / 60:.1f} min")
-        return before + ", ".join(parts) if parts else ""
+        took = f"after {(end.time - start.time) / 60:.1f} min" if start and end else ""
+        return ", ".join(filter(None, (_in_epoch(self.status).strip(), took)))
 
-    def story(self, kind: str, job: JobInfo | None = None) -> str:
-        """What ended it, how far it came, and on which node."""
+    def cancelled(self, **more: Any) -> Life:
+        return self.life("cancelled", None, self.course(), **more)
+
+    def ended_by(self, kind: str, job: JobInfo | None = None, **more: Any) -> Life:
+        """Failed by what the cluster did: what ended it, on which node, how far it came."""
         start = self.attempts.last_start
         node = (job.node if job else "") or (start.process.host if start else "")
         what = {
@@ -388,7 +385,8 @@ class _Open:
             "node": "its node failed",
             "preempted": "preempted, and not queued again",
         }[kind]
-        return f"{what}{f' on {node}' if node else ''}{self.course(' ')}"
+        words = filter(None, (what, node and f"on {node}", self.course()))
+        return self.life("failed", kind, " ".join(words), **more)
 
     def unstarted(self) -> Life:
         """Its job looked for the run where the store was when it was submitted."""
@@ -401,16 +399,16 @@ class _Open:
         kind, what = verdict.from_code(end.code)
         said = verdict.from_log(verdict.tail(self.log_file))
         if kind == "killed" or end.code == 0 or end.terminated:
-            if said in ("timeout", "oom", "node"):
-                return self.life("failed", said, self.story(said))
+            if said in _TOLD:
+                return self.ended_by(said)
             if self.claim.cancelled or said == "cancelled":
-                return self.life("cancelled", None, self.course())
+                return self.cancelled()
             if end.terminated and said in ("preempted", "requeue"):
-                return self.life("failed", "preempted", self.story("preempted"))
+                return self.ended_by("preempted")
         if kind == "exit" and end.code != 0 and not self.attempts.python_ran:
             return self.life("failed", "start", f"Python did not come up (exit {end.code})")
         if kind == "exit" and said == "oom":
-            return self.life("failed", "oom", self.story("oom"))
+            return self.ended_by("oom")
         if end.code == verdict.INTERRUPTED:
             if end.terminated:
                 return self.life("cancelled", None, "told to stop, and not queued again")
@@ -426,17 +424,18 @@ class _Open:
         if end is not None and end.code == 0:
             return self.by_end(end)
         if self.claim.cancelled and (end is not None or not self.began):
-            return self.life("cancelled", None, self.course())
+            return self.cancelled()
         if end is not None and end.code == verdict.INTERRUPTED:
-            return self.life("unknown", None, f"stopped with a checkpoint{_in_epoch(self)}; {ask}")
+            ask = f"stopped with a checkpoint{_in_epoch(self.status)}; {ask}"
+            return self.life("unknown", None, ask)
         if end is not None:
             return self.by_end(end)
         quiet = self.silence() or ("began" if self.began else "queued when last heard of")
         return self.life("unknown", None, f"{quiet}; {ask}")
 
 
-def _in_epoch(found: _Open) -> str:
-    return f" in epoch {found.status['epoch']}" if found.status.get("epoch") else ""
+def _in_epoch(status: dict[str, Any]) -> str:
+    return f" in epoch {status['epoch']}" if status.get("epoch") else ""
 
 
 def _where(status: dict[str, Any]) -> str:
@@ -477,8 +476,7 @@ def _unclaimed(folder: Path, status: dict[str, Any]) -> Life:
     if state == "running" and not silent(status):
         return Life(state="running", detail="started by hand", **known)
     if state in ("running", "requeued", "completed"):
-        where = f" in epoch {status['epoch']}" if status.get("epoch") else ""
-        return Life(state="interrupted", detail=f"stopped{where}{_RESUMES}", **known)
+        return Life(state="interrupted", detail=f"stopped{_in_epoch(status)}{_RESUMES}", **known)
     return Life(state="planned", **known)
 
 
@@ -499,7 +497,7 @@ def _local(found: _Open) -> Life:
             return found.life("failed", "killed", "its process was killed")
         if alive is None and queue is None:
             return found.life("unknown", None, cannot_tell)
-        return found.life("interrupted", None, f"killed{_in_epoch(found)}{_RESUMES}")
+        return found.life("interrupted", None, f"killed{_in_epoch(found.status)}{_RESUMES}")
     if start is None:
         if found.claim.cancelled:
             return found.life("cancelled")
@@ -510,11 +508,11 @@ def _local(found: _Open) -> Life:
         return found.life("planned", None, "its local queue was stopped before it began")
     assert end is not None
     if found.claim.cancelled:
-        return found.life("cancelled", None, found.course())
+        return found.cancelled()
     if end.code == verdict.INTERRUPTED:
         if queue:
             return found.life("requeued", None, "waits for a slot")
-        return found.life("interrupted", None, f"stopped{_in_epoch(found)}{_RESUMES}")
+        return found.life("interrupted", None, f"stopped{_in_epoch(found.status)}{_RESUMES}")
     kind, what = verdict.from_code(end.code)
     return found.life("failed", kind, what)
 
@@ -595,9 +593,9 @@ class _OnCluster:
             return found.life("running", None, found.silence(), **where)
         kind = verdict.from_scheduler(job)
         if kind == "cancelled" or (kind is None and found.claim.cancelled):
-            return found.life("cancelled", None, found.course(), **where)
+            return found.cancelled(**where)
         if kind is not None:
-            return found.life("failed", kind, found.story(kind, job), **where)
+            return found.ended_by(kind, job, **where)
         if end is not None:
             return found.by_end(end)
         return self._by_exit(found, job)
@@ -615,14 +613,14 @@ class _OnCluster:
         last = max([*seen, float(beat) if isinstance(beat, (int, float)) else 0.0])
         if time.time() - last < PREEMPTED_SECONDS:
             return self._waits_again(found, job, "preempted; it may be queued again")
-        return found.life("failed", "preempted", found.story("preempted", job))
+        return found.ended_by("preempted", job)
 
     @staticmethod
     def _by_exit(found: _Open, job: JobInfo) -> Life:
         """The batch script could not record its end, but the scheduler knows its exit."""
         said = verdict.from_log(verdict.tail(found.log_file))
-        if said in ("timeout", "oom", "node"):
-            return found.life("failed", said, found.story(said, job))
+        if said in _TOLD:
+            return found.ended_by(said, job)
         if job.state == "COMPLETED":
             return found.life("failed", "exit", "its job completed and wrote no result")
         if not found.began and found.submission.moved:
@@ -648,9 +646,9 @@ class _OnCluster:
             return found.by_end(end)
         said = verdict.from_log(verdict.tail(found.log_file))
         if found.claim.cancelled or said == "cancelled":
-            return found.life("cancelled", None, found.course())
-        if said in ("timeout", "oom", "node"):
-            return found.life("failed", said, found.story(said))
+            return found.cancelled()
+        if said in _TOLD:
+            return found.ended_by(said)
         if not found.claim.mine:
             # A cluster with PrivateData=jobs hides other people's jobs.
             owner = found.claim.user
@@ -658,7 +656,7 @@ class _OnCluster:
         if end is not None:
             return found.by_end(end)
         if said in ("preempted", "requeue"):
-            return found.life("failed", "preempted", found.story("preempted"))
+            return found.ended_by("preempted")
         if found.began:
             why = f"job {found.job_id} is gone and left no exit record"
             return found.life("failed", "lost", why)

@@ -161,3 +161,18 @@ class Study:
             for k in keys
             if self._flat_base.get(k) != flat.get(k)
         }
+
+
+def as_written(item: Any) -> str:
+    """A configuration value as the manifest would write it."""
+    if item is None:
+        return "null"
+    if isinstance(item, bool):
+        return "true" if item else "false"
+    if isinstance(item, float):
+        return f"{item:g}"
+    if isinstance(item, dict):
+        return "{" + ", ".join(f"{k}: {as_written(v)}" for k, v in item.items()) + "}"
+    if isinstance(item, (list, tuple)):
+        return "[" + ", ".join(as_written(v) for v in item) + "]"
+    return str(item)

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ablations.study.model import as_written
 from analysis.figures.curves import metric_name
 from analysis.figures.style import palette
 from analysis.importers.text import clean, decode
@@ -190,7 +191,9 @@ def _variants(study: Any, found: Results) -> list[dict[str, Any]]:
                 "marker": style.marker,
                 "fill": style.fill,
                 "runs": [],
-                "overrides": [[k, _plain(v)] for k, v in variant.overrides.items()] if variant else [],
+                "overrides": [
+                    [k, as_written(v)] for k, v in (variant.overrides if variant else {}).items()
+                ],
                 "differences": _differences(study, key) if variant else {},
                 "scores": {
                     metric: {
@@ -207,15 +210,7 @@ def _variants(study: Any, found: Results) -> list[dict[str, Any]]:
 def _differences(study: Any, variant: str) -> dict[str, list[str]]:
     """Setting to its value in the base and in the variant."""
     found = study.differences(variant)
-    return {key: [_plain(base), _plain(here)] for key, (base, here) in found.items()}
-
-
-def _plain(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return {key: [as_written(base), as_written(here)] for key, (base, here) in found.items()}
 
 
 # -- curves -------------------------------------------------------------------------------------

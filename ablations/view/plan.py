@@ -1,0 +1,145 @@
+"""A plan as people read it, and as scripts do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from ablations.study.model import Study, as_written
+from sdtps.errors import counted, visible
+
+if TYPE_CHECKING:
+    from ablations.launch.plan import Action, Chunk, Plan
+
+_MOST_LINES = 2_000  # runs that are listed one by one; beyond it a variant is one line
+# Where an estimated duration comes from.
+_BASIS = {
+    "same variant": "as finished runs of the same variant",
+    "other variants": "as finished runs of other variants",
+    "time limit": "at its time limit",
+}
+
+
+def differences(study: Study, variant: str) -> str:
+    """`sdtps.mask none → log, ...`, or that nothing is changed."""
+    changed = study.differences(variant)
+    if not changed:
+        return "no change to the base"
+    pairs = ((key, *map(as_written, change)) for key, change in changed.items())
+    return ", ".join(f"{key} {old} → {new}" for key, old, new in pairs)
+
+
+def plan_lines(plan: Plan) -> Iterator[str]:
+    """The plan, variant by variant and run by run. Values and reasons are users' texts."""
+    return map(visible, _lines(plan))
+
+
+def _lines(plan: Plan) -> Iterator[str]:
+    study, runs = plan.study, plan.actions
+    yield (
+        f"{study.name}: {counted(len(study.variants), 'variant')} x {counted(len(study.seeds), 'seed')}"
+        f" = {counted(len(runs), 'run')}; {len(plan.submitted)} to submit, {len(plan.skipped)} skipped"
+        f"{f', {len(plan.released)} to release' if plan.released else ''}"
+        f"{f', {len(plan.linked)} to take over' if plan.linked else ''}"
+    )
+    by_variant: dict[str, list[Action]] = {}
+    for action in runs:
+        by_variant.setdefault(action.run.variant, []).append(action)
+    width = max((len(a.run.name) for a in runs), default=0)
+    for name, actions in by_variant.items():
+        extends = study.variants[name].extends
+        mark = f" (extends {extends}; differences are to the base)" if extends else ""
+        mark = " (baseline)" if name == study.baseline else mark
+        yield ""
+        yield f"{name}{mark}: {differences(study, name)}"
+        if len(runs) > _MOST_LINES:
+            yield f"  {_counted(actions)}"
+            continue
+        for action in actions:
+            yield f"  {action.action}  {action.run.name:<{width}}  {action.reason}"
+    yield ""
+    yield from _cost_lines(plan)
+
+
+def _cost_lines(plan: Plan) -> Iterator[str]:
+    if not (plan.submitted or plan.released or plan.linked):
+        yield "Nothing to submit."
+    classes: dict[str, list[Chunk]] = {}
+    for array in plan.arrays:
+        classes.setdefault(array.resources.key(), []).append(array)
+    for parts in classes.values():
+        resources = parts[0].resources
+        limit = resources.max_parallel
+        throttle = f", at most {limit} at once" if limit else ""
+        runs = counted(sum(len(part.runs) for part in parts), "run")
+        yield f"{runs} in {counted(len(parts), 'array')}{throttle}: {resources.summary()}"
+    estimate = plan.estimate
+    if plan.submitted:
+        hours = [f"{estimate.run_hours:.1f} run-hours"]
+        if estimate.gpu_hours:
+            hours.append(f"{estimate.gpu_hours:.1f} GPU-hours")
+        basis = estimate.basis.items()
+        sources = "; ".join(
+            f"{counted(n, 'run')},{' each' * (n > 1)} {_BASIS[word]}" for word, n in basis
+        )
+        bound = "at most " if estimate.is_bound else "about "
+        yield f"Cost: {bound}{', '.join(hours)} ({sources})"
+    for warning in plan.warnings:
+        yield f"Warning: {warning}."
+
+
+def _counted(actions: Iterable[Action]) -> str:
+    """`8 submit (no run yet), 2 skip (completed)`."""
+    numbers = Counter(f"{action.action} ({action.reason})" for action in actions)
+    return ", ".join(f"{n} {key}" for key, n in numbers.items())
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """The plan for scripts: one object a run, arrays, estimate."""
+    return {
+        "study": plan.study.name,
+        "manifest": str(plan.study.path),
+        "digest": plan.study.digest,
+        "runs_dir": str(plan.runs_dir),
+        "submit": len(plan.submitted),
+        "skip": len(plan.skipped),
+        "release": len(plan.released),
+        "take_over": len(plan.linked),
+        "runs": [
+            {
+                "run": a.run.name,
+                "variant": a.run.variant,
+                "seed": a.run.seed,
+                "identity": a.run.identity,
+                "folder": str(a.folder),
+                "state": a.state,
+                "action": a.action,
+                "start": a.start if a.action == "submit" else None,
+                "reason": a.reason,
+            }
+            for a in plan.actions
+        ],
+        "extends": {v.name: v.extends for v in plan.study.variants.values() if v.extends},
+        "differences": {
+            name: {
+                k: {"base": old, "variant": new}
+                for k, (old, new) in plan.study.differences(name).items()
+            }
+            for name in plan.study.variants
+        },
+        "arrays": [
+            {
+                "resources": array.resources.model_dump(mode="json"),
+                "runs": [run.name for run in array.runs],
+                "throttle": array.throttle,
+            }
+            for array in plan.arrays
+        ],
+        "estimate": {
+            "run_hours": plan.estimate.run_hours,
+            "gpu_hours": plan.estimate.gpu_hours,
+            "basis": plan.estimate.basis,
+        },
+        "warnings": list(plan.warnings),
+    }
