@@ -384,16 +384,7 @@ def sbatch(script: Path, resources: Resources, working_directory: Path) -> Answe
     """Ask sbatch to queue `script`."""
     command = ["sbatch", "--parsable", f"--chdir={working_directory}", str(script)]
     try:
-        done = subprocess.run(
-            command,
-            env=environment(resources),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            stdin=subprocess.DEVNULL,
-            timeout=SUBMIT_SECONDS,
-            check=False,
-        )
+        done = _run(command, SUBMIT_SECONDS, resources)
     except subprocess.TimeoutExpired:
         return Answer(unclear=f"sbatch did not answer within {SUBMIT_SECONDS} s")
     except OSError as error:
@@ -424,16 +415,7 @@ def is_limit(words: str) -> bool:
 def ask(command: list[str], timeout_s: float = QUERY_SECONDS) -> str:
     """What a command prints. Raises NoAnswer where it fails or takes longer."""
     try:
-        done = subprocess.run(
-            command,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            stdin=subprocess.DEVNULL,
-            timeout=timeout_s,
-            check=False,
-        )
+        done = _run(command, timeout_s)
     except subprocess.TimeoutExpired:
         raise NoAnswer(f"{command[0]} did not answer within {timeout_s:.0f} s") from None
     except OSError as error:
@@ -441,6 +423,21 @@ def ask(command: list[str], timeout_s: float = QUERY_SECONDS) -> str:
     if done.returncode != 0:
         raise NoAnswer(f"{command[0]}: {(done.stderr or done.stdout).strip()[-500:]}")
     return done.stdout
+
+
+def _run(
+    command: list[str], timeout_s: float, resources: Resources | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        env=environment(resources),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        stdin=subprocess.DEVNULL,
+        timeout=timeout_s,
+        check=False,
+    )
 
 
 def _word(state: str) -> str:

@@ -325,14 +325,18 @@ def _lines(path: Path) -> list[tuple[int, dict[str, Any] | None]]:
     text = (read_bytes(path) or b"").decode(errors="replace")
     rows: list[tuple[int, dict[str, Any] | None]] = []
     for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            row = None
-        rows.append((number, row if isinstance(row, dict) else None))
+        if line.strip():
+            rows.append((number, row_of(line)))
     return rows
+
+
+def row_of(line: str | bytes) -> dict[str, Any] | None:
+    """The JSON object on a line of metrics.jsonl; None: it is none, such as a line that is torn."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
 
 
 def resolve_attempts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

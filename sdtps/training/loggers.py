@@ -9,7 +9,6 @@ is a class with `log` and `close` in the table `LOGGERS`.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -27,7 +26,7 @@ from typing import IO, Any, Protocol
 from filelock import FileLock
 
 from sdtps.config import resolved
-from sdtps.run.folder import RunFolder
+from sdtps.run.folder import RunFolder, row_of
 
 CLOSE_SECONDS = 20.0  # that the end of a run waits for all loggers together
 POLL_SECONDS = 1.0
@@ -246,11 +245,7 @@ def follow(logger: Logger, file: Path, first: int) -> None:
         first += len(new)
         *lines, rest = (rest + new).split(b"\n")
         for line in lines:
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(row, dict):
+            if (row := row_of(line)) is not None:
                 logger.log(row)
     logger.close()
 

@@ -28,7 +28,7 @@ from sdtps.config.command import CommandConfig
 from sdtps.errors import RunError
 from sdtps.files import read_bytes
 from sdtps.log import ATTEMPT, RUN, SEED
-from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder, now
+from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder, now, row_of
 from sdtps.training.loggers import Loggers
 
 DIVERGED, TEMPORARY = 3, 75  # exit codes by which a program says more than that it failed
@@ -241,15 +241,8 @@ def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
 
 def _newest(file: Path) -> list[dict[str, Any]]:
     """The last rows of metrics.jsonl: a heartbeat must not read all of a long run."""
-    rows = []
-    for line in (read_bytes(file, last=_LATEST) or b"").split(b"\n"):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            rows.append(row)
-    return rows
+    lines = (read_bytes(file, last=_LATEST) or b"").split(b"\n")
+    return [row for line in lines if (row := row_of(line)) is not None]
 
 
 def _latest(rows: list[dict[str, Any]]) -> dict[str, int]:

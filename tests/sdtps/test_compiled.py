@@ -57,13 +57,6 @@ CASES = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SDTPS_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 def losses(path: Path, tree: dict[str, Any], **train: Any) -> list[float]:
     config = parse_config({**tree, "train": {**TRAIN, **train}})
     folder = RunFolder(path)

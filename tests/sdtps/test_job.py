@@ -40,11 +40,6 @@ TREE: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SDTPS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-
-
 def make(path: Path, seed: int = 0, **sections: dict[str, Any]) -> RunFolder:
     tree = {k: dict(v) if isinstance(v, dict) else v for k, v in TREE.items()}
     for name, section in sections.items():

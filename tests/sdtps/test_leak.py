@@ -17,13 +17,6 @@ from sdtps.run.folder import RunFolder
 IMAGES, PER_IMAGE = 6, 2
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SDTPS_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 class Toy:
     """A scoring with one fault, or none."""
 

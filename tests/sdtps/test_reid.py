@@ -44,13 +44,6 @@ BASE: dict[str, Any] = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SDTPS_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 def config(**sections: dict[str, Any]) -> ReidConfig:
     tree = {k: dict(v) for k, v in BASE.items()}
     for name, section in sections.items():

@@ -57,13 +57,6 @@ FROZEN = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SDTPS_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 def config(**sections: dict[str, Any]) -> RetrievalConfig:
     tree = {k: dict(v) if isinstance(v, dict) else v for k, v in TREE.items()}
     for name, section in sections.items():

@@ -48,13 +48,6 @@ RETRIEVAL: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SDTPS_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 def trained(path: Path, tree: dict[str, Any], **sections: Any) -> RunFolder:
     merged = {**tree, **{k: {**tree.get(k, {}), **v} for k, v in sections.items()}}
     config = parse_config(merged)

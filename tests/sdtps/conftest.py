@@ -1,0 +1,14 @@
+"""No test reads or fills the caches of the user who runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SDTPS_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
