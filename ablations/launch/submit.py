@@ -10,7 +10,7 @@ import dataclasses
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ablations.launch.plan import (
@@ -28,6 +28,7 @@ from ablations.study.arguments import (
     add_site,
     add_steering,
     filtered,
+    find_run,
     read_study,
     read_whole,
 )
@@ -115,8 +116,6 @@ def retry_add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def retry_command(arguments: argparse.Namespace) -> int:
     """The verb `retry`. Raises RunError where neither runs nor states are named."""
-    from ablations.study.arguments import find_run
-
     words = [w for w in RETRY_WORDS if getattr(arguments, w)]
     study = read_study(arguments)
     named = tuple(find_run(text, study).name for text in arguments.run)
@@ -213,7 +212,7 @@ def submit(
         take_over(plan)
     if not plan.submitted:
         if arguments.json:
-            print_sent(plan, [])
+            print_sent(plan)
         return 0
     for warning in check_inputs(plan, here=executor == "local"):
         _say(f"Warning: {warning}.")
@@ -350,7 +349,7 @@ def dispatch(plan: Plan, arguments: argparse.Namespace, executor: str) -> int:
     With --canary a few steps of each code path go first. With --limit no more than so many are sent.
     """
     actions = plan.submitted[: arguments.limit]
-    reports: list[SubmitReport] = []
+    report: SubmitReport | None = None
     after: str | None = None
     try:
         if arguments.canary:
@@ -361,20 +360,18 @@ def dispatch(plan: Plan, arguments: argparse.Namespace, executor: str) -> int:
             )
             if after is not None and not arguments.json:
                 print(f"Canaries are queued; the runs start if they succeed ({after}).")
-        reports.append(_send(plan, actions, arguments, executor, after))
+        report = _send(plan, actions, arguments, executor, after)
         if arguments.then:
-            run_then(plan, arguments, executor, [job for report in reports for job in report.jobs])
+            run_then(plan, arguments, executor, report.jobs)
     finally:
         if arguments.json:
-            print_sent(plan, reports)
-    outcomes = {folder: how for report in reports for folder, how in report.outcomes.items()}
-    failed = [folder for folder, how in outcomes.items() if how not in ("completed", "diverged")]
+            print_sent(plan, report)
+    failed = sum(how not in ("completed", "diverged") for how in report.outcomes.values())
     if failed:
-        number = counted(len(failed), "run")
+        number = counted(failed, "run")
         _say(f"{number} did not complete: {Again.of(arguments).control('status')}")
-    if failed:
         return 1
-    return PARTIAL if any(report.partial for report in reports) else 0
+    return PARTIAL if report.partial else 0
 
 
 def run_then(plan: Plan, arguments: argparse.Namespace, executor: str, jobs: list[str]) -> None:
@@ -416,16 +413,16 @@ def _send(
     return report
 
 
-def print_sent(plan: Plan, reports: Sequence[SubmitReport]) -> None:
+def print_sent(plan: Plan, report: SubmitReport | None = None) -> None:
     """What became of the plan, for scripts: one JSON document, also where something failed half-way."""
+
+    def name(folder: Path) -> str:
+        return str(folder.relative_to(plan.runs_dir))
+
     answer = {
-        "jobs": [job for report in reports for job in report.jobs],
-        "submitted": [str(f.relative_to(plan.runs_dir)) for r in reports for f in r.submitted],
-        "skipped": {
-            str(folder.relative_to(plan.runs_dir)): why
-            for report in reports
-            for folder, why in report.skipped.items()
-        },
+        "jobs": report.jobs if report else [],
+        "submitted": [name(folder) for folder in report.submitted] if report else [],
+        "skipped": {name(folder): why for folder, why in report.skipped.items()} if report else {},
         "released": [action.run.name for action in plan.released],
         "taken_over": [action.run.name for action in plan.linked],
     }
