@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -118,11 +118,6 @@ def direction_of(name: str) -> Direction | None:
     return "down" if _DOWN.match(bare) else None
 
 
-def says_per_cent(header: str, printed: Iterable[str] = ()) -> bool:
-    """Whether a column's head or one of its cells says that it holds per cents."""
-    return bool(_PER_CENT.search(header)) or any(text.rstrip().endswith("%") for text in printed)
-
-
 def unit_of(name: str, most: float, per_cent: bool) -> Unit | None:
     """The unit of a metric by our name, from its largest printed value and an explicit per cent sign.
 
@@ -143,7 +138,7 @@ def known(name: str, most: float = math.nan, per_cent: bool = False, *, by_row: 
         by_row: each row says its split; a name without one has that of its row.
     """
     ours = canonical(name)
-    per_cent = per_cent or says_per_cent(name)
+    per_cent = per_cent or bool(_PER_CENT.search(name))  # said by the column's head
     split = split_of(name)
     if by_row and split is None and not _TRAINING_ONLY.match(ours):
         return Metric(ours, "row", direction_of(ours), unit_of(ours, most, per_cent))

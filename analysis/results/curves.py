@@ -181,7 +181,7 @@ def curves(
 
 
 def all_curves(
-    collected: Collected, study: Study, *, points: int = POINTS, seed_points: int = SEED_POINTS
+    collected: Collected, study: Study, *, seed_points: int = SEED_POINTS
 ) -> dict[tuple[str, str], list[Curve]]:
     """(kind, metric) to the curves of everything that a study logged, but the rows' times."""
     found = outcomes(collected, study)
@@ -196,7 +196,7 @@ def all_curves(
                 continue
             series = {where: logged[where].get((kind, metric), nothing) for where in runs}
             made[kind, metric] = [
-                curve_of(outcome, kind, metric, series, clocks.get(name), points, seed_points)
+                curve_of(outcome, kind, metric, series, clocks.get(name), seed_points=seed_points)
                 for name, outcome in found.items()
             ]
     return made

@@ -281,15 +281,11 @@ class RunFolder:
         return None if row is None else _typed(row, _IN_STATUS)
 
     def result(self) -> dict[str, Any] | None:
-        """result.json, or None: not completed, or not what a run writes (see `damaged`)."""
+        """result.json, or None: not completed, or not what a run writes."""
         row = _read_json(self.result_file)
         if not row or not all(isinstance(row.get(key) or {}, dict) for key in ("best", "final")):
             return None
         return _typed(row, _IN_RESULT)
-
-    def damaged(self) -> bool:
-        """There is something called result.json that is no result: torn, emptied or edited."""
-        return os.path.lexists(self.result_file) and self.result() is None
 
     def metrics(self) -> list[dict[str, Any]]:
         """All rows of metrics.jsonl in file order; unreadable lines are left out (see `torn_lines`)."""

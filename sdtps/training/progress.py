@@ -49,10 +49,9 @@ class Reporter:
                 BarColumn(),
                 MofNCompleteColumn(),
                 TimeRemainingColumn(),
-                TextColumn("{task.fields[loss]}"),
                 console=Console(),
             )
-            self._bar = self._progress.add_task(self.folder.path.name, total=self.total, loss="")
+            self._bar = self._progress.add_task(self.folder.path.name, total=self.total)
             self._progress.start()
         return self
 
@@ -82,7 +81,7 @@ class Reporter:
         """Where this attempt begins; until its first step, status.json shows this."""
         self._fields = {"epoch": epoch, "step": step, "progress": step / self.total}
 
-    def stepped(self, epoch: int, step: int, loss: float | None = None) -> None:
+    def stepped(self, epoch: int, step: int) -> None:
         """Record that `step` is done; cheap, the heartbeat writes it."""
         if not self.writes:
             return
@@ -100,8 +99,6 @@ class Reporter:
             }
         if self._progress is not None:
             self._progress.update(self._bar, completed=step)
-            if loss is not None:
-                self._progress.update(self._bar, loss=f"loss {loss:.3f}")
 
     def evaluating(self, done: int, total: int) -> None:
         """Record how far an evaluation has come; every half minute also a line in train.log."""
