@@ -4,25 +4,27 @@ With cosines A[i, j] between token i and word j, the row part is the best word o
 part the best token of each word (equation 5 of the paper; the released code keeps the means only, of
 leaky-rectified cosines): `Alignment`.
 
-`mixture_cosines` gives the cosines of tokens that are weighted sums of patches, v = q X, for all pairs
-of images and captions at once. A cosine with a word w needs v only up to its length, and can be had in
-two orders:
+`best_matches` gives the largest cosines of tokens that are weighted sums of patches, v = q X, for all
+pairs of images and captions at once. A cosine with a word w needs v only up to its length, and can be
+had in two orders:
 
     words first:    q (X w) / sqrt(q G q),   G = X X^T     the mixture itself is never formed
     mixture first:  (q X) w / |q X|
 
 With N patches, R mixtures, L words and C channels the first costs N L (C + R) + R N N multiplications
 a pair, the second R C (N + L), and their gradients as much again; the cheaper is taken. G is computed
-once for an image, whatever the number of captions. Gradients are written out, because autograd would
-keep and traverse several copies of the mixtures' weights (R x N a pair). Only K of the N patches have
-weight, but gathering them takes a CPU as long as multiplying by the zeros (2.6 against 2.3 ms for 64
-pairs of 196 patches).
+once for an image, whatever the number of captions.
+
+Gradients are written out, so that a CPU can take one image after the other: its weights (R x N a pair),
+made when they are needed and made again in the backward pass, and its cosines stay in the cache. Only K
+of the N patches have weight, but gathering them takes a CPU as long as multiplying by the zeros (2.6
+against 2.3 ms for 64 pairs of 196 patches).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +34,8 @@ from torch.nn import functional as F
 from sdtps.config.axes import ALIGNMENTS
 
 MIN_LENGTH = 1e-12  # a shorter vector counts as this long, as in torch's normalize
+FLOATS_ON_CPU = 2**20  # aligned at once
+BELOW_ANY_COSINE = -2.0  # of padding; finite, because it is multiplied by gradients of zero
 
 
 def word_mask(lengths: Tensor, width: int) -> Tensor:
@@ -129,185 +133,260 @@ class _Normalised(torch.autograd.Function):
         return torch.addcmul(grad, directions, along, value=-1).mul_(inverse)
 
 
-def mixture_cosines(
-    weights: Tensor,
+class Mixtures(NamedTuple):
+    """Tokens that are weighted sums of patches, R for each of B images and T captions."""
+
+    count: int  # R
+    weights: Callable[..., Tensor]  # of the same images of each of `parts` -> (images, T, R, N)
+    parts: Sequence[Tensor]  # (B, ...)
+
+
+def best_matches(
+    mixtures: Mixtures,
     patches: Tensor,
     gram: Callable[[], Tensor],
     words: Tensor,
     padding: Tensor | None = None,
-) -> Tensor:
-    """Cosine of every mixture with every word.
+) -> tuple[Tensor, Tensor]:
+    """Largest cosines between the mixtures and the words of every pair.
 
     Args:
-        weights: (B, T, R, N) what each of the R mixtures of image b for caption t takes of each patch,
-            up to a positive factor.
+        mixtures: weights up to a positive factor.
         patches: (B, N, C).
         gram: gives (B, N, N) = patches patches^T where it is needed, to be kept for the next call. A
             constant: its gradient is part of the patches' own.
         words: (T, L, C), normalised.
-        padding: (T, L), which of them are padding; their cosines are of no use. None = none.
+        padding: (T, L), which of them are padding; None = none.
 
     Returns:
-        (B, T, L, R).
+        of each mixture with the words that are no padding (B, T, R), of each word with the mixtures
+        (B, T, L), of no use at padding. Equal cosines share the gradient, as in torch's amax.
     """
-    _, t, mixtures, n = weights.shape
-    width = words.shape[2]
-    present = None
-    if padding is not None and words.device.type == "cpu":  # a GPU's host would wait for the number
-        present = (~padding).flatten().nonzero().squeeze(1)
-    length = words.shape[1]
-    real = length if present is None else len(present) / t
-    words_first = n * real * width + n * length * mixtures
-    mixture_first = mixtures * width * (n + length)
-    if torch.is_grad_enabled() and (weights.requires_grad or words.requires_grad):
-        words_first += n * real * width * words.requires_grad + 2 * n * length * mixtures
-        mixture_first += mixtures * width * (length * (1 + words.requires_grad) + n)
-    if patches.requires_grad and torch.is_grad_enabled():
-        words_first += n * real * width + mixtures * n * n
-        mixture_first += mixtures * width * n * weights.requires_grad
-    words_first += mixtures * n * n
-    if words_first <= mixture_first:
-        result: Tensor = _WordsFirst.apply(weights, patches, gram(), words, present)
+    graded = torch.is_grad_enabled()
+    of_weights = graded and any(part.requires_grad for part in mixtures.parts)
+    needs = of_weights, graded and patches.requires_grad, graded and words.requires_grad
+    (b, n, width), (t, length, _) = patches.shape, words.shape
+    if _words_first(n, mixtures.count, length, width, needs):
+        products: _WordsFirst | _MixtureFirst = _WordsFirst(words.detach(), gram())
+        floats = mixtures.count * (2 * n + length) + length * n
     else:
-        result = _MixtureFirst.apply(weights, patches, words)
-    return result
+        products = _MixtureFirst(words.detach())
+        floats = mixtures.count * (n + width + length)
+    together = max(1, FLOATS_ON_CPU // (t * floats)) if patches.device.type == "cpu" else b
+    best: tuple[Tensor, Tensor] = _BestMatches.apply(
+        mixtures.weights, products, padding, together, graded, patches, words, *mixtures.parts
+    )
+    return best
 
 
-def _blocks(weights: Tensor) -> list[slice]:
-    """Images to multiply at once: on a CPU one, whose mixtures stay in the cache; on a GPU all."""
-    images = len(weights)
-    step = 1 if weights.device.type == "cpu" else images
-    return [slice(start, start + step) for start in range(0, images, step)]
+def _words_first(n: int, r: int, length: int, width: int, needs: tuple[bool, bool, bool]) -> bool:
+    """Whether the product with the words comes first; gradients needed: of weights, patches, words."""
+    of_weights, of_patches, of_words = needs
+    large, gram = n * width * length, r * n * n
+    small = 2 * r * length  # matrices of one pair are multiplied at half the speed
+    words_first = large + small * n + gram
+    mixture_first = r * n * width + small * width
+    if of_weights or of_words:
+        words_first += large * of_words + 2 * small * n
+        mixture_first += r * n * width + small * width * (1 + of_words)
+    if of_patches:
+        words_first += large + gram
+        mixture_first += r * n * width
+    return words_first <= mixture_first
 
 
-class _WordsFirst(torch.autograd.Function):
-    """`present`: the words (T x L) that are no padding; only they are multiplied. None = all."""
+class _BestMatches(torch.autograd.Function):
+    """`best_matches` of so many images `together`. Cosines are (b, T, R, L)."""
 
     @staticmethod
     def forward(
-        ctx: Any, weights: Tensor, patches: Tensor, gram: Tensor, words: Tensor, present: Tensor | None
-    ) -> Tensor:
-        b, t, r, n = weights.shape
-        length = words.shape[1]
-        rows = words.reshape(t * length, -1)
-        if present is not None:
-            rows = rows[present]
-        shape = b, t * length, n
-        products = weights.new_empty(shape) if present is None else weights.new_zeros(shape)
-        through_gram = weights.new_empty(b, t * r, n)
-        cosines = weights.new_empty(b, t, length, r)
-        for block in _blocks(weights):
-            flat = weights[block].reshape(-1, t * r, n)
-            size = len(flat)
-            made = torch.bmm(rows.expand(size, -1, -1), patches[block].transpose(1, 2))
-            if present is None:
-                products[block] = made
-            else:
-                products[block].index_copy_(1, present, made)
-            torch.bmm(flat, gram[block], out=through_gram[block])
-            torch.bmm(
-                products[block].view(size * t, length, n),
-                flat.view(size * t, r, n).transpose(1, 2),
-                out=cosines[block].view(size * t, length, r),
+        ctx: Any,
+        weights: Callable[..., Tensor],
+        products: _WordsFirst | _MixtureFirst,
+        padding: Tensor | None,
+        together: int,
+        graded: bool,
+        patches: Tensor,
+        words: Tensor,
+        *parts: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        blocks = [slice(start, start + together) for start in range(0, len(patches), together)]
+        best_word, best_token, kept = [], [], []
+        for block in blocks:
+            mixed = weights(*(part[block] for part in parts)).contiguous()
+            made = products.cosines(mixed, patches[block], block)
+            cosines = made[0]
+            if padding is not None:
+                cosines.masked_fill_(padding[:, None], BELOW_ANY_COSINE)
+            best_word.append(cosines.amax(3))
+            best_token.append(cosines.amax(2))
+            if graded:
+                kept += made
+            del mixed, cosines, made  # the next image's take their place in the cache
+        result = torch.cat(best_word), torch.cat(best_token)
+        if graded:
+            ctx.save_for_backward(patches, *result, *parts, *kept)
+            ctx.rest = weights, products, blocks, len(parts)
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_word: Tensor, of_token: Tensor) -> tuple[Tensor | None, ...]:
+        patches, best_word, best_token, *saved = ctx.saved_tensors
+        weights, products, blocks, count = ctx.rest
+        parts, kept = saved[:count], saved[count:]
+        needs_patches, needs_words, *needs_parts = ctx.needs_input_grad[5:]
+        grads = [
+            torch.empty_like(part) if need else None
+            for part, need in zip((patches, *parts), (needs_patches, *needs_parts), strict=True)
+        ]
+        grad_words = torch.zeros_like(products.words) if needs_words else None
+        size = len(kept) // len(blocks)
+        for place, block in enumerate(blocks):
+            cosines, *made = kept[place * size : (place + 1) * size]
+            leaves = [
+                part[block].detach().requires_grad_(need)
+                for part, need in zip(parts, needs_parts, strict=True)
+            ]
+            with torch.enable_grad():
+                mixed = weights(*leaves)
+            grad = _shared(of_word[block], best_word[block], cosines, 3)
+            grad += _shared(of_token[block], best_token[block], cosines, 2)
+            flat = mixed.detach().contiguous()
+            grad_patches = None if grads[0] is None else grads[0][block]
+            grad_mixed = products.gradients(
+                grad, cosines, *made, flat, patches[block], grad_patches, grad_words
             )
-        through_gram = through_gram.view(b, t, r, n)
+            wanted = [leaf for leaf in leaves if leaf.requires_grad]
+            found = iter(torch.autograd.grad(mixed, wanted, grad_mixed) if wanted else ())
+            for whole in grads[1:]:
+                if whole is not None:
+                    whole[block] = next(found)
+        return None, None, None, None, None, grads[0], grad_words, *grads[1:]
+
+
+def _shared(grad: Tensor, best: Tensor, values: Tensor, dim: int) -> Tensor:
+    """Gradient of a maximum over `dim`, shared by all that are equal to it."""
+    chosen = values.eq(best.unsqueeze(dim)).to(values.dtype)
+    return chosen.mul_((grad / chosen.sum(dim)).unsqueeze(dim))
+
+
+def _multiply(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    """left (b, T, I, J) x right (b, T, J, K) into `out`, as it lies in memory.
+
+    A CPU multiplies matrices in any layout, image by image; a GPU all at once, of copies if need be.
+    """
+    if left.device.type != "cpu":
+        if right.stride(1) == 0:  # the same for all T: not to be copied for each
+            return out.copy_((left.flatten(1, 2) @ right[:, 0]).view(out.shape))
+        return out.copy_(left @ right)
+    for image in range(len(left)):
+        torch.bmm(left[image], right[image], out=out[image])
+    return out
+
+
+class _WordsFirst:
+    """Products of words and patches, then of these and the mixtures' weights.
+
+    Args:
+        words: (T, L, C); gram: (B, N, N).
+    """
+
+    def __init__(self, words: Tensor, gram: Tensor) -> None:
+        self.words = words
+        self.gram = gram
+
+    def cosines(self, weights: Tensor, patches: Tensor, block: slice) -> tuple[Tensor, ...]:
+        """Cosines (b, T, R, L), and what their gradients need."""
+        b, t, r, n = weights.shape
+        flat = self.words.flatten(0, 1)
+        if patches.device.type == "cpu":
+            products = (patches.reshape(b * n, -1) @ flat.t()).view(b, n, t, -1).transpose(1, 2)
+        else:
+            products = (flat @ patches.transpose(1, 2)).view(b, t, -1, n).transpose(2, 3)
+        through_gram = torch.bmm(weights.view(b, t * r, n), self.gram[block]).view(b, t, r, n)
         inverse = torch.linalg.vecdot(through_gram, weights).clamp_min(MIN_LENGTH**2).rsqrt()
-        cosines *= inverse[:, :, None]
-        ctx.save_for_backward(weights, patches, rows, present, products, through_gram, inverse, cosines)
-        ctx.words_shape = words.shape
-        return cosines
+        cosines = _multiply(weights, products, weights.new_empty(b, t, r, products.shape[3]))
+        return cosines.mul_(inverse.unsqueeze(3)), products, through_gram, inverse
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        weights, patches, rows, present, products, through_gram, inverse, cosines = ctx.saved_tensors
+    def gradients(
+        self,
+        grad: Tensor,
+        cosines: Tensor,
+        products: Tensor,
+        through_gram: Tensor,
+        inverse: Tensor,
+        weights: Tensor,
+        patches: Tensor,
+        grad_patches: Tensor | None,
+        grad_words: Tensor | None,
+    ) -> Tensor:
+        """Gradient of the weights; that of the patches is written, that of the words is added to."""
         b, t, r, n = weights.shape
-        length = cosines.shape[2]
-        needs_weights, needs_patches, _, needs_words, _ = ctx.needs_input_grad
         # d cosine / d |v|^2, summed over the words: -(grad . cosine) / |v|^2 / 2.
-        shrink = (torch.linalg.vecdot(grad, cosines, dim=2) * inverse.square()).unsqueeze(-1)
-        grad_dot = grad * inverse[:, :, None]
-        grad_weights = grad_patches = grad_words = None
-        if needs_weights:
-            grad_weights = through_gram * shrink.neg()
-            grad_weights.view(b * t, r, n).baddbmm_(
-                grad_dot.view(b * t, length, r).transpose(1, 2), products.view(b * t, length, n)
-            )
-        if needs_words:
-            grad_words = torch.zeros_like(rows)
-        if needs_patches:
-            grad_patches = torch.empty_like(patches)
-        for block in _blocks(weights) if needs_patches or needs_words else ():
-            flat, own = weights[block].reshape(-1, r, n), patches[block]
-            size = len(own)
-            grad_products = torch.bmm(grad_dot[block].flatten(0, 1), flat)
-            grad_products = grad_products.view(size, t * length, n)
-            if present is not None:
-                grad_products = grad_products.index_select(1, present)
-            if grad_words is not None:
-                columns = grad_products.transpose(0, 1).reshape(-1, size * n)
-                grad_words.addmm_(columns, own.reshape(size * n, -1))
-            if grad_patches is not None:
-                toward = torch.matmul(grad_products.transpose(1, 2), rows)
-                shrunk = (weights[block] * shrink[block]).view(size, t * r, n)
-                grad_gram = torch.bmm(shrunk.transpose(1, 2), flat.view(size, t * r, n))
-                grad_patches[block] = toward.baddbmm_(grad_gram, own, alpha=-1)
+        shrink = (torch.linalg.vecdot(grad, cosines) * inverse.square()).unsqueeze(3)
+        grad_dot = grad.mul_(inverse.unsqueeze(3))
+        grad_weights = _multiply(grad_dot, products.transpose(2, 3), torch.empty_like(weights))
+        grad_weights.addcmul_(through_gram, shrink, value=-1)
+        if grad_patches is None and grad_words is None:
+            return grad_weights
+        length = grad.shape[3]
+        grad_products = weights.new_empty(b, n, t, length)
+        _multiply(weights.transpose(2, 3), grad_dot, grad_products.transpose(1, 2))
+        rows = grad_products.view(b * n, t * length)
         if grad_words is not None:
-            if present is not None:
-                grad_words = rows.new_zeros(t * length, rows.shape[1]).index_copy_(
-                    0, present, grad_words
-                )
-            grad_words = grad_words.view(ctx.words_shape)
-        return grad_weights, grad_patches, None, grad_words, None
+            grad_words.view(t * length, -1).addmm_(rows.t(), patches.reshape(b * n, -1))
+        if grad_patches is not None:
+            flat = weights.view(b, t * r, n)
+            grad_gram = torch.bmm((weights * shrink).view(b, t * r, n).transpose(1, 2), flat)
+            toward = (rows @ self.words.flatten(0, 1)).view(b, n, -1)
+            torch.baddbmm(toward, grad_gram, patches, alpha=-1, out=grad_patches)
+        return grad_weights
 
 
-class _MixtureFirst(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, weights: Tensor, patches: Tensor, words: Tensor) -> Tensor:
+class _MixtureFirst:
+    """The mixtures, then their products with the words (T, L, C)."""
+
+    def __init__(self, words: Tensor) -> None:
+        self.words = words
+        self.columns = words.transpose(1, 2).contiguous()  # a CPU multiplies by these faster
+
+    def cosines(self, weights: Tensor, patches: Tensor, block: slice) -> tuple[Tensor, ...]:
+        """Cosines (b, T, R, L), and what their gradients need; by caption in memory."""
+        b, t, r, _ = weights.shape
+        mixtures = weights.new_empty(t, b, r, patches.shape[2])
+        _multiply(weights, self._of_all(patches, t), mixtures.transpose(0, 1))
+        inverse = torch.linalg.vector_norm(mixtures, dim=3).clamp_min(MIN_LENGTH).reciprocal()
+        cosines = torch.bmm(mixtures.view(t, b * r, -1), self.columns).view(t, b, r, -1)
+        return cosines.mul_(inverse.unsqueeze(3)).transpose(0, 1), mixtures, inverse
+
+    def gradients(
+        self,
+        grad: Tensor,
+        cosines: Tensor,
+        mixtures: Tensor,
+        inverse: Tensor,
+        weights: Tensor,
+        patches: Tensor,
+        grad_patches: Tensor | None,
+        grad_words: Tensor | None,
+    ) -> Tensor:
+        """Gradient of the weights; that of the patches is written, that of the words is added to."""
         b, t, r, n = weights.shape
-        cosines = weights.new_empty(b, t, words.shape[1], r)
-        mixtures, inverses = [], []
-        for block in _blocks(weights):
-            made = torch.bmm(weights[block].reshape(-1, t * r, n), patches[block])
-            # By caption (t, images x r, C), to meet its words; of one image this is how they lie.
-            made = made.view(-1, t, r, made.shape[-1]).transpose(0, 1).reshape(t, -1, made.shape[-1])
-            inverse = torch.linalg.vector_norm(made, dim=-1).clamp_min(MIN_LENGTH).reciprocal()
-            dots = torch.bmm(words, made.transpose(1, 2)).mul_(inverse[:, None])
-            cosines[block] = dots.view(t, -1, dots.shape[-1] // r, r).permute(2, 0, 1, 3)
-            mixtures.append(made)
-            inverses.append(inverse)
-        ctx.save_for_backward(weights, patches, words, cosines, *mixtures, *inverses)
-        return cosines
+        grad, cosines = grad.transpose(0, 1).contiguous(), cosines.transpose(0, 1)
+        shrink = torch.linalg.vecdot(grad, cosines) * inverse.square()
+        grad_dot = grad.mul_(inverse.unsqueeze(3)).view(t, b * r, -1)
+        if grad_words is not None:
+            grad_words.baddbmm_(grad_dot.transpose(1, 2), mixtures.view(t, b * r, -1))
+        toward = torch.bmm(grad_dot, self.words).view(t, b, r, -1)
+        toward = toward.addcmul_(mixtures, shrink.unsqueeze(3), value=-1).transpose(0, 1)
+        if grad_patches is not None:
+            flat = weights.view(b, t * r, n).transpose(1, 2)
+            torch.bmm(flat, toward.reshape(b, t * r, -1), out=grad_patches)
+        columns = self._of_all(patches, t).transpose(2, 3)
+        return _multiply(toward, columns, torch.empty_like(weights))
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        weights, patches, words, cosines, *made = ctx.saved_tensors
-        _, t, r, n = weights.shape
-        blocks = _blocks(weights)
-        needs_weights, needs_patches, needs_words = ctx.needs_input_grad
-        grad_weights = torch.empty_like(weights) if needs_weights else None
-        grad_patches = torch.empty_like(patches) if needs_patches else None
-        grad_words = torch.zeros_like(words) if needs_words else None
-        shrinks = torch.linalg.vecdot(grad, cosines, dim=2)
-        for block, mixtures, inverse in zip(
-            blocks, made[: len(blocks)], made[len(blocks) :], strict=True
-        ):
-            own = patches[block]
-            size = len(own)
-            grad_dot = grad[block].permute(1, 2, 0, 3).reshape(t, -1, size * r) * inverse[:, None]
-            if grad_words is not None:
-                grad_words.baddbmm_(grad_dot, mixtures)
-            if grad_weights is None and grad_patches is None:
-                continue
-            shrink = shrinks[block].transpose(0, 1).reshape(t, size * r) * inverse.square()
-            toward = torch.bmm(grad_dot.transpose(1, 2), words)
-            toward.addcmul_(mixtures, shrink.unsqueeze(-1), value=-1)
-            toward = toward.view(t, size, r, -1).transpose(0, 1).reshape(size, t * r, -1)
-            if grad_weights is not None:
-                grad_weights[block] = torch.bmm(toward, own.transpose(1, 2)).view(size, t, r, n)
-            if grad_patches is not None:
-                grad_patches[block] = torch.bmm(
-                    weights[block].reshape(size, t * r, n).transpose(1, 2), toward
-                )
-        return grad_weights, grad_patches, grad_words
+    def _of_all(patches: Tensor, captions: int) -> Tensor:
+        """Patches (b, T, N, C), the same for all captions."""
+        return patches.unsqueeze(1).expand(-1, captions, -1, -1)

@@ -30,7 +30,7 @@ from torch.nn import functional as F
 
 from sdtps import distributed
 from sdtps.aggregation import TokenAggregation, WeightNetwork, build_aggregation, merged
-from sdtps.alignment import Alignment, mixture_cosines, normalised, word_mask
+from sdtps.alignment import Alignment, Mixtures, best_matches, normalised, word_mask
 from sdtps.config.common import SdtpsConfig
 from sdtps.config.retrieval import MatchingConfig
 from sdtps.errors import ConfigError
@@ -44,11 +44,12 @@ from sdtps.selection import (
     token_lengths,
 )
 
-# How much is scored at once where the configuration does not say. On a CPU so many captions with few
+# How much is scored at once where the configuration does not say. On a CPU few captions with few
 # images, which then stay in the cache; on a GPU the pairs that fit these bytes, or, where activations
 # are kept for a backward pass anyway, the fewest kernels.
 CAPTIONS_ON_CPU = 16
-IMAGES_ON_CPU = 2  # at evaluation
+ALIKE = 1.5  # captions of one chunk are at most so much longer than its shortest
+SCORES_ON_CPU = 2**17  # of pairs' patches, selected at once at evaluation
 BYTES_ON_GPU = 256 * 2**20
 PAIRS_IN_TRAINING = 16384
 # Selecting takes far less memory a pair than scoring: so many times the pairs are selected for at once.
@@ -106,25 +107,32 @@ class Text:
     @cached_property
     def mean(self) -> Tensor:
         """The captions' global features (T, C): the means of their words."""
-        present = word_mask(self.lengths, self.words.shape[1]).unsqueeze(-1)
-        return (self.words * present).sum(1) / self.lengths.unsqueeze(-1)
+        present = word_mask(self.lengths, self.words.shape[1]).to(self.words.dtype)
+        return (present.unsqueeze(1) @ self.words).squeeze(1) / self.lengths.unsqueeze(-1)
 
     def chunks(self, size: int) -> list[Chunk]:
-        """At most `size` captions each; like lengths share a chunk, which is as wide as its longest."""
+        """At most `size` captions of like lengths each; a chunk is as wide as its longest caption."""
         if size not in self._chunks:
             self._chunks[size] = list(self._divided(size))
         return self._chunks[size]
 
     def _divided(self, size: int) -> Iterator[Chunk]:
         words, width = self.words, self.words.shape[1]
-        if size >= len(words):  # no length need be read from the device
+        if size >= len(words) and words.device.type != "cpu":  # no length need be read from the device
             yield Chunk(slice(None), normalised(words), ~word_mask(self.lengths, width))
             return
         known = self.lengths.tolist()
         ranked = sorted(range(len(known)), key=known.__getitem__)
-        for start in range(0, len(ranked), size):
-            captions = ranked[start : start + size]
-            shortest, longest = known[captions[0]], known[captions[-1]]
+        start = 0
+        for end in range(1, len(ranked) + 1):
+            longest = known[ranked[end - 1]]
+            if (
+                end < min(len(ranked), start + size)
+                and known[ranked[end]] <= ALIKE * known[ranked[start]]
+            ):
+                continue
+            captions, shortest = ranked[start:end], known[ranked[start]]
+            start = end
             index = torch.tensor(captions, device=words.device)
             padding = ~word_mask(self.lengths[index], longest) if shortest < longest else None
             yield Chunk(index, normalised(words[index, :longest]), padding)
@@ -258,58 +266,46 @@ class VisualTokens:
             pool.add_best(*self._fused_matches(self.aggregation, captions, words, padding))
         mixtures = self._mixtures(captions)
         if mixtures is not None:
-            pool.add(mixture_cosines(mixtures, images.selectable, lambda: images.gram, words, padding))
+            pool.add_best(
+                *best_matches(mixtures, images.selectable, lambda: images.gram, words, padding)
+            )
         return pool.similarity(self.alignment)
 
-    def _mixtures(self, captions: Captions) -> Tensor | None:
-        """Weights (B, T, R, N) of aggregated tokens and extra token, each up to a positive factor.
-
-        Without those that one kernel scores.
-        """
-        rows: list[Tensor] = []
-        if self.aggregation is not None and not self.fused:
-            rows.append(self._aggregated(self.aggregation, captions))
+    def _mixtures(self, captions: Captions) -> Mixtures | None:
+        """The extra token, and the aggregated tokens unless one kernel scores these."""
         extras = [extra[:, captions] for c in self.branches if (extra := c.choice.extra) is not None]
-        if extras:
-            rows.append(sum(extras[1:], extras[0]).unsqueeze(2))
-        return torch.cat(rows, dim=2) if rows else None
+        extra = [sum(extras[1:], extras[0])] if extras else []
+        if self.aggregation is not None and not self.fused:
+            return self._aggregated(self.aggregation, captions, extra)
+        return Mixtures(1, lambda row: row.unsqueeze(2), extra) if extra else None
 
-    def _aggregated(self, aggregation: TokenAggregation, captions: Captions) -> Tensor:
-        """Weights (B, T, A, N) of the aggregated tokens, up to a positive factor.
-
-        A cosine does not see the softmax's denominator; of two branches the ratio remains.
-        """
+    def _aggregated(
+        self, aggregation: TokenAggregation, captions: Captions, extra: list[Tensor]
+    ) -> Mixtures:
+        """The aggregated tokens and, where there is one, what the `extra` token takes (B, T, N)."""
         pairs = list(zip(aggregation.networks, self.branches, strict=False))
         weights = [self.images.aggregation_weights(n, aggregation.scale) for n, _ in pairs]
         biases = [choice.bias[:, captions] for _, choice in pairs]
+        count = aggregation.outputs + len(extra)
         if not all(safe for _, safe in weights):
-            rows = [
-                ((weight.log() if safe else weight).unsqueeze(1) + bias.unsqueeze(2)).softmax(-1)
-                for (weight, safe), bias in zip(weights, biases, strict=True)
-            ]
-            return sum(rows[1:], rows[0])
-        factors = [bias.exp() for bias in biases]
-        mixed = weights[0][0].unsqueeze(1) * factors[0].unsqueeze(2)
-        if len(factors) == 1:
-            return mixed
-        first, second = (
-            factor @ weight.transpose(1, 2)
-            for factor, (weight, _) in zip(factors, weights, strict=True)
-        )
-        other = weights[1][0].unsqueeze(1) * factors[1].unsqueeze(2)
-        return mixed + other * (first / second).unsqueeze(-1)
+            logits = [weight.log() if safe else weight for weight, safe in weights]
+            return Mixtures(count, _masked_softmax, [*logits, *biases, *extra])
+        # The extra token has a row to begin with: joined later, all rows would be copied.
+        exponentials = [F.pad(weight, (0, 0, 0, len(extra)), value=1.0) for weight, _ in weights]
+        return Mixtures(count, _masked, [*exponentials, *(bias.exp() for bias in biases), *extra])
 
     def _fused_matches(
         self, aggregation: TokenAggregation, captions: Captions, words: Tensor, padding: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Best word (B, T, A) of each aggregated token, best of these tokens (B, T, L) of each word."""
-        from sdtps.fused import best_matches  # needs Triton
+        from sdtps import fused  # needs Triton
 
         patches = self.images.selectable
         if len(aggregation.networks) > 1:  # two branches together may keep any patch
-            weights = self._aggregated(aggregation, captions)
+            mixtures = self._aggregated(aggregation, captions, [])
+            weights = mixtures.weights(*mixtures.parts)
             kept = torch.arange(patches.shape[1], device=patches.device).expand(*weights.shape[:2], -1)
-            return best_matches(weights, kept, patches, words, padding)
+            return fused.best_matches(weights, kept, patches, words, padding)
         logits, safe = self.images.aggregation_weights(aggregation.networks[0], aggregation.scale)
         branch = self.branches[0]
         kept = branch.choice.kept[:, captions]
@@ -317,7 +313,7 @@ class VisualTokens:
         each = logits.unsqueeze(1).expand(-1, kept.shape[1], -1, -1)
         weights = each.gather(3, kept.unsqueeze(2).expand(-1, -1, logits.shape[1], -1))
         weights = weights * bias.exp() if safe else (weights + bias).softmax(-1)
-        return best_matches(weights, kept, patches, words, padding)
+        return fused.best_matches(weights, kept, patches, words, padding)
 
     def _gathered(self, captions: Captions) -> Tensor:
         """Normalised tokens (B, T, V, C) of each pair, made as the published modules make them."""
@@ -326,6 +322,38 @@ class VisualTokens:
         with no_gradient(self.config.axes.no_grad.selection):
             chosen = [self.selection.gather(patches, choice.of(captions)) for choice in self.branches]
         return F.normalize(merged(self.aggregation, chosen), dim=-1)
+
+
+def _masked(*parts: Tensor) -> Tensor:
+    """Weights (B, T, R, N) of the aggregated tokens and the extra token, up to a positive factor.
+
+    A cosine does not see the softmax's denominator; of two branches the ratio remains.
+
+    Args:
+        parts: of each branch the exponentials of the logits (B, R, N), then those of the biases
+            (B, T, N), then what the extra token takes (B, T, N), if there is one.
+    """
+    branches, extra = divmod(len(parts), 2)
+    weights, factors = parts[:branches], parts[branches : 2 * branches]
+    mixed = weights[0].unsqueeze(1) * factors[0].unsqueeze(2)
+    if branches == 2:
+        first, second = (f @ w.transpose(1, 2) for f, w in zip(factors, weights, strict=True))
+        other = weights[1].unsqueeze(1) * factors[1].unsqueeze(2)
+        mixed = mixed + other * (first / second).unsqueeze(-1)
+    if extra:
+        mixed[:, :, -1] = parts[-1]
+    return mixed
+
+
+def _masked_softmax(*parts: Tensor) -> Tensor:
+    """`_masked` of logits (B, A, N) and biases that must not be exponentiated before they are added."""
+    branches, extra = divmod(len(parts), 2)
+    rows = [
+        (logits.unsqueeze(1) + bias.unsqueeze(2)).softmax(-1)
+        for logits, bias in zip(parts[:branches], parts[branches : 2 * branches], strict=True)
+    ]
+    mixed = sum(rows[1:], rows[0])
+    return torch.cat([mixed, parts[-1].unsqueeze(2)], dim=2) if extra else mixed
 
 
 class _Pool:
@@ -439,9 +467,10 @@ class CrossNet(nn.Module):
                 dense = Text(full_precision(dense_words), dense_lengths)
             if torch.is_grad_enabled():  # what a backward pass needs is kept anyway
                 return self._score(self._images(images), sparse, dense)
-            size = IMAGES_ON_CPU
+            pairs = SCORES_ON_CPU // images.shape[1]
             if images.device.type != "cpu":
-                size = max(1, SELECTED_AT_ONCE * self._pairs(images, words) // len(words))
+                pairs = SELECTED_AT_ONCE * self._pairs(images, words)
+            size = max(1, pairs // len(words))
             return Matches.joined(
                 [self._score(self._images(part), sparse, dense) for part in images.split(size)]
             )

@@ -106,21 +106,15 @@ def test_batched_form_is_the_loop(form: dict[str, Any], axes: dict[str, Any], tr
     assert_is_the_loop(build(axes, {"chunk": 6, **form}).train(training))
 
 
-@pytest.mark.parametrize("order", ["_WordsFirst", "_WordsFirst, packed", "_MixtureFirst"])
+@pytest.mark.parametrize("words_first", [True, False])
 @pytest.mark.parametrize("alignment", ["mean", "mean_topk", "topk"])
 @pytest.mark.parametrize("class_token", [True, False])
+@pytest.mark.parametrize("together", [2**20, 1])
 def test_both_orders_of_the_product_are_the_loop(
-    order: str, alignment: str, class_token: bool, monkeypatch: pytest.MonkeyPatch
+    words_first: bool, alignment: str, class_token: bool, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def forced(weights: Tensor, patches: Tensor, gram: Any, words: Tensor, padding: Tensor) -> Tensor:
-        if order == "_WordsFirst":
-            return alignments._WordsFirst.apply(weights, patches, gram(), words, None)
-        if order == "_WordsFirst, packed":
-            present = (~padding).flatten().nonzero().squeeze(1)
-            return alignments._WordsFirst.apply(weights, patches, gram(), words, present)
-        return alignments._MixtureFirst.apply(weights, patches, words)
-
-    monkeypatch.setattr(crossnet, "mixture_cosines", forced)
+    monkeypatch.setattr(alignments, "_words_first", lambda *_: words_first)
+    monkeypatch.setattr(alignments, "FLOATS_ON_CPU", together)
     assert_is_the_loop(build({"no_grad": "none"}, {"alignment": alignment}, class_token))
 
 
