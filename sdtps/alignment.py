@@ -136,7 +136,7 @@ class _Normalised(torch.autograd.Function):
 class Mixtures(NamedTuple):
     """Tokens that are weighted sums of patches, R for each of B images and T captions."""
 
-    count: int  # R
+    number: int  # R
     weights: Callable[..., Tensor]  # of the same images of each of `parts` -> (images, T, R, N)
     parts: Sequence[Tensor]  # (B, ...)
 
@@ -166,12 +166,12 @@ def best_matches(
     of_weights = graded and any(part.requires_grad for part in mixtures.parts)
     needs = of_weights, graded and patches.requires_grad, graded and words.requires_grad
     (b, n, width), (t, length, _) = patches.shape, words.shape
-    if _words_first(n, mixtures.count, length, width, needs):
+    if _words_first(n, mixtures.number, length, width, needs):
         products: _WordsFirst | _MixtureFirst = _WordsFirst(words.detach(), gram())
-        floats = mixtures.count * (2 * n + length) + length * n
+        floats = mixtures.number * (2 * n + length) + length * n
     else:
         products = _MixtureFirst(words.detach())
-        floats = mixtures.count * (n + width + length)
+        floats = mixtures.number * (n + width + length)
     together = max(1, FLOATS_ON_CPU // (t * floats)) if patches.device.type == "cpu" else b
     best: tuple[Tensor, Tensor] = _BestMatches.apply(
         mixtures.weights, products, padding, together, graded, patches, words, *mixtures.parts
@@ -211,7 +211,8 @@ class _BestMatches(torch.autograd.Function):
         *parts: Tensor,
     ) -> tuple[Tensor, Tensor]:
         blocks = [slice(start, start + together) for start in range(0, len(patches), together)]
-        best_word, best_token, kept = [], [], []
+        best_word, best_token = [], []
+        kept: list[Tensor] = []
         for block in blocks:
             mixed = weights(*(part[block] for part in parts)).contiguous()
             made = products.cosines(mixed, patches[block], block)

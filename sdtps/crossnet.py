@@ -273,7 +273,7 @@ class VisualTokens:
 
     def _mixtures(self, captions: Captions) -> Mixtures | None:
         """The extra token, and the aggregated tokens unless one kernel scores these."""
-        extras = [extra[:, captions] for c in self.branches if (extra := c.choice.extra) is not None]
+        extras = [x[:, captions] for choice in self.branches if (x := choice.choice.extra) is not None]
         extra = [sum(extras[1:], extras[0])] if extras else []
         if self.aggregation is not None and not self.fused:
             return self._aggregated(self.aggregation, captions, extra)

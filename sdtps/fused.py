@@ -5,7 +5,7 @@ Of a pair (image b, caption t) with kept patches x_k, weights q and normalised w
     v_a = sum over k of q_ak x_k           cos_al = v_a w_l / |v_a|
     best_word_a = max over l of cos_al     best_token_l = max over a of cos_al
 
-`sdtps.alignment.mixture_cosines` and a maximum give the same (`matching.kernel: plain`); it multiplies
+`sdtps.alignment.best_matches` gives the same (`matching.kernel: plain`); it multiplies
 all N patches and writes the cosines, or the mixtures and the cosines, of all pairs.
 
 One program scores one pair. It makes a block of channels of all its mixtures, multiplies it with the

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from benchmarks.crossnet import similarity_loop
 from sdtps import fused
-from sdtps.alignment import mixture_cosines, normalised
+from sdtps.alignment import normalised
 from sdtps.crossnet import CrossNet
 from tests.sdtps.test_crossnet import LAPS, build, inputs, outcome
 
@@ -82,8 +82,8 @@ def plain(
     b, t, a, _ = weights.shape
     everywhere = weights.new_zeros(b, t, a, patches.shape[1])
     everywhere = everywhere.scatter_add(3, kept.unsqueeze(2).expand_as(weights), weights)
-    gram = patches.detach() @ patches.detach().transpose(1, 2)
-    cosines = mixture_cosines(everywhere, patches, lambda: gram, words, padding)
+    mixtures = torch.nn.functional.normalize(everywhere @ patches.unsqueeze(1), dim=-1)
+    cosines = torch.einsum("tlc,btac->btla", words, mixtures)
     best_token = cosines.amax(3)
     if padding is not None:
         cosines = cosines.masked_fill(padding[:, :, None], -torch.inf)
