@@ -27,6 +27,7 @@ from sdtps.config import SdtpsConfig
 from sdtps.config.retrieval import MatchingConfig
 from sdtps.crossnet import CrossNet
 from sdtps.selection import Selection, TokenSelection, no_gradient
+from sdtps.training.device import keep_freed_memory
 
 WIDTH = 512
 SPARSE_WORDS = 32
@@ -205,12 +206,14 @@ def run(
     On a GPU each with the plain and with the fused kernel, where there is Triton.
 
     Args:
-        pairs: images and captions in training; 8 x 8 on a CPU, 64 x 64 on a GPU by default.
-        block: images and captions in evaluation; 32 x 16 and 500 x 500 by default.
+        pairs: images and captions in training; 32 x 32 on a CPU, 64 x 64 on a GPU by default.
+        block: images and captions in evaluation; 32 x 64, as `Scorer` takes them, and 500 x 500 by
+            default.
     """
+    keep_freed_memory()  # as training and evaluation do
     on_gpu = device == "cuda"
-    pairs = pairs or ((64, 64) if on_gpu else (8, 8))
-    block = block or ((500, 500) if on_gpu else (32, 16))
+    pairs = pairs or ((64, 64) if on_gpu else (32, 32))
+    block = block or ((500, 500) if on_gpu else (32, 64))
     sizes: dict[Work, tuple[int, int]] = {"train": pairs, "evaluate": block}
     kernels: list[Literal["fused"] | None] = [None]
     if on_gpu and importlib.util.find_spec("triton") is not None:

@@ -107,8 +107,8 @@ class Text:
     @cached_property
     def mean(self) -> Tensor:
         """The captions' global features (T, C): the means of their words."""
-        present = word_mask(self.lengths, self.words.shape[1]).to(self.words.dtype)
-        return (present.unsqueeze(1) @ self.words).squeeze(1) / self.lengths.unsqueeze(-1)
+        present = word_mask(self.lengths, self.words.shape[1]).unsqueeze(-1)
+        return (self.words * present).sum(1) / self.lengths.unsqueeze(-1)
 
     def chunks(self, size: int) -> list[Chunk]:
         """At most `size` captions of like lengths each; a chunk is as wide as its longest caption."""

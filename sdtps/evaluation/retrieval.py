@@ -26,7 +26,7 @@ from sdtps.models.retrieval import RetrievalModel
 
 RANKS = (1, 5, 10)
 FOLD_IMAGES = 1000  # COCO-1K: five folds of 1,000 images
-# Images that a CPU scores with a block of captions before it reports and can be stopped: about a second.
+# Images that a CPU scores with a block of captions before it reports and can be stopped: a second.
 IMAGES_BETWEEN_REPORTS = 32
 RANKED_AT_ONCE = 256  # rows of the matrix; a mask of all would be a quarter of its size
 
