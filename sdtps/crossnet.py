@@ -561,7 +561,7 @@ class CrossNet(nn.Module):
         size = max(1, self._pairs(images.tokens, text.words) // len(images.tokens))
         chunks = text.chunks(size)
         parts = [visual.similarity(*chunk) for chunk in chunks]
-        if len(parts) == 1:
+        if isinstance(chunks[0].captions, slice):  # of all captions, in order
             return parts[0]
         place = torch.cat([cast(Tensor, chunk.captions) for chunk in chunks]).argsort()
         return torch.cat(parts, dim=1)[:, place]
