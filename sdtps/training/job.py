@@ -101,6 +101,8 @@ def prepare(path: Path) -> None:
     config = RunFolder(path).config()
     if isinstance(config, CommandConfig):
         return
+    import torch._dynamo  # noqa: F401  # torch's optimisers import the compiler: a second a run
+
     from sdtps.training import loop  # noqa: F401
 
     if isinstance(config, ReidConfig):
