@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -345,7 +346,7 @@ def _write(here: dict[str, Any], measured: Sequence[Row]) -> Path:
     from sdtps.run.provenance import code_version
 
     time = datetime.now(UTC).strftime("%Y-%m-%dT%H%M%SZ")
-    kind = str(here["gpu"] or here["processor"]).replace(" ", "-").replace("/", "-") or "machine"
+    kind = re.sub(r"[^A-Za-z0-9]+", "-", str(here["gpu"] or here["processor"])).strip("-") or "machine"
     path = RECORDS / f"{time}-{kind}.json"
     RECORDS.mkdir(exist_ok=True)
     commit = code_version()["commit"]
