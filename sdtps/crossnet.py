@@ -122,17 +122,13 @@ class Text:
             yield Chunk(slice(None), normalised(words), ~word_mask(self.lengths, width))
             return
         known = self.lengths.tolist()
-        ranked = sorted(range(len(known)), key=known.__getitem__)
-        start = 0
-        for end in range(1, len(ranked) + 1):
-            longest = known[ranked[end - 1]]
-            if (
-                end < min(len(ranked), start + size)
-                and known[ranked[end]] <= ALIKE * known[ranked[start]]
-            ):
-                continue
-            captions, shortest = ranked[start:end], known[ranked[start]]
-            start = end
+        parts: list[list[int]] = []
+        for caption in sorted(range(len(known)), key=known.__getitem__):
+            if not parts or len(parts[-1]) == size or known[caption] > ALIKE * known[parts[-1][0]]:
+                parts.append([])
+            parts[-1].append(caption)
+        for captions in parts:
+            shortest, longest = known[captions[0]], known[captions[-1]]
             index = torch.tensor(captions, device=words.device)
             padding = ~word_mask(self.lengths[index], longest) if shortest < longest else None
             yield Chunk(index, normalised(words[index, :longest]), padding)

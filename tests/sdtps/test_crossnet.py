@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -49,8 +50,8 @@ def outcome(net: CrossNet, similarity: Tensor, leaves: list[Tensor]) -> list[Ten
     return [similarity, *grads]
 
 
-def assert_is_the_loop(net: CrossNet) -> None:
-    leaves = inputs(net)
+def beside_the_loop(net: CrossNet, leaves: list[Tensor]) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """The similarity and each gradient of the cross-net and of the loop."""
     torch.manual_seed(2)
     ours = outcome(net, net(*leaves).similarity, leaves)
     torch.manual_seed(2)
@@ -59,8 +60,13 @@ def assert_is_the_loop(net: CrossNet) -> None:
         if a is None or b is None:
             assert a is b or not (b if a is None else a).any(), f"gradient {position} is None in one"
         else:
-            scale = max(b.abs().max().item(), 1e-3)
-            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9 * scale)
+            yield f"tensor {position}", a, b
+
+
+def assert_is_the_loop(net: CrossNet) -> None:
+    for _, a, b in beside_the_loop(net, inputs(net)):
+        scale = max(b.abs().max().item(), 1e-3)
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9 * scale)
 
 
 FORMS = [
@@ -116,6 +122,15 @@ def test_both_orders_of_the_product_are_the_loop(
     monkeypatch.setattr(alignments, "_words_first", lambda *_: words_first)
     monkeypatch.setattr(alignments, "FLOATS_ON_CPU", together)
     assert_is_the_loop(build({"no_grad": "none"}, {"alignment": alignment}, class_token))
+
+
+def test_captions_of_one_chunk_come_back_in_order() -> None:
+    """They are sorted by length, and here all lie in one chunk."""
+    net = build({"aggregation": "single"}, {"form": "released"})
+    leaves = inputs(net)
+    leaves[2], leaves[4] = torch.tensor([6, 4, 5, 4, 6]), torch.tensor([8, 9, 7, 9, 6])
+    for name, ours, loop in beside_the_loop(net, leaves):
+        torch.testing.assert_close(ours, loop, rtol=1e-9, atol=1e-9, msg=name)
 
 
 @pytest.mark.parametrize("aggregation", ["single", "dual"])
