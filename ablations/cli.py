@@ -74,7 +74,7 @@ def room(words: Sequence[str] | None = None) -> int:
 def _main(prog: str, words: Sequence[str] | None, *, whole: bool) -> int:
     if words is None and signal.getsignal(signal.SIGINT) is _PYTHONS:  # a process of our own
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from sdtps import commandline
+    from sdtps.system import commandline
 
     verbs, about = (all_verbs(), ABOUT) if whole else (VERBS, ABOUT_OURS)
     return commandline.run(prog, verbs, about, words)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-# Functions of the shells, called where an argument is marked with `complete` (sdtps/commandline.py and
+# Functions of the shells, called where an argument is marked with `complete` (sdtps/system/commandline.py,
 # ablations/study/arguments.py). They ask this program: names depend on the current folder.
 PREAMBLE = {
     "bash": """\
@@ -49,7 +49,7 @@ def script(shell: str) -> str:
     import shtab
 
     from ablations.cli import all_verbs
-    from sdtps.commandline import Parser, verb_parser
+    from sdtps.system.commandline import Parser, verb_parser
 
     verbs = all_verbs()
     top = Parser(prog="sdtps")
@@ -65,7 +65,7 @@ def variants(words: list[str]) -> list[str]:
     """The variants of the first study among `words`, a command line that is being typed."""
     from ablations.study.arguments import find_study
     from ablations.study.manifest import load_study
-    from sdtps.errors import SdtpsError
+    from sdtps.system.errors import SdtpsError
 
     for word in words:
         if word and not word.startswith("-"):

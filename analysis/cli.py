@@ -43,7 +43,7 @@ VERBS = {
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    from sdtps import commandline
+    from sdtps.system import commandline
 
     return commandline.run("python -m analysis", VERBS, "From runs to a paper.", words)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablations.study.arguments import add_studies, find_study, is_shipped, known_studies
-from sdtps.commandline import add_runs_dir
+from sdtps.system.commandline import add_runs_dir
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,7 +50,7 @@ def load(arguments: argparse.Namespace, *, needs_runs: bool = True) -> list[Stud
     """
     from ablations.study.manifest import load_study
     from analysis.importers.store import imported_names, imported_study
-    from sdtps.errors import ManifestError
+    from sdtps.system.errors import ManifestError
 
     runs_dir = arguments.runs_dir
     imported = imported_names(runs_dir)
@@ -115,7 +115,7 @@ def console() -> Console:
     """
     from rich.console import Console
 
-    from sdtps.errors import visible_lines
+    from sdtps.system.errors import visible_lines
 
     class Shown(Console):
         def render_str(self, text: str, **options: Any) -> Text:
@@ -127,7 +127,7 @@ def console() -> Console:
 
 def choose(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
     """`names`, or all that are known. Raises SdtpsError for one that is not."""
-    from sdtps.errors import SdtpsError, did_you_mean
+    from sdtps.system.errors import SdtpsError, did_you_mean
 
     for name in names:
         if name not in known:

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import machine, pick_device
-from sdtps.commandline import Parser, at_least
-from sdtps.errors import SdtpsError, did_you_mean
-from sdtps.files import write_json
+from sdtps.system.commandline import Parser, at_least
+from sdtps.system.errors import SdtpsError, did_you_mean
+from sdtps.system.files import write_json
 
 RECORDS = Path(__file__).with_name("records")
 PAGE = Path(__file__).parents[1] / "docs/performance.md"

@@ -23,8 +23,8 @@ from ablations.study.manifest import load_study
 from ablations.study.model import RunSpec, Study
 from benchmarks.machine import compare
 from sdtps.config import identity, parse_config, resolved
-from sdtps.errors import SubmissionError
 from sdtps.run.folder import RunFolder
+from sdtps.system.errors import SubmissionError
 
 REPEATS = 5
 QUICK = Path(__file__).parents[1] / "ablations" / "quick.yaml"

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from sdtps.config.common import SdtpsConfig
-from sdtps.errors import ConfigError
 from sdtps.selection import Selection, full_precision, mix_tokens, no_autocast
+from sdtps.system.errors import ConfigError
 
 
 def aggregated_count(patches: int, aggregation_ratio: float, keep_ratio: float) -> int:

@@ -33,7 +33,7 @@ VERBS = {
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    from sdtps import commandline
+    from sdtps.system import commandline
 
     return commandline.run("python -m sdtps", VERBS, "Single runs, data and weights.", words)
 

@@ -28,12 +28,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sdtps import distributed
 from sdtps.aggregation import TokenAggregation, WeightNetwork, build_aggregation, merged
 from sdtps.alignment import Alignment, Mixtures, best_matches, normalised, word_mask
 from sdtps.config.common import SdtpsConfig
 from sdtps.config.retrieval import MatchingConfig
-from sdtps.errors import ConfigError
 from sdtps.selection import (
     Choice,
     TokenSelection,
@@ -43,6 +41,8 @@ from sdtps.selection import (
     no_gradient,
     token_lengths,
 )
+from sdtps.system import distributed
+from sdtps.system.errors import ConfigError
 
 # How much is scored at once where the configuration does not say. On a CPU few captions with few
 # images, which then stay in the cache; on a GPU the pairs that fit these bytes, or, where activations

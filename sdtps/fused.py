@@ -35,7 +35,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from sdtps.alignment import MIN_LENGTH
-from sdtps.errors import ConfigError
+from sdtps.system.errors import ConfigError
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # when the kernels below were defined
 SMALLEST_BLOCK = 16  # of a product on a GPU

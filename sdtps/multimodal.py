@@ -16,10 +16,10 @@ from typing import Any, TypedDict
 import torch
 from torch import Tensor, nn
 
-from sdtps import distributed
 from sdtps.aggregation import build_aggregation, merged
 from sdtps.config.common import SdtpsConfig
 from sdtps.selection import Selection, TokenSelection
+from sdtps.system import distributed
 
 MODALITIES = ("rgb", "nir", "tir")
 

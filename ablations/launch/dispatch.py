@@ -31,9 +31,9 @@ from ablations.store.life import RunStatus, run_states
 from ablations.store.submissions import Claimed, Submission, new_name
 from ablations.study.model import RunSpec, Study
 from ablations.study.schema import Resources
-from sdtps import files
-from sdtps.errors import SubmissionError, counted
 from sdtps.run.folder import RunFolder, config_text
+from sdtps.system import files
+from sdtps.system.errors import SubmissionError, counted
 
 # What a job calls with its run folder; tests put something short in its place.
 ENTRY = "sdtps.training.job:execute"

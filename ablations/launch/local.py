@@ -28,9 +28,9 @@ from ablations.store import claims
 from ablations.store.attempts import KILLED
 from ablations.store.submissions import Submission
 from ablations.study.schema import Resources
-from sdtps.commandline import on_signals
-from sdtps.errors import counted
 from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder
+from sdtps.system.commandline import on_signals
+from sdtps.system.errors import counted
 
 POLL_SECONDS = 0.1
 BUSY_MIB = 1024  # a GPU with more memory in use is somebody else's

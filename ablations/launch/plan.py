@@ -41,8 +41,8 @@ from ablations.study.model import RunSpec, Study
 from ablations.study.schema import Resources
 from sdtps.config import resolved
 from sdtps.config.identity import NOT_IN_IDENTITY, flatten
-from sdtps.errors import ConfigError, counted
 from sdtps.run.folder import RunFolder
+from sdtps.system.errors import ConfigError, counted
 
 RETRY_WORDS = ("failed", "oom", "diverged", "cancelled", "unknown", "stale", "held")
 FAILED_ON_NODE = 2  # runs that fail on one node before it is excluded

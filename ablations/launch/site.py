@@ -22,8 +22,8 @@ from filelock import Timeout
 
 from ablations.store.claims import lock
 from ablations.study.arguments import add_site
-from sdtps.commandline import add_json, add_runs_dir, at_least
-from sdtps.errors import SubmissionError
+from sdtps.system.commandline import add_json, add_runs_dir, at_least
+from sdtps.system.errors import SubmissionError
 
 FOLDER = "_site"  # below the run store
 MINUTES = 2
@@ -118,7 +118,7 @@ def _there(store: Path, arguments: argparse.Namespace) -> Iterator[Found]:
     from ablations.store import snapshot
     from ablations.study.schema import Resources
     from ablations.study.site import Site, read_site
-    from sdtps import files
+    from sdtps.system import files
 
     word = arguments.site
     site = Site() if word == "none" else read_site(Path(word) if word else None)
@@ -247,7 +247,7 @@ def _held(folder: Path) -> tuple[bool, str]:
 
 
 def main() -> int:
-    from sdtps import files
+    from sdtps.system import files
 
     folder = Path(sys.argv[1])
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a requeue ends the job; the probe is written first

@@ -34,9 +34,9 @@ from ablations.study.arguments import (
 )
 from ablations.study.model import Study
 from ablations.view.plan import plan_json, plan_lines
-from sdtps.commandline import at_least
 from sdtps.config import CommandConfig
-from sdtps.errors import RunError, SubmissionError, counted, visible, visible_lines
+from sdtps.system.commandline import at_least
+from sdtps.system.errors import RunError, SubmissionError, counted, visible, visible_lines
 
 PARTIAL = 5  # exit code: the cluster took a part of the runs
 # What `retry --WORD` takes.
@@ -292,7 +292,7 @@ def check_inputs(plan: Plan, *, here: bool, deep: bool = True) -> list[str]:
     Raises:
         SubmissionError: `here`, and they would all fail.
     """
-    from sdtps.inputs import look_at
+    from sdtps.data.inputs import look_at
 
     configs = [action.run.config for action in plan.submitted]
     ours = [config for config in configs if not isinstance(config, CommandConfig)]

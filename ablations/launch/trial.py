@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ablations.study.arguments import add_data_root, add_study, filtered, read_whole
-from sdtps.commandline import add_runs_dir, add_variants, at_least
-from sdtps.errors import RunError, SubmissionError
+from sdtps.system.commandline import add_runs_dir, add_variants, at_least
+from sdtps.system.errors import RunError, SubmissionError
 
 if TYPE_CHECKING:
     from ablations.launch.plan import Action
@@ -37,8 +37,8 @@ def try_add_arguments(parser: argparse.ArgumentParser) -> None:
 def try_command(arguments: argparse.Namespace) -> int:
     """Run in RUNS/_trials/..., whose earlier contents go; returns 0 unless it diverged (3)."""
     from ablations.study.arguments import find_run
-    from sdtps.errors import counted
     from sdtps.run.folder import RunFolder
+    from sdtps.system.errors import counted
     from sdtps.training.job import execute
 
     run = find_run(arguments.run, read_whole(arguments))

@@ -36,9 +36,9 @@ from ablations.slurm import verdict
 from ablations.store import attempts as records
 from ablations.store import claims
 from ablations.store.submissions import Submission
-from sdtps.commandline import on_signals
-from sdtps.errors import SdtpsError
 from sdtps.run.folder import RunFolder
+from sdtps.system.commandline import on_signals
+from sdtps.system.errors import SdtpsError
 
 PACKED = "SDTPS_PACKED"  # set for the runs that share a job
 CLAIM = "SDTPS_CLAIM"  # the submission whose claim a run folder must hold to be written to

@@ -18,7 +18,7 @@ from typing import Any
 
 from ablations.slurm import options, verdict
 from ablations.study.schema import Resources
-from sdtps.errors import SubmissionError
+from sdtps.system.errors import SubmissionError
 
 TRIED_WITH = "1.5.4"  # of submitit
 WORKER = "ablations.launch.worker"

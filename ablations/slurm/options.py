@@ -11,7 +11,7 @@ from typing import Any
 
 from ablations.slurm import commands as slurm
 from ablations.study.schema import Resources
-from sdtps.errors import did_you_mean
+from sdtps.system.errors import did_you_mean
 
 # Told this long before the time limit: enough for a checkpoint. Short jobs get a quarter of their time.
 SIGNAL_SECONDS = 90

@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 
 from ablations.slurm import commands as slurm
 from ablations.slurm.commands import JobInfo, NoAnswer
-from sdtps import files
+from sdtps.system import files
 
 REFRESH_SECONDS = 15.0
 ASK_SECONDS = 10.0  # for an answer: a controller that is down must not keep anybody waiting

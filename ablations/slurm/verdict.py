@@ -10,7 +10,7 @@ import signal
 from pathlib import Path
 
 from ablations.slurm.commands import JobInfo
-from sdtps import files
+from sdtps.system import files
 
 # Exit codes of a job beyond 0 (completed or diverged). job.sh and the worker use them.
 INTERRUPTED = 75  # checkpoint written; resumes when it is started again

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from ablations.slurm.verdict import INTERRUPTED
 from ablations.store.claims import Process
-from sdtps.files import read_bytes
 from sdtps.run.folder import RunFolder
+from sdtps.system.files import read_bytes
 
 ATTEMPTS = "attempts.txt"
 RECORDS = (  # what a job writes to in its run folder

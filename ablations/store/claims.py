@@ -25,8 +25,8 @@ from typing import Any
 
 from filelock import FileLock
 
-from sdtps import files
 from sdtps.run.folder import RunFolder
+from sdtps.system import files
 
 # It falls back to a lock file of its own where the file system has no flock (Lustre), and says so.
 warnings.filterwarnings("ignore", "flock not supported", UserWarning)

@@ -43,8 +43,8 @@ from ablations.store.attempts import Attempts, End
 from ablations.store.claims import Claim
 from ablations.store.submissions import SUBMITTING_SECONDS, Cache, Submission, submission
 from ablations.study.model import RunSpec
-from sdtps import files
 from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder
+from sdtps.system import files
 
 STATES = (
     *("completed", "running", "requeued", "queued", "planned", "interrupted", "unknown"),

@@ -13,8 +13,8 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
-from sdtps.commandline import add_runs_dir
-from sdtps.errors import RunError, counted
+from sdtps.system.commandline import add_runs_dir
+from sdtps.system.errors import RunError, counted
 
 # Made again here, of the original's machine only, or half-written.
 _LEFT_OUT = (

@@ -14,8 +14,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from sdtps.files import sync_directory, write_json
 from sdtps.run import provenance
+from sdtps.system.files import sync_directory, write_json
 
 # What a job imports. `analysis` reads the log of a program that is a variant.
 PACKAGES = ("sdtps", "ablations", "analysis")

@@ -22,8 +22,8 @@ from ablations.store.life import RunStatus
 from ablations.store.submissions import submission
 from ablations.study.arguments import add_steering, read_study
 from ablations.study.model import Study
-from sdtps.errors import SubmissionError, visible
 from sdtps.run.folder import RunFolder
+from sdtps.system.errors import SubmissionError, visible
 
 CLEANED_BY_DEFAULT = ("failed", "cancelled")
 CLEANED = ("failed", "cancelled", "diverged", "interrupted", "completed")
@@ -126,7 +126,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """The verb `cancel`; returns 1 where a run could not be ended from here."""
-    from sdtps.errors import counted
+    from sdtps.system.errors import counted
 
     study, runs_dir = read_study(arguments), arguments.runs_dir.resolve()
     active = [s for s in life.run_states(study.runs(), runs_dir) if s.active]
@@ -278,7 +278,7 @@ def clean_add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def clean_command(arguments: argparse.Namespace) -> int:
     """The verb `clean`."""
-    from sdtps.errors import counted
+    from sdtps.system.errors import counted
 
     study, runs_dir = read_study(arguments), arguments.runs_dir.resolve()
     doomed = select_folders(

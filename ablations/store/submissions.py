@@ -31,8 +31,8 @@ from typing import Any
 from ablations.slurm import commands as slurm
 from ablations.store import attempts, claims
 from ablations.store.claims import JOBS, Claim
-from sdtps import files
 from sdtps.run.folder import RunFolder
+from sdtps.system import files
 
 ASIDE = "_aside"
 # A submitter on another host whose claim has no receipt: longer than sbatch may take.

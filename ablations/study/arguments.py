@@ -13,10 +13,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sdtps.commandline import add_json, add_runs_dir, add_seeds, add_variants
-from sdtps.errors import ManifestError, RunError, did_you_mean
-from sdtps.files import read_bytes
 from sdtps.run.locations import runs_root
+from sdtps.system.commandline import add_json, add_runs_dir, add_seeds, add_variants
+from sdtps.system.errors import ManifestError, RunError, did_you_mean
+from sdtps.system.files import read_bytes
 
 if TYPE_CHECKING:
     from ablations.study.model import RunSpec, Study

@@ -26,7 +26,7 @@ from pydantic import Field
 from ablations.study.mistakes import Mistakes, Source
 from sdtps.config.common import Frozen
 from sdtps.config.yaml12 import KeyPath
-from sdtps.errors import did_you_mean
+from sdtps.system.errors import did_you_mean
 
 _FIELD = re.compile(r"\{([^{}]*)\}")
 _MOST = 20_000  # variants of one grid; more is a mistake, and memory

@@ -31,8 +31,8 @@ from sdtps.config.common import Frozen
 from sdtps.config.load import TASKS
 from sdtps.config.wording import sentences, shown
 from sdtps.config.yaml12 import KeyPath
-from sdtps.errors import ManifestError, did_you_mean
 from sdtps.run.locations import shipped
+from sdtps.system.errors import ManifestError, did_you_mean
 
 __all__ = ["RunSpec", "Study", "Variant", "load_study"]
 

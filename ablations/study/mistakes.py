@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from sdtps.config.wording import place as placed
 from sdtps.config.wording import sentences, shown
 from sdtps.config.yaml12 import Document, KeyPath, parse, read_text
-from sdtps.errors import ManifestError, YamlError, counted, visible
+from sdtps.system.errors import ManifestError, YamlError, counted, visible
 
 Model = TypeVar("Model", bound=BaseModel)
 

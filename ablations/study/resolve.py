@@ -13,8 +13,8 @@ from sdtps.config import AnyConfig, CommandConfig, config_keys, resolved
 from sdtps.config.identity import flatten
 from sdtps.config.load import TASKS, check_config
 from sdtps.config.yaml12 import KeyPath
-from sdtps.errors import ManifestError, did_you_mean
 from sdtps.run.locations import shipped
+from sdtps.system.errors import ManifestError, did_you_mean
 
 # What a variant that is a program may have, in a study of our own models.
 _OF_PROGRAMS = frozenset(config_keys("command"))

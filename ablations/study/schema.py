@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from sdtps.config.common import Frozen, NonNegative, PositiveInt
-from sdtps.errors import counted
+from sdtps.system.errors import counted
 
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):([0-5]?\d):([0-5]?\d)")
 _DAYS_HOURS = re.compile(r"(\d+)-(\d+)(?::([0-5]?\d))?")

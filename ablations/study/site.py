@@ -23,7 +23,7 @@ from pydantic import BeforeValidator, Field
 from ablations.study.mistakes import Mistakes, Source
 from ablations.study.schema import Environment, Resources, read_lines
 from sdtps.config.common import Frozen
-from sdtps.errors import ManifestError
+from sdtps.system.errors import ManifestError
 
 
 def _nodes(value: Any) -> Any:

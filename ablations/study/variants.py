@@ -17,7 +17,7 @@ from sdtps.config.identity import BY_FILE_NAME, NOT_IN_IDENTITY
 from sdtps.config.load import TASKS
 from sdtps.config.wording import shown
 from sdtps.config.yaml12 import KeyPath
-from sdtps.errors import did_you_mean
+from sdtps.system.errors import did_you_mean
 
 Text = Annotated[str, Field(min_length=1)]
 Color = Annotated[

@@ -11,10 +11,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ablations.study.arguments import add_data_root, add_study, read_study
-from sdtps.commandline import add_json, add_variants
+from sdtps.system.commandline import add_json, add_variants
 
 if TYPE_CHECKING:
-    from sdtps.inputs import Look
+    from sdtps.data.inputs import Look
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Look at each distinct input of the study's variants: names, images to their end, weights."""
-    from sdtps.inputs import look_at
+    from sdtps.data.inputs import look_at
 
     study = read_study(arguments)
     looks = look_at(study.models().values(), images=True)

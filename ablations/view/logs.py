@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ablations.store import life
-from sdtps.commandline import add_runs_dir
-from sdtps.files import oddity, open_regular
 from sdtps.run.folder import RunFolder
+from sdtps.system.commandline import add_runs_dir
+from sdtps.system.files import oddity, open_regular
 
 _POLL_SECONDS = 1.0
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ablations.study.model import Study, as_written
-from sdtps.errors import counted, visible
+from sdtps.system.errors import counted, visible
 
 if TYPE_CHECKING:
     from ablations.launch.plan import Action, Chunk, Plan

@@ -12,9 +12,9 @@ from ablations.store import life
 from ablations.store.life import RunStatus
 from ablations.study.arguments import Again, add_steering, read_study
 from ablations.study.model import Study
-from sdtps.errors import ConfigError, visible
-from sdtps.errors import counted as number
 from sdtps.run.folder import RunFolder
+from sdtps.system.errors import ConfigError, visible
+from sdtps.system.errors import counted as number
 
 _LOG_LINES = 3  # of each failed run's log
 _LISTED = 40  # failed runs that are listed one by one

@@ -21,8 +21,8 @@ from ablations.store.life import RunStatus, run_states
 from ablations.study.arguments import add_study, read_study
 from ablations.study.model import Study
 from ablations.view.status import counted, word
-from sdtps.commandline import add_runs_dir, add_seeds, add_variants
-from sdtps.files import open_regular
+from sdtps.system.commandline import add_runs_dir, add_seeds, add_variants
+from sdtps.system.files import open_regular
 
 STYLES = {
     "completed": "green",

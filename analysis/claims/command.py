@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis import commands
-from sdtps.commandline import add_json
+from sdtps.system.commandline import add_json
 
 if TYPE_CHECKING:
     from analysis.claims.ledger import Answer, Claim

@@ -18,12 +18,12 @@ from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, ValidationEr
 from analysis.claims import verdicts
 from analysis.claims.runs import Expression, ExpressionError, StudyRuns, has_data, statement
 from analysis.claims.verdicts import Statement, Verdict, missing, verdict
-from sdtps import files
 from sdtps.config.common import Frozen
 from sdtps.config.wording import sentences as mistakes_of
 from sdtps.config.yaml12 import Document, KeyPath, parse, read_text
-from sdtps.errors import SdtpsError, YamlError, did_you_mean
 from sdtps.run.locations import shipped
+from sdtps.system import files
+from sdtps.system.errors import SdtpsError, YamlError, did_you_mean
 
 if TYPE_CHECKING:
     from analysis.runs.collect import Collected

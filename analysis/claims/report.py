@@ -13,7 +13,7 @@ from analysis.claims.ledger import Answer, counts
 from analysis.claims.verdicts import DECIDED
 from analysis.tables.forms import write_if_changed
 from analysis.tables.latex import escape
-from sdtps.errors import counted
+from sdtps.system.errors import counted
 
 SHOWN = 2  # measurements in a table's cell; the JSON holds all
 KIND_TITLES = {

@@ -29,7 +29,7 @@ from analysis.claims.verdicts import Statement, missing
 from analysis.results.frames import results
 from analysis.results.numbers import fixed, printed
 from analysis.results.stats import Decision, decide, decide_within
-from sdtps.errors import counted
+from sdtps.system.errors import counted
 
 if TYPE_CHECKING:
     from analysis.runs.collect import Collected

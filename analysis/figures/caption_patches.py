@@ -23,8 +23,8 @@ from PIL import Image, ImageDraw
 
 from analysis.figures.patches import DROPPED, INK, MUTED, PAPER, borders, fitted, font
 from sdtps.config import RetrievalConfig
-from sdtps.errors import RunError
 from sdtps.run.folder import RunFolder
+from sdtps.system.errors import RunError
 
 if TYPE_CHECKING:
     from sdtps.trained.model import Trained

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from analysis import commands
 from analysis.figures.style import VENUES
-from sdtps.errors import SdtpsError, did_you_mean
+from sdtps.system.errors import SdtpsError, did_you_mean
 
 if TYPE_CHECKING:
     from ablations.study.model import Study

@@ -24,7 +24,7 @@ from analysis.tables import captions, latex
 from analysis.tables.captions import sentence
 from analysis.tables.forms import write_if_changed
 from analysis.tables.model import file_name
-from sdtps.errors import SdtpsError, counted, did_you_mean
+from sdtps.system.errors import SdtpsError, counted, did_you_mean
 
 if TYPE_CHECKING:
     from ablations.study.model import Study

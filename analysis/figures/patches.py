@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from sdtps.commandline import at_least
 from sdtps.config import ReidConfig
-from sdtps.errors import RunError
-from sdtps.files import write_bytes, write_text
 from sdtps.run.folder import RunFolder
+from sdtps.system.commandline import at_least
+from sdtps.system.errors import RunError
+from sdtps.system.files import write_bytes, write_text
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -17,7 +17,7 @@ from analysis.results import numbers
 from analysis.results.frames import Results
 from analysis.runs.comparable import readable, setting
 from analysis.tables import captions
-from sdtps.errors import counted
+from sdtps.system.errors import counted
 
 if TYPE_CHECKING:
     from ablations.study.model import Study

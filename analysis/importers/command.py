@@ -18,8 +18,8 @@ from analysis.importers.mapping import Plan
 from analysis.importers.run import ImportedRun, LogError, RunBuilder, is_number, percent
 from analysis.importers.table import Options, Table
 from analysis.importers.text import LogReader, clean, decode, lines
-from sdtps.commandline import add_runs_dir
-from sdtps.errors import counted, did_you_mean
+from sdtps.system.commandline import add_runs_dir
+from sdtps.system.errors import counted, did_you_mean
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from analysis.importers.run import LogError
 from sdtps.config.common import Frozen
 from sdtps.config.wording import sentences
 from sdtps.config.yaml12 import load_yaml
-from sdtps.errors import SdtpsError, did_you_mean
+from sdtps.system.errors import SdtpsError, did_you_mean
 
 
 class FromPath(Frozen):

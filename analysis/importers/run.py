@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from analysis.importers.metrics import Metric, best_of
-from sdtps.errors import SdtpsError
+from sdtps.system.errors import SdtpsError
 
 # completed: a planned length was reached. ended: the log ends and names no planned length.
 # incomplete: the log ends before the planned length and does not say why.

@@ -27,9 +27,9 @@ from ablations.study.schema import FigureSpec, MetricSpec, TableSpec
 from analysis.importers.metrics import Direction, is_share, known
 from analysis.importers.run import ImportedRun, LogError
 from analysis.runs import IMPORTED
-from sdtps import files
-from sdtps.errors import did_you_mean
 from sdtps.run.folder import RunFolder, finite, folder_name
+from sdtps.system import files
+from sdtps.system.errors import did_you_mean
 
 # Settings of a foreign configuration that never make a variant.
 _NOT_A_DIFFERENCE = (

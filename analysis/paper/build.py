@@ -173,7 +173,7 @@ def with_verdicts(study: Study, answers: Iterable[Answer]) -> Study:
     Raises:
         SdtpsError: a text names a claim that has no sentences.
     """
-    from sdtps.errors import SdtpsError
+    from sdtps.system.errors import SdtpsError
 
     known = {answer.claim.id: answer.sentence for answer in answers}
 

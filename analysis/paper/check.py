@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis import commands
-from sdtps.commandline import add_json, add_runs_dir
-from sdtps.errors import SdtpsError, counted
+from sdtps.system.commandline import add_json, add_runs_dir
+from sdtps.system.errors import SdtpsError, counted
 
 if TYPE_CHECKING:
     from ablations.study.model import Study

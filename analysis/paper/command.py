@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis import commands
-from sdtps.commandline import add_json
+from sdtps.system.commandline import add_json
 
 MAIN = Path("paper/main.tex")
 SOURCES = ("main.tex", "macros.tex", "references.bib", "sections")
@@ -60,7 +60,7 @@ def command(arguments: argparse.Namespace) -> int:
         used,
         write_macros,
     )
-    from sdtps.errors import SdtpsError, did_you_mean
+    from sdtps.system.errors import SdtpsError, did_you_mean
 
     started = time.perf_counter()
     console = commands.console()
@@ -156,7 +156,7 @@ def _summary(index: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _print(console: Any, summary: dict[str, Any], where: Path) -> None:
-    from sdtps.errors import counted
+    from sdtps.system.errors import counted
 
     made = [
         counted(len(summary["tables"]), "table"),

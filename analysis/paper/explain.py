@@ -22,9 +22,9 @@ from ablations.store.life import from_records
 from analysis import commands
 from analysis.runs import hints
 from analysis.runs.record import run_of
-from sdtps.commandline import add_runs_dir
-from sdtps.errors import SdtpsError, did_you_mean
 from sdtps.run.folder import RunFolder
+from sdtps.system.commandline import add_runs_dir
+from sdtps.system.errors import SdtpsError, did_you_mean
 
 
 class ExplainError(SdtpsError):

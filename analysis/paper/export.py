@@ -16,8 +16,8 @@ import pandas as pd
 
 from analysis import commands
 from analysis.runs.collect import Collected
-from sdtps.errors import SdtpsError
-from sdtps.files import write_bytes, write_text
+from sdtps.system.errors import SdtpsError
+from sdtps.system.files import write_bytes, write_text
 
 # One file a run, named so that TensorBoard finds it; no time and host in it, so that it is repeatable.
 EVENT_FILE = "events.out.tfevents.0000000001.sdtps"

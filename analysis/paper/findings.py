@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from analysis.results import numbers
 from analysis.results.frames import Result, Results
-from sdtps.errors import counted
+from sdtps.system.errors import counted
 
 if TYPE_CHECKING:
     from ablations.study.schema import MetricSpec

@@ -20,8 +20,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from analysis.tables.forms import write_if_changed
-from sdtps.errors import SdtpsError
 from sdtps.run.locations import shipped
+from sdtps.system.errors import SdtpsError
 
 # Any fixed time does: the PDF has no dates, and pdfTeX seeds its identifiers with it.
 ENVIRONMENT = {"SOURCE_DATE_EPOCH": "1767225600", "FORCE_SOURCE_DATE": "1"}

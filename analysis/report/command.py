@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis import commands
-from sdtps.commandline import at_least
-from sdtps.errors import SdtpsError
+from sdtps.system.commandline import at_least
+from sdtps.system.errors import SdtpsError
 
 if TYPE_CHECKING:
     from analysis.runs.collect import Collected
@@ -113,7 +113,7 @@ def write(
         ReportError: a file that was asked for cannot be read.
     """
     from analysis.report.payload import page
-    from sdtps.files import write_text
+    from sdtps.system.files import write_text
 
     data = report_data(collected, audits=audits, claims=claims, patches=patches)
     write_text(output, page(title, data))

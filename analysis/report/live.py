@@ -13,7 +13,7 @@ from threading import Lock, Thread
 from typing import Any
 
 from analysis.report.payload import page
-from sdtps.errors import SdtpsError
+from sdtps.system.errors import SdtpsError
 
 HOST = "127.0.0.1"
 # What a run writes while it goes on, ends or fails.

@@ -38,10 +38,10 @@ from analysis.runs.record import run_of
 from analysis.tables.forms import to_html
 from analysis.tables.model import Table, score_cell
 from sdtps.audit.table import gradient_table
-from sdtps.errors import counted
-from sdtps.files import read_bytes
 from sdtps.run.folder import RunFolder
 from sdtps.run.locations import runs_root
+from sdtps.system.errors import counted
+from sdtps.system.files import read_bytes
 
 ASSETS = Path(__file__).parent / "assets"
 # In the order in which they use each other.

@@ -19,7 +19,7 @@ from analysis.runs import hints
 from analysis.runs.collect import Collected
 from sdtps.config import resolved
 from sdtps.config.identity import NOT_IN_IDENTITY, flatten
-from sdtps.errors import AggregationError, counted
+from sdtps.system.errors import AggregationError, counted
 
 if TYPE_CHECKING:
     import pandas as pd

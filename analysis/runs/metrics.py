@@ -21,8 +21,8 @@ import numpy as np
 import orjson
 import pandas as pd
 
-from sdtps.files import read_bytes
 from sdtps.run.folder import resolve_attempts
+from sdtps.system.files import read_bytes
 
 ROW_COLUMNS = ("study", "variant", "seed", "kind", "attempt", "epoch", "step", "metric", "value")
 POSITION = ("attempt", "epoch", "step")

@@ -15,9 +15,9 @@ from ablations.store.life import Life, from_records
 from analysis.runs import metrics as metricrows
 from analysis.runs.metrics import MetricRows, evaluation
 from sdtps.config.identity import canonical, identities
-from sdtps.errors import ConfigError, YamlError, counted
-from sdtps.files import oddity, read_bytes
 from sdtps.run.folder import RunFolder
+from sdtps.system.errors import ConfigError, YamlError, counted
+from sdtps.system.files import oddity, read_bytes
 
 RUN_COLUMNS = (
     "study",

@@ -14,7 +14,7 @@ from analysis.runs.collect import Collected
 from analysis.runs.comparable import Mark, readable, setting, varying
 from analysis.tables.model import Column, Row, Table, file_name
 from sdtps.config import RetrievalConfig
-from sdtps.errors import counted
+from sdtps.system.errors import counted
 
 if TYPE_CHECKING:
     from ablations.study.model import Study

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis import commands
-from sdtps.commandline import add_runs_dir
-from sdtps.errors import SdtpsError
+from sdtps.system.commandline import add_runs_dir
+from sdtps.system.errors import SdtpsError
 
 if TYPE_CHECKING:
     from ablations.study.schema import MetricSpec
@@ -77,7 +77,7 @@ def collect_command(arguments: argparse.Namespace) -> int:
 
     from analysis.runs.collect import collect, runs_as_json
     from analysis.runs.comparable import KINDS, refuse_to_average
-    from sdtps.errors import counted
+    from sdtps.system.errors import counted
 
     studies = commands.load(arguments)
     collected = collect(studies, arguments.runs_dir)

@@ -16,7 +16,7 @@ from rich.table import Table as RichTable
 
 from analysis.tables.latex import PAGE, to_latex
 from analysis.tables.model import Cell, Column, Table, as_json
-from sdtps.files import write_bytes
+from sdtps.system.files import write_bytes
 
 # -- text forms ---------------------------------------------------------------------------------
 

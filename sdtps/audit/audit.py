@@ -20,8 +20,8 @@ from sdtps.audit.findings import Finding, findings, grouped
 from sdtps.audit.table import gradient_table, terminal_table
 from sdtps.audit.toys import build_toy
 from sdtps.config import Config
-from sdtps.errors import ConfigError, did_you_mean
-from sdtps.files import write_json
+from sdtps.system.errors import ConfigError, did_you_mean
+from sdtps.system.files import write_json
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from sdtps.config.common import Frozen, LoggerName
-from sdtps.errors import did_you_mean
+from sdtps.system.errors import did_you_mean
 
 _FIELD = re.compile(r"(?<!\$)\{([A-Za-z_][\w.]*)\}")  # not ${VARIABLE}, not {a,b}
 # Fields of a command line beside {settings.NAME}.

@@ -15,8 +15,8 @@ from sdtps.config.identity import resolved
 from sdtps.config.reid import ReidConfig
 from sdtps.config.retrieval import RetrievalConfig
 from sdtps.config.wording import sentences
-from sdtps.errors import ConfigError, did_you_mean
-from sdtps.files import read_bytes
+from sdtps.system.errors import ConfigError, did_you_mean
+from sdtps.system.files import read_bytes
 
 Config = ReidConfig | RetrievalConfig  # of a model of ours
 AnyConfig = Config | CommandConfig

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from sdtps.config.yaml12 import KeyPath, scalar
-from sdtps.errors import did_you_mean
+from sdtps.system.errors import did_you_mean
 
 _LONGEST = 80  # characters of a value that are quoted
 _SWITCHES = {"on": True, "yes": True, "y": True, "off": False, "no": False, "n": False}

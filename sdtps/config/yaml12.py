@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from sdtps.errors import YamlError
+from sdtps.system.errors import YamlError
 
 KeyPath = tuple[str | int, ...]
 

@@ -19,8 +19,8 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
-from sdtps.errors import DataError
 from sdtps.run.locations import made_below
+from sdtps.system.errors import DataError
 
 CACHE_VERSION = 1  # raise when the same inputs give other arrays
 

@@ -29,7 +29,7 @@ from sdtps.data.cache import Ragged, padded
 from sdtps.data.captions import CaptionSplit, too_few_captions
 from sdtps.data.images import PixelFormat, open_image
 from sdtps.data.reid_batches import own_rows
-from sdtps.errors import DataError, WeightsError
+from sdtps.system.errors import DataError, WeightsError
 
 # Of the words that the noise hits (released SEPS): masked, replaced by a random one, left out.
 MASKED = 0.5

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sdtps.data.images import raise_mistakes
-from sdtps.errors import DataError
+from sdtps.system.errors import DataError
 
 LINES_SHOWN = 8
 # Where LAPS keeps the images: beside the folder of the captions.

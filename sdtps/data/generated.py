@@ -30,12 +30,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from sdtps.commandline import at_least
 from sdtps.config.reid import GeneratedReidConfig
 from sdtps.config.retrieval import GeneratedRetrievalConfig
 from sdtps.data.reid_folders import RGBNT201_FOLDERS
-from sdtps.errors import DataError
 from sdtps.run.locations import made_below
+from sdtps.system.commandline import at_least
+from sdtps.system.errors import DataError
 
 GENERATOR_VERSION = 1  # raise when a byte changes
 JPEG_QUALITY = 92

@@ -13,7 +13,7 @@ import numpy as np
 from filelock import FileLock
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from sdtps.errors import DataError
+from sdtps.system.errors import DataError
 
 FORMATS = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 # Image formats that are refused by name where a data set is expected; other files are ignored.

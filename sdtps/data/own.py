@@ -30,7 +30,7 @@ from typing import Any
 from sdtps.data.captions import LAPS_IMAGES, CaptionSplit
 from sdtps.data.images import raise_mistakes, signature_mistake
 from sdtps.data.reid_folders import ReidDataset, Sample, checked
-from sdtps.errors import DataError, did_you_mean
+from sdtps.system.errors import DataError, did_you_mean
 
 MODALITIES = {"rgb": 0, "vis": 0, "nir": 1, "ni": 1, "tir": 2, "ti": 2, "th": 2}
 NAMES = ("rgb", "nir", "tir")

@@ -21,7 +21,6 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from sdtps import distributed
 from sdtps.config.reid import ReidDataConfig
 from sdtps.data.augment import (
     AugmentConfig,
@@ -34,7 +33,8 @@ from sdtps.data.augment import (
 from sdtps.data.cache import mapped_once, new_map
 from sdtps.data.images import BICUBIC, BILINEAR, files_key, open_image, raise_mistakes
 from sdtps.data.reid_folders import Sample, third, too_few
-from sdtps.errors import DataError
+from sdtps.system import distributed
+from sdtps.system.errors import DataError
 
 DECODING_VERSION = 2  # raise when a file gives other pixels; 2: EXIF rotation, 16 bits
 RESIDENT_SHARE = 0.25  # of the GPU's free memory that a split may take

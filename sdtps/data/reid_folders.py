@@ -20,7 +20,7 @@ from typing import Any
 from PIL import Image
 
 from sdtps.data.images import list_images, raise_mistakes, signature_mistake
-from sdtps.errors import DataError, did_you_mean
+from sdtps.system.errors import DataError, did_you_mean
 
 # RGBNT201 calls near and thermal infrared NI and TI, MSVR310 ni and th.
 RGBNT201_FOLDERS = ("RGB", "NI", "TI")

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sdtps.errors import DataError
 from sdtps.models.losses import euclidean_distances
+from sdtps.system.errors import DataError
 
 MAX_RANK = 50
 QUERY_CHUNK = 512  # rows sorted at once; bounds memory, cannot change a result

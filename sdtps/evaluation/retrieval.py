@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sdtps import distributed
 from sdtps.config import RetrievalConfig
 from sdtps.config.retrieval import DenseText
 from sdtps.data.caption_batches import Source, dense_owner
 from sdtps.evaluation import Progress, no_progress
 from sdtps.models.retrieval import RetrievalModel
+from sdtps.system import distributed
 
 RANKS = (1, 5, 10)
 FOLD_IMAGES = 1000  # COCO-1K: five folds of 1,000 images

@@ -23,10 +23,10 @@ from torch.nn import functional as F
 
 from sdtps.config.reid import BackboneConfig
 from sdtps.data.augment import DEVIATION, MEAN
-from sdtps.errors import ConfigError
 from sdtps.models.checkpoints import ImageTower, compile_layers, read_image
 from sdtps.models.published import CLIP_VISUAL
 from sdtps.models.weights import find_weights, load_exactly, load_weights, read_tensors
+from sdtps.system.errors import ConfigError
 
 
 class TinyVit(nn.Module):

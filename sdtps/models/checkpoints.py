@@ -24,8 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sdtps.errors import ConfigError, WeightsError
 from sdtps.models.weights import find_weights
+from sdtps.system.errors import ConfigError, WeightsError
 
 # What of a checkpoint is no part of an image encoder: text towers, heads, poolers.
 LEFT_OUT = (

@@ -20,11 +20,11 @@ from torch.nn import functional as F
 
 from sdtps.config.retrieval import ImageEncoderConfig, RetrievalConfig, TextEncoderConfig
 from sdtps.data.caption_batches import OwnVocabulary, PublishedVocabulary, Vocabulary
-from sdtps.errors import ConfigError, WeightsError
 from sdtps.models.checkpoints import ImageTower, TextTower, compile_layers, read_image, read_text
 from sdtps.models.published import TIMM_SWIN, TIMM_VIT, VISION
 from sdtps.models.weights import find_weights, load_exactly, read_tensors
 from sdtps.run.provenance import file_digest
+from sdtps.system.errors import ConfigError, WeightsError
 
 # Package that carries weights -> how its weight file is found inside it.
 PACKAGES = {

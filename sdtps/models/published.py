@@ -23,9 +23,9 @@ import torch
 from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
-from sdtps.errors import WeightsError, did_you_mean
-from sdtps.files import write_bytes
 from sdtps.models.weights import read_tensors
+from sdtps.system.errors import WeightsError, did_you_mean
+from sdtps.system.files import write_bytes
 
 FIELDS = {
     "modality": "rgb|nir|tir",

@@ -17,12 +17,12 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from sdtps import distributed
 from sdtps.config import ReidConfig
 from sdtps.data.reid_batches import ReidBatch
 from sdtps.models.backbones import Backbone, build_backbone
 from sdtps.models.losses import batch_hard_triplet, label_smooth_cross_entropy
 from sdtps.multimodal import MODALITIES, MultiModal
+from sdtps.system import distributed
 
 # The non-empty sets of modalities in DeMo's order, by first letters.
 SETS = ("r", "n", "t", "rn", "rt", "nt", "rnt")

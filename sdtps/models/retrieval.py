@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sdtps import distributed
 from sdtps.config import RetrievalConfig
 from sdtps.config.axes import find_ratio
 from sdtps.crossnet import CrossNet, Matches
 from sdtps.data.caption_batches import RetrievalBatch, TextBatch
 from sdtps.models.encoders import ImageEncoder, ImageShape, TextEncoder, text_width
 from sdtps.models.losses import contrastive_loss
+from sdtps.system import distributed
 
 
 class RetrievalModel(nn.Module):

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdtps.errors import WeightsError
+from sdtps.system.errors import WeightsError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -29,8 +29,8 @@ from typing import Any, Literal
 import yaml
 
 from sdtps.config import AnyConfig, load_config, resolved
-from sdtps.errors import ClaimLost, RunError
-from sdtps.files import read_bytes, write_json, write_text
+from sdtps.system.errors import ClaimLost, RunError
+from sdtps.system.files import read_bytes, write_json, write_text
 
 # States that the run itself records in status.json. Others (queued, lost, node, cancelled by the
 # scheduler ...) are told by ablations/store/life.py from the scheduler and the heartbeat's age.

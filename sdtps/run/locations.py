@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sdtps.errors import DataError
+from sdtps.system.errors import DataError
 
 CHECKOUT = Path(__file__).resolve().parents[2]  # or site-packages, of an installed copy
 

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sdtps.errors import RunError
+from sdtps.system.errors import RunError
 
 PACKAGE = Path(__file__).resolve().parents[1]
 PACKAGES = ("torch", "transformers", "numpy", "pillow", "safetensors", "pydantic", "submitit")

@@ -26,8 +26,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdtps.commandline import at_least
-from sdtps.errors import DataError, RunError, did_you_mean
+from sdtps.system.commandline import at_least
+from sdtps.system.errors import DataError, RunError, did_you_mean
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -103,7 +103,7 @@ def command(arguments: argparse.Namespace) -> int:
     """The verb `embed`."""
     import safetensors.torch
 
-    from sdtps.files import replacing, write_json
+    from sdtps.system.files import replacing, write_json
     from sdtps.trained.model import load
 
     if arguments.out.suffix != ".safetensors":
@@ -229,9 +229,9 @@ class Embedder:
 
     def _reid_model(self) -> Any:
         """The whole model, a frozen backbone among it."""
-        from sdtps.errors import WeightsError
         from sdtps.models.reid import ReidModel
         from sdtps.models.weights import load_exactly
+        from sdtps.system.errors import WeightsError
         from sdtps.training.device import seed_everything
         from sdtps.training.reid import trained_sizes
 
@@ -396,7 +396,7 @@ def rank_add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def rank_command(arguments: argparse.Namespace) -> int:
     """The verb `rank`."""
-    from sdtps.files import write_text
+    from sdtps.system.files import write_text
     from sdtps.trained.model import load
 
     trained = load(arguments.target, arguments.weights, arguments.config)

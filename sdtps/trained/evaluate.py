@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdtps.commandline import add_json
-from sdtps.errors import RunError, SdtpsError
+from sdtps.system.commandline import add_json
+from sdtps.system.errors import RunError, SdtpsError
 from sdtps.trained.embed import add_target
 
 if TYPE_CHECKING:

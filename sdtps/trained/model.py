@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from sdtps.config import AnyConfig, CommandConfig, Config, ReidConfig, load_config, parse_config
-from sdtps.errors import ConfigError, RunError, WeightsError
 from sdtps.models.published import convert, find_layout
 from sdtps.models.weights import load_exactly, read_tensors
 from sdtps.run.folder import RunFolder, Weights
+from sdtps.system.errors import ConfigError, RunError, WeightsError
 from sdtps.training.checkpoint import load_weights
 
 

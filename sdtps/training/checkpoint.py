@@ -18,11 +18,11 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from sdtps.errors import RunError, WeightsError
-from sdtps.files import replacing
 from sdtps.models.weights import read_tensors
 from sdtps.run.folder import RunFolder, finite
 from sdtps.run.provenance import file_digest
+from sdtps.system.errors import RunError, WeightsError
+from sdtps.system.files import replacing
 
 FORMAT = 1
 HEADER = "sdtps"  # of a weights file: what the weights are of, as JSON

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from sdtps.config import Config
-from sdtps.errors import RunError
 from sdtps.run.locations import cache_root
+from sdtps.system.errors import RunError
 
 # glibc's mallopt: larger blocks than M_MMAP_THRESHOLD go back to the system at once, and so does the
 # top of the heap beyond M_TRIM_THRESHOLD. Every tensor of tens of megabytes then costs its page faults

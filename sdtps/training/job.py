@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sdtps.commandline import at_least, on_signals
 from sdtps.config import CommandConfig, Config, ReidConfig
-from sdtps.errors import ClaimLost, RunError, SdtpsError
 from sdtps.run import provenance
 from sdtps.run.folder import RunFolder, now
+from sdtps.system.commandline import at_least, on_signals
+from sdtps.system.errors import ClaimLost, RunError, SdtpsError
 
 # SLURM sends SIGTERM before it kills, and SIGUSR2 where a job asks to be told ahead of its time limit.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
@@ -51,7 +51,7 @@ def execute(path: Path | str, *, max_steps: int | None = None) -> str:
     if isinstance(config, CommandConfig):
         return _execute_program(folder, config, run["seed"], attempt, max_steps)
 
-    from sdtps import distributed
+    from sdtps.system import distributed
     from sdtps.training.device import process_peak_mib
 
     writes = int(os.environ.get("RANK", "0")) == 0
@@ -120,7 +120,7 @@ def _attempt(
     stop: threading.Event,
     max_steps: int | None,
 ) -> str:
-    from sdtps import distributed
+    from sdtps.system import distributed
     from sdtps.training.checkpoint import load_initial
     from sdtps.training.device import for_machine, prepare_torch, seed_everything
     from sdtps.training.loop import train

@@ -15,12 +15,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from sdtps import distributed
 from sdtps.config import Config, resolved
-from sdtps.errors import RunError
 from sdtps.evaluation import Progress, no_progress
 from sdtps.run.folder import RunFolder, Weights
 from sdtps.run.provenance import Origin
+from sdtps.system import distributed
+from sdtps.system.errors import RunError
 from sdtps.training import checkpoint
 from sdtps.training.device import (
     peak_memory_mib,

@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from sdtps.config.command import CommandConfig
-from sdtps.errors import RunError
-from sdtps.files import read_bytes
 from sdtps.log import ATTEMPT, RUN, SEED
 from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder, now, row_of
+from sdtps.system.errors import RunError
+from sdtps.system.files import read_bytes
 from sdtps.training.loggers import Loggers
 
 DIVERGED, TEMPORARY = 3, 75  # exit codes by which a program says more than that it failed

@@ -11,8 +11,8 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sdtps.errors import ClaimLost
 from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder, RunState, now
+from sdtps.system.errors import ClaimLost
 
 TELL_SECONDS = 30.0  # between two lines about one evaluation
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sdtps import distributed
 from sdtps.config import ReidConfig
 from sdtps.config.reid import MODALITY_LETTERS, Condition
 from sdtps.data.images import BICUBIC, BILINEAR, check_images
@@ -24,7 +23,6 @@ from sdtps.data.reid_batches import (
     without,
 )
 from sdtps.data.reid_folders import ReidDataset, Sample
-from sdtps.errors import ConfigError, DataError
 from sdtps.evaluation import Progress, no_progress
 from sdtps.evaluation.reid import Features, evaluate
 from sdtps.models.frozen import backbone_tokens
@@ -32,6 +30,8 @@ from sdtps.models.reid import ReidModel, module_groups, reid_loss, trunk
 from sdtps.models.weights import find_weights
 from sdtps.run.locations import cache_root
 from sdtps.run.provenance import file_digest
+from sdtps.system import distributed
+from sdtps.system.errors import ConfigError, DataError
 
 
 class ReidTask:

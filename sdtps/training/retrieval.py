@@ -15,7 +15,6 @@ from sdtps.data.caption_batches import RetrievalBatch, Source, TrainPairs, token
 from sdtps.data.captions import CaptionSplit, warnings_of
 from sdtps.data.images import PixelFormat, check_images
 from sdtps.data.load import load_splits, split_names
-from sdtps.errors import ConfigError, DataError, did_you_mean
 from sdtps.evaluation import Progress, no_progress
 from sdtps.evaluation import retrieval as evaluation
 from sdtps.evaluation.retrieval import evaluate, similarities
@@ -31,6 +30,7 @@ from sdtps.models.encoders import (
 from sdtps.models.frozen import image_features, state_digest, text_features
 from sdtps.models.retrieval import RetrievalModel, module_groups, retrieval_loss, trunk
 from sdtps.run.locations import cache_root
+from sdtps.system.errors import ConfigError, DataError, did_you_mean
 
 
 class RetrievalTask:

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from sdtps import distributed
 from sdtps.config import Config
 from sdtps.evaluation import Progress, no_progress
+from sdtps.system import distributed
 from sdtps.training.optim import build_optimizer, parameter_groups
 
 

@@ -11,8 +11,8 @@ from ablations.cli import main
 from ablations.study.manifest import load_study
 from sdtps.config import CommandConfig, identity, load_config
 from sdtps.config.command import LogConfig
-from sdtps.errors import ManifestError, RunError
 from sdtps.run.folder import RunFolder
+from sdtps.system.errors import ManifestError, RunError
 from sdtps.training import program
 from sdtps.training.job import execute
 

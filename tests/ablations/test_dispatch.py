@@ -22,8 +22,8 @@ from ablations.slurm import commands as slurm
 from ablations.store import attempts as records
 from ablations.store.life import run_states
 from ablations.study.model import Study
-from sdtps.errors import SubmissionError
 from sdtps.run.folder import RunFolder
+from sdtps.system.errors import SubmissionError
 from tests.ablations import plant
 from tests.ablations.fakes import Fakes
 

@@ -12,7 +12,7 @@ import yaml
 from ablations.cli import all_verbs
 from ablations.study.manifest import load_study
 from ablations.study.site import Site, read_site
-from sdtps.errors import ManifestError
+from sdtps.system.errors import ManifestError
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [

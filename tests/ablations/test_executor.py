@@ -16,7 +16,7 @@ from ablations.slurm import verdict
 from ablations.store import attempts as records
 from ablations.store.submissions import Submission
 from ablations.study.schema import Resources
-from sdtps.errors import SubmissionError
+from sdtps.system.errors import SubmissionError
 
 NAME = "sdtps-study-0123456789"
 

@@ -7,7 +7,7 @@ import pytest
 
 from ablations.study.manifest import load_study
 from ablations.study.model import Study
-from sdtps.errors import ManifestError
+from sdtps.system.errors import ManifestError
 
 HEAD = """\
 study: grid

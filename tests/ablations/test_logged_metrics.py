@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ablations.study.manifest import EVALUATED, load_study
-from sdtps.errors import ManifestError
+from sdtps.system.errors import ManifestError
 
 HEAD = """\
 study: small

@@ -11,7 +11,7 @@ from ablations.study.arguments import select
 from ablations.study.manifest import load_study
 from ablations.study.model import Study
 from sdtps.config import identity
-from sdtps.errors import ManifestError
+from sdtps.system.errors import ManifestError
 
 HEAD = """\
 study: small

@@ -14,7 +14,7 @@ import yaml
 from ablations.study.manifest import load_study
 from sdtps.config import ReidConfig, RetrievalConfig, identity, load_config, parse_config, resolved
 from sdtps.config.identity import flatten
-from sdtps.errors import ConfigError, ManifestError
+from sdtps.system.errors import ConfigError, ManifestError
 
 ROOT = Path(__file__).resolve().parents[2]
 STUDIES = ("omniglot", "omniglot", "omniglot", "rgbnt100", "rgbnt100", "demo", "rgbnt201")

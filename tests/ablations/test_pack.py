@@ -122,7 +122,7 @@ def test_the_bench_says_how_many_runs_it_can_pack(
     number: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from benchmarks.dispatch import packing
-    from sdtps.commandline import guarded
+    from sdtps.system.commandline import guarded
 
     assert guarded(lambda: len(packing(int(number)))) == 2
     assert capsys.readouterr().err.strip() == f"--together {number}: give 2 to 13 runs of quick.yaml"

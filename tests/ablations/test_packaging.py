@@ -17,8 +17,8 @@ import pytest
 
 from ablations.study.arguments import is_shipped, known_studies
 from analysis.commands import load, others
-from sdtps.errors import ManifestError
 from sdtps.run import locations
+from sdtps.system.errors import ManifestError
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

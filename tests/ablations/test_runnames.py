@@ -6,7 +6,7 @@ import pytest
 
 from ablations.study.arguments import find_folder, find_run
 from ablations.study.manifest import load_study
-from sdtps.errors import RunError
+from sdtps.system.errors import RunError
 
 
 def make_run(runs: Path, name: str) -> Path:

@@ -19,8 +19,8 @@ from ablations.launch import site
 from ablations.slurm import commands
 from ablations.study.schema import Resources
 from ablations.study.site import Site, read_site
-from sdtps import files
-from sdtps.errors import ManifestError
+from sdtps.system import files
+from sdtps.system.errors import ManifestError
 from tests.ablations.fakes import Fakes
 
 MANIFEST = """\

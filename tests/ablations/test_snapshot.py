@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from ablations.store import snapshot
-from sdtps.commandline import guarded
 from sdtps.run import provenance
+from sdtps.system.commandline import guarded
 
 
 @pytest.fixture

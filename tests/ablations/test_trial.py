@@ -11,7 +11,7 @@ from ablations.launch.plan import Action, make_plan
 from ablations.store.life import run_states
 from ablations.store.submissions import Submission
 from ablations.study.manifest import load_study
-from sdtps.errors import SubmissionError
+from sdtps.system.errors import SubmissionError
 from tests.ablations import plant, standin
 from tests.ablations.fakes import Fakes
 

@@ -15,8 +15,8 @@ from ablations.store import attempts as records
 from ablations.store import claims
 from ablations.store.claims import Claim
 from ablations.store.submissions import Submission
-from sdtps.errors import DataError
 from sdtps.run.folder import RunFolder
+from sdtps.system.errors import DataError
 from tests.ablations.fakes import Fakes
 
 SENT: list[int] = []

@@ -20,8 +20,8 @@ from analysis.runs import metrics as metricrows
 from analysis.runs.collect import collect, runs_as_json
 from analysis.runs.comparable import refuse_to_average
 from analysis.tables.study import compute_table, table
-from sdtps.errors import AggregationError
 from sdtps.run.folder import RunFolder
+from sdtps.system.errors import AggregationError
 
 
 @pytest.fixture

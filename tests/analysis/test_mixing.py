@@ -12,7 +12,7 @@ from analysis.runs.comparable import KINDS, refuse_to_average
 from analysis.runs.record import fingerprint
 from analysis.tables.study import tables
 from sdtps.config import parse_config
-from sdtps.errors import AggregationError
+from sdtps.system.errors import AggregationError
 
 
 @pytest.fixture

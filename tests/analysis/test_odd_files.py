@@ -20,8 +20,8 @@ from analysis.runs.comparable import KINDS, refuse_to_average
 from analysis.runs.record import fingerprint
 from analysis.tables import forms
 from analysis.tables import study as tables
-from sdtps.files import read_bytes
 from sdtps.run.folder import RunFolder
+from sdtps.system.files import read_bytes
 
 
 def _fifo(path: Path) -> None:

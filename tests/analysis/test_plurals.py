@@ -11,7 +11,7 @@ from planted import plant, planted_study
 from analysis import commands
 from analysis.cli import main
 from analysis.paper.build import Options, build
-from sdtps.errors import counted
+from sdtps.system.errors import counted
 
 ONE_OF_MANY = re.compile(
     r"(?<![\d.,/–-])1 (?:\w+ )?(?:runs|seeds|variants|times|tables|figures|numbers|steps|epochs|rows"

@@ -137,7 +137,7 @@ def start_anew(patch: pytest.MonkeyPatch) -> None:
         importlib.import_module(f"tests.golden.{suite.stem}")
     loaded = dict(sys.modules)
     for name in loaded:
-        if name.startswith("sdtps.") and name != "sdtps.errors":
+        if name.startswith("sdtps.") and name != "sdtps.system.errors":
             parent, _, child = name.rpartition(".")
             patch.setattr(loaded[parent], child, loaded[name])  # importing anew binds it anew
             patch.delitem(sys.modules, name)

@@ -12,7 +12,7 @@ from analysis.paper import audits
 from analysis.paper.build import Options, build
 from analysis.paper.check import check
 from analysis.paper.explain import find
-from sdtps.errors import AggregationError
+from sdtps.system.errors import AggregationError
 
 OPTIONS = Options(evidence=False)
 LEDGER = """

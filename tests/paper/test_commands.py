@@ -10,7 +10,7 @@ from planted import WEIRD, plant
 
 from ablations.study.manifest import load_study
 from analysis.cli import main
-from sdtps.errors import SdtpsError
+from sdtps.system.errors import SdtpsError
 
 MANIFEST = r"""
 study: hard

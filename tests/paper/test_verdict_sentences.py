@@ -13,8 +13,8 @@ from ablations.study.schema import TableSpec
 from analysis.claims.ledger import load
 from analysis.claims.verdicts import WORDS
 from analysis.paper.build import Options, build
-from sdtps.errors import SdtpsError
 from sdtps.run.locations import shipped
+from sdtps.system.errors import SdtpsError
 
 CLAIMS = {claim.id: claim for claim in load(shipped("paper/claims.yaml"))}
 SECTIONS = shipped("paper/sections")

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from sdtps.aggregation import TokenAggregation, aggregated_count
 from sdtps.config import SdtpsConfig
 from sdtps.config.axes import find
-from sdtps.errors import ConfigError
 from sdtps.selection import Selection
+from sdtps.system.errors import ConfigError
 
 SINGLE = SdtpsConfig(aggregation="single")
 MASKS = ("none", "subtract_1", "subtract_1e10", "log", "importance", "multiply")

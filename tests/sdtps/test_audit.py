@@ -16,7 +16,7 @@ from sdtps.audit.examination import Examination, examine
 from sdtps.audit.findings import Finding, findings, grouped, number
 from sdtps.audit.toys import tiny
 from sdtps.config import Config, parse_config
-from sdtps.errors import ConfigError
+from sdtps.system.errors import ConfigError
 
 V2 = {"no_grad": "none", "aggregation": "single", "mask": "subtract_1e10"}
 VARIANTS: dict[str, dict[str, Any]] = {

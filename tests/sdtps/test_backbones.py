@@ -11,7 +11,6 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from sdtps.config.reid import BackboneConfig
-from sdtps.errors import WeightsError
 from sdtps.models.backbones import (
     ClipVit,
     TinyVit,
@@ -20,6 +19,7 @@ from sdtps.models.backbones import (
     load_clip_weights,
 )
 from sdtps.models.weights import find_weights, read_tensors
+from sdtps.system.errors import WeightsError
 
 RANDOM = BackboneConfig(name="tiny_vit", weights="random", patch=8, width=16, heads=2, embed=12)
 

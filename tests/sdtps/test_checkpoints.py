@@ -18,9 +18,8 @@ from sdtps.cli import main
 from sdtps.config import ReidConfig, RetrievalConfig, parse_config
 from sdtps.data.cache import padded
 from sdtps.data.caption_batches import RetrievalBatch, TextBatch, tokenised
+from sdtps.data.inputs import look
 from sdtps.data.reid_batches import ReidBatch
-from sdtps.errors import ConfigError, SdtpsError, WeightsError
-from sdtps.inputs import look
 from sdtps.models.backbones import build_backbone, patch_size
 from sdtps.models.checkpoints import FAMILIES, TEXT_FAMILIES, read_image
 from sdtps.models.encoders import (
@@ -32,6 +31,7 @@ from sdtps.models.encoders import (
 )
 from sdtps.models.reid import ReidModel, reid_loss, trunk
 from sdtps.models.retrieval import RetrievalModel, retrieval_loss
+from sdtps.system.errors import ConfigError, SdtpsError, WeightsError
 
 PLACES = 10  # of the text towers
 

@@ -10,7 +10,7 @@ from sdtps.config import ReidConfig, RetrievalConfig, config_keys, identity, par
 from sdtps.config.acting import RULES, effective, idle_settings
 from sdtps.config.identity import NOT_IN_IDENTITY
 from sdtps.config.load import TASKS
-from sdtps.errors import ConfigError
+from sdtps.system.errors import ConfigError
 
 
 def test_all_mistakes_are_told_at_once_with_the_nearest_key() -> None:

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from sdtps.errors import WeightsError
 from sdtps.models.published import LAYOUTS, convert, convert_file, find_layout
+from sdtps.system.errors import WeightsError
 
 VECTORS = Path(__file__).parents[1] / "golden" / "vectors"
 # One golden case of each published module that has parameters.

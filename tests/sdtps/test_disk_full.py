@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from sdtps.data.cache import mapped_once, new_map
-from sdtps.errors import DataError
 from sdtps.run.folder import RunFolder
+from sdtps.system.errors import DataError
 from sdtps.training import checkpoint
 
 LIMIT = 64 * 1024  # bytes a file may have before "the disk is full"

@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import save_file
 
 from sdtps.config.retrieval import ImageEncoderConfig, TextEncoderConfig
-from sdtps.errors import ConfigError, WeightsError
 from sdtps.models.encoders import (
     build_image_encoder,
     build_text_encoder,
@@ -19,6 +18,7 @@ from sdtps.models.encoders import (
     text_width,
     weight_file,
 )
+from sdtps.system.errors import ConfigError, WeightsError
 
 TINY = ImageEncoderConfig(name="tiny_vit", size=16, patch=4, width=16, depth=1, heads=2)
 TINY_TEXT = TextEncoderConfig(name="tiny_bert", width=16, depth=1, heads=2)

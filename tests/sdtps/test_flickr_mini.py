@@ -11,7 +11,7 @@ import pytest
 from sdtps.config import RetrievalConfig, identity, parse_config
 from sdtps.config.yaml12 import load_yaml
 from sdtps.data.captions import read_split
-from sdtps.inputs import look
+from sdtps.data.inputs import look
 from sdtps.run.folder import RunFolder
 from sdtps.training.job import execute
 

@@ -14,7 +14,7 @@ import torch
 from sdtps.config import SdtpsConfig, parse_config
 from sdtps.config.retrieval import MatchingConfig
 from sdtps.crossnet import CrossNet
-from sdtps.errors import ConfigError
+from sdtps.system.errors import ConfigError
 from sdtps.training.device import for_machine
 
 

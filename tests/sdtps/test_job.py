@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from sdtps.config import identity, parse_config
-from sdtps.errors import DataError, RunError, WeightsError
 from sdtps.run import provenance
 from sdtps.run.folder import RunFolder
+from sdtps.system.errors import DataError, RunError, WeightsError
 from sdtps.training.job import execute
 
 TIMED = {"images_per_s", "memory_mib", "attempt", "time"}

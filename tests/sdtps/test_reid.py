@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from sdtps import distributed
 from sdtps.config import ReidConfig, identity, parse_config
 from sdtps.data.reid_batches import ReidBatch
-from sdtps.errors import ConfigError
 from sdtps.models.losses import batch_hard_triplet, label_smooth_cross_entropy
 from sdtps.models.reid import SETS, Fusion, Pife, ReidModel
 from sdtps.multimodal import MODALITIES
+from sdtps.system import distributed
+from sdtps.system.errors import ConfigError
 from sdtps.training.reid import ReidTask
 
 CPU = torch.device("cpu")

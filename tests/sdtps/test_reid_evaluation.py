@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sdtps.errors import DataError
 from sdtps.evaluation import reid as evaluation
 from sdtps.evaluation.reid import rank, rank_features
+from sdtps.system.errors import DataError
 
 
 def by_hand(distances: np.ndarray, qp: np.ndarray, gp: np.ndarray, qv: np.ndarray, gv: np.ndarray):

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import torch
 
-from sdtps import distributed
 from sdtps.config import RetrievalConfig, identity, parse_config
 from sdtps.data.caption_batches import dense_owner
 from sdtps.data.load import load_splits
-from sdtps.errors import ConfigError, DataError
 from sdtps.evaluation import retrieval
 from sdtps.evaluation.retrieval import similarities
 from sdtps.run.folder import RunFolder
+from sdtps.system import distributed
+from sdtps.system.errors import ConfigError, DataError
 from sdtps.training.job import execute
 from sdtps.training.retrieval import RetrievalTask
 

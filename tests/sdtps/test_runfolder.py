@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sdtps.config import ReidConfig, identity
-from sdtps.errors import RunError
 from sdtps.run.folder import RunFolder, find_runs
+from sdtps.system.errors import RunError
 
 
 def row(attempt: int, step: int, kind: str = "train", **values: float) -> dict:

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from sdtps.config import ReidConfig, identity, parse_config
-from sdtps.errors import ClaimLost, RunError, WeightsError
 from sdtps.run.folder import RunFolder
 from sdtps.run.provenance import Origin, source_digest
+from sdtps.system.errors import ClaimLost, RunError, WeightsError
 from sdtps.training import checkpoint, job
 from sdtps.training.device import for_machine, seed_everything
 from sdtps.training.loop import score, train

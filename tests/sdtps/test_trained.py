@@ -14,10 +14,10 @@ from safetensors.torch import load_file
 
 from sdtps.cli import main
 from sdtps.config import ReidConfig, identity, parse_config
-from sdtps.errors import SdtpsError
 from sdtps.evaluation.retrieval import similarities
 from sdtps.models.published import LAYOUTS, convert
 from sdtps.run.folder import RunFolder
+from sdtps.system.errors import SdtpsError
 from sdtps.trained.embed import Embedder, read_pictures
 from sdtps.trained.evaluate import MISSING, evaluate
 from sdtps.trained.model import load, task_of

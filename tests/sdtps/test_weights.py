@@ -13,11 +13,11 @@ from torch.nn import functional as F
 
 from sdtps.config import identity, parse_config
 from sdtps.config.retrieval import ImageEncoderConfig, RetrievalConfig
-from sdtps.errors import WeightsError
 from sdtps.models.encoders import build_image_encoder
 from sdtps.models.published import TIMM_SWIN, TIMM_VIT
 from sdtps.models.weights import load_exactly, read_tensors
 from sdtps.run.folder import RunFolder
+from sdtps.system.errors import WeightsError
 from sdtps.training.job import execute
 
 TINY = ImageEncoderConfig(name="tiny_vit", size=16, patch=4, width=16, depth=2, heads=2)

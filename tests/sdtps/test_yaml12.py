@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sdtps.config.yaml12 import load_yaml, parse
-from sdtps.errors import YamlError
+from sdtps.system.errors import YamlError
 
 
 @pytest.mark.parametrize(

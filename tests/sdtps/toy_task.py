@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from sdtps import distributed
 from sdtps.evaluation import Progress, no_progress
+from sdtps.system import distributed
 
 
 class ToyTask:

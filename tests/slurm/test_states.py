@@ -15,7 +15,7 @@ from ablations.slurm.queue import Scheduler
 from ablations.store import stop as control
 from ablations.store.life import RunStatus, run_states
 from ablations.study.model import Study
-from sdtps.errors import SubmissionError
+from sdtps.system.errors import SubmissionError
 from tests.ablations import plant, standin
 from tests.slurm.cluster import PATIENCE_S, Cluster, until
 

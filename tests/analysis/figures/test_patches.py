@@ -14,8 +14,8 @@ from PIL import Image
 from analysis.figures import patches as command
 from analysis.figures.patches import ORANGE, Images, PatchMap, RunMaps, draw, painted, run_maps
 from sdtps.config import identity, parse_config
-from sdtps.errors import RunError
 from sdtps.run.folder import RunFolder
+from sdtps.system.errors import RunError
 
 BASE: dict[str, Any] = {
     "task": "reid",

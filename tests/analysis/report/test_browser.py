@@ -18,7 +18,7 @@ from pypdf import PdfReader
 from analysis.report import command, live
 from analysis.report.payload import page, payload
 from analysis.runs.collect import Collected, collect
-from sdtps.errors import SdtpsError
+from sdtps.system.errors import SdtpsError
 from tests.analysis.report.conftest import HOSTILE, PATIENCE
 
 pytestmark = pytest.mark.browser

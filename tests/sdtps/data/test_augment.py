@@ -18,7 +18,7 @@ from sdtps.data.augment import (
     normal_noise,
 )
 from sdtps.data.reid_batches import PkSampler
-from sdtps.errors import DataError
+from sdtps.system.errors import DataError
 
 LABELS = [0] * 9 + [1] * 4 + [2] * 2 + [3] * 8 + [4] * 5
 DEMO = AugmentConfig(height=64, width=32, flip=0.5, pad=10, erase=0.5)

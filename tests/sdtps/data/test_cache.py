@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sdtps.data.cache import Ragged, cache_key, mapped_once, padded
-from sdtps.errors import DataError
+from sdtps.system.errors import DataError
 
 
 def ask(folder: Path, results: multiprocessing.Queue) -> None:

@@ -14,7 +14,7 @@ from sdtps.data.caption_batches import OwnVocabulary, Source, TrainPairs, tokeni
 from sdtps.data.captions import read_split
 from sdtps.data.generated import generate_captions
 from sdtps.data.images import PixelFormat
-from sdtps.errors import DataError
+from sdtps.system.errors import DataError
 
 RECIPE = GeneratedRetrievalConfig(train_images=6, dev_images=1, test_images=1)
 CONFIG = RetrievalDataConfig(batch_size=7, workers=0)

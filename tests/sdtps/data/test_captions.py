@@ -11,7 +11,7 @@ import pytest
 from sdtps.config.retrieval import GeneratedRetrievalConfig
 from sdtps.data.captions import read_split
 from sdtps.data.generated import generate_captions
-from sdtps.errors import DataError
+from sdtps.system.errors import DataError
 
 CONFIG = GeneratedRetrievalConfig(train_images=4, dev_images=3, test_images=2)
 

@@ -13,9 +13,9 @@ import torch
 from sdtps.audit.audit import audit
 from sdtps.config import NOT_IN_IDENTITY, ReidConfig, identity, parse_config
 from sdtps.data import cache as array_cache
-from sdtps.errors import ConfigError, DataError
 from sdtps.models.backbones import TinyVit
 from sdtps.run.folder import RunFolder
+from sdtps.system.errors import ConfigError, DataError
 from sdtps.training.loop import train
 from sdtps.training.reid import ReidTask
 

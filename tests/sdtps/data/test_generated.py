@@ -14,7 +14,7 @@ from sdtps.data.generated import generate_rgbnt201, identity_symbols, rgbnt201_n
 from sdtps.data.images import BILINEAR
 from sdtps.data.reid_batches import decode
 from sdtps.data.reid_folders import read_dataset
-from sdtps.errors import DataError
+from sdtps.system.errors import DataError
 
 SMALL = GeneratedReidConfig(train_pids=6, test_pids=4, cameras=2, images_per_camera=2)
 

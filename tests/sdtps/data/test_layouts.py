@@ -19,7 +19,7 @@ from sdtps.data.captions import read_split
 from sdtps.data.images import BICUBIC, check_images, open_image
 from sdtps.data.reid_batches import decode
 from sdtps.data.reid_folders import READERS, read_dataset
-from sdtps.errors import DataError
+from sdtps.system.errors import DataError
 
 SIZE = (24, 12)  # width, height of one image
 # Where each layout keeps one chosen image, and what stands in its name before the suffix.

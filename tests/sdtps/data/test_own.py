@@ -13,11 +13,11 @@ import torch
 from PIL import Image
 
 from sdtps.config import identity, parse_config
+from sdtps.data.inputs import look
 from sdtps.data.load import load_reid_data, load_splits
 from sdtps.data.reid_folders import ReidDataset
-from sdtps.errors import ConfigError, DataError
-from sdtps.inputs import look
 from sdtps.run.folder import RunFolder
+from sdtps.system.errors import ConfigError, DataError
 from sdtps.training.job import execute
 from sdtps.training.reid import ReidTask
 

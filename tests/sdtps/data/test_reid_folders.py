@@ -11,7 +11,7 @@ from PIL import Image
 from sdtps.data.images import BICUBIC
 from sdtps.data.reid_batches import decode
 from sdtps.data.reid_folders import read_dataset
-from sdtps.errors import DataError
+from sdtps.system.errors import DataError
 
 
 def picture(path: Path, size: tuple[int, int] = (8, 16), level: int = 0) -> None:

@@ -24,8 +24,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from sdtps.errors import SdtpsError, did_you_mean, visible
 from sdtps.run.locations import runs_root
+from sdtps.system.errors import SdtpsError, did_you_mean, visible
 
 Verbs = Mapping[str, tuple[str, str, str]]  # name: (module, help, group)
 

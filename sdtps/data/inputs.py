@@ -18,8 +18,8 @@ from sdtps.data.captions import too_few_captions, warnings_of
 from sdtps.data.images import check_images
 from sdtps.data.load import load_reid_data, load_splits, split_names
 from sdtps.data.reid_folders import too_few
-from sdtps.errors import DataError, SdtpsError, WeightsError
 from sdtps.run.locations import cache_root, data_file, data_root
+from sdtps.system.errors import DataError, SdtpsError, WeightsError
 
 
 @dataclass

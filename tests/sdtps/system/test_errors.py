@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sdtps.errors import ManifestError, did_you_mean, visible
+from sdtps.system.errors import ManifestError, did_you_mean, visible
 
 
 @pytest.mark.parametrize(

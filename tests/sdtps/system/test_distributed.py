@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing import spawn
 
-from sdtps import distributed
 from sdtps.config import Config, ReidConfig, parse_config
 from sdtps.config.axes import AGGREGATIONS, DECISIONS, MASKS
 from sdtps.data.caption_batches import RetrievalBatch, TextBatch
@@ -23,6 +22,7 @@ from sdtps.data.reid_batches import ReidBatch
 from sdtps.models.encoders import ImageShape
 from sdtps.models.reid import ReidModel, reid_loss
 from sdtps.models.retrieval import RetrievalModel, retrieval_loss
+from sdtps.system import distributed
 from sdtps.training.device import random_states, resume_random_states, seed_everything
 from sdtps.training.step import whole_batch_loss
 

@@ -13,7 +13,7 @@ import torch
 
 from ablations.cli import main
 from sdtps.config import parse_config
-from sdtps.inputs import look, look_at
+from sdtps.data.inputs import look, look_at
 from sdtps.models.backbones import build_backbone
 
 TINY: dict[str, Any] = {
@@ -111,7 +111,7 @@ def test_what_several_variants_read_alike_is_looked_at_once(weights: Path) -> No
 def test_no_torch_is_imported_for_a_first_look(weights: Path) -> None:
 
     code = (
-        "import sys; from sdtps.config import parse_config; from sdtps.inputs import look\n"
+        "import sys; from sdtps.config import parse_config; from sdtps.data.inputs import look\n"
         f"look(parse_config({TINY!r}), deep=False); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -17,9 +17,9 @@ import ablations.cli
 import analysis.cli
 import sdtps.cli
 from ablations.cli import all_verbs, main
-from sdtps.commandline import GROUPS, at_least, verb_parser
+from sdtps.system.commandline import GROUPS, at_least, verb_parser
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 STARTED = {
     "ablations": ablations.cli.room,
     "analysis": analysis.cli.main,
@@ -106,7 +106,7 @@ sys.exit(main())
     ("module", "started"),
     [
         ("argparse", False),
-        ("sdtps.commandline", False),
+        ("sdtps.system.commandline", False),
         ("ablations.view.status", False),
         ("pydantic", False),
         ("ablations.study.manifest", True),

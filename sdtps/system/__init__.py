@@ -1,0 +1,1 @@
+"""What SDTPS stands on: the command line, errors, files, several processes as one."""
