@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-# Functions of the shells, called where an argument is marked with `complete` (sdtps/system/commandline.py,
+# Functions of the shells, called where an argument is marked with `complete` (sdtps/system and
 # ablations/study/arguments.py). They ask this program: names depend on the current folder.
 PREAMBLE = {
     "bash": """\
