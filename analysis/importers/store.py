@@ -274,7 +274,7 @@ def write(run: ImportedRun, study: str, runs_dir: Path) -> RunFolder:
     files.write_json(folder.status_file, status)
     files.write_json(folder.run_file, finite_tree(_provenance(run, study, seed, name)))
     if run.state in ("completed", "ended"):  # last, as in a run of ours: its existence means completed
-        files.write_json(folder.result_file, finite_tree(_result(run)))
+        folder.write_result(finite_tree(_result(run)))
     return folder
 
 

@@ -11,7 +11,9 @@ what is no regular file (a directory, a FIFO, a link round in a circle) as nothi
     best.safetensors, last.safetensors    weights of a completed run's selected and last epoch
     evaluations.jsonl    one object for each evaluation after training (`sdtps evaluate`)
 
-Only the existence of result.json means completed. A completed run has no checkpoint.pt any more.
+Only the existence of result.json means completed. A completed run has no checkpoint.pt any more, and is
+sealed: result.json holds the digests of config.yaml, metrics.jsonl and run.json as they were at the end
+(`RunFolder.damage`). That finds accidents; whoever forges a file can forge its seal too.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ import yaml
 
 from sdtps.config import AnyConfig, load_config, resolved
 from sdtps.system.errors import ClaimLost, RunError
-from sdtps.system.files import read_bytes, write_json, write_text
+from sdtps.system.files import digest, read_bytes, write_json, write_text
 
 # States that the run itself records in status.json. Others (queued, lost, node, cancelled by the
 # scheduler ...) are told by ablations/store/life.py from the scheduler and the heartbeat's age.
@@ -38,6 +40,7 @@ RunState = Literal["running", "requeued", "completed", "diverged", "failed", "ca
 HEARTBEAT_SECONDS = 15.0
 Weights = Literal["best", "last"]
 CLAIM_VARIABLE = "SDTPS_CLAIM"
+_SEALED = ("config.yaml", "metrics.jsonl", "run.json")  # by result.json, which is written after them
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml's is ten times as fast
 
 
@@ -188,8 +191,8 @@ class RunFolder:
         write_text(self.metrics_file, text)
 
     def append_evaluation(self, row: Mapping[str, Any]) -> None:
-        """Add one line to evaluations.jsonl."""
-        _append(self.evaluations_file, row)
+        """Add one line to evaluations.jsonl, which seals itself."""
+        _append(self.evaluations_file, sealed(finite(row), {"folder": self._name}))
 
     def evaluations(self) -> list[dict[str, Any]]:
         """All rows of evaluations.jsonl; unreadable lines are left out."""
@@ -249,7 +252,7 @@ class RunFolder:
                 file.unlink(missing_ok=True)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        """Write result.json, once and last.
+        """Write result.json, once and last: it seals the run (key `seal`, see `damage`).
 
         `result`: attempt, best (the evaluation row selected), final (the last evaluation row),
         selected_on (split), train_seconds, peak_memory_mib, steps, images_per_s.
@@ -260,7 +263,18 @@ class RunFolder:
         self.check_claim()
         if self.result() is not None:
             raise RunError(f"{self.result_file}: exists already; a run completes once")
-        write_json(self.result_file, dict(result))
+        run = self.run()
+        seal = {key: run.get(key) for key in ("study", "variant", "seed")}
+        seal |= {"folder": self._name, **{name: self._digest(name) for name in _SEALED}}
+        write_text(self.result_file, sealed(result, seal, indent=2) + "\n")
+
+    @property
+    def _name(self) -> str:
+        return self.path.name or self.path.resolve().name
+
+    def _digest(self, name: str) -> str | None:
+        content = read_bytes(self.path / name)
+        return None if content is None else digest(content)
 
     # -- read -----------------------------------------------------------------------------------
 
@@ -287,6 +301,36 @@ class RunFolder:
             return None
         return _typed(row, _IN_RESULT)
 
+    def damage(self) -> list[str]:
+        """What of a completed run has other contents than when it completed; empty: intact.
+
+        A run that is not completed has no seal, and nothing is said of it.
+        """
+        try:
+            content = read_bytes(self.result_file)
+            row = None if content is None else row_of(content)
+            if content is None or row is None:
+                return []
+            seal = row.get("seal")
+            if not isinstance(seal, dict):
+                return ["result.json has no seal"]
+            changed = [] if is_sealed(content, row) else ["result.json was changed after it was written"]
+            for name in _SEALED:
+                if self._digest(name) != seal.get(name):
+                    how = "was changed" if (self.path / name).exists() else "was deleted"
+                    changed.append(f"{name} {how} after the run had completed")
+            if seal.get("folder") != self._name:
+                whose = f"{seal.get('study')}/{seal.get('variant')} seed {seal.get('seed')}"
+                changed.append(f"the folder holds the run {whose}, which was in {seal.get('folder')}")
+            lines = (read_bytes(self.evaluations_file) or b"").split(b"\n")
+        except OSError as error:
+            return [f"{Path(error.filename or self.path).name} cannot be read: {error.strerror}"]
+        for number, line in enumerate(lines, start=1):
+            row = row_of(line)
+            if line.strip() and not (row and is_sealed(line, row, folder=self._name)):
+                changed.append(f"evaluations.jsonl: line {number} was changed after it was written")
+        return changed
+
     def metrics(self) -> list[dict[str, Any]]:
         """All rows of metrics.jsonl in file order; unreadable lines are left out (see `torn_lines`)."""
         return [row for _, row in _lines(self.metrics_file) if row is not None]
@@ -304,9 +348,28 @@ class RunFolder:
         return resolve_attempts(self.metrics())
 
 
-def _append(path: Path, row: Mapping[str, Any]) -> None:
+def sealed(row: Mapping[str, Any], seal: Mapping[str, Any], *, indent: int | None = None) -> str:
+    """`row` as JSON that ends with `seal` and, in it, the digest of all the rest of the text."""
+    whole = {**row, "seal": {**seal, "digest": ""}}
+    text = json.dumps(whole, allow_nan=False, ensure_ascii=False, indent=indent)
+    before, _, after = text.rpartition('""')
+    return f'{before}"{digest(text.encode())}"{after}'
+
+
+def is_sealed(text: bytes, row: Mapping[str, Any], folder: str | None = None) -> bool:
+    """Whether `text`, which holds `row`, is as `sealed` wrote it (in the run folder of that name)."""
+    seal = row.get("seal")
+    if not isinstance(seal, dict) or folder not in (None, seal.get("folder")):
+        return False
+    before, _, after = text.strip().rpartition(f'"{seal.get("digest")}"'.encode())
+    return digest(before + b'""' + after) == seal.get("digest")
+
+
+def _append(path: Path, row: Mapping[str, Any] | str) -> None:
     """One line; a torn last line of a killed process is closed first."""
-    line = json.dumps(finite(row), allow_nan=False, ensure_ascii=False) + "\n"
+    if not isinstance(row, str):
+        row = json.dumps(finite(row), allow_nan=False, ensure_ascii=False)
+    line = f"{row}\n"
     with path.open("ab+") as stream:
         if stream.tell() > 0:
             stream.seek(-1, os.SEEK_END)

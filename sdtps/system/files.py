@@ -8,6 +8,7 @@ broken link) counts as missing.
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import stat
@@ -62,6 +63,11 @@ def read_bytes(path: Path | str, last: int | None = None) -> bytes | None:
         if last is not None:
             stream.seek(max(0, stream.seek(0, os.SEEK_END) - last))
         return stream.read(-1 if last is None else last)
+
+
+def digest(data: bytes) -> str:
+    """Digest of contents, 32 hexadecimal digits: equal contents, equal digest."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def oddity(path: Path | str) -> str | None:

@@ -89,7 +89,8 @@ def _execute_program(
         _record_failure(folder, attempt, error)
         raise
     finally:
-        folder.end_attempt(outcome, program.peak_mib())
+        if outcome != "completed":  # a completed run has said so before its last write
+            folder.end_attempt(outcome, program.peak_mib())
     return outcome
 
 

@@ -128,6 +128,7 @@ def run(
             'one with sdtps.log (`log("eval", epoch=1, step=1, accuracy=0.9)`)'
         )
     folder.write_status("completed", attempt=attempt, progress=1.0, **last)
+    folder.end_attempt("completed", peak_mib())
     folder.write_result({"attempt": attempt, **result, "train_seconds": time.monotonic() - began})
     return "completed"
 

@@ -51,7 +51,7 @@ def test_a_run_completes_once(tmp_path: Path) -> None:
     run.write_result({"attempt": 1})
     with pytest.raises(RunError, match="completes once"):
         run.write_result({"attempt": 2})
-    assert run.result() == {"attempt": 1}
+    assert (run.result() or {})["attempt"] == 1
 
 
 def test_torn_status_is_no_status(tmp_path: Path) -> None:
@@ -77,3 +77,55 @@ def test_a_resume_noted_at_the_checkpoints_step_hides_nothing(tmp_path):
     folder.append_metrics({"attempt": 2, "kind": "train", "epoch": 1, "step": 3, "loss": 2.0})
     trained = [row for row in folder.resolved_metrics() if row["kind"] == "train"]
     assert [(row["step"], row["attempt"]) for row in trained] == [(1, 1), (2, 1), (3, 2)]
+
+
+def completed(folder: Path, variant: str = "topk", seed: int = 0) -> RunFolder:
+    run = RunFolder(folder / variant / f"seed{seed}-{variant}{seed}")
+    run.create(ReidConfig(), {"study": "demo", "variant": variant, "seed": seed, "started": "12:00:10"})
+    run.append_metrics(row(1, 1, loss=21.3 + seed + len(variant)))
+    run.write_result({"attempt": 1, "best": {"mAP": 0.51}})
+    run.append_evaluation({"weights": "best", "metrics": {"mAP@night": 0.25}})
+    run.append_evaluation({"weights": "last", "metrics": {"mAP@night": 0.25}})
+    assert run.damage() == []
+    return run
+
+
+FILES = ("config.yaml", "run.json", "metrics.jsonl", "result.json", "evaluations.jsonl")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_any_changed_digit_of_a_completed_run_is_named(tmp_path: Path, name: str) -> None:
+    run = completed(tmp_path)
+    file = run.path / name
+    content = file.read_bytes()
+    for place in (n for n, byte in enumerate(content) if byte in b"0123456789"):
+        other = b"%d" % ((content[place] - ord("0") + 1) % 10)
+        file.write_bytes(content[:place] + other + content[place + 1 :])
+        assert name in " ".join(run.damage()), (place, content[place - 9 : place + 9])
+    file.unlink()
+    assert bool(run.damage()) == (name not in ("result.json", "evaluations.jsonl"))
+
+
+@pytest.mark.parametrize("other", [("topk", 1), ("gumbel", 0)])
+def test_swapped_files_and_folders_are_named(tmp_path: Path, other: tuple[str, int]) -> None:
+    runs = completed(tmp_path), completed(tmp_path, *other)
+
+    def swap(a: Path, b: Path) -> None:
+        aside = tmp_path / "aside"
+        a.rename(aside), b.rename(a), aside.rename(b)
+
+    for name in ("metrics.jsonl", "evaluations.jsonl"):
+        swap(runs[0].path / name, runs[1].path / name)
+        assert all(name in " ".join(run.damage()) for run in runs)
+        swap(runs[0].path / name, runs[1].path / name)
+    swap(runs[0].path, runs[1].path)
+    for run, (variant, seed) in zip(runs, (other, ("topk", 0)), strict=True):
+        assert f"the run demo/{variant} seed {seed}" in " ".join(run.damage())
+
+
+def test_a_result_without_a_seal_and_a_file_that_is_gone_are_damage(tmp_path: Path) -> None:
+    run = completed(tmp_path)
+    run.metrics_file.unlink()
+    assert run.damage() == ["metrics.jsonl was deleted after the run had completed"]
+    run.result_file.write_text('{"attempt": 1}')
+    assert run.damage() == ["result.json has no seal"]
