@@ -314,7 +314,9 @@ class RunFolder:
             seal = row.get("seal")
             if not isinstance(seal, dict):
                 return ["result.json has no seal"]
-            changed = [] if is_sealed(content, row) else ["result.json was changed after it was written"]
+            changed = (
+                [] if is_sealed(content, row) else ["result.json was changed after it was written"]
+            )
             for name in _SEALED:
                 if self._digest(name) != seal.get(name):
                     how = "was changed" if (self.path / name).exists() else "was deleted"
