@@ -6,29 +6,26 @@ Verdicts are computed every time and typed nowhere. See `analysis.claims.verdict
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, ValidationError, field_validator
+from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_validator
 
+from ablations.study.mistakes import tuples
 from analysis.claims import verdicts
 from analysis.claims.runs import Expression, ExpressionError, StudyRuns, has_data, statement
 from analysis.claims.verdicts import Statement, Verdict, missing, verdict
 from sdtps.config.common import Frozen
 from sdtps.config.wording import sentences as mistakes_of
-from sdtps.config.yaml12 import Document, KeyPath, parse, read_text
+from sdtps.config.yaml12 import parse, read_text
 from sdtps.run.locations import shipped
-from sdtps.system import files
 from sdtps.system.errors import SdtpsError, YamlError, did_you_mean
 
 if TYPE_CHECKING:
     from analysis.runs.collect import Collected
-
-Model = TypeVar("Model", bound=BaseModel)
 
 
 class ClaimsError(SdtpsError):
@@ -65,19 +62,13 @@ class RunsTest(Frozen):
 
 
 class CheckTest(Frozen, extra="allow"):
-    """A check of `analysis.claims.checks`; every other key is one of its arguments."""
+    """A check of `analysis.claims.checks`; every key but its name is one of its arguments."""
 
-    check: str
+    name: str
 
     @property
     def arguments(self) -> dict[str, Any]:
         return dict(self.__pydantic_extra__ or {})
-
-
-class NeedsTest(Frozen):
-    """Nothing here decides the claim; `needs` says what would."""
-
-    needs: Text
 
 
 class Sentences(Frozen):
@@ -94,43 +85,29 @@ class Sentences(Frozen):
 
 
 class Claim(Frozen):
-    """One entry of the ledger. Of several studies in `test`, the first that has runs decides."""
+    """One entry of the ledger, with one test: `check`, `runs` or `needs`.
+
+    Attributes:
+        runs: of several studies, the first that has runs decides.
+        needs: what would decide a claim that nothing here can decide.
+    """
 
     id: Annotated[int, Field(ge=1)]
     claim: Text
     source: Text
     kind: Literal["structure", "gradient", "source", "training", "reported"]
-    test: Any
+    check: CheckTest | None = None
+    runs: tuple[RunsTest, ...] = ()
+    needs: Text = ""
     limits: Text = ""
     sentences: Sentences | None = None
     _where: str = PrivateAttr("")  # file:line
 
-    @field_validator("test")
-    @classmethod
-    def _form(cls, test: Any) -> Any:
-        if not _test_models(test):
-            raise ValueError(
-                "a test has 'check', or 'study' and 'statements' (or is a list of such), or 'needs'"
-            )
-        return test
-
-    @property
-    def run_tests(self) -> tuple[RunsTest, ...]:
-        """The statements over runs that may decide it, best study first; none for other tests."""
-        tests = self.test if isinstance(self.test, tuple) else (self.test,)
-        return tuple(t for t in tests if isinstance(t, RunsTest))
-
-
-def _test_models(test: Any) -> list[tuple[KeyPath, type[BaseModel], Any]]:
-    """(place, model, value) of each part of a test as written; nothing where it has no known form."""
-    if isinstance(test, list | tuple) and test:
-        found = [_test_models(part) for part in test]
-        only_studies = all(parts and parts[0][1] is RunsTest for parts in found)
-        return [((i,), RunsTest, part) for i, part in enumerate(test)] if only_studies else []
-    for key, model in (("check", CheckTest), ("study", RunsTest), ("needs", NeedsTest)):
-        if isinstance(test, dict) and key in test:
-            return [((), model, test)]
-    return []
+    @model_validator(mode="after")
+    def _one_test(self) -> Claim:
+        if sum(map(bool, (self.check, self.runs, self.needs))) != 1:
+            raise ValueError("a claim has one of 'check', 'runs' and 'needs'")
+        return self
 
 
 # -- reading ------------------------------------------------------------------------------------
@@ -158,54 +135,24 @@ def load(path: Path | str) -> list[Claim]:
     entries = document.data.get("claims") if isinstance(document.data, dict) else None
     if not isinstance(entries, list):
         raise ClaimsError(f"{path}: holds no list under 'claims'")
-    claims: list[Claim] = []
+    claims: dict[int, Claim] = {}
     for index, entry in enumerate(entries):
-        claim = _claim(document, ("claims", index), entry, mistakes)
-        if claim is None:
+        place = ("claims", index)
+        name = f"claim {entry.get('id', '?')}" if isinstance(entry, dict) else "a claim"
+        try:
+            claim = Claim.model_validate(tuples(entry))
+        except ValidationError as error:
+            for inside, text in mistakes_of(error, Claim, entry):
+                key = f", {'.'.join(map(str, inside))}" if inside else ""
+                mistakes.append((document.line((*place, *inside)), f"{name}{key}: {text}"))
             continue
-        if claim.id in {c.id for c in claims}:
-            mistakes.append((document.line(("claims", index)), f"claim {claim.id} stands twice"))
-        claim._where = f"{path}:{document.line(('claims', index))}: "
-        claims.append(claim)
+        if claim.id in claims:
+            mistakes.append((document.line(place), f"{name} stands twice"))
+        claim._where = f"{path}:{document.line(place)}: "
+        claims[claim.id] = claim
     if mistakes:
         raise ClaimsError("\n".join(f"{path}:{line}: {text}" for line, text in sorted(mistakes)))
-    return claims
-
-
-def _claim(document: Document, place: KeyPath, entry: Any, mistakes: list[tuple[int, str]]) -> Any:
-    """A claim, or None with the reasons appended to `mistakes`."""
-    name = f"claim {entry.get('id', '?')}" if isinstance(entry, dict) else "a claim"
-
-    def read(model: type[Model], at: KeyPath, value: Any) -> Model | None:
-        try:
-            return model.model_validate(_tuples(value))
-        except ValidationError as error:
-            for inside, text in mistakes_of(error, model, value):
-                where = ".".join(map(str, (*at, *inside)[2:]))
-                line = document.line((*at, *inside))
-                mistakes.append((line, f"{name}{f', {where}' if where else ''}: {text}"))
-            return None
-
-    if not isinstance(entry, dict):
-        keys = ", ".join(Claim.model_fields)
-        mistakes.append((document.line(place), f"a claim is a mapping with {keys}"))
-        return None
-    claim = read(Claim, place, entry)
-    parts = [
-        read(model, (*place, "test", *inside), value)
-        for inside, model, value in _test_models(entry.get("test"))
-    ]
-    if claim is None or None in parts:
-        return None
-    test = tuple(parts) if isinstance(entry["test"], list) else parts[0]
-    return claim.model_copy(update={"test": test})
-
-
-def _tuples(value: Any) -> Any:
-    """Lists as tuples, which strict frozen models ask for."""
-    if isinstance(value, list):
-        return tuple(map(_tuples, value))
-    return {k: _tuples(v) for k, v in value.items()} if isinstance(value, dict) else value
+    return list(claims.values())
 
 
 # -- deciding -----------------------------------------------------------------------------------
@@ -232,7 +179,7 @@ class Answer:
 
 def studies_named(claims: Iterable[Claim]) -> list[str]:
     """The studies whose runs decide any of `claims`, in order."""
-    return list(dict.fromkeys(t.study for c in claims for t in c.run_tests))
+    return list(dict.fromkeys(test.study for claim in claims for test in claim.runs))
 
 
 def evaluate(
@@ -240,7 +187,6 @@ def evaluate(
     collected: Collected | None,
     *,
     on_claim: Callable[[Claim], None] = lambda _: None,
-    kept: Path | None = None,
 ) -> list[Answer]:
     """Run every claim's test.
 
@@ -248,25 +194,22 @@ def evaluate(
         collected: the runs of the studies that claims name; a study that is absent (or None) leaves its
             claims not tested.
         on_claim: called before each claim, for progress.
-        kept: a file with the statements of checks: those of unchanged code are read, not computed.
 
     Raises:
         ClaimsError: a check that does not exist, or arguments that it does not take.
     """
     claims = list(claims)
-    checked = _Checks(kept)
-    checked.refuse_unknown(claims)
+    _refuse_unknown_checks(claims)
     answers = []
     for claim in claims:
         on_claim(claim)
-        if isinstance(claim.test, NeedsTest):
-            statements = [missing(claim.test.needs)]
-        elif isinstance(claim.test, CheckTest):
-            statements = checked.statements(claim.test)
+        if claim.check:
+            statements = _of_check(claim.check)
+        elif claim.runs:
+            statements = _over_runs(claim.runs, collected)
         else:
-            statements = _over_runs(claim.run_tests, collected)
+            statements = [missing(claim.needs)]
         answers.append(Answer(claim, tuple(statements), verdict(statements)))
-    checked.keep()
     return answers
 
 
@@ -285,63 +228,32 @@ def _over_runs(tests: tuple[RunsTest, ...], collected: Collected | None) -> list
     return [statement(runs, s.says, Expression(s.holds), s.over) for s in test.statements]
 
 
-class _Checks:
-    """The checks' statements, kept in a file while neither code nor arguments change."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._code = _code_digest() if path is not None else ""
-        known = json.loads(path.read_text(encoding="utf-8")) if path and path.is_file() else {}
-        self._known: dict[str, list[dict[str, Any]]] = known
-        self._changed = False
-
-    def _key(self, test: CheckTest) -> str:
-        return f"{test.check} {json.dumps(test.arguments, sort_keys=True)} {self._code}"
-
-    def refuse_unknown(self, claims: Iterable[Claim]) -> None:
-        mistakes = []
-        for claim in claims:
-            test = claim.test
-            if not isinstance(test, CheckTest) or self._key(test) in self._known:
-                continue
-            import analysis.claims.checks  # noqa: F401  (imports torch, fills CHECKS)
-
-            if test.check not in verdicts.CHECKS:
-                nearest = did_you_mean(test.check, verdicts.CHECKS)
-                mistakes.append(f"{claim._where}claim {claim.id}: unknown check. {nearest}")
-            elif mistake := verdicts.argument_mistake(test.check, test.arguments):
-                mistakes.append(f"{claim._where}claim {claim.id}: {mistake}")
-        if mistakes:
-            raise ClaimsError("\n".join(mistakes))
-
-    def statements(self, test: CheckTest) -> list[Statement]:
-        from sdtps.audit.audit import one_thread
-
-        key = self._key(test)
-        if key not in self._known:
-            with one_thread():
-                self._known[key] = [asdict(s) for s in verdicts.CHECKS[test.check](**test.arguments)]
-            self._changed = True
-        return [Statement(**{**s, "runs": tuple(s["runs"])}) for s in self._known[key]]
-
-    def keep(self) -> None:
-        """Write the statements of this code, where any is new."""
-        if self._path is not None and self._changed:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            current = {key: value for key, value in self._known.items() if key.endswith(self._code)}
-            files.write_json(self._path, current)
+def _refuse_unknown_checks(claims: Iterable[Claim]) -> None:
+    tests = [(claim, claim.check) for claim in claims if claim.check]
+    if tests:
+        import analysis.claims.checks  # noqa: F401  (imports torch, fills CHECKS)
+    mistakes = []
+    for claim, test in tests:
+        if test.name not in verdicts.CHECKS:
+            nearest = did_you_mean(test.name, verdicts.CHECKS)
+            mistakes.append(f"{claim._where}claim {claim.id}: unknown check. {nearest}")
+        elif mistake := verdicts.argument_mistake(test.name, test.arguments):
+            mistakes.append(f"{claim._where}claim {claim.id}: {mistake}")
+    if mistakes:
+        raise ClaimsError("\n".join(mistakes))
 
 
-def _code_digest() -> str:
-    """Of the code that checks execute: sdtps, the checks themselves, the logs they read."""
-    from sdtps.run.provenance import package_digest
+_computed: dict[str, list[Statement]] = {}  # a check reads no runs: once for a process
 
-    digest = hashlib.sha256(package_digest().encode())
-    here = Path(__file__).parent
-    logs = [here / "verdicts.py", *shipped("paper/reported").glob("*.csv")]
-    for path in sorted([*logs, *here.glob("checks/*.py")]):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
+
+def _of_check(test: CheckTest) -> list[Statement]:
+    from sdtps.audit.audit import one_thread
+
+    key = f"{test.name} {json.dumps(test.arguments, sort_keys=True)}"
+    if key not in _computed:
+        with one_thread():
+            _computed[key] = list(verdicts.CHECKS[test.name](**test.arguments))
+    return _computed[key]
 
 
 def counts(answers: Iterable[Answer]) -> Mapping[str, int]:

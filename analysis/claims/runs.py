@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import ast
 import math
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
@@ -34,18 +33,11 @@ from sdtps.system.errors import counted
 if TYPE_CHECKING:
     from analysis.runs.collect import Collected
 
-OPERATORS: dict[type[ast.AST], Callable[..., float | bool]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.USub: operator.neg,
-    ast.Not: operator.not_,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
+# What an expression may consist of, besides calls, numbers, `and` and `or`.
+OPERATORS = (
+    *(ast.Add, ast.Sub, ast.Mult, ast.Div, ast.USub, ast.Not),
+    *(ast.Lt, ast.LtE, ast.Gt, ast.GtE),
+)
 PURE: dict[str, Callable[..., float]] = {"abs": abs, "min": min, "max": max}
 # Names of the functions that read runs, with the number of their arguments.
 READERS = {"peak_loss": 1, "final_loss": 1, "final": 2, "best": 2}
@@ -104,18 +96,18 @@ class Expression:
         """
         count = len(next(iter(values.values())))
 
-        def each(node: ast.AST) -> list[float]:
+        def each(node: ast.expr) -> list[float]:
             return [float(self._evaluate(node, lambda c, i=i: values[c][i])) for i in range(count)]  # type: ignore[misc]
 
         return self._decide(self._tree, each)
 
-    def _decide(self, node: ast.AST, each: Callable[[ast.AST], list[float]]) -> Decision:
+    def _decide(self, node: ast.expr, each: Callable[[ast.expr], list[float]]) -> Decision:
         if isinstance(node, ast.UnaryOp):
             return _not(self._decide(node.operand, each))
         if isinstance(node, ast.BoolOp):
             parts = [self._decide(value, each) for value in node.values]
-            wanted = not isinstance(node.op, ast.And)  # the truth value of one part that settles it
-            settled = [p for p in parts if p.holds is wanted]
+            settling = not isinstance(node.op, ast.And)  # the truth value of one part that settles it
+            settled = [p for p in parts if p.holds is settling]
             undecided = [p for p in parts if p.holds is None]
             return (settled or undecided or parts)[0]
         assert isinstance(node, ast.Compare)
@@ -141,9 +133,9 @@ class Expression:
             children: list[ast.AST] = list(node.args)
         elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
             children = []
-        elif isinstance(node, ast.BinOp | ast.UnaryOp) and type(node.op) in OPERATORS:
+        elif isinstance(node, ast.BinOp | ast.UnaryOp) and isinstance(node.op, OPERATORS):
             children = [node.left, node.right] if isinstance(node, ast.BinOp) else [node.operand]
-        elif isinstance(node, ast.Compare) and all(type(op) in OPERATORS for op in node.ops):
+        elif isinstance(node, ast.Compare) and all(isinstance(op, OPERATORS) for op in node.ops):
             if len(node.ops) > 1:
                 raise ExpressionError(f"{self.text!r}: write a < b < c as a < b and b < c")
             children = [node.left, *node.comparators]
@@ -163,26 +155,15 @@ class Expression:
             raise ExpressionError(f"{self.text!r}: {name} is written {name}{form}")
         return Call(name, words)
 
-    def _evaluate(self, node: ast.AST, read: Callable[[Call], float]) -> float | bool:
-        if isinstance(node, ast.Call):
-            name = node.func.id  # type: ignore[attr-defined]  # checked on construction
-            if name in READERS:
-                return read(self._reader(node, name))
-            return PURE[name](*(self._evaluate(a, read) for a in node.args))
-        if isinstance(node, ast.Constant):
-            return node.value  # type: ignore[return-value]
-        if isinstance(node, ast.BinOp):
-            return OPERATORS[type(node.op)](
-                self._evaluate(node.left, read), self._evaluate(node.right, read)
-            )
-        if isinstance(node, ast.UnaryOp):
-            return OPERATORS[type(node.op)](self._evaluate(node.operand, read))
-        if isinstance(node, ast.BoolOp):
-            values = (self._evaluate(v, read) for v in node.values)
-            return all(values) if isinstance(node.op, ast.And) else any(values)
-        assert isinstance(node, ast.Compare)
-        left, right = (self._evaluate(side, read) for side in (node.left, node.comparators[0]))
-        return OPERATORS[type(node.ops[0])](left, right)
+    def _evaluate(self, node: ast.expr, read: Callable[[Call], float]) -> float | bool:
+        """The value of a part of the expression; `_check` let nothing through but the language."""
+        readers = {
+            name: lambda *words, name=name: read(Call(name, words))  # type: ignore[misc]
+            for name in READERS
+        }
+        code = compile(ast.Expression(node), "<claim>", "eval")
+        value: float | bool = eval(code, {"__builtins__": {}, **PURE, **readers})
+        return value
 
 
 def _not(decision: Decision) -> Decision:

@@ -8,7 +8,7 @@ are missing, the claim is not tested; if some are open, it is inconclusive. No o
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -73,7 +73,7 @@ def verdict(statements: Sequence[Statement]) -> Verdict:
 
 # -- checks: functions of plain arguments that return statements, named by the ledger ---------------
 
-Check = Callable[..., list[Statement]]
+Check = Callable[..., Iterable[Statement]]
 CHECKS: dict[str, Check] = {}
 
 

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from ablations.study.model import Study
 
 INDEX = "index.json"
-CHECKS = "checks.json"  # statements of the claims' checks, kept while their code is unchanged
 _CLAIM = re.compile(r"\[claim (\d+)\]")
 
 
@@ -106,7 +105,7 @@ def build(
     keys: dict[str, str] = {}
     if options.evidence:
         say("claims")
-        built.answers = _claims(collected, others, ledger, kept or folder)
+        built.answers = _claims(collected, others, ledger)
         studies = [with_verdicts(study, built.answers) for study in studies]
         collected = replace(collected, studies=list(studies), computed={})
     for study in studies:
@@ -154,7 +153,7 @@ def _add_table(built: Built, made: Table, options: Options) -> None:
 # -- claims and audits --------------------------------------------------------------------------
 
 
-def _claims(collected: Collected, others: Sequence[Study], ledger: Path, kept: Path) -> list[Answer]:
+def _claims(collected: Collected, others: Sequence[Study], ledger: Path) -> list[Answer]:
     """Every claim's answer, by the runs of these studies and of the others that claims name."""
     claims = load(ledger)
     named = studies_named(claims)
@@ -164,7 +163,7 @@ def _claims(collected: Collected, others: Sequence[Study], ledger: Path, kept: P
         second = collect(more, collected.runs_dir)
         if (second.runs["state"] == "completed").any():
             everything = collect([*collected.studies, *more], collected.runs_dir)
-    return evaluate(claims, everything, kept=kept / CHECKS)
+    return evaluate(claims, everything)
 
 
 def with_verdicts(study: Study, answers: Iterable[Answer]) -> Study:

@@ -275,7 +275,7 @@ def _not_finite(folder: Path, rebuild: str) -> list[Finding]:
     findings = []
     word = re.compile(r"(?<![\w/.-])(nan|NaN|inf|-inf|Infinity)(?![\w/.-])")
     for path in sorted(folder.glob("**/*")):
-        if path.suffix not in (".tex", ".json", ".csv", ".md") or path.name == "checks.json":
+        if path.suffix not in (".tex", ".json", ".csv", ".md"):
             continue
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
             if path.suffix == ".json" and line.lstrip().startswith('"') and '": ' not in line:

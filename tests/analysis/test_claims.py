@@ -12,9 +12,7 @@ from planted import plant, planted_study
 
 from analysis.claims.ledger import (
     Answer,
-    CheckTest,
     ClaimsError,
-    NeedsTest,
     evaluate,
     load,
     studies_named,
@@ -56,9 +54,7 @@ def test_every_decided_verdict_agrees_with_the_reading_of_the_sources(answers: l
 
 
 def test_every_claim_that_needs_no_training_is_decided(answers: list[Answer]) -> None:
-    undecided = {
-        a.claim.id for a in answers if isinstance(a.claim.test, CheckTest) and not a.verdict.decided
-    }
+    undecided = {a.claim.id for a in answers if a.claim.check and not a.verdict.decided}
     assert not undecided
     assert sum(a.verdict.decided for a in answers) >= 39
 
@@ -68,8 +64,8 @@ def test_what_is_not_decided_says_what_it_needs(answers: list[Answer]) -> None:
         if not answer.verdict.decided:
             assert answer.verdict.word == "not tested"
             assert answer.verdict.why
-            assert not isinstance(answer.claim.test, CheckTest)
-    assert {a.claim.id for a in answers if isinstance(a.claim.test, NeedsTest)} >= ONLY_BY_TEXT
+            assert not answer.claim.check
+    assert {a.claim.id for a in answers if a.claim.needs} >= ONLY_BY_TEXT
 
 
 def test_every_decided_verdict_cites_numbers_or_what_was_seen(answers: list[Answer]) -> None:
@@ -83,14 +79,14 @@ def test_every_decided_verdict_cites_numbers_or_what_was_seen(answers: list[Answ
 
 MISTAKEN = """
 claims:
-  - {id: 9, claim: a, source: s, kind: structure, test: {chek: token_count, patches: 196}}
-  - {id: 1, claim: a, source: s, kind: structural, test: {needs: x}}
-  - {id: 2, claim: a, source: s, kind: training, verdikt: refuted, test: {needs: x}}
-  - {id: 3, claim: a, source: s, kind: training, test: {study: g, statements: [{says: x, holds: 1 <}]}}
-  - {id: 4, claim: a, source: s, kind: structure, test: {needs: [x]}}
+  - {id: 9, claim: a, source: s, kind: structure, chek: {name: token_count, patches: 196}}
+  - {id: 1, claim: a, source: s, kind: structural, needs: x}
+  - {id: 2, claim: a, source: s, kind: training, verdikt: refuted, needs: x}
+  - {id: 3, claim: a, source: s, kind: source, runs: [{study: g, statements: [{says: x, holds: 1 <}]}]}
+  - {id: 4, claim: a, source: s, kind: structure, needs: [x]}
   - {id: 5, claim: a, kind: structure}
-  - {id: 7, claim: a, source: s, kind: source, test: {needs: x}}
-  - {id: 7, claim: a, source: s, kind: source, test: {needs: x}}
+  - {id: 7, claim: a, source: s, kind: source, needs: x}
+  - {id: 7, claim: a, source: s, kind: source, needs: x}
 """
 
 
@@ -101,12 +97,12 @@ def test_all_mistakes_of_a_ledger_are_told_at_once_with_their_lines(tmp_path: Pa
         load(path)
     text = str(caught.value)
     for line, says in {
-        3: "a test has 'check'",
+        3: "unknown key 'chek'",
         4: "Did you mean 'structure'?",
         5: "unknown key 'verdikt'",
         6: "invalid syntax",
-        7: "test.needs",
-        8: "'test' is missing",
+        7: "claim 4, needs",
+        8: "'source' is missing",
         10: "claim 7 stands twice",
     }.items():
         assert re.search(rf":{line}: .*{re.escape(says)}", text), (line, text)
@@ -115,28 +111,14 @@ def test_all_mistakes_of_a_ledger_are_told_at_once_with_their_lines(tmp_path: Pa
 def test_checks_that_do_not_exist_are_told_with_their_lines(tmp_path: Path) -> None:
     path = tmp_path / "claims.yaml"
     path.write_text("""claims:
-  - {id: 1, claim: a, source: s, kind: structure, test: {check: token_count, patches: 196}}
-  - {id: 4, claim: a, source: s, kind: structure, test: {check: noise_clamp, limt: 5.0}}
+  - {id: 1, claim: a, source: s, kind: structure, check: {name: token_count, patches: 196}}
+  - {id: 4, claim: a, source: s, kind: structure, check: {name: noise_clamp, limt: 5.0}}
 """)
     with pytest.raises(ClaimsError) as caught:
         evaluate(load(path), None)
     first, second = str(caught.value).splitlines()
     assert ":2: claim 1" in first and "Did you mean 'token_counts'?" in first
     assert ":3: claim 4" in second and "noise_clamp(limit" in second
-
-
-def test_checks_of_unchanged_code_are_not_computed_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from analysis.claims import ledger, verdicts
-
-    claims = [c for c in load(LEDGER) if c.id == 7]
-    computed = evaluate(claims, None, kept=tmp_path / "checks.json")
-    monkeypatch.setitem(verdicts.CHECKS, "aggregation_size", lambda **_: pytest.fail("computed again"))
-    assert evaluate(claims, None, kept=tmp_path / "checks.json") == computed
-    monkeypatch.setattr(ledger, "_code_digest", lambda: "other code")
-    with pytest.raises(pytest.fail.Exception):
-        evaluate(claims, None, kept=tmp_path / "checks.json")
 
 
 def test_a_ledger_without_a_list_is_refused(tmp_path: Path) -> None:
@@ -193,7 +175,7 @@ def test_the_first_study_that_has_runs_decides(tmp_path: Path) -> None:
     names = {"gumbel": "gumbel_tau5_clamp", "quick": "gumbel_tau5"}
     studies = [planted_study(s, ["topk", name], seeds=(0, 1)) for s, name in names.items()]
     claim = next(c for c in load(LEDGER) if c.id == 46)
-    assert [t.study for t in claim.run_tests] == list(names)
+    assert [t.study for t in claim.runs] == list(names)
 
     def answer() -> Answer:
         return evaluate([claim], collect(studies, tmp_path))[0]

@@ -36,22 +36,11 @@ def plant_gumbel(runs: Path, *, explodes: bool):
     return study
 
 
-@pytest.fixture(scope="module")
-def checks(tmp_path_factory):
-    """The checks' statements, computed once for all builds of this module."""
-    folder = tmp_path_factory.mktemp("checks")
-    from analysis.claims.ledger import evaluate
-
-    evaluate(CLAIMS.values(), None, kept=folder / "checks.json")
-    return folder / "checks.json"
-
-
-def built(root: Path, checks: Path, paper_sources, *, explodes: bool) -> Path:
+def built(root: Path, paper_sources, *, explodes: bool) -> Path:
     study = plant_gumbel(root / "runs", explodes=explodes)
     main = paper_sources(root / "paper")
     folder = main.parent / "generated"
     folder.mkdir()
-    shutil.copy(checks, folder)
     build([study], [], root / "runs", folder, Options(report=False))
     return main
 
@@ -61,10 +50,8 @@ def squeezed(text: str) -> str:
 
 
 @pytest.mark.parametrize(("explodes", "word"), [(True, "supported"), (False, "refuted")])
-def test_the_runs_decide_which_sentence_text_and_caption_print(
-    tmp_path, checks, paper_sources, explodes, word
-):
-    main = built(tmp_path, checks, paper_sources, explodes=explodes)
+def test_the_runs_decide_which_sentence_text_and_caption_print(tmp_path, paper_sources, explodes, word):
+    main = built(tmp_path, paper_sources, explodes=explodes)
     generated = main.parent / "generated"
     says = squeezed(CLAIMS[43].sentences.of(word))
     others = [squeezed(CLAIMS[43].sentences.of(w)) for w in WORDS if w != word]
@@ -76,14 +63,14 @@ def test_the_runs_decide_which_sentence_text_and_caption_print(
 
 @pytest.mark.latex
 @pytest.mark.parametrize(("explodes", "word"), [(True, "supported"), (False, "refuted")])
-def test_the_pdf_prints_the_sentence_of_the_verdict(tmp_path, checks, paper_sources, explodes, word):
+def test_the_pdf_prints_the_sentence_of_the_verdict(tmp_path, paper_sources, explodes, word):
     if shutil.which("latexmk") is None:
         pytest.skip("latexmk is not installed")
     from pypdf import PdfReader
 
     from analysis.paper.pdf import compile_pdf
 
-    pdf = compile_pdf(built(tmp_path, checks, paper_sources, explodes=explodes))
+    pdf = compile_pdf(built(tmp_path, paper_sources, explodes=explodes))
     text = squeezed("".join(page.extract_text() for page in PdfReader(pdf).pages))
     assert squeezed(CLAIMS[43].sentences.of(word)) in text
     other = "refuted" if word == "supported" else "supported"
@@ -101,7 +88,7 @@ def test_every_claim_that_the_text_quotes_has_a_sentence_for_every_verdict():
         assert all(said) and len(set(said)) == len(WORDS), f"claim {number}"
 
 
-def test_a_caption_that_names_a_claim_without_sentences_is_refused(tmp_path, checks, paper_sources):
+def test_a_caption_that_names_a_claim_without_sentences_is_refused(tmp_path, paper_sources):
     from analysis.paper.build import with_verdicts
 
     study = planted_study("s", ["a"], tables=(TableSpec(name="main", caption="[claim 1]"),))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @check
-def stability_script() -> list[Statement]:
+def stability_script() -> Iterator[Statement]:
     """The script's procedure: scores without a gradient, a straight-through mask, a backward pass."""
     torch.manual_seed(0)
     score = 2 * torch.randn(4, PATCHES)  # no requires_grad, as there
@@ -42,11 +42,11 @@ def stability_script() -> list[Statement]:
     except RuntimeError:  # torch: nothing in the graph requires a gradient
         ran = False
     found = "it ran" if ran else "no tensor in it asks for a gradient, so there is none"
-    return [Statement("its backward pass runs", ran, found)]
+    yield Statement("its backward pass runs", ran, found)
 
 
 @check
-def gumbel_gradient_ratio(stage: str, part: str, reported: float, sane: float) -> list[Statement]:
+def gumbel_gradient_ratio(stage: str, part: str, reported: float, sane: float) -> Iterator[Statement]:
     """The gradient of a part with Gumbel at temperature 1 over that without.
 
     Args:
@@ -57,46 +57,36 @@ def gumbel_gradient_ratio(stage: str, part: str, reported: float, sane: float) -
     without = run(arrangement(stage)).part(part)
     assert with_gumbel is not None and without is not None
     ratio = with_gumbel / without
-    return [
-        Statement(
-            f"within {sane:g} times that of Top-K",
-            ratio <= sane,
-            f"{part}: {with_gumbel:.3g} with Gumbel, {without:.3g} with Top-K, ratio {ratio:.1e}; "
-            f"reported {reported:.3g}",
-            {"gumbel": with_gumbel, "topk": without, "ratio": ratio, "reported": reported},
-        )
-    ]
+    yield Statement(
+        f"within {sane:g} times that of Top-K",
+        ratio <= sane,
+        f"{part}: {with_gumbel:.3g} with Gumbel, {without:.3g} with Top-K, ratio {ratio:.1e}; "
+        f"reported {reported:.3g}",
+    )
 
 
 @check
-def gumbel_effect(stages: list[str]) -> list[Statement]:
+def gumbel_effect(stages: list[str]) -> Iterator[Statement]:
     """Features and gradients with Gumbel against those with Top-K, bit by bit."""
-    statements = []
     for name in stages:
         on, off = run(arrangement(name, decision="gumbel_ste")), run(arrangement(name))
         same = torch.equal(on.feature, off.feature)
-        statements.append(
-            Statement(f"{name}: same output", same, f"{name} output {'same' if same else 'differs'}")
-        )
+        yield Statement(f"{name}: same output", same, f"{name} output {'same' if same else 'differs'}")
         ratio = (on.parameters() or 0.0) / (off.parameters() or 1.0)
         equal = all(
             (a.grad is None and b.grad is None)
             or (a.grad is not None and b.grad is not None and torch.equal(a.grad, b.grad))
             for a, b in zip(on.module.parameters(), off.module.parameters(), strict=True)
         )
-        statements.append(
-            Statement(
-                f"{name}: same gradients",
-                equal,
-                f"{name} gradients {'same' if equal else f'{ratio:.1e} times as large'}",
-                {f"{name}_ratio": ratio},
-            )
+        yield Statement(
+            f"{name}: same gradients",
+            equal,
+            f"{name} gradients {'same' if equal else f'{ratio:.1e} times as large'}",
         )
-    return statements
 
 
 @check
-def score_gradient_by_position() -> list[Statement]:
+def score_gradient_by_position() -> Iterator[Statement]:
     """Which positions of the score get a gradient in v1 with Top-K."""
     torch.manual_seed(0)
     selection = TokenSelection(arrangement("v1"), 32)
@@ -108,46 +98,36 @@ def score_gradient_by_position() -> list[Statement]:
     kept = chosen.decision.bool()
     among_kept = float((score.grad[kept] != 0).double().mean())
     among_dropped = float((score.grad[~kept] != 0).double().mean())
-    return [
-        Statement(
-            "no kept position has one",
-            among_kept == 0.0,
-            f"{among_kept:.0%} of the kept positions get one",
-            {"kept": among_kept},
-        ),
-        Statement(
-            "no dropped position has one",
-            among_dropped == 0.0,
-            f"{among_dropped:.0%} of the dropped positions get one, through the extra token",
-            {"dropped": among_dropped},
-        ),
-    ]
+    yield Statement(
+        "no kept position has one", among_kept == 0.0, f"{among_kept:.0%} of the kept positions get one"
+    )
+    yield Statement(
+        "no dropped position has one",
+        among_dropped == 0.0,
+        f"{among_dropped:.0%} of the dropped positions get one, through the extra token",
+    )
 
 
 @check
-def score_mlp_gradient() -> list[Statement]:
+def score_mlp_gradient() -> Iterator[Statement]:
     """The score MLP's gradient in v1 with Top-K, with and without the extra token."""
     whole = run(arrangement("v1")).part("score_mlp")
     without = run(arrangement("v1", extra_token="none")).part("score_mlp")
     importance = run(arrangement("v4")).part("score_mlp")
-    return [
-        Statement(
-            "the score MLP gets a gradient",
-            bool(whole),
-            f"the score MLP's gradient is {shown(whole)} with the extra token",
-            {"with_extra": whole},
-        ),
-        Statement(
-            "it gets one without the extra token",
-            bool(without),
-            f"it is {shown(without)} without the extra token, {shown(importance)} with log-importance",
-            {"without_extra": without, "v4": importance},
-        ),
-    ]
+    yield Statement(
+        "the score MLP gets a gradient",
+        bool(whole),
+        f"the score MLP's gradient is {shown(whole)} with the extra token",
+    )
+    yield Statement(
+        "it gets one without the extra token",
+        bool(without),
+        f"it is {shown(without)} without the extra token, {shown(importance)} with log-importance",
+    )
 
 
 @check
-def gather_gradient() -> list[Statement]:
+def gather_gradient() -> Iterator[Statement]:
     """Gradients of gathered patches, by the indices of a fixed Top-K."""
     torch.manual_seed(0)
     tokens = torch.randn(4, PATCHES, 32, requires_grad=True)
@@ -156,19 +136,16 @@ def gather_gradient() -> list[Statement]:
     gather_tokens(tokens, index).square().sum().backward()
     assert tokens.grad is not None
     share = float((tokens.grad.abs().sum(dim=-1) > 0).double().mean())
-    return [
-        Statement(
-            "the gathered patches get no gradient",
-            share == 0.0,
-            f"{share:.0%} of the patches, all that are kept, get a gradient; the score gets "
-            f"{'none' if score.grad is None else 'one'}",
-            {"share": share},
-        )
-    ]
+    yield Statement(
+        "the gathered patches get no gradient",
+        share == 0.0,
+        f"{share:.0%} of the patches, all that are kept, get a gradient; the score gets "
+        f"{'none' if score.grad is None else 'one'}",
+    )
 
 
 @check
-def straight_through_decision() -> list[Statement]:
+def straight_through_decision() -> Iterator[Statement]:
     """Value and gradient of the decision against those of its hard and its soft part."""
     torch.manual_seed(0)
     score = torch.rand(4, PATCHES, requires_grad=True)
@@ -180,44 +157,37 @@ def straight_through_decision() -> list[Statement]:
     (of_soft,) = torch.autograd.grad((weights * soft).sum(), score)
     forward = float((decision - hard).detach().abs().max())
     backward = float((through - of_soft).abs().max())
-    return [
-        Statement(
-            "forwards it is the hard decision",
-            forward == 0.0,
-            f"difference from the hard decision {forward:g}",
-            {"forward": forward},
-        ),
-        Statement(
-            "backwards it is the soft one",
-            backward == 0.0 and bool(of_soft.any()),
-            f"difference from the soft decision's gradient {backward:g}",
-            {"backward": backward},
-        ),
-    ]
+    yield Statement(
+        "forwards it is the hard decision",
+        forward == 0.0,
+        f"difference from the hard decision {forward:g}",
+    )
+    yield Statement(
+        "backwards it is the soft one",
+        backward == 0.0 and bool(of_soft.any()),
+        f"difference from the soft decision's gradient {backward:g}",
+    )
 
 
 @check
-def no_grad_patch_gradient() -> list[Statement]:
+def no_grad_patch_gradient() -> Iterator[Statement]:
     """The patches' gradient in v1 (attentions without gradients) and v2 (with), Top-K."""
     cut, whole = run(arrangement("v1")), run(arrangement("v2"))
     a, b = cut.patch_gradient(), whole.patch_gradient()
     alike = cosine(a, b)
     difference = float((a - b).norm() / b.norm())
     globals_ = listed([cut.part("globals"), whole.part("globals")])
-    return [
-        Statement(
-            "the patches' gradient is cut by more than half",
-            float(a.norm()) < 0.5 * float(b.norm()),
-            f"the patches' gradient is {float(a.norm()):.3g} without, {float(b.norm()):.3g} with; "
-            f"cosine {alike:.4f}, "
-            f"relative difference {difference:.1%}; only the global features lose theirs ({globals_})",
-            {"cosine": alike, "difference": difference},
-        )
-    ]
+    yield Statement(
+        "the patches' gradient is cut by more than half",
+        float(a.norm()) < 0.5 * float(b.norm()),
+        f"the patches' gradient is {float(a.norm()):.3g} without, {float(b.norm()):.3g} with; "
+        f"cosine {alike:.4f}, "
+        f"relative difference {difference:.1%}; only the global features lose theirs ({globals_})",
+    )
 
 
 @check
-def token_weighting() -> list[Statement]:
+def token_weighting() -> Iterator[Statement]:
     """The "fixed" version, which weighs the gathered patches by the straight-through decision."""
     fixed, topk = run(arrangement("fixed", decision="gumbel_ste")), run(arrangement("fixed"))
     gumbel, plain = fixed.part("patches"), topk.part("patches")
@@ -225,20 +195,17 @@ def token_weighting() -> list[Statement]:
     score = fixed.part("score_mlp")
     other = run(arrangement("fixed", decision="gumbel_ste"), noise_seed=2)
     same = all(torch.equal(fixed.decisions[m], other.decisions[m]) for m in fixed.decisions)
-    return [
-        Statement(
-            "the score learns from the kept patches, at an ordinary size",
-            score is not None and score > 0 and gumbel < 10 * plain,
-            f"score MLP {shown(score)} (Top-K {shown(topk.part('score_mlp'))}); patches {gumbel:.3g} "
-            f"against {plain:.3g}",
-            {"score_mlp": score, "patches": gumbel, "patches_topk": plain},
-        ),
-        Statement(
-            "the noise takes part in the choice of patches",
-            not same,
-            "two draws of the noise keep the same patches" if same else "the patches kept differ",
-        ),
-    ]
+    yield Statement(
+        "the score learns from the kept patches, at an ordinary size",
+        score is not None and score > 0 and gumbel < 10 * plain,
+        f"score MLP {shown(score)} (Top-K {shown(topk.part('score_mlp'))}); patches {gumbel:.3g} "
+        f"against {plain:.3g}",
+    )
+    yield Statement(
+        "the noise takes part in the choice of patches",
+        not same,
+        "two draws of the noise keep the same patches" if same else "the patches kept differ",
+    )
 
 
 # Dynamic loss scaling as DeMo trains with it (torch's defaults except for the growth, left out here).
@@ -264,7 +231,7 @@ def _saved_bytes() -> Iterator[list[int]]:
 
 
 @check
-def no_grad_memory() -> list[Statement]:
+def no_grad_memory() -> Iterator[Statement]:
     """What the backward pass needs kept in v1 (attentions without gradients) and v2 (with)."""
     torch.manual_seed(0)
     patches = {m: torch.randn(4, PATCHES, WIDTH, requires_grad=True) for m in MODALITIES}
@@ -276,15 +243,11 @@ def no_grad_memory() -> list[Statement]:
             module(patches, globals_)
         mib[name] = total[0] / 2**20
     saved = 1 - mib["v1"] / mib["v2"]
-    return [
-        Statement(
-            "less is kept for the backward pass",
-            mib["v1"] < mib["v2"],
-            f"{mib['v1']:.1f} MiB instead of {mib['v2']:.1f} for 4 images of SDTPS alone: "
-            f"{saved:.0%} less",
-            {"without_mib": mib["v1"], "with_mib": mib["v2"]},
-        )
-    ]
+    yield Statement(
+        "less is kept for the backward pass",
+        mib["v1"] < mib["v2"],
+        f"{mib['v1']:.1f} MiB instead of {mib['v2']:.1f} for 4 images of SDTPS alone: {saved:.0%} less",
+    )
 
 
 def _scaled_steps(config: SdtpsConfig, steps: int) -> tuple[int, float, Tensor]:
@@ -320,7 +283,7 @@ def _scaled_steps(config: SdtpsConfig, steps: int) -> tuple[int, float, Tensor]:
 
 
 @check
-def loss_scale_collapse(steps: int = 40) -> list[Statement]:
+def loss_scale_collapse(steps: int = 40) -> Iterator[Statement]:
     """v2 with Gumbel at temperature 1 against Top-K and the log mask, fp16 with dynamic scaling."""
     topk_skipped, topk_scale, ordinary = _scaled_steps(arrangement("v2"), steps)
     gumbel = arrangement("v2", decision="gumbel_ste")
@@ -330,23 +293,18 @@ def loss_scale_collapse(steps: int = 40) -> list[Statement]:
     alive = ordinary[ordinary != 0].abs()
     smallest = torch.finfo(torch.float16).smallest_normal
     lost, at_start = (float((alive * s < smallest).double().mean()) for s in (scale, INITIAL_SCALE))
-    return [
-        Statement(
-            "steps are skipped that Top-K takes",
-            skipped > 10 and topk_skipped == 0,
-            f"{skipped} of {steps} steps skipped (Top-K {topk_skipped}, log mask {log_skipped})",
-            {"skipped": skipped, "topk": topk_skipped, "log": log_skipped, "steps": steps},
-        ),
-        Statement(
-            "the scale falls below 1",
-            scale < 1.0,
-            f"the scale ends at {scale:.1e} (Top-K {topk_scale:g}, log mask {log_scale:g})",
-            {"scale": scale, "topk": topk_scale, "log": log_scale},
-        ),
-        Statement(
-            "at that scale most of Top-K's gradients underflow in fp16",
-            lost > 0.5,
-            f"{lost:.0%} of Top-K's gradients underflow at that scale, {at_start:.0%} at the first one",
-            {"underflow": lost, "underflow_at_start": at_start},
-        ),
-    ]
+    yield Statement(
+        "steps are skipped that Top-K takes",
+        skipped > 10 and topk_skipped == 0,
+        f"{skipped} of {steps} steps skipped (Top-K {topk_skipped}, log mask {log_skipped})",
+    )
+    yield Statement(
+        "the scale falls below 1",
+        scale < 1.0,
+        f"the scale ends at {scale:.1e} (Top-K {topk_scale:g}, log mask {log_scale:g})",
+    )
+    yield Statement(
+        "at that scale most of Top-K's gradients underflow in fp16",
+        lost > 0.5,
+        f"{lost:.0%} of Top-K's gradients underflow at that scale, {at_start:.0%} at the first one",
+    )

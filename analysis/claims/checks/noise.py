@@ -6,6 +6,7 @@ The formulas of those masks stand here, from the commits named: no axis of this 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +33,7 @@ def limits() -> tuple[float, float]:
 @check
 def noise_statistics(
     draws: int, minimum: float, maximum: float, mean: float, deviation: float
-) -> list[Statement]:
+) -> Iterator[Statement]:
     """The claimed figures against the distribution of `draws` draws."""
     noise = gumbel_noise(_uniform(4000, draws)).double()
     true_mean, true_deviation = float(noise.mean()), float(noise.std())
@@ -45,49 +46,39 @@ def noise_statistics(
         """Within the central 95 % of the samples' own values."""
         return bool(sample.quantile(0.025) <= value <= sample.quantile(0.975))
 
-    return [
-        Statement(
-            f"a mean of {mean} is typical of {draws} draws",
-            typical(mean, means),
-            f"mean {true_mean:.3f}",
-            {"mean": true_mean},
-        ),
-        Statement(
-            f"a standard deviation of {deviation} is typical",
-            typical(deviation, deviations),
-            f"standard deviation {true_deviation:.3f}",
-            {"deviation": true_deviation},
-        ),
-        Statement(
-            f"no draw lies outside [{minimum}, {maximum}]",
-            low >= minimum and high <= maximum,
-            f"limits {low:.2f} and {high:.2f}; the largest of {draws} draws has the median "
-            f"{float(highest.median()):.1f} and is {maximum} or more in {chance:.1%} of samples",
-            {"low": low, "high": high, "chance": chance},
-        ),
-    ]
+    yield Statement(
+        f"a mean of {mean} is typical of {draws} draws", typical(mean, means), f"mean {true_mean:.3f}"
+    )
+    yield Statement(
+        f"a standard deviation of {deviation} is typical",
+        typical(deviation, deviations),
+        f"standard deviation {true_deviation:.3f}",
+    )
+    yield Statement(
+        f"no draw lies outside [{minimum}, {maximum}]",
+        low >= minimum and high <= maximum,
+        f"limits {low:.2f} and {high:.2f}; the largest of {draws} draws has the median "
+        f"{float(highest.median()):.1f} and is {maximum} or more in {chance:.1%} of samples",
+    )
 
 
 @check
-def noise_clamp(limit: float) -> list[Statement]:
+def noise_clamp(limit: float) -> Iterator[Statement]:
     """How often each side of the clamp acts."""
     noise = gumbel_noise(_uniform(4_000_000))
     low, _ = limits()
     above = float((noise > limit).double().mean())
     below = float((noise < -limit).double().mean())
-    return [
-        Statement(
-            f"the lower bound -{limit:g} can act",
-            low < -limit,
-            f"the least possible noise is {low:.2f}; {below:.2%} of draws lie below -{limit:g}, "
-            f"{above:.2%} above {limit:g}",
-            {"low": low, "below": below, "above": above},
-        )
-    ]
+    yield Statement(
+        f"the lower bound -{limit:g} can act",
+        low < -limit,
+        f"the least possible noise is {low:.2f}; {below:.2%} of draws lie below -{limit:g}, "
+        f"{above:.2%} above {limit:g}",
+    )
 
 
 @check
-def soft_maxima(maxima: list[list[float]]) -> list[Statement]:
+def soft_maxima(maxima: list[list[float]]) -> Iterator[Statement]:
     """Largest soft weight of 4 x 128 scores: of 2 x normal scores (as in the note), and of real ones.
 
     Args:
@@ -98,29 +89,21 @@ def soft_maxima(maxima: list[list[float]]) -> list[Statement]:
     invented = 2 * torch.randn(samples, 4, PATCHES, generator=generator)
     noise = gumbel_noise(torch.rand(samples, 4, PATCHES, generator=generator))
     real = _real_scores(samples * 4).reshape(samples, 4, PATCHES)
-    statements = []
     for temperature, claimed in maxima:
         values = ((invented + noise) / temperature).softmax(dim=-1).amax(dim=(1, 2))
         low, middle, high = (float(values.quantile(q)) for q in (0.025, 0.5, 0.975))
-        statements.append(
-            Statement(
-                f"{claimed} is typical at temperature {temperature:g} with invented scores",
-                low <= claimed <= high,
-                f"temperature {temperature:g}: 95 % in {low:.3f} to {high:.3f}, median {middle:.3f}",
-                {"low": low, "high": high, "median": middle},
-            )
+        yield Statement(
+            f"{claimed} is typical at temperature {temperature:g} with invented scores",
+            low <= claimed <= high,
+            f"temperature {temperature:g}: 95 % in {low:.3f} to {high:.3f}, median {middle:.3f}",
         )
         values = ((real + noise) / temperature).softmax(dim=-1).amax(dim=(1, 2))
         middle = float(values.median())
-        statements.append(
-            Statement(
-                f"{claimed} is the median, within 10 %, with the module's own scores",
-                math.isclose(middle, claimed, rel_tol=0.1),
-                f"with real scores {middle:.3f}",
-                {"median": middle},
-            )
+        yield Statement(
+            f"{claimed} is the median, within 10 %, with the module's own scores",
+            math.isclose(middle, claimed, rel_tol=0.1),
+            f"with real scores {middle:.3f}",
         )
-    return statements
 
 
 def _real_scores(rows: int) -> torch.Tensor:
@@ -139,7 +122,7 @@ def _real_scores(rows: int) -> torch.Tensor:
 
 
 @check
-def softmax_overflow(temperatures: list[float]) -> list[Statement]:
+def softmax_overflow(temperatures: list[float]) -> Iterator[Statement]:
     """The softmax on the largest score plus the largest noise that can occur, float32 and float16."""
     low, high = limits()
     bad = []
@@ -154,14 +137,11 @@ def softmax_overflow(temperatures: list[float]) -> list[Statement]:
             if not (soft.isfinite().all() and wide.isfinite().all()):
                 bad.append(f"{dtype} at {temperature:g}")
     listed = ", ".join(f"{t:g}" for t in temperatures)
-    return [
-        Statement(
-            "a softmax of score plus noise is not finite",
-            bool(bad),
-            f"not finite: {', '.join(bad)}" if bad else f"finite at temperatures {listed}",
-            {"largest_input": most + high},
-        )
-    ]
+    yield Statement(
+        "a softmax of score plus noise is not finite",
+        bool(bad),
+        f"not finite: {', '.join(bad)}" if bad else f"finite at temperatures {listed}",
+    )
 
 
 SOFTNESS = 0.3  # width of the soft mask's sigmoid (9fa81e3, 66c66c5)
@@ -182,7 +162,7 @@ class _CrossAttention(nn.Module):
 
 
 @check
-def hard_mask_attention() -> list[Statement]:
+def hard_mask_attention() -> Iterator[Statement]:
     """Gradients of cross-attention whose score only decides a hard Top-K mask on the patches."""
     torch.manual_seed(0)
     attention = nn.ModuleList(_CrossAttention(32) for _ in range(3))
@@ -196,42 +176,34 @@ def hard_mask_attention() -> list[Statement]:
     soft = torch.sigmoid((score - score.mean(dim=1, keepdim=True)) / SOFTNESS)
     (patches * soft.unsqueeze(-1)).mean(dim=1).square().sum().backward()
     with_soft = sum(p.grad is not None for p in parameters)
-    return [
-        Statement(
-            "some of its parameters get a gradient",
-            learning > 0,
-            f"{learning} of {len(parameters)} parameters with the hard mask, {with_soft} with a soft",
-            {"hard": learning, "soft": with_soft, "parameters": len(parameters)},
-        )
-    ]
+    yield Statement(
+        "some of its parameters get a gradient",
+        learning > 0,
+        f"{learning} of {len(parameters)} parameters with the hard mask, {with_soft} with a soft",
+    )
 
 
 @check
-def quantile_threshold(patches: int, ratios: list[float]) -> list[Statement]:
+def quantile_threshold(patches: int, ratios: list[float]) -> Iterator[Statement]:
     """Patches above one half of sigmoid((score - quantile(1 - rho)) / 0.3), scores in (0, 1)."""
     torch.manual_seed(0)
     score = torch.sigmoid(torch.randn(256, patches))  # sigmoid of a z-score, as in 66c66c5
-    statements = []
     for rho in ratios:
         threshold = score.quantile(1 - rho, dim=1, keepdim=True)
         mask = torch.sigmoid((score - threshold) / SOFTNESS)
         above = (mask > 0.5).sum(dim=1)
         least, most = int(above.min()), int(above.max())
         span = f"{least}" if least == most else f"{least} to {most}"
-        statements.append(
-            Statement(
-                f"{rho:g} x {patches} within one",
-                abs(least - rho * patches) <= 1 and abs(most - rho * patches) <= 1,
-                f"{span} of {patches} at rho {rho:g}, weights {float(mask.quantile(0.01)):.2f} to "
-                f"{float(mask.quantile(0.99)):.2f}",
-                {"least": least, "most": most, "expected": rho * patches},
-            )
+        yield Statement(
+            f"{rho:g} x {patches} within one",
+            abs(least - rho * patches) <= 1 and abs(most - rho * patches) <= 1,
+            f"{span} of {patches} at rho {rho:g}, weights {float(mask.quantile(0.01)):.2f} to "
+            f"{float(mask.quantile(0.99)):.2f}",
         )
-    return statements
 
 
 @check
-def gumbel_sigmoid() -> list[Statement]:
+def gumbel_sigmoid() -> Iterator[Statement]:
     """The noise of 66c66c5, sigmoid((score + g - 1/2) / tau), against the logistic noise it stands for.
 
     A relaxed Bernoulli decision is the sigmoid of logit plus the difference of two Gumbel draws, which
@@ -245,16 +217,13 @@ def gumbel_sigmoid() -> list[Statement]:
     on = float((one > 0).double().mean())
     soft = torch.sigmoid(torch.linspace(-3, 3, 7)[:, None] + one[:1000] - 0.5)
     increasing = bool((soft.mean(dim=1).diff() > 0).all())
-    return [
-        Statement(
-            "a patch is kept the more the higher its score, independently of the others",
-            increasing,
-            "the mean mask rises with the score",
-        ),
-        Statement(
-            "its noise is that of a relaxed keep-or-drop decision, without bias",
-            abs(bias) < 0.01,
-            f"the noise has mean {bias:+.3f}, not {centre:+.3f}, and is above 0 in {on:.0%} of draws",
-            {"bias": bias, "logistic": centre, "positive": on},
-        ),
-    ]
+    yield Statement(
+        "a patch is kept the more the higher its score, independently of the others",
+        increasing,
+        "the mean mask rises with the score",
+    )
+    yield Statement(
+        "its noise is that of a relaxed keep-or-drop decision, without bias",
+        abs(bias) < 0.01,
+        f"the noise has mean {bias:+.3f}, not {centre:+.3f}, and is above 0 in {on:.0%} of draws",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -29,49 +30,43 @@ from sdtps.models.losses import contrastive_loss
 
 
 @check
-def released_self_attention() -> list[Statement]:
+def released_self_attention() -> Iterator[Statement]:
     """The patches' gradient in the released arrangement, and had the self-attention been outside."""
     net = crossnet("released")
     own, _ = attentions(net)
     given, _ = backward(net, VIT)
     elsewhere, _ = backward(crossnet("released", no_grad="cross"), VIT)
     reached, other = norm([given.patches.grad]), norm([elsewhere.patches.grad])
-    return [
-        Statement(
-            "the image's patches learn from it",
-            own and bool(reached),
-            f"patches' gradient {shown(reached)}; with gradients through self-attention and selection "
-            f"it would be {shown(other)}",
-            {"patches": reached, "outside": other},
-        )
-    ]
+    yield Statement(
+        "the image's patches learn from it",
+        own and bool(reached),
+        f"patches' gradient {shown(reached)}; with gradients through self-attention and selection "
+        f"it would be {shown(other)}",
+    )
 
 
 @check
-def released_guides() -> list[Statement]:
+def released_guides() -> Iterator[Statement]:
     """Gradients through the guides' attentions and the selection in the released arrangement."""
     net = crossnet("released")
     _, guides = attentions(net)
     given, matches = backward(crossnet("released", grid=SWIN), SWIN)
     assert matches.sparse_decision is not None
     image, words = norm([given.patches.grad]), norm([given.words.grad])
-    return [
-        Statement(
-            "the captions' attention carries no gradient",
-            not guides,
-            "no gradient through it" if not guides else "it carries gradients",
-        ),
-        Statement(
-            "neither does the selection: an image without a class token gets none at all",
-            not image,
-            f"image without class token {shown(image)}, words {shown(words)} by the alignment alone",
-            {"image": image, "words": words},
-        ),
-    ]
+    yield Statement(
+        "the captions' attention carries no gradient",
+        not guides,
+        "no gradient through it" if not guides else "it carries gradients",
+    )
+    yield Statement(
+        "neither does the selection: an image without a class token gets none at all",
+        not image,
+        f"image without class token {shown(image)}, words {shown(words)} by the alignment alone",
+    )
 
 
 @check
-def released_parts() -> list[Statement]:
+def released_parts() -> Iterator[Statement]:
     """Parts of the released arrangement at full width."""
     net = crossnet("released", width=512)
     names = [name for name, _ in net.named_parameters()]
@@ -85,31 +80,28 @@ def released_parts() -> list[Statement]:
     assert first.sparse_decision is not None and other.sparse_decision is not None
     same = torch.equal(first.similarity, second.similarity)
     alone = torch.equal(first.sparse_decision, other.sparse_decision)
-    return [
-        Statement(
-            "no score MLP",
-            not any("score_mlp" in name for name in names),
-            f"{count:,} parameters, all in the aggregation",
-            {"parameters": count},
-        ),
-        Statement(
-            "no noise", same, f"two random states give {'one result' if same else 'two results'}"
-        ),
-        Statement(
-            "the sparse branch does not see the dense text",
-            alone,
-            f"another dense text {'keeps' if alone else 'changes'} the sparse branch's decision",
-        ),
-        Statement(
-            "one aggregation for both branches",
-            networks == {"aggregation"},
-            f"weight networks: {', '.join(sorted(networks))}",
-        ),
-    ]
+    yield Statement(
+        "no score MLP",
+        not any("score_mlp" in name for name in names),
+        f"{count:,} parameters, all in the aggregation",
+    )
+    yield Statement(
+        "no noise", same, f"two random states give {'one result' if same else 'two results'}"
+    )
+    yield Statement(
+        "the sparse branch does not see the dense text",
+        alone,
+        f"another dense text {'keeps' if alone else 'changes'} the sparse branch's decision",
+    )
+    yield Statement(
+        "one aggregation for both branches",
+        networks == {"aggregation"},
+        f"weight networks: {', '.join(sorted(networks))}",
+    )
 
 
 @check
-def paper_version_parts() -> list[Statement]:
+def paper_version_parts() -> Iterator[Statement]:
     """Parts and options of the paper-version arrangement."""
     own, guides = attentions(crossnet("paper"))
     net = crossnet("paper")
@@ -120,25 +112,21 @@ def paper_version_parts() -> list[Statement]:
     counts = [sum(p.numel() for p in n.parameters()) for n in (dual, single)]
     assert matches.sparse_decision is not None and noisy.sparse_decision is not None
     dense = norm([given.dense.grad])
-    return [
-        Statement(
-            "no attention carries a gradient, so dense text, which only guides, gets none",
-            not own and not guides and not dense,
-            f"dense text's gradient {shown(dense)}",
-            {"dense": dense},
-        ),
-        Statement(
-            "Gumbel can be on or off",
-            noisy.sparse_decision.requires_grad and not _through_decision(matches),
-            "the decision carries a gradient with Gumbel and none without",
-        ),
-        Statement(
-            "aggregation can be dual or single",
-            counts[0] > counts[1],
-            f"{counts[0]:,} parameters dual, {counts[1]:,} single",
-            {"dual": counts[0], "single": counts[1]},
-        ),
-    ]
+    yield Statement(
+        "no attention carries a gradient, so dense text, which only guides, gets none",
+        not own and not guides and not dense,
+        f"dense text's gradient {shown(dense)}",
+    )
+    yield Statement(
+        "Gumbel can be on or off",
+        noisy.sparse_decision.requires_grad and not _through_decision(matches),
+        "the decision carries a gradient with Gumbel and none without",
+    )
+    yield Statement(
+        "aggregation can be dual or single",
+        counts[0] > counts[1],
+        f"{counts[0]:,} parameters dual, {counts[1]:,} single",
+    )
 
 
 def _through_decision(matches: Matches) -> bool:
@@ -147,7 +135,7 @@ def _through_decision(matches: Matches) -> bool:
 
 
 @check
-def paper_version_mask() -> list[Statement]:
+def paper_version_mask() -> Iterator[Statement]:
     """Gradients with Gumbel in the paper-version arrangement, and had the decision been the mask."""
     settings: dict[str, dict[str, Any]] = {
         "off": {},
@@ -159,38 +147,32 @@ def paper_version_mask() -> list[Statement]:
         net = crossnet("paper", **changes)
         backward(net, VIT)
         norms[name] = norm(p.grad for p in net.parameters())
-    return [
-        Statement(
-            "Gumbel changes the gradients, as a mask would",
-            norms["on"] != norms["off"],
-            f"gradient {shown(norms['on'])} with Gumbel, {shown(norms['off'])} without; as a mask it "
-            f"would be {shown(norms['masked'])}",
-            norms,
-        )
-    ]
+    yield Statement(
+        "Gumbel changes the gradients, as a mask would",
+        norms["on"] != norms["off"],
+        f"gradient {shown(norms['on'])} with Gumbel, {shown(norms['off'])} without; as a mask it "
+        f"would be {shown(norms['masked'])}",
+    )
 
 
 @check
-def released_encoder_trains() -> list[Statement]:
+def released_encoder_trains() -> Iterator[Statement]:
     """Gradients that reach the image encoder in the released arrangement, by encoder."""
     vit, _ = backward(crossnet("released"), VIT)
     swin, _ = backward(crossnet("released", grid=SWIN), SWIN)
     assert vit.classes is not None
     through_class, without = norm([vit.classes.grad]), norm([swin.patches.grad])
     recipe = RetrievalConfig()
-    return [
-        Statement(
-            "the encoder gets no gradient, or is switched off",
-            not through_class or recipe.image_encoder.frozen,
-            f"with a class token {shown(through_class)}, through that token alone; without one "
-            f"{shown(without)}; it learns at {recipe.optim.backbone_lr_factor:g} of the others' rate",
-            {"vit": through_class, "swin": without},
-        )
-    ]
+    yield Statement(
+        "the encoder gets no gradient, or is switched off",
+        not through_class or recipe.image_encoder.frozen,
+        f"with a class token {shown(through_class)}, through that token alone; without one "
+        f"{shown(without)}; it learns at {recipe.optim.backbone_lr_factor:g} of the others' rate",
+    )
 
 
 @check
-def dense_text_leak() -> list[Statement]:
+def dense_text_leak() -> Iterator[Statement]:
     """Text-to-image R@1 when captions say nothing and dense texts describe an image.
 
     The released arrangement, untrained. All captions are equal; a dense text's words are noisy copies
@@ -208,19 +190,16 @@ def dense_text_leak() -> list[Statement]:
             scores = match(net, Inputs(None, patches, words, dense)).similarity
             recall[name] = float((scores.argmax(dim=0) == torch.arange(count)).double().mean())
     chance = 1 / count
-    return [
-        Statement(
-            "with empty captions retrieval stays near chance",
-            recall["own"] <= 3 * chance,
-            f"R@1 {recall['own']:.0%} with the target's own dense text, {recall['shuffled']:.0%} with "
-            f"another image's, chance {chance:.0%}",
-            {**recall, "chance": chance},
-        )
-    ]
+    yield Statement(
+        "with empty captions retrieval stays near chance",
+        recall["own"] <= 3 * chance,
+        f"R@1 {recall['own']:.0%} with the target's own dense text, {recall['shuffled']:.0%} with "
+        f"another image's, chance {chance:.0%}",
+    )
 
 
 @check
-def ratio_loss_gradient() -> list[Statement]:
+def ratio_loss_gradient() -> Iterator[Statement]:
     """The score MLP's gradient from the ratio loss with Gumbel, beside that from the alignment."""
     net = crossnet("paper", decision="gumbel_ste")
     matches = match(net, inputs(VIT))
@@ -232,33 +211,25 @@ def ratio_loss_gradient() -> list[Statement]:
         torch.autograd.grad(contrastive_loss(matches.similarity), parameters, allow_unused=True)
     )
     assert align is not None
-    return [
-        Statement(
-            "the gradient is more than rounding",
-            (ratio or 0.0) > 1e-6 * align,
-            f"the score MLP's gradient is {shown(ratio)} from the ratio loss, which is off its target "
-            f"by 0.1, and {align:.3g} from the alignment",
-            {"ratio": ratio, "alignment": align},
-        )
-    ]
+    yield Statement(
+        "the gradient is more than rounding",
+        (ratio or 0.0) > 1e-6 * align,
+        f"the score MLP's gradient is {shown(ratio)} from the ratio loss, which is off its target "
+        f"by 0.1, and {align:.3g} from the alignment",
+    )
 
 
 @check
-def ratio_loss_constant() -> list[Statement]:
+def ratio_loss_constant() -> Iterator[Statement]:
     """Value and gradient of the ratio loss with Top-K, in the released and paper-version form."""
-    statements = []
     for form, ratio_loss in (("released", ratio_of_the_sum), ("paper", ratio_of_each)):
         matches = match(crossnet(form), inputs(VIT))  # type: ignore[arg-type]
         assert matches.sparse_decision is not None
         loss = ratio_loss(matches.sparse_decision, matches.dense_decision, 0.5, 1.0, 1.0)
-        statements.append(
-            Statement(
-                f"it has a gradient in the {form} form",
-                loss.requires_grad,
-                f"{form}: the constant {float(loss):.2g}, no gradient"
-                if not loss.requires_grad
-                else f"{form}: {float(loss):.2g} with a gradient",
-                {"value": float(loss)},
-            )
+        yield Statement(
+            f"it has a gradient in the {form} form",
+            loss.requires_grad,
+            f"{form}: the constant {float(loss):.2g}, no gradient"
+            if not loss.requires_grad
+            else f"{form}: {float(loss):.2g} with a gradient",
         )
-    return statements

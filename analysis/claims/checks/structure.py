@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
 from analysis.claims.checks.published import PATCHES, WIDTH, arrangement
@@ -13,12 +15,7 @@ from sdtps.selection import TokenSelection, kept_count
 
 
 def _count(says: str, claimed: int, measured: int) -> Statement:
-    return Statement(
-        f"{says}: {claimed}",
-        measured == claimed,
-        f"{measured} {says}",
-        {"claimed": claimed, "measured": measured},
-    )
+    return Statement(f"{says}: {claimed}", measured == claimed, f"{measured} {says}")
 
 
 @check
@@ -31,7 +28,7 @@ def token_counts(
     output: int | None = None,
     with_class_token: int | None = None,
     without_aggregation: int | None = None,
-) -> list[Statement]:
+) -> Iterator[Statement]:
     """Token counts of real forward passes, against those that are claimed."""
     width = 8
     ratios = {"keep_ratio": keep_ratio, "aggregation_ratio": aggregation_ratio}
@@ -53,76 +50,64 @@ def token_counts(
         ("output tokens with extra and class token", with_class_token, out + 1),
         ("output tokens without aggregation", without_aggregation, plain),
     ]
-    return [_count(says, claimed, got) for says, claimed, got in found if claimed is not None]
+    for says, claimed, got in found:
+        if claimed is not None:
+            yield _count(says, claimed, got)
 
 
 @check
-def parameter_share(millions: float, share: float, model_millions: float) -> list[Statement]:
+def parameter_share(millions: float, share: float, model_millions: float) -> Iterator[Statement]:
     """SDTPS's parameters at full size; the whole model's count is the logged one."""
     module = MultiModal(arrangement("v1"), WIDTH, PATCHES)
     count = sum(p.numel() for p in module.parameters())
     part = count / (model_millions * 1e6)
-    return [
-        Statement(
-            f"{millions} million parameters",
-            round(count / 1e6, 2) == millions,
-            f"{count:,} parameters",
-            {"parameters": count},
-        ),
-        Statement(
-            f"a share of {share:.2%} in {model_millions} million",
-            round(part, 4) == share,
-            f"a share of {part:.4%}",
-            {"share": part},
-        ),
-    ]
+    yield Statement(
+        f"{millions} million parameters", round(count / 1e6, 2) == millions, f"{count:,} parameters"
+    )
+    yield Statement(
+        f"a share of {share:.2%} in {model_millions} million",
+        round(part, 4) == share,
+        f"a share of {part:.4%}",
+    )
 
 
 @check
 def aggregation_size(
     dim: int, ratio: float, hidden: int, aggregated: int, parameters: int
-) -> list[Statement]:
+) -> Iterator[Statement]:
     """Hidden width and size of the weight network."""
     config = arrangement("v1", aggregation_hidden=ratio)
     module = TokenAggregation(config, dim, aggregated)
     linear = [m for m in module.modules() if isinstance(m, torch.nn.Linear)]
     count = sum(p.numel() for p in module.parameters())
-    return [
-        _count("hidden units", hidden, linear[0].out_features),
-        _count(f"parameters at {aggregated} outputs", parameters, count),
-    ]
+    yield _count("hidden units", hidden, linear[0].out_features)
+    yield _count(f"parameters at {aggregated} outputs", parameters, count)
 
 
 @check
-def aggregation_rows() -> list[Statement]:
+def aggregation_rows() -> Iterator[Statement]:
     """Row sums of the weights without a mask and with each form of it, half of the kept dropped."""
     torch.manual_seed(0)
     tokens = torch.randn(4, 64, 32)
     decision = (torch.rand(4, 64) < 0.5).float()
     decision[:, 0] = 1.0  # a row with nothing kept has no softmax
     score = torch.rand(4, 64)
-    statements = []
     for mask in ("none", "subtract_1e10", "subtract_100", "log", "importance"):
         module = TokenAggregation(arrangement("v1", mask=mask), 32, 25)
         with torch.no_grad():
             rows = module.weights(module.networks[0], tokens, decision, score).sum(dim=-1)
         error = float((rows - 1).abs().max())
-        statements.append(
-            Statement(
-                f"rows sum to 1 with mask {mask}",
-                error < 1e-5,
-                f"off by {error:.1e} at most with mask {mask}",
-                {"error": error},
-            )
+        yield Statement(
+            f"rows sum to 1 with mask {mask}",
+            error < 1e-5,
+            f"off by {error:.1e} at most with mask {mask}",
         )
-    return statements
 
 
 @check
-def decision_is_ones() -> list[Statement]:
+def decision_is_ones() -> Iterator[Statement]:
     """The decision at the kept patches, and what the other order of the same sum would give."""
     torch.manual_seed(0)
-    statements = []
     for temperature in (1.0, 5.0, 10.0):
         config = arrangement("v2", decision="gumbel_ste", temperature=temperature)
         module = TokenSelection(config, 32)
@@ -131,31 +116,20 @@ def decision_is_ones() -> list[Statement]:
         with torch.no_grad():
             selection = module(tokens, attention[0], list(attention[1:]))
         error = float((selection.kept_decision - 1).abs().max())
-        statements.append(
-            Statement(
-                f"exactly one at temperature {temperature:g}",
-                error == 0.0,
-                f"largest deviation {error:g} at temperature {temperature:g}",
-                {"deviation": error},
-            )
+        yield Statement(
+            f"exactly one at temperature {temperature:g}",
+            error == 0.0,
+            f"largest deviation {error:g} at temperature {temperature:g}",
         )
     soft = torch.rand(10_000)
     other = float((((torch.ones_like(soft) + soft) - soft) - 1).abs().max())
     exact = float((straight_through(torch.ones_like(soft), soft) - 1).abs().max())
     note = f"{exact:g} as written; summed the other way {other:.1e}, times 1e10 {other * 1e10:.0f}"
-    statements.append(
-        Statement(
-            "the straight-through sum is exact",
-            exact == 0.0,
-            note,
-            {"deviation": exact, "other_order": other},
-        )
-    )
-    return statements
+    yield Statement("the straight-through sum is exact", exact == 0.0, note)
 
 
 @check
-def aggregated_below_kept() -> list[Statement]:
+def aggregated_below_kept() -> Iterator[Statement]:
     """Counts of every published grid and pair of ratios."""
     grids = (
         (196, 0.5, 0.4),
@@ -166,22 +140,17 @@ def aggregated_below_kept() -> list[Statement]:
         (128, 0.6, 0.4),
         (128, 0.7, 0.5),
     )
-    statements = []
     for patches, rho, ratio in grids:
         kept, out = kept_count(patches, rho), aggregated_count(patches, ratio, rho)
-        statements.append(
-            Statement(
-                f"fewer for {patches} patches at {rho}, {ratio}",
-                out < kept,
-                f"{out} of {kept} ({patches} patches)",
-                {"kept": kept, "aggregated": out},
-            )
+        yield Statement(
+            f"fewer for {patches} patches at {rho}, {ratio}",
+            out < kept,
+            f"{out} of {kept} ({patches} patches)",
         )
-    return statements
 
 
 @check
-def score_range(low: float, high: float) -> list[Statement]:
+def score_range(low: float, high: float) -> Iterator[Statement]:
     """Scores of equation 3 at initialisation and with a score MLP driven to its ends."""
     torch.manual_seed(0)
     module = TokenSelection(arrangement("v2"), WIDTH)
@@ -200,18 +169,15 @@ def score_range(low: float, high: float) -> list[Statement]:
         extremes += [float(score.min()), float(score.max())]
     least, most = min(extremes), max(extremes)
     bound = 1 + 2 * module.config.beta
-    return [
-        Statement(
-            f"scores below {low} or above {high} occur",
-            least <= low or most >= high,
-            f"scores from {least:.3f} to {most:.3f}; the formula's bounds are 0 and {bound:g}",
-            {"minimum": least, "maximum": most, "bound": bound},
-        )
-    ]
+    yield Statement(
+        f"scores below {low} or above {high} occur",
+        least <= low or most >= high,
+        f"scores from {least:.3f} to {most:.3f}; the formula's bounds are 0 and {bound:g}",
+    )
 
 
 @check
-def decision_shape() -> list[Statement]:
+def decision_shape() -> Iterator[Statement]:
     """The decision [B, N] as the mask of K < N kept patches."""
     config = arrangement("v1")
     selection = TokenSelection(config, 32)
@@ -226,27 +192,22 @@ def decision_shape() -> list[Statement]:
         except RuntimeError:  # torch: sizes that cannot be broadcast
             fits = False
         aggregation.merge(chosen.tokens, chosen.kept_decision)  # gathered, it fits
-    return [
-        Statement(
-            "the aggregation takes it",
-            fits,
-            f"{shapes}: {'accepted' if fits else 'no fit'}; gathered at the kept patches it fits",
-        )
-    ]
+    yield Statement(
+        "the aggregation takes it",
+        fits,
+        f"{shapes}: {'accepted' if fits else 'no fit'}; gathered at the kept patches it fits",
+    )
 
 
 @check
-def soft_sum_shape() -> list[Statement]:
+def soft_sum_shape() -> Iterator[Statement]:
     """Remedy A of design note 002: softmax weights over all patches, one weighted sum."""
     tokens, score = torch.randn(2, PATCHES, 32), torch.rand(2, PATCHES)
     summed = torch.bmm(score.softmax(dim=1).unsqueeze(1), tokens)
     config = arrangement("v2", decision="soft", aggregation="none", mask="none")
     rows = TokenSelection(config, 32).train().select(tokens, score).tokens
-    return [
-        Statement(
-            "one token",
-            summed.shape[1] == 1,
-            f"output {list(summed.shape)}; one weight row for each kept rank gives {list(rows.shape)}",
-            {"tokens": summed.shape[1], "with_rows": rows.shape[1]},
-        )
-    ]
+    yield Statement(
+        "one token",
+        summed.shape[1] == 1,
+        f"output {list(summed.shape)}; one weight row for each kept rank gives {list(rows.shape)}",
+    )
