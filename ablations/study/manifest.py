@@ -9,20 +9,24 @@ from __future__ import annotations
 import csv
 import hashlib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
+from ablations.study.attribution import design
 from ablations.study.labels import unprintable
 from ablations.study.mistakes import Mistakes, Source, tuples
 from ablations.study.model import RunSpec, Study, Variant, is_safe
 from ablations.study.resolve import Resolver
 from ablations.study.schema import (
+    AttributionSpec,
+    BudgetSpec,
     FigureSpec,
     MetricSpec,
     Reported,
     ReportedCsv,
     Resources,
+    RoundsSpec,
     TableSpec,
 )
 from ablations.study.variants import Draft, Text, VariantReader
@@ -36,6 +40,7 @@ from sdtps.system.errors import ManifestError, did_you_mean
 
 __all__ = ["RunSpec", "Study", "Variant", "load_study"]
 
+Section = TypeVar("Section", bound=BaseModel)
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what NumPy's generators take
 
 
@@ -54,7 +59,10 @@ class _Header(Frozen):
 
 # Tables that analysis makes for every study, as STUDY-NAME.
 MADE_FOR_EVERY_STUDY = ("variants", "compute", "audit")
-_SECTIONS = ("overrides", "variants", "grid", "resources", "metrics", "tables", "figures", "reported")
+_SECTIONS = (
+    *("overrides", "variants", "grid", "resources", "metrics", "tables", "figures", "reported"),
+    *("attributions", "rounds", "budget"),
+)
 _KEYS = frozenset([*_Header.model_fields, *_SECTIONS])
 
 
@@ -121,11 +129,18 @@ class _Reader:
         configs = [resolver.base, *(variant.config for variant in variants)]
         check_logged(self.mistakes, self.source, resolver.task, configs, metrics, figures)
         self._printable(header, metrics, drafts, tables, figures)
+        rounds = self._section("rounds", RoundsSpec)
+        if rounds and header["seeds"] and len(header["seeds"]) != rounds.looks[-1]:
+            listed = len(header["seeds"])
+            text = f"end at {rounds.looks[-1]} seeds, and 'seeds' lists {listed}: list as many"
+            self.mistakes.add(self.source, ("rounds", "looks"), text)
+        budget = self._section("budget", BudgetSpec)
+        attributions = self._attributions(metrics)
         reader.check_names(header, drafts)
         reader.check_components(tables, drafts)
         self.mistakes.raise_if_any(self.path)
         digest = hashlib.sha256("\0".join([self.source.text, resolver.text, csv_digest]).encode())
-        return Study(
+        made = Study(
             name=header["study"],
             path=self.path,
             task=resolver.task,
@@ -142,7 +157,35 @@ class _Reader:
             title=header["title"] or header["study"],
             notes=header["notes"],
             digest=digest.hexdigest()[:16],
+            attributions=attributions,
+            rounds=rounds,
+            gpu_hours=None if budget is None else budget.gpu_hours,
         )
+        for i, spec in enumerate(made.attributions):
+            try:
+                design(made, spec)
+            except ManifestError as error:
+                self.mistakes.add(self.source, ("attributions", i), str(error).partition(": ")[2])
+        self.mistakes.raise_if_any(self.path)
+        return made
+
+    def _attributions(self, metrics: dict[str, MetricSpec]) -> tuple[AttributionSpec, ...]:
+        value = self.tree.get("attributions")
+        if value is None:
+            return ()
+        if not isinstance(value, list):
+            self.mistakes.add(self.source, ("attributions",), f"must be a list; found {shown(value)}")
+            return ()
+        found = []
+        for i, item in enumerate(value):
+            entry = self.mistakes.check(self.source, ("attributions", i), AttributionSpec, item)
+            if entry is None:
+                continue
+            if entry.metric is not None and entry.metric not in metrics:
+                text = f"'{entry.metric}' is not among 'metrics'. {did_you_mean(entry.metric, metrics)}"
+                self.mistakes.add(self.source, ("attributions", i, "metric"), text)
+            found.append(entry)
+        return tuple(found)
 
     def _printable(
         self,
@@ -206,7 +249,7 @@ class _Reader:
                 self.mistakes.add(self.source, ("seeds", i), text)
         return dict(header)
 
-    def _section(self, key: str, model: type[Resources]) -> Resources | None:
+    def _section(self, key: str, model: type[Section]) -> Section | None:
         value = self.tree.get(key)
         return None if value is None else self.mistakes.check(self.source, (key,), model, value)
 

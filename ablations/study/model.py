@@ -11,7 +11,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ablations.study.schema import FigureSpec, MetricSpec, Reported, Resources, TableSpec
+from ablations.study.schema import (
+    AttributionSpec,
+    FigureSpec,
+    MetricSpec,
+    Reported,
+    Resources,
+    RoundsSpec,
+    TableSpec,
+)
 from sdtps.config import AnyConfig, CommandConfig, Config, resolved
 from sdtps.config.acting import effective
 from sdtps.config.identity import NOT_IN_IDENTITY, canonical, flatten, identities
@@ -106,6 +114,9 @@ class Study:
         base: the configuration that variants differ from (base file and `overrides`).
         varies: dotted keys (or whole sections) that a variant may change.
         digest: changes with the manifest, its base file and its reported numbers.
+        gpu_hours: the budget; None: no limit.
+        seeds_of: in rounds, how many of `seeds` a variant has by now; the first look's where it is not
+            listed. `analysis.results.rounds` decides them.
     """
 
     name: str
@@ -124,14 +135,26 @@ class Study:
     title: str
     notes: str
     digest: str
+    attributions: tuple[AttributionSpec, ...] = ()
+    rounds: RoundsSpec | None = None
+    gpu_hours: float | None = None
+    seeds_of: dict[str, int] = field(default_factory=dict)
 
     @cached_property
     def _runs(self) -> tuple[RunSpec, ...]:
         return tuple(
             RunSpec(self.name, v.name, v.slug, seed, v.config, digits, v.resources)
             for v in self.variants.values()
-            for seed, digits in zip(self.seeds, identities(v.canonical, self.seeds), strict=True)
+            for seed, digits in zip(
+                self.seeds_for(v.name), identities(v.canonical, self.seeds_for(v.name)), strict=True
+            )
         )
+
+    def seeds_for(self, variant: str) -> tuple[int, ...]:
+        """The seeds that a variant is trained with, as far as is decided."""
+        if self.rounds is None:
+            return self.seeds
+        return self.seeds[: self.seeds_of.get(variant, self.rounds.looks[0])]
 
     def runs(self) -> list[RunSpec]:
         """Every planned run: variants in the manifest's order, seeds within each."""

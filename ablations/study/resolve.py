@@ -122,7 +122,7 @@ class Resolver:
             self._check_allowed((self.source, written[key]), key)
             values[key] = value
         self._place_directory(values)
-        config, found = check_config({**_nest(values), "task": "command"})
+        config, found = check_config({**nest(values), "task": "command"})
         for key, text in found:
             self.mistakes.add(self.source, written.get(key, path), text)
         if self.mistakes.noted > before:
@@ -271,7 +271,7 @@ class Resolver:
         values = dict(values)
         bad: set[str] = set()
         while True:
-            config, found = check_config({**_nest(values), "task": self.task})
+            config, found = check_config({**nest(values), "task": self.task})
             if config is not None:
                 return config, bad
             dropped: set[str] = set()
@@ -328,7 +328,8 @@ def _lay_over(values: dict[str, Any], over: dict[str, Any]) -> None:
     values.update(over)
 
 
-def _nest(values: dict[str, Any]) -> dict[str, Any]:
+def nest(values: dict[str, Any]) -> dict[str, Any]:
+    """Dotted keys as nested mappings."""
     tree: dict[str, Any] = {}
     for key, value in values.items():
         *sections, last = key.split(".")

@@ -322,6 +322,45 @@ class Reported(Frozen):
         return self
 
 
+class AttributionSpec(Frozen):
+    """Which of the settings in which two variants differ made the difference (`sdtps attribute`)."""
+
+    good: str
+    broken: str
+    metric: str | None = None  # whose difference is explained; null: the study's first
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**32)], ...], Field(min_length=2)] = (
+        *(0, 1, 2, 3, 4),
+    )
+    # Asks whether training explodes (diverges, or its loss peaks at twice the good end's) instead of
+    # how far the metric falls: cells are then chosen in rounds, by delta debugging, with three seeds
+    # each.
+    explodes: bool = False
+
+
+class RoundsSpec(Frozen):
+    """Seeds in rounds: after each look, only variants whose verdict is open get the next seeds."""
+
+    looks: Annotated[tuple[PositiveInt, ...], Field(min_length=2)]  # seeds at each look, increasing
+    margin: Annotated[float, Field(gt=0)]  # differences below it are equivalent; printed unit
+
+    @model_validator(mode="after")
+    def _looks_increase(self) -> RoundsSpec:
+        if list(self.looks) != sorted(set(self.looks)) or self.looks[0] < 2:
+            raise ValueError(f"looks {list(self.looks)} must increase, from 2 seeds at least")
+        if self.looks[-1] < 12:
+            raise ValueError(
+                f"looks end at {self.looks[-1]} seeds; below 12, rounds save no runs (they save 14 to "
+                "37 % at 20). Write 'seeds' alone, or looks such as [5, 8, 12, 20]"
+            )
+        return self
+
+
+class BudgetSpec(Frozen):
+    """What a study may cost."""
+
+    gpu_hours: Annotated[float, Field(gt=0)]  # of all attempts, failed ones included
+
+
 class ReportedCsv(Frozen):
     """Reported values taken from a CSV file: the one row that `where` selects."""
 

@@ -1,0 +1,163 @@
+"""Seeds in rounds: which verdicts are decided at which look, and who is trained further.
+
+A study declares its looks, n seeds each, up to N. Look n may err with 0.05 ((n/N)^2 - (n_before/N)^2),
+so that all looks together err with at most 5 % under any dependence (union bound). At each look Holm
+steps down over the R differences that have no star yet, equivalent ones included; a star stays.
+Equivalence (two one-sided tests against the margin) takes the same share. A variant all of whose
+differences are starred or equivalent is trained no further. The p that is printed is p R 0.05 / level,
+to be read at 5 %.
+
+Every decision is computed again from the runs each time; nothing is remembered. Small starred effects
+are overstated a little (0.11 standard deviations in simulation), as in every design that may stop
+early.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from analysis.results import stats
+from analysis.results.stats import ALPHA
+
+Key = tuple[str, str]  # variant, metric
+Values = Mapping[str, Mapping[str, Mapping[int, float]]]  # variant, metric, seed
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is known of one difference.
+
+    Attributes:
+        look: seeds at which it was decided, or at which it was last looked at; 0: not looked at.
+        adjusted_p: p R 0.05 / level at that look; None where there was no test.
+        family: R at that look.
+        waits: why the next look cannot be taken yet, such as runs that are missing.
+    """
+
+    state: Literal["starred", "equivalent", "open"] = "open"
+    look: int = 0
+    adjusted_p: float | None = None
+    family: int = 0
+    waits: str = ""
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """All verdicts, and the seeds that each variant is to have now."""
+
+    verdicts: Mapping[Key, Verdict]
+    seeds_of: Mapping[str, int]
+
+    def why(self, variant: str) -> str:
+        """What is decided of a variant, in one line."""
+        own = {metric: v for (name, metric), v in self.verdicts.items() if name == variant}
+        texts = []
+        for metric, verdict in own.items():
+            if verdict.state == "open":
+                at = f" at {verdict.look} seeds" if verdict.look else ""
+                texts.append(f"{metric} open{at}{f' ({verdict.waits})' if verdict.waits else ''}")
+            else:
+                texts.append(f"{metric} {verdict.state} at {verdict.look} seeds")
+        return "; ".join(texts)
+
+
+def share(look: int, before: int, last: int) -> float:
+    """The error that a look may make: 0.05 ((n/N)^2 - (n_before/N)^2)."""
+    return ALPHA * ((look / last) ** 2 - (before / last) ** 2)
+
+
+def decide(
+    values: Values,
+    baseline: str,
+    metrics: Sequence[str],
+    seeds: Sequence[int],
+    looks: Sequence[int],
+    margin: Mapping[str, float],
+    lost: Mapping[str, Collection[int]] | None = None,
+) -> Rounds:
+    """Go through the looks as far as the runs allow.
+
+    A look is taken when every variant that is still open, and the baseline, has all seeds of that look.
+    A variant with a seed that ended without a result stays open and is trained no further; the others
+    do not wait for it. Such a seed of the baseline ends the rounds.
+
+    Args:
+        values: of completed runs.
+        margin: metric to the largest difference that counts as none, in the metric's own unit.
+        lost: variant to seeds that ended without a result (diverged, failed, cancelled).
+    """
+    lost = lost or {}
+    variants = [name for name in values if name != baseline]
+    keys = [(variant, metric) for variant in variants for metric in metrics]
+    verdicts = {key: Verdict() for key in keys}
+    seeds_of = {name: looks[0] for name in (*variants, baseline)}
+    for look, before in zip(looks, (0, *looks), strict=False):
+        drawn = set(seeds[:look])
+        open_ones = [v for v in variants if any(verdicts[v, m].state == "open" for m in metrics)]
+        for variant in open_ones:
+            gone = sorted(drawn & {*lost.get(variant, ()), *lost.get(baseline, ())})
+            if gone:
+                text = f"seed {', '.join(map(str, gone))} ended without a result"
+                _wait(verdicts, [(variant, metric) for metric in metrics], text)
+        running = [v for v in open_ones if not drawn & set(lost.get(v, ()))]
+        if not running or drawn & set(lost.get(baseline, ())):
+            break
+        for name in (*running, baseline):
+            seeds_of[name] = look
+        lacking = {
+            (name, metric): len(drawn - values.get(name, {}).get(metric, {}).keys())
+            for name in (*running, baseline)
+            for metric in metrics
+        }
+        if any(lacking.values()):
+            for variant, metric in ((v, m) for v in running for m in metrics):
+                if missing := lacking[variant, metric] or lacking[baseline, metric]:
+                    _wait(verdicts, [(variant, metric)], f"{missing} of {look} seeds not finished")
+            break
+        level = share(look, before, looks[-1])
+        _look(verdicts, values, baseline, look, level, running, drawn, margin)
+    return Rounds(verdicts, seeds_of)
+
+
+def _wait(verdicts: dict[Key, Verdict], keys: Sequence[Key], text: str) -> None:
+    """Say why the open ones among `keys` get no further."""
+    for key in keys:
+        if verdicts[key].state == "open":
+            verdicts[key] = replace(verdicts[key], waits=text)
+
+
+def _look(
+    verdicts: dict[Key, Verdict],
+    values: Values,
+    baseline: str,
+    look: int,
+    level: float,
+    running: Collection[str],
+    drawn: set[int],
+    margin: Mapping[str, float],
+) -> None:
+    """Judge the open differences of `running` by the seeds `drawn`; `verdicts` is changed."""
+    family = sum(verdict.state != "starred" for verdict in verdicts.values())
+    tested: list[tuple[float, Key]] = []
+    for key in [key for key, v in verdicts.items() if v.state == "open" and key[0] in running]:
+        variant, metric = key
+        ours, base = (
+            {seed: value for seed, value in values[name][metric].items() if seed in drawn}
+            for name in (variant, baseline)
+        )
+        verdicts[key] = Verdict(look=look, family=family)
+        difference = stats.paired(ours, base)
+        if isinstance(difference, stats.Difference) and difference.p is not None:
+            tested.append((difference.p, key))
+        same = stats.equivalence(ours, base, margin[metric], alpha=level)
+        if isinstance(same, stats.Equivalence) and same.equivalent:
+            verdicts[key] = replace(verdicts[key], state="equivalent")
+    largest = 0.0
+    for rank, (p, key) in enumerate(sorted(tested)):
+        largest = max(largest, min(1.0, p * (family - rank) * ALPHA / level))
+        verdicts[key] = replace(verdicts[key], adjusted_p=largest)
+        if largest < ALPHA and not math.isnan(largest):
+            verdicts[key] = replace(verdicts[key], state="starred")
