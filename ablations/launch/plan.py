@@ -44,6 +44,7 @@ from sdtps.config.identity import NOT_IN_IDENTITY, flatten
 from sdtps.run.folder import RunFolder
 from sdtps.system.errors import ConfigError, counted
 
+BEYOND = "beyond the budget"
 RETRY_WORDS = ("failed", "oom", "diverged", "cancelled", "unknown", "stale", "held")
 FAILED_ON_NODE = 2  # runs that fail on one node before it is excluded
 _BY_NODE = frozenset({"node", "start", "killed", "lost"})
@@ -165,6 +166,20 @@ class Estimate:
 
 
 @dataclass(frozen=True)
+class Spending:
+    """A study's budget in GPU-hours; what is spent, expected of runs in flight, and planned now."""
+
+    budget: float
+    spent: float
+    in_flight: float
+    planned: float
+
+    @property
+    def left(self) -> float:
+        return self.budget - self.spent - self.in_flight - self.planned
+
+
+@dataclass(frozen=True)
 class Plan:
     study: Study
     runs_dir: Path
@@ -173,10 +188,16 @@ class Plan:
     estimate: Estimate
     warnings: tuple[str, ...] = ()
     max_array_size: int = DEFAULT_MAX_ARRAY_SIZE
+    spending: Spending | None = None
 
     @property
     def submitted(self) -> list[Action]:
         return [a for a in self.actions if a.action == "submit"]
+
+    @property
+    def waiting(self) -> list[Action]:
+        """Runs for which the study's budget does not suffice."""
+        return [a for a in self.actions if a.action == "skip" and a.reason.startswith(BEYOND)]
 
     @property
     def released(self) -> list[Action]:
@@ -200,14 +221,19 @@ class Plan:
             else a
             for a in self.actions
         )
-        submitted = [a for a in actions if a.action == "submit"]
-        arrays = _arrays(submitted, self.max_array_size)
-        return replace(
-            self,
-            actions=actions,
-            arrays=arrays,
-            estimate=_estimate(actions, submitted, arrays),
-        )
+        return replan(self, actions)
+
+
+def replan(plan: Plan, actions: tuple[Action, ...]) -> Plan:
+    """`plan` with other actions: arrays and estimate follow."""
+    submitted = [a for a in actions if a.action == "submit"]
+    arrays = _arrays(submitted, plan.max_array_size)
+    return replace(
+        plan,
+        actions=actions,
+        arrays=arrays,
+        estimate=_estimate(actions, submitted, arrays),
+    )
 
 
 def failing_nodes(states: Iterable[Life]) -> dict[str, int]:
@@ -508,6 +534,17 @@ def _estimate(actions: Sequence[Action], submitted: list[Action], arrays: Sequen
     """
     if not submitted:
         return Estimate()
+    hours, sources = hours_of(actions)
+    basis = Counter(sources[action.run.name] for action in submitted)
+    gpu_hours = 0.0
+    for array in arrays:
+        gpus = options.gpus_of_node(array.resources) * array.resources.nodes
+        gpu_hours += sum(gpus * max(hours[run.name] for run in job) for job in array.jobs())
+    return Estimate(sum(hours[action.run.name] for action in submitted), gpu_hours, dict(basis))
+
+
+def hours_of(actions: Sequence[Action]) -> tuple[dict[str, float], dict[str, str]]:
+    """Hours that each run is expected to take, by name, and where the number comes from."""
     seconds: dict[str, list[float]] = {}
     for action in actions:
         if action.state == "completed":
@@ -515,19 +552,14 @@ def _estimate(actions: Sequence[Action], submitted: list[Action], arrays: Sequen
             if isinstance(took, (int, float)) and not isinstance(took, bool) and took > 0:
                 seconds.setdefault(action.run.variant, []).append(float(took))
     everything = [s for group in seconds.values() for s in group]
-    basis: dict[str, int] = {}
-    hours: dict[str, float] = {}  # by run
-    for action in submitted:
+    hours: dict[str, float] = {}
+    basis: dict[str, str] = {}
+    for action in actions:
         if own := seconds.get(action.run.variant):
             word, taken = "same variant", sum(own) / len(own) / 3600
         elif everything:
             word, taken = "other variants", sum(everything) / len(everything) / 3600
         else:
             word, taken = "time limit", action.run.resources.timeout_min / 60
-        basis[word] = basis.get(word, 0) + 1
-        hours[action.run.name] = taken
-    gpu_hours = 0.0
-    for array in arrays:
-        gpus = options.gpus_of_node(array.resources) * array.resources.nodes
-        gpu_hours += sum(gpus * max(hours[run.name] for run in job) for job in array.jobs())
-    return Estimate(sum(hours.values()), gpu_hours, basis)
+        basis[action.run.name], hours[action.run.name] = word, taken
+    return hours, basis

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ablations.launch.budget import within_budget
 from ablations.launch.plan import (
     RETRY_WORDS,
     Action,
@@ -172,6 +173,7 @@ def plan_study(
         code=source_digest,
         max_array_size=slurm.max_array_size() if on_slurm else slurm.DEFAULT_MAX_ARRAY_SIZE,
     )
+    plan = within_budget(plan)
     if not on_slurm:
         return plan
     plan = without_nodes(plan, options.known_nodes(failing_nodes(states)))
@@ -184,7 +186,7 @@ def submit(
 ) -> int:
     """Submit what is missing; returns the exit code.
 
-    0: done. 1: local runs failed. 5: the cluster's limit on jobs admitted only a part.
+    0: done. 1: local runs failed. 5: the cluster's limit on jobs, or the budget, admitted only a part.
 
     Args:
         retry_runs: names of runs to run again, whatever ended them.
@@ -213,7 +215,7 @@ def submit(
     if not plan.submitted:
         if arguments.json:
             print_sent(plan)
-        return 0
+        return PARTIAL if plan.waiting else 0
     for warning in check_inputs(plan, here=executor == "local"):
         _say(f"Warning: {warning}.")
     if not arguments.no_audit and (names := new_variants(plan)):
@@ -371,7 +373,7 @@ def dispatch(plan: Plan, arguments: argparse.Namespace, executor: str) -> int:
         number = counted(failed, "run")
         _say(f"{number} did not complete: {Again.of(arguments).control('status')}")
         return 1
-    return PARTIAL if report.partial else 0
+    return PARTIAL if report.partial or plan.waiting else 0
 
 
 def run_then(plan: Plan, arguments: argparse.Namespace, executor: str, jobs: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -85,6 +86,12 @@ def _cost_lines(plan: Plan) -> Iterator[str]:
         )
         bound = "at most " if estimate.is_bound else "about "
         yield f"Cost: {bound}{', '.join(hours)} ({sources})"
+    if spending := plan.spending:
+        yield (
+            f"Budget: {spending.budget:g} GPU-hours; {spending.spent:.2f} spent, "
+            f"{spending.in_flight:.2f} in flight, {spending.planned:.2f} planned, "
+            f"{spending.left:.2f} left"
+        )
     for warning in plan.warnings:
         yield f"Warning: {warning}."
 
@@ -141,5 +148,6 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             "gpu_hours": plan.estimate.gpu_hours,
             "basis": plan.estimate.basis,
         },
+        "budget": None if plan.spending is None else dataclasses.asdict(plan.spending),
         "warnings": list(plan.warnings),
     }

@@ -74,6 +74,16 @@ def config_text(config: AnyConfig) -> str:
     return yaml.dump(resolved(config), Dumper=_DUMPER, sort_keys=False, allow_unicode=True)
 
 
+def _instant(stamp: Any) -> float | None:
+    """Seconds since 1970 of an ISO time or a finite number; None for anything else."""
+    if isinstance(stamp, (int, float)) and not isinstance(stamp, bool):
+        return float(stamp) if math.isfinite(stamp) else None
+    try:
+        return datetime.fromisoformat(str(stamp).replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return None
+
+
 class RunFolder:
     """One run's files. Creating the object touches nothing on disk."""
 
@@ -221,6 +231,17 @@ class RunFolder:
             elif data.get("own") is False and isinstance(data.get("as"), str):
                 found.append(({f"{name}@on_{data['as']}": v for name, v in metrics.items()}, code))
         return found
+
+    def machine_seconds(self) -> float:
+        """For how long attempts held a machine; one without an end counts to the last heartbeat."""
+        attempts, total = self.run().get("attempts", []), 0.0
+        for attempt in attempts:
+            start, end = _instant(attempt.get("started")), _instant(attempt.get("ended"))
+            if end is None and attempt is attempts[-1]:
+                end = _instant((self.status() or {}).get("heartbeat"))
+            if start is not None and end is not None:
+                total += max(0.0, end - start)
+        return total
 
     def end_attempt(self, outcome: str, peak_memory_mib: float) -> None:
         """Record how the last attempt ended, and the memory that it took."""

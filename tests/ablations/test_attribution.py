@@ -1,0 +1,120 @@
+"""The cells between two variants, and a study's budget."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from ablations.launch.budget import within_budget
+from ablations.launch.plan import BEYOND, Plan, make_plan
+from ablations.store.life import run_states
+from ablations.study.attribution import attributions
+from ablations.study.manifest import load_study
+from ablations.study.model import Study
+from sdtps.run.folder import RunFolder
+from sdtps.system.errors import ManifestError
+
+HEAD = """\
+study: small
+task: reid
+seeds: [0, 1]
+baseline: topk
+varies: [sdtps.decision, sdtps.mask, sdtps.temperature, sdtps.noise_clamp, optim.lr]
+metrics: {mAP: {direction: up}, rank1: {direction: up}}
+resources: {gpus: 1, timeout_min: 60}
+variants:
+  topk: {sdtps.mask: none}
+  gumbel: {sdtps.decision: gumbel_ste, sdtps.mask: subtract_1e10, sdtps.temperature: 5.0}
+  other: {sdtps.mask: log, optim.lr: 0.1}
+"""
+
+
+def load(folder: Path, text: str) -> Study:
+    path = folder / "small.yaml"
+    path.write_text(text)
+    return load_study(path)
+
+
+def test_cells_have_readable_names_and_a_setting_that_does_nothing_makes_an_equal_cell(
+    tmp_path: Path,
+) -> None:
+    study = load(tmp_path, HEAD + "attributions: [{good: topk, broken: gumbel}]\n")
+    (found,) = attributions(study)
+    assert set(found.changes) == {"sdtps.decision", "sdtps.mask", "sdtps.temperature"}
+    equal = {cell.name: cell.equals for cell in found.cells if cell.equals}
+    assert equal == {"topk+temperature": "topk", "gumbel-decision": "topk+mask"}
+    assert set(found.study.variants) == {
+        *("topk", "topk+decision", "topk+mask", "gumbel-mask", "gumbel-temperature", "gumbel"),
+    }
+    assert found.study.name == "small.topk.gumbel"
+    assert len(found.study.runs()) == 6 * 5
+
+
+def test_cells_leave_the_study_and_its_runs_as_they_were(tmp_path: Path) -> None:
+    plain = load(tmp_path, HEAD)
+    with_cells = load(tmp_path, HEAD + "attributions: [{good: topk, broken: gumbel}]\n")
+    assert [run.name for run in plain.runs()] == [run.name for run in with_cells.runs()]
+    (found,) = attributions(with_cells)
+    own = {run.identity for run in plain.runs()}
+    equal = {run.variant for run in found.study.runs() if run.identity in own}
+    assert equal == {"topk", "gumbel"}
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ("attributions: [{good: topk, broken: gumbl}]", ["gumbl", "Did you mean 'gumbel'"]),
+        ("attributions: [{good: topk, broken: topk}]", ["differ in 0 settings"]),
+        ("attributions: [{good: topk, broken: gumbel, metric: map}]", ["'map'", "mAP"]),
+        ("rounds: {looks: [5, 8], margin: 0.5}", ["below 12"]),
+        ("rounds: {looks: [8, 5, 20], margin: 0.5}", ["must increase"]),
+        ("rounds: {looks: [5, 12], margin: 0.5}", ["12 seeds", "lists 2"]),
+        ("budget: {gpu_hours: 0}", ["gpu_hours"]),
+    ],
+)
+def test_mistakes_are_named_with_the_manifest(tmp_path: Path, section: str, words: list[str]) -> None:
+    with pytest.raises(ManifestError) as caught:
+        load(tmp_path, f"{HEAD}{section}\n")
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_rounds_plan_the_first_look_until_more_is_decided(tmp_path: Path) -> None:
+    text = HEAD.replace("[0, 1]", str(list(range(12)))) + "rounds: {looks: [5, 12], margin: 0.5}\n"
+    study = load(tmp_path, text)
+    assert len(study.runs()) == 3 * 5
+    more = dataclasses.replace(study, seeds_of={"topk": 12, "gumbel": 12})
+    assert {v: len(more.seeds_for(v)) for v in more.variants} == {"topk": 12, "gumbel": 12, "other": 5}
+
+
+def planned(study: Study, runs_dir: Path) -> Plan:
+    return within_budget(make_plan(study, runs_dir, run_states(study.runs(), runs_dir)))
+
+
+def test_a_budget_sends_what_fits_seed_by_seed_and_counts_failed_attempts(tmp_path: Path) -> None:
+    study = load(tmp_path, HEAD + "budget: {gpu_hours: 4.5}\n")
+    runs_dir = tmp_path / "runs"
+    plan = planned(study, runs_dir)  # an hour each, by the time limit
+    assert [(a.run.variant, a.run.seed) for a in plan.submitted] == [
+        *(("topk", 0), ("topk", 1), ("gumbel", 0), ("other", 0)),
+    ]
+    assert sum(a.reason.startswith(BEYOND) for a in plan.actions) == 2
+    assert plan.spending is not None and plan.spending.left == pytest.approx(0.5)
+
+    run = study.runs()[0]
+    folder = RunFolder(run.folder(runs_dir))
+    folder.create(
+        run.config, {"study": "small", "variant": "topk", "seed": 0, "identity": run.identity}
+    )
+    attempt = {"started": "2026-01-01T00:00:00Z", "ended": "2026-01-01T02:30:00Z"}
+    folder.update_run(attempts=[attempt])
+    folder.write_status("failed", attempt=1, kind="error", reason="a bug")
+    plan = planned(study, runs_dir)
+    assert plan.spending is not None and plan.spending.spent == pytest.approx(2.5)
+    assert len(plan.submitted) == 2
+
+
+def test_a_study_without_a_budget_is_planned_as_before(tmp_path: Path) -> None:
+    plan = planned(load(tmp_path, HEAD), tmp_path / "runs")
+    assert plan.spending is None and len(plan.submitted) == 6
