@@ -22,9 +22,11 @@ from ablations.study.schema import FigureSpec
 from analysis.figures.curves import Plot, draw_curves
 from analysis.figures.style import COLOURS, VENUES, Style, saved, styled
 from analysis.results.curves import Curve, curve_of
-from analysis.results.outcomes import Outcome, Run
+from analysis.results.outcomes import Outcome
 from analysis.runs import metrics as metricrows
 from analysis.runs.collect import collect
+from analysis.runs.metrics import Block, MetricRows
+from analysis.runs.record import Run
 from sdtps.run.folder import RunFolder
 
 REPEATS = 3  # of what takes seconds
@@ -73,7 +75,9 @@ def _collect(runs: int, rows: int) -> dict[str, Any]:
         seconds = []
         for _ in range(REPEATS):
             start = time.perf_counter()
-            values = len(collect([study], temporary).rows)
+            values = sum(
+                b.values.size for run in collect([study], temporary).runs for b in run.rows.blocks
+            )
             seconds.append(time.perf_counter() - start)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         # Only now: it loads torch, whose memory is none of collect's.
@@ -135,10 +139,13 @@ def _draw(steps: int) -> dict[str, Any]:
 def _curves(step: np.ndarray, values: list[np.ndarray]) -> list[Curve]:
     made = []
     for number, mine in enumerate(values):
-        runs = tuple(Run(s, "completed", f"{s}", None, None, "", "", {}) for s in range(len(mine)))
-        outcome = Outcome("bench", f"v{number}", f"v{number}", f"v{number}", runs)
-        series = {f"{seed}": (step, line) for seed, line in enumerate(mine)}
-        made.append(curve_of(outcome, "train", "loss", series))
+        name, place = f"v{number}", np.stack([step * 0 + 1, step * 0, step], axis=1)
+        logged = [Block("train", place, ("loss",), line[:, None]) for line in mine]
+        runs = tuple(
+            Run(study="bench", variant=name, seed=s, state="completed", rows=MetricRows((b,), (), 0))
+            for s, b in enumerate(logged)
+        )
+        made.append(curve_of(Outcome("bench", name, name, name, runs), "train", "loss"))
     return made
 
 

@@ -27,7 +27,8 @@ from scipy.stats import binomtest
 from ablations.study.schema import MetricSpec
 from analysis.results import stats
 from analysis.results.frames import Result, Results, from_outcomes, verdict
-from analysis.results.outcomes import Outcome, Run
+from analysis.results.outcomes import Outcome
+from analysis.runs.record import Run
 
 SEEDS = (2, 3, 5)
 PERCENT = MetricSpec(direction="up", digits=1)
@@ -200,9 +201,8 @@ def table_results(scores: np.ndarray, lost: int = 0) -> Results:
         name, runs = f"v{number}", []
         for seed, values in enumerate(rows.tolist()):
             named = dict(zip(METRICS, values, strict=True))
-            by_epoch = {f"{epoch}/{m}": v for epoch in ("final", "best") for m, v in named.items()}
             state = "diverged" if seed in gone else "completed"
-            runs.append(Run(seed, state, f"{name}/{seed}", None, None, "", "", by_epoch))
+            runs.append(Run(study="s", variant=name, seed=seed, state=state, best=named, last=named))
         found[name] = Outcome("s", name, name, name, tuple(runs), selected_on="test")
     study: Any = SimpleNamespace(
         name="s", baseline="v0", tables=(), metrics=dict.fromkeys(METRICS, PERCENT)

@@ -182,8 +182,7 @@ class StudyRuns:
         self.collected = collected
         self.study = collected.study(study)
         self.command = f"sdtps submit {self.study.path}"
-        runs = collected.runs_of(study)
-        self._runs = {(r["variant"], r["seed"]): r for r in runs.to_dict("records")}
+        self._runs = {(run.variant, run.seed): run for run in collected.runs_of(study)}
 
     def mistakes(self, expression: Expression) -> list[str]:
         """Variants and metrics that the study does not have."""
@@ -195,13 +194,13 @@ class StudyRuns:
 
     def finished(self, variant: str, seed: int) -> bool:
         run = self._runs.get((variant, seed))
-        return run is not None and run["state"] in ("completed", "diverged")
+        return run is not None and run.state in ("completed", "diverged")
 
     def diverged(self, variant: str, seed: int) -> bool:
-        return self._runs[variant, seed]["state"] == "diverged"
+        return self._runs[variant, seed].state == "diverged"
 
     def folder(self, variant: str, seed: int) -> str:
-        return str(self._runs[variant, seed]["where"])
+        return self._runs[variant, seed].where
 
     def read(self, call: Call, seed: int) -> float:
         """The value of a call for one seed: infinite where the run diverged, NaN where it has none."""
@@ -244,15 +243,11 @@ class StudyRuns:
 
         The trainer writes an epoch's mean over all steps; logs from elsewhere hold single steps only.
         """
-        losses = self._by_epoch(variant, seed, "epoch_loss")
+        rows = self._runs[variant, seed].rows
+        losses = rows.by_epoch("epoch_loss")
         if not len(losses):
-            losses = self._by_epoch(variant, seed, "loss")
+            losses = rows.by_epoch("loss")
         return np.where(np.isfinite(losses), losses, math.inf)
-
-    def _by_epoch(self, variant: str, seed: int, metric: str) -> np.ndarray:
-        rows = self.collected.rows_of(self.study.name, variant, "train", metric)
-        by_epoch = rows[rows["seed"] == seed].groupby("epoch")["value"]
-        return by_epoch.agg(lambda v: v.mean(skipna=False)).sort_index().to_numpy()
 
 
 def has_data(runs: StudyRuns, expression: Expression) -> bool:

@@ -494,7 +494,7 @@ def _draw_legend(
 # -- one variant --------------------------------------------------------------------------------
 
 
-def variant_figure(collected: Collected, plots: Sequence[Plot], style: Style, width: float) -> Figure:
+def variant_figure(plots: Sequence[Plot], style: Style, width: float) -> Figure:
     """All that one variant logged, a panel each; dotted lines at requeues and other events."""
     down = max(1, -(-len(plots) // PANELS_IN_A_ROW))
     picture = Figure(figsize=(width, 1.35 * down + 0.3), layout="constrained")
@@ -506,9 +506,8 @@ def variant_figure(collected: Collected, plots: Sequence[Plot], style: Style, wi
         label_axes(axes, shown)
         axes.set_title(axes.get_ylabel(), parse_math=False)  # a long name has room above, not beside
         axes.set_ylabel("")
-        for event in collected.events:
-            here = (event["study"], event["variant"]) == (curve.study, curve.variant)
-            if here and event.get("step"):
+        for event in (event for run in curve.outcome.runs for event in run.rows.events):
+            if event.get("step"):
                 at = shown.x(curve, np.array([float(event["step"])]))[0]
                 axes.axvline(at, color="#999999", linewidth=0.5, linestyle=":")
     for axes in list(panels):

@@ -170,7 +170,6 @@ def variant_page(collected: Collected, study: Study, variant: str, venue: str = 
 
     style = palette(study).get(variant, Style("#000000"))
     metrics = dict.fromkeys(m for k in ("train", "eval") for m in collected.metrics_of(study.name, k))
-    metrics.pop(curveframe.TIME, None)
     size = VENUES[venue]
     found = outcomes(collected, study)[variant]
     with styled(size, found.label):
@@ -178,7 +177,7 @@ def variant_page(collected: Collected, study: Study, variant: str, venue: str = 
             plot(collected, study, FigureSpec(name="page", metric=metric), [variant])
             for metric in metrics
         ]
-        files = saved(variant_figure(collected, plots, style, size.page))
+        files = saved(variant_figure(plots, style, size.page))
     return Drawn(
         name=f"{study.name}-variant-{study.variants[variant].slug}",
         study=study.name,

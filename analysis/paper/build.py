@@ -161,7 +161,7 @@ def _claims(collected: Collected, others: Sequence[Study], ledger: Path) -> list
     everything = collected
     if more:
         second = collect(more, collected.runs_dir)
-        if (second.runs["state"] == "completed").any():
+        if any(run.state == "completed" for run in second.runs):
             everything = collect([*collected.studies, *more], collected.runs_dir)
     return evaluate(claims, everything)
 

@@ -161,19 +161,19 @@ def _runs(studies: Sequence[Study], runs_dir: Path, allow: Collection[str]) -> l
         study = collected.study(mark.study)
         if mark.kind in allow:
             continue
-        runs = collected.runs.set_index("folder")
+        runs = {run.folder: run for run in collected.runs}
         for folder, odd in mark.runs.items():
-            run = runs.loc[folder]
-            named = f"{study.name}/{run['variant']} seed {run['seed']}"
-            one = ("--variant", glob.escape(str(run["variant"])), "--seed", str(run["seed"]))
+            run = runs[folder]
+            named = f"{study.name}/{run.variant} seed {run.seed}"
+            one = ("--variant", glob.escape(run.variant), "--seed", str(run.seed))
             again = hints.submit(study.path, runs_dir, *one)
             if mark.kind == "missing":
-                text = f"{run['state']} ({mark.text})"
+                text = f"{run.state} ({mark.text})"
                 findings.append(Finding("missing run", named, text, again))
                 continue
-            what = {"edited": "edited run"}.get(mark.kind, mark.kind.replace("_", " "))
+            what = {"damaged": "damaged run"}.get(mark.kind, mark.kind.replace("_", " "))
             text = (
-                odd if mark.kind == "edited" else f"{what.removeprefix('mixed ')} {odd} ({mark.text})"
+                odd if mark.kind == "damaged" else f"{what.removeprefix('mixed ')} {odd} ({mark.text})"
             )
             findings.append(Finding(what, named, text, f"delete {folder}, then {again}"))
     return findings

@@ -16,6 +16,7 @@ import pandas as pd
 
 from analysis import commands
 from analysis.runs.collect import Collected
+from analysis.runs.record import as_frame
 from sdtps.system.errors import SdtpsError
 from sdtps.system.files import write_bytes, write_text
 
@@ -52,7 +53,7 @@ def export(collected: Collected, format_name: str, output: Path) -> list[Path]:
     Raises:
         ExportError: no run has logged anything.
     """
-    if collected.rows.empty:
+    if not any(run.rows.blocks for run in collected.runs):
         names = ", ".join(study.name for study in collected.studies) or "none"
         raise ExportError(
             f"nothing to export: no run of these studies has logged a value below "
@@ -65,9 +66,9 @@ def export(collected: Collected, format_name: str, output: Path) -> list[Path]:
 def write_csv(collected: Collected, output: Path) -> list[Path]:
     """`runs.csv` (one row a run) and `values.csv` (one row a logged value)."""
     output.mkdir(parents=True, exist_ok=True)
-    files = []
+    files, runs = [], as_frame(collected.runs)
     # A value that was logged and is not a number is the word nan; an empty cell of a run is absence.
-    for name, frame, nan in (("runs.csv", collected.runs, ""), ("values.csv", collected.rows, "nan")):
+    for name, frame, nan in (("runs.csv", runs, ""), ("values.csv", collected.values(), "nan")):
         text = io.StringIO()
         frame.to_csv(text, index=False, lineterminator="\n", na_rep=nan)
         write_text(output / name, text.getvalue())
@@ -81,17 +82,13 @@ def write_tensorboard(collected: Collected, output: Path) -> list[Path]:
     Wall time is the step in seconds: run folders keep no time for each value, and the "relative" axis
     then shows steps.
     """
-    folders = {
-        (run["study"], run["variant"], run["seed"]): Path(run["folder"])
-        for run in collected.runs[["study", "variant", "seed", "folder"]].to_dict("records")
-    }
     files = []
-    for key, rows in collected.rows.groupby(["study", "variant", "seed"], sort=False, observed=True):
-        study, variant, seed = key
-        place = output / str(study) / folders[study, variant, seed].parent.name / f"seed{seed}"
-        place.mkdir(parents=True, exist_ok=True)
-        write_bytes(place / EVENT_FILE, _events(rows))
-        files.append(place / EVENT_FILE)
+    for run in collected.runs:
+        if run.rows.blocks:
+            place = output / run.study / Path(run.folder).parent.name / f"seed{run.seed}"
+            place.mkdir(parents=True, exist_ok=True)
+            write_bytes(place / EVENT_FILE, _events(run.rows.frame()))
+            files.append(place / EVENT_FILE)
     return files
 
 

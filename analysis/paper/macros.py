@@ -21,7 +21,7 @@ import numpy as np
 from analysis.claims.runs import StudyRuns
 from analysis.results import numbers, stats
 from analysis.results.frames import EPOCHS, Results, results
-from analysis.results.outcomes import Outcome, machine_seconds, machines
+from analysis.results.outcomes import Outcome, machines
 from analysis.runs.collect import Collected
 from analysis.tables.latex import Tex, escape, latex_cell
 from analysis.tables.model import Cell, difference_cell, mean_cell, score_cell
@@ -129,20 +129,19 @@ def _losses(runs: StudyRuns, outcome: Outcome) -> dict[str, Cell]:
 
 
 def _study(collected: Collected, study: Study) -> Iterable[Macro]:
-    runs = collected.runs_of(study.name)
-    planned = runs[runs["planned"]]
-    where = tuple(planned["where"])
-    spent = machine_seconds(planned).dropna()
+    planned = [run for run in collected.runs_of(study.name) if run.planned]
+    where = tuple(run.where for run in planned)
+    spent = [run.machine_seconds for run in planned if run.machine_seconds is not None]
     values = {
         "title": study.title,
         "variants": str(len(study.variants)),
         "seeds": str(len(study.seeds)),
         "runs": str(len(planned)),
         **{
-            state: str(int((planned["state"] == state).sum()))
+            state: str(sum(run.state == state for run in planned))
             for state in ("completed", "diverged", "failed")
         },
-        "time": numbers.duration(float(spent.sum())) if len(spent) else "no time",
+        "time": numbers.duration(sum(spent)) if spent else "no time",
         "machines": machines(planned),
     }
     for key, value in values.items():

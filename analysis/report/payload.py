@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from ablations.study.model import as_written
 from analysis.figures.curves import metric_name
@@ -34,7 +33,7 @@ from analysis.results.frames import EPOCHS, Results, results
 from analysis.runs import hints
 from analysis.runs.collect import Collected
 from analysis.runs.comparable import KINDS, refuse_to_average
-from analysis.runs.record import run_of
+from analysis.runs.record import RECORDED, Run, as_rows
 from analysis.tables.forms import to_html
 from analysis.tables.model import Table, score_cell
 from sdtps.audit.table import gradient_table
@@ -55,9 +54,12 @@ CURVE_BUDGET = 900_000
 FEWEST_POINTS = 40
 LOG_BUDGET = 4_000_000  # bytes of all logs of a report together
 MOST_EPOCH_ENDS, MOST_TIMES = 200, 60
-_TEXTS = ("identity", "state", "commit", "code", "reason", "selected_on", "gpu", "host", "notes")
-_COUNTS = ("seed", "attempt", "attempts", "epoch", "step", "best_epoch", "final_epoch", "parameters")
-_FLOATS = ("train_seconds", "wall_seconds", "peak_memory_mib", "images_per_s")
+_SHOWN = (
+    *("where", "planned", "imported", "identity", "state", "reason", "commit", "code", "dirty"),
+    *("seed", "attempt", "attempts", "epoch", "step", "best_epoch", "final_epoch", "parameters"),
+    *("train_seconds", "wall_seconds", "peak_memory_mib", "images_per_s"),
+    *("selected_on", "gpu", "host", "source"),
+)
 
 KIND = ("train", "eval")
 
@@ -78,7 +80,7 @@ def payload(
         claims: entries with id, text, source, verdict, why and runs (folders below runs/).
         pictures: patch pictures with image (a data URI), alt and caption.
     """
-    records = {str(r["where"]): r for r in collected.runs.to_dict("records")}
+    records = {run.where: run for run in collected.runs}
     place = {where: number for number, where in enumerate(records)}
     logged = sum(len(collected.metrics_of(s.name, k)) for s in collected.studies for k in KIND)
     share = CURVE_BUDGET // (2 * max(1, logged * len(records)))
@@ -89,7 +91,7 @@ def payload(
     for index, study in enumerate(collected.studies):
         found = results(collected, study)
         curves = curveframe.all_curves(collected, study, seed_points=most)
-        epochs = curveframe.epoch_clocks(collected, found.outcomes)
+        epochs = curveframe.epoch_clocks(found.outcomes)
         clocks = curveframe.second_clocks(collected, study)
         variants = _variants(study, found)
         for number, (variant, outcome) in enumerate(
@@ -111,7 +113,7 @@ def payload(
             series[f"{index}|{kind}|{metric}"] = _series(lines, places, place)
         studies.append(_study(collected, study, variants, list(curves), tables.get(study.name, ())))
     named = dict(place)
-    named |= {str(record["folder"]): place[where] for where, record in records.items()}
+    named |= {run.folder: place[where] for where, run in records.items()}
     return {
         "headline": _headline(collected),
         "studies": studies,
@@ -127,11 +129,11 @@ def payload(
 
 def _headline(collected: Collected) -> str:
     runs = collected.runs
-    done = int((runs["state"] == "completed").sum())
+    done = sum(run.state == "completed" for run in runs)
     text = f"{done} of {counted(len(runs), 'run')} completed"
-    if imported := int(runs["imported"].sum()):
+    if imported := sum(run.imported for run in runs):
         text += f", {imported} imported"
-    commits = sorted({str(c)[:10] for c in runs["commit"].dropna()})
+    commits = sorted({run.commit[:10] for run in runs if run.commit})
     return f"{text}; commit {', '.join(commits)}" if commits else text
 
 
@@ -260,13 +262,13 @@ def _epoch_ends(clock: Clock | None) -> list[list[float]]:
     return [] if clock is None else _pairs(clock, MOST_EPOCH_ENDS)
 
 
-def _times(clock: tuple[Clock, bool] | None, study: Any, record: Mapping[Any, Any]) -> dict[str, Any]:
+def _times(clock: tuple[Clock, bool] | None, study: Any, run: Run) -> dict[str, Any]:
     """The run's (step, seconds) pairs, whether its rows carry them, and how many GPUs it held."""
     if clock is None:
         return {"times": [], "timed": False, "gpus": 0}
-    variant = study.variants.get(record["variant"])
+    variant = study.variants.get(run.variant)
     gpus = 0
-    if not _absent(record["gpu"]):
+    if run.gpu:
         gpus = max(1, getattr(getattr(variant, "resources", None), "gpus", 1) or 1)
     return {"times": _pairs(clock[0], MOST_TIMES), "timed": clock[1], "gpus": gpus}
 
@@ -280,32 +282,23 @@ def _pairs(clock: Clock, most: int) -> list[list[float]]:
 # -- runs ---------------------------------------------------------------------------------------
 
 
-def _run(record: Mapping[Any, Any], collected: Collected, study: Any, room: int) -> dict[str, Any]:
-    folder = RunFolder(str(record["folder"]))
-    written, _ = run_of(folder)
-    imported = bool(record["imported"])
-    run: dict[str, Any] = {
-        "where": str(record["where"]),
-        "planned": bool(record["planned"]),
-        "imported": imported,
-        "dirty": bool(record["dirty"]),
-        "log": log_tail(folder, room),
-        "jobs": ", ".join(
-            dict.fromkeys(str(a["job_id"]) for a in written.get("attempts") or [] if a.get("job_id"))
-        ),
-        "rerun": None if imported else _rerun(study, record, _named(collected.runs_dir)),
-        "source": _source(written) if imported else None,
-    }
-    run |= {name: None if _absent(record[name]) else str(record[name]) for name in _TEXTS}
-    run |= {name: None if _absent(record[name]) else int(record[name]) for name in _COUNTS}
-    run |= {name: None if _absent(record[name]) else float(record[name]) for name in _FLOATS}
-    for which in ("best", "final"):
-        run[which] = {
+def _run(run: Run, collected: Collected, study: Any, room: int) -> dict[str, Any]:
+    scores = {
+        which: {
             name: [value, numbers.printed(value, spec)]
             for name, spec in study.metrics.items()
-            if not _absent(value := record.get(f"{which}/{name}", math.nan)) and math.isfinite(value)
+            if (value := run.scores(epoch).get(name)) is not None
         }
-    return run
+        for epoch, which in RECORDED.items()
+    }
+    return {
+        **{name: getattr(run, name) for name in _SHOWN},
+        **scores,
+        "notes": "; ".join(run.notes),
+        "log": log_tail(RunFolder(run.folder), room),
+        "jobs": ", ".join(run.jobs),
+        "rerun": None if run.imported else _rerun(study, run, _named(collected.runs_dir)),
+    }
 
 
 def _named(runs_dir: Path) -> Path:
@@ -316,26 +309,12 @@ def _named(runs_dir: Path) -> Path:
     return Path(runs_dir.name) if runs_dir.is_absolute() and runs_dir != runs_root() else runs_dir
 
 
-def _rerun(study: Any, record: Mapping[Any, Any], runs_dir: Path) -> str:
+def _rerun(study: Any, run: Run, runs_dir: Path) -> str:
     """The command that runs exactly this run: for the first time, or again as `explain` has it."""
-    if record["state"] == "planned":
-        variant = glob.escape(str(record["variant"]))
-        words = ("--variant", variant, "--seed", str(record["seed"]))
+    if run.state == "planned":
+        words = ("--variant", glob.escape(run.variant), "--seed", str(run.seed))
         return hints.submit(study.path, runs_dir, *words)
-    run = {str(key): value for key, value in record.items()}
-    return "\n".join(hints.again([run], runs_dir, {study.name: study.path}))
-
-
-def _source(written: Mapping[str, Any]) -> str | None:
-    imported = written.get("imported")
-    if not isinstance(imported, Mapping):
-        return None
-    place = f"{imported.get('source_folder')}/{imported.get('source')}"
-    return f"{place} ({imported.get('format')}, SHA-256 {str(imported.get('sha256'))[:16]})"
-
-
-def _absent(value: Any) -> bool:
-    return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
+    return "\n".join(hints.again(as_rows([run]), runs_dir, {study.name: study.path}))
 
 
 def log_tail(folder: RunFolder, most: int) -> str:

@@ -27,6 +27,7 @@ from scipy import stats as scipy_stats
 from analysis.results import stats
 from analysis.results.outcomes import Outcome, outcomes
 from analysis.runs.collect import Collected
+from analysis.runs.metrics import TIME, MetricRows
 
 if TYPE_CHECKING:
     from ablations.study.model import Study
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 POINTS = 400  # of a mean; about the printable dots across a figure
 SEED_POINTS = 1200  # of a single seed's line, at most about
 GOING_ON = ("running", "queued", "requeued", "unknown")  # nobody knows that it ended
-TIME = "time"  # rows may carry seconds since 1970 under this key
 
 
 @dataclass(frozen=True)
@@ -164,19 +164,14 @@ def curves(
         variants: names; None: all, imported ones last.
     """
     found = outcomes(collected, study)
-    clocks = epoch_clocks(collected, found)
+    clocks = epoch_clocks(found)
     names = list(found if variants is None else variants)
-    logged: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-    for kind_ in ("train", "eval") if kind is None else (kind,):
-        kind = kind_
-        for run in (run for name in names for run in found[name].runs):
-            rows = collected.rows_of_run(run.where, kind, metric)
-            logged[run.where] = rows["step"].to_numpy(), rows["value"].to_numpy(dtype=np.float64)
-        if any(len(step) for step, _ in logged.values()):
-            break
+    if kind is None:
+        runs = (run for name in names for run in found[name].runs)
+        trained = any(len(run.rows.series("train", metric)[0]) for run in runs)
+        kind = "train" if trained else "eval"
     return [
-        curve_of(found[name], str(kind), metric, logged, clocks.get(name), points, seed_points)
-        for name in names
+        curve_of(found[name], kind, metric, clocks.get(name), points, seed_points) for name in names
     ]
 
 
@@ -185,38 +180,14 @@ def all_curves(
 ) -> dict[tuple[str, str], list[Curve]]:
     """(kind, metric) to the curves of everything that a study logged, but the rows' times."""
     found = outcomes(collected, study)
-    clocks = epoch_clocks(collected, found)
-    runs = [run.where for outcome in found.values() for run in outcome.runs]
-    logged = {where: _series(collected, where) for where in runs}
-    nothing = np.empty(0, np.int64), np.empty(0)
-    made = {}
-    for kind in ("train", "eval"):
-        for metric in collected.metrics_of(study.name, kind):
-            if metric == TIME:
-                continue
-            series = {where: logged[where].get((kind, metric), nothing) for where in runs}
-            made[kind, metric] = [
-                curve_of(outcome, kind, metric, series, clocks.get(name), seed_points=seed_points)
-                for name, outcome in found.items()
-            ]
-    return made
-
-
-def _series(collected: Collected, where: str) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]:
-    """(kind, metric) to steps and values, all of one run in one pass."""
-    start, stop = collected.spans.get(where, (0, 0))
-    part = collected.rows.iloc[start:stop]
-    kinds, metrics = part["kind"].cat, part["metric"].cat
-    key = kinds.codes.to_numpy(np.int64) * len(metrics.categories) + metrics.codes.to_numpy()
-    step, value = part["step"].to_numpy(), part["value"].to_numpy(dtype=np.float64)
-    order = np.lexsort((step, key))
-    different, first = np.unique(key[order], return_index=True)
-    pieces = np.split(order, first[1:])
+    clocks = epoch_clocks(found)
     return {
-        (str(kinds.categories[k]), str(metrics.categories[m])): (step[index], value[index])
-        for (k, m), index in zip(
-            (divmod(k, len(metrics.categories)) for k in different.tolist()), pieces, strict=False
-        )
+        (kind, metric): [
+            curve_of(outcome, kind, metric, clocks.get(name), seed_points=seed_points)
+            for name, outcome in found.items()
+        ]
+        for kind in ("train", "eval")
+        for metric in collected.metrics_of(study.name, kind)
     }
 
 
@@ -263,17 +234,12 @@ def curve_of(
     outcome: Outcome,
     kind: str,
     metric: str,
-    series: Mapping[str, tuple[np.ndarray, np.ndarray]],
     clock: Clock | None = None,
     points: int = POINTS,
     seed_points: int = SEED_POINTS,
 ) -> Curve:
-    """A variant's curve.
-
-    Args:
-        series: for each run of `outcome` (by `where`) its steps, in order, and values.
-    """
-    mine = [series[run.where] for run in outcome.runs]
+    """A variant's curve."""
+    mine = [run.rows.series(kind, metric) for run in outcome.runs]
     latest = max((int(step[-1]) for step, _ in mine if len(step)), default=0)
     seeds = tuple(
         _seed(run.seed, run.state, step, value, latest, seed_points)
@@ -431,7 +397,7 @@ def kept(y: np.ndarray, most: int) -> np.ndarray:
 # -- steps in epochs and seconds ----------------------------------------------------------------
 
 
-def epoch_clocks(collected: Collected, found: Mapping[str, Outcome]) -> dict[str, Clock]:
+def epoch_clocks(found: Mapping[str, Outcome]) -> dict[str, Clock]:
     """For each variant what its steps are in epochs.
 
     Evaluations stand at the end of an epoch, so they decide. A variant without any takes the rate that
@@ -444,14 +410,11 @@ def epoch_clocks(collected: Collected, found: Mapping[str, Outcome]) -> dict[str
     for name, outcome in found.items():
         ends: dict[str, dict[int, int]] = {"eval": {}, "train": {}}
         for run in outcome.runs:
-            start, stop = collected.spans.get(run.where, (0, 0))
-            part = collected.rows.iloc[start:stop]
-            kinds, epochs, steps = (part[c].to_numpy() for c in ("kind", "epoch", "step"))
-            for kind, into in ends.items():
-                mine = (kinds == kind) & (epochs > 0)
-                different, inverse = np.unique(epochs[mine], return_inverse=True)
+            for block in (b for b in run.rows.blocks if b.kind in ends):
+                into, (_, epochs, steps) = ends[block.kind], block.place.T
+                different, inverse = np.unique(epochs[epochs > 0], return_inverse=True)
                 latest = np.zeros(len(different), dtype=np.int64)
-                np.maximum.at(latest, inverse, steps[mine])
+                np.maximum.at(latest, inverse, steps[epochs > 0])
                 for epoch, step in zip(different.tolist(), latest.tolist(), strict=True):
                     into[epoch] = max(into.get(epoch, 0), step)
         if clock := _clock(ends["eval"]):
@@ -490,26 +453,20 @@ def second_clocks(collected: Collected, study: Study) -> dict[str, tuple[Clock, 
     training time spread evenly over its steps.
     """
     clocks: dict[str, tuple[Clock, bool]] = {}
-    timed = TIME in collected.rows["metric"].cat.categories
-    for record in collected.runs_of(study.name).to_dict("records"):
-        where = str(record["where"])
-        start, stop = collected.spans.get(where, (0, 0)) if timed else (0, 0)
-        rows = collected.rows.iloc[start:stop]
-        if clock := _measured(rows[rows["metric"] == TIME].sort_values("step", kind="stable")):
-            clocks[where] = clock, True
-            continue
-        spent = next(
-            (float(record[c]) for c in ("train_seconds", "wall_seconds") if pd.notna(record[c])), None
-        )
-        if pd.notna(record["step"]) and int(record["step"]) > 0 and spent:
-            clocks[where] = Clock(np.array([0.0, float(record["step"])]), np.array([0.0, spent])), False
+    for run in collected.runs_of(study.name):
+        spent = run.wall_seconds if run.train_seconds is None else run.train_seconds
+        if clock := _measured(run.rows):
+            clocks[run.where] = clock, True
+        elif run.step and spent:
+            clocks[run.where] = Clock(np.array([0.0, run.step]), np.array([0.0, spent])), False
     return clocks
 
 
-def _measured(rows: pd.DataFrame) -> Clock | None:
+def _measured(rows: MetricRows) -> Clock | None:
     """Seconds at each step from the rows' own times; an attempt's first row costs what others do."""
-    steps, first = np.unique(rows["step"].to_numpy(), return_index=True)
-    times, attempts = (rows[c].to_numpy()[first] for c in ("value", "attempt"))
+    place, values = rows.placed(TIME)
+    steps, first = np.unique(place[:, 2], return_index=True)
+    times, attempts = values[first], place[first, 0]
     if len(steps) < 2 or not np.isfinite(times).all():
         return None
     deltas = np.diff(times) / np.diff(steps)

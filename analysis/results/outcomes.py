@@ -2,63 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
-
-import pandas as pd
+from statistics import fmean
+from typing import TYPE_CHECKING
 
 from ablations.store.life import STATES
 from analysis.runs.collect import Collected
+from analysis.runs.record import Epoch, Run
 
 if TYPE_CHECKING:
     from ablations.study.model import Study
 
-Epoch = Literal["last", "best"]
 # In the order in which a table's notes name them.
 _WORST_LAST = tuple(dict.fromkeys(("diverged", "failed", "cancelled", *STATES[1:])))
-# What result.json calls them.
-_RECORDED = {"last": "final", "best": "best"}
-
-
-@dataclass(frozen=True)
-class Run:
-    """One seed of a variant, as tables need it; `where` is its folder below runs/."""
-
-    seed: int
-    state: str
-    where: str
-    epoch: int | None
-    step: int | None
-    kind: str
-    reason: str
-    scores: dict[str, float]
-
-    @property
-    def word(self) -> str:
-        """The state with what a reader asks next: `diverged at epoch 3`."""
-        if self.state == "diverged" and self.epoch is not None:
-            at = f"diverged at epoch {self.epoch}"
-            return f"{at} (step {self.step})" if self.step is not None else at
-        if self.state == "failed":
-            return _FAILURES.get(self.kind, f"failed ({self.kind})")
-        if self.state in ("interrupted", "unknown") and self.reason:
-            return f"{self.state} ({self.reason})"
-        return {"planned": "not run"}.get(self.state, self.state)
-
-
-# Kinds of failures (`ablations.store.life`) in the words of a table's note.
-_FAILURES = {
-    "error": "failed",
-    "exit": "failed",
-    "oom": "out of memory",
-    "timeout": "failed (time limit)",
-    "node": "failed (its node failed)",
-    "lost": "failed (its job is gone)",
-    "start": "failed (Python did not start)",
-    "result": "failed (result.json is damaged)",
-    "unreadable": "failed (a file cannot be read)",
-}
 
 
 @dataclass(frozen=True)
@@ -98,8 +56,8 @@ class Outcome:
 
     def values(self, metric: str, epoch: Epoch = "last") -> dict[int, float]:
         """Seed to value of the completed runs that have this metric."""
-        key = f"{_RECORDED[epoch]}/{metric}"
-        return {run.seed: run.scores[key] for run in self.completed if key in run.scores}
+        scores = {run.seed: run.scores(epoch) for run in self.completed}
+        return {seed: found[metric] for seed, found in scores.items() if metric in found}
 
     def others(self) -> dict[str, list[Run]]:
         """State to runs that are not completed, worst last."""
@@ -151,31 +109,27 @@ def outcomes(collected: Collected, study: Study) -> dict[str, Outcome]:
     return made
 
 
-def _outcomes(frame: pd.DataFrame, study: Study) -> dict[str, Outcome]:
-    scores = [c for c in frame.columns if str(c).startswith(("best/", "final/"))]
+def _outcomes(runs: Sequence[Run], study: Study) -> dict[str, Outcome]:
     all_imported = bool(getattr(study, "imported", False))  # a study made of other people's logs
-    own: dict[str, list[dict[Any, Any]]] = {name: [] for name in study.variants}
-    strangers: dict[str, list[dict[Any, Any]]] = {}
-    for record in frame.to_dict("records"):
-        name = str(record["variant"])
-        if record["planned"] or all_imported:
-            if name in own:
-                own[name].append(record)
-        elif record["imported"]:
-            strangers.setdefault(name, []).append(record)
+    own: dict[str, list[Run]] = {name: [] for name in study.variants}
+    strangers: dict[str, list[Run]] = {}
+    for run in runs:
+        if run.planned or all_imported:
+            if run.variant in own:
+                own[run.variant].append(run)
+        elif run.imported:
+            strangers.setdefault(run.variant, []).append(run)
 
-    def outcome(key: str, variant: str, label: str, records: Sequence[Any], imported: bool) -> Outcome:
+    def outcome(key: str, variant: str, label: str, runs: Sequence[Run], imported: bool) -> Outcome:
         return Outcome(
             study=study.name,
             key=key,
             variant=variant,
             label=label,
-            runs=tuple(_run(record, scores) for record in records),
+            runs=tuple(runs),
             imported=imported,
-            dataset=", ".join(sorted({str(r["dataset"]) for r in records if r["dataset"]})),
-            selected_on=" and ".join(
-                sorted({str(r["selected_on"]) for r in records if r["selected_on"]})
-            ),
+            dataset=", ".join(sorted({run.dataset for run in runs if run.dataset})),
+            selected_on=" and ".join(sorted({run.selected_on for run in runs if run.selected_on})),
         )
 
     found = {
@@ -186,19 +140,6 @@ def _outcomes(frame: pd.DataFrame, study: Study) -> dict[str, Outcome]:
         key = name if name not in found else f"{name} (imported)"
         found[key] = outcome(key, name, name, strangers[name], True)
     return found
-
-
-def _run(record: dict[Any, Any], scores: Sequence[str]) -> Run:
-    return Run(
-        seed=int(record["seed"]),
-        state=record["state"],
-        where=record["where"],
-        epoch=None if pd.isna(record["epoch"]) else int(record["epoch"]),
-        step=None if pd.isna(record["step"]) else int(record["step"]),
-        kind=record["kind"] or "error",
-        reason=record["reason"] or "",
-        scores={c: float(record[c]) for c in scores if pd.notna(record[c])},
-    )
 
 
 # -- costs --------------------------------------------------------------------------------------
@@ -221,30 +162,25 @@ class Cost:
     memory: float
 
 
-def cost(runs: pd.DataFrame) -> Cost:
-    """The cost of some rows of `Collected.runs`."""
-    time, done = machine_seconds(runs), runs["state"] == "completed"
+def cost(runs: Sequence[Run]) -> Cost:
+    """The cost of some runs."""
+    spent = {run: seconds for run in runs if (seconds := run.machine_seconds) is not None}
+    done = [seconds for run, seconds in spent.items() if run.state == "completed"]
+    peaks = [run.peak_memory_mib for run in runs if run.peak_memory_mib is not None]
     return Cost(
-        completed=int(done.sum()),
+        completed=sum(run.state == "completed" for run in runs),
         runs=len(runs),
-        seconds=float(time.sum(min_count=1)),
-        wasted=float(time[~done].sum()),
-        per_run=float(time[done].mean()),
-        memory=float(runs["peak_memory_mib"].max()),
+        seconds=sum(spent.values()) if spent else math.nan,
+        wasted=sum(spent.values()) - sum(done),
+        per_run=fmean(done) if done else math.nan,
+        memory=max(peaks, default=math.nan),
     )
 
 
-def machine_seconds(runs: pd.DataFrame) -> pd.Series:
-    """Machine seconds of each run; the training time stands in where attempts were not recorded."""
-    return runs["wall_seconds"].fillna(runs["train_seconds"])
-
-
-def machines(runs: pd.DataFrame) -> str:
+def machines(runs: Sequence[Run]) -> str:
     """The accelerators that the runs saw, or CPUs."""
-    if len(runs) and runs["imported"].all():
+    if runs and all(run.imported for run in runs):
         return "machines that the logs do not name"
-    started = runs[runs["attempts"].notna()]
-    names = sorted({str(gpu) for gpu in started["gpu"] if gpu})
-    if started["gpu"].isna().any() or not names:
-        names.append("CPU cores")
-    return " and ".join(names)
+    started = {run.gpu for run in runs if run.attempts}
+    names = sorted(gpu for gpu in started if gpu)
+    return " and ".join(names if names and None not in started else [*names, "CPU cores"])

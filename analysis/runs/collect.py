@@ -1,15 +1,17 @@
-"""One tidy table from run folders: planned against got, nothing dropped, nothing averaged yet.
+"""The runs of some studies: planned against got, nothing dropped, nothing averaged yet.
 
-`runs` has one row for each planned run (and each imported one), whatever became of it; `rows` has one
-row for each value that was logged. Fractions stay in [0, 1]. Reading never fails because of what a run
-did: a diverged, failed, torn or missing run is a row with its state.
+One record for each planned run, and each imported one, whatever became of it. Reading never fails
+because of what a run did: a diverged, failed, torn or missing run is a record with its state.
 """
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property, partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +19,14 @@ import pandas as pd
 
 from ablations.study.model import slug
 from analysis.runs import IMPORTED
-from analysis.runs import metrics as metricrows
-from analysis.runs.metrics import MetricRows, row_frame
-from analysis.runs.record import Source, record_of, run_frame, run_of
+from analysis.runs.metrics import TIME
+from analysis.runs.record import Run, Source, read, run_of
 from sdtps.run.folder import RunFolder
 
 if TYPE_CHECKING:
     from ablations.study.model import Study
+
+WORTH_FORKING = 2000  # runs; below, starting processes costs more than it gives
 
 
 @dataclass
@@ -31,68 +34,54 @@ class Collected:
     """Everything that analysis knows about some studies.
 
     Attributes:
-        runs: one row for each planned or imported run; `RUN_COLUMNS` (`where` is the folder below
-            runs_dir, which is what generated files name), then `best/METRIC` and
-            `final/METRIC` for completed runs (NaN elsewhere: a run that diverged has no result).
-        rows: one row for each logged value; `ROW_COLUMNS`. Each (kind, step) of a run once, from the
-            newest attempt that reached it. A non-finite value is NaN or infinite, never left out.
-        events: rows of kind `event` as dictionaries with study, variant and seed.
+        runs: one record for each planned or imported run, in planned order.
         unplanned: run folders of these studies that no manifest plans any more.
-        spans: for each run (by `where`) that logged anything where it lies in `rows`, first to one past
-            the last.
         computed: what was computed from these runs already, such as `analysis.results.frames`.
     """
 
     studies: list[Study]
     runs_dir: Path
-    runs: pd.DataFrame
-    rows: pd.DataFrame
-    events: list[dict[str, Any]] = field(default_factory=list)
+    runs: tuple[Run, ...]
     unplanned: list[Path] = field(default_factory=list)
-    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
     computed: dict[tuple[str, ...], Any] = field(default_factory=dict, repr=False)
 
     def study(self, name: str) -> Study:
         return next(s for s in self.studies if s.name == name)
 
-    def runs_of(self, study: str, variant: str | None = None) -> pd.DataFrame:
-        """The rows of `runs` of a study, or of one variant, in planned order."""
-        mask = self.runs["study"] == study
-        if variant is not None:
-            mask &= self.runs["variant"] == variant
-        return self.runs[mask]
+    @cached_property
+    def _by_study(self) -> dict[str, list[Run]]:
+        found: dict[str, list[Run]] = {}
+        for run in self.runs:
+            found.setdefault(run.study, []).append(run)
+        return found
 
-    def rows_of(self, study: str, variant: str, kind: str, metric: str) -> pd.DataFrame:
-        """Logged values of one metric of all runs of a variant, by seed and step."""
-        parts = [
-            self.rows_of_run(str(where), kind, metric)
-            for where in self.runs_of(study, variant)["where"]
-        ]
-        part = pd.concat(parts) if parts else self.rows.iloc[:0]
-        return part.sort_values(["seed", "step"], kind="stable")
-
-    def rows_of_run(self, where: str, kind: str, metric: str) -> pd.DataFrame:
-        """Logged values of one metric of one run, in order of step.
-
-        An imported run may have the variant's name and the seed of one of ours, so a run is named by
-        its folder.
-        """
-        start, stop = self.spans.get(where, (0, 0))
-        part = self.rows.iloc[start:stop]
-        part = part[(part["kind"] == kind) & (part["metric"] == metric)]
-        return part.sort_values("step", kind="stable")
+    def runs_of(self, study: str) -> list[Run]:
+        """The runs of a study, in planned order, then imported ones."""
+        return self._by_study.get(study, [])
 
     def metrics_of(self, study: str, kind: str) -> list[str]:
         """Names of the metrics that a study logged under `kind`, in order of first appearance."""
-        part = self.rows[(self.rows["study"] == study) & (self.rows["kind"] == kind)]
-        return [str(name) for name in part["metric"].unique() if name != "time"]
+        blocks = (
+            block for run in self.runs_of(study) for block in run.rows.blocks if block.kind == kind
+        )
+        return list(dict.fromkeys(name for block in blocks for name in block.metrics if name != TIME))
+
+    def values(self) -> pd.DataFrame:
+        """Every logged value as a row: study, variant, seed, then those of `MetricRows.frame`."""
+        parts = []
+        for run in self.runs:
+            if run.rows.blocks:
+                parts.append(run.rows.frame())
+                for at, name in enumerate(("study", "variant", "seed")):
+                    parts[-1].insert(at, name, getattr(run, name))
+        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
 def collect(studies: Sequence[Study], runs_dir: Path | str, *, curves: bool = True) -> Collected:
     """Read the runs of `studies` below `runs_dir`.
 
     Args:
-        curves: False leaves `rows` empty (a table needs no curves).
+        curves: False leaves what runs logged unread (a table needs none of it).
     """
     runs_dir = Path(runs_dir)
     found: list[Source] = []
@@ -101,36 +90,17 @@ def collect(studies: Sequence[Study], runs_dir: Path | str, *, curves: bool = Tr
         runs, strays = sources(study, runs_dir)
         found += runs
         unplanned += strays
-    records: list[dict[str, Any]] = []
-    logged: list[tuple[Source, MetricRows]] = []
-    places: list[str] = []
-    read: Sequence[MetricRows | None] = [None] * len(found)
-    if curves:
-        read = metricrows.read_all([source.folder.metrics_file for source in found])
-    for source, rows in zip(found, read, strict=True):
-        records.append(record_of(source, rows, runs_dir))
-        if rows is not None and (rows.blocks or rows.events):
-            logged.append((source, rows))
-            places.append(records[-1]["where"])
-    frame, spans = row_frame([(s.study, s.variant, s.seed, rows) for s, rows in logged])
-    return Collected(
-        studies=list(studies),
-        runs_dir=runs_dir,
-        runs=run_frame(records),
-        rows=frame,
-        spans=dict(zip(places, spans, strict=True)),
-        events=[
-            {"study": s.study, "variant": s.variant, "seed": s.seed, **event}
-            for s, rows in logged
-            for event in rows.events
-        ],
-        unplanned=unplanned,
-    )
+    return Collected(list(studies), runs_dir, tuple(_read_all(found, runs_dir, curves)), unplanned)
 
 
-def runs_as_json(collected: Collected) -> list[dict[str, Any]]:
-    """`runs` as plain records for JSON: no NaN, absent values are null."""
-    return json.loads(collected.runs.to_json(orient="records"))
+def _read_all(found: Sequence[Source], runs_dir: Path, curves: bool) -> list[Run]:
+    """The records, in order; a large grid is shared among processes."""
+    one = partial(read, runs_dir=runs_dir, curves=curves)
+    workers = min(8, len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else 1
+    if len(found) < WORTH_FORKING or workers < 2:
+        return list(map(one, found))
+    with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
+        return list(pool.map(one, found, chunksize=100))
 
 
 def sources(study: Study, runs_dir: Path) -> tuple[list[Source], list[Path]]:

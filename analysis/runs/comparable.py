@@ -11,25 +11,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from ablations.store.life import UNFINISHED
 from analysis.runs import hints
 from analysis.runs.collect import Collected
+from analysis.runs.record import Run
 from sdtps.config import resolved
 from sdtps.config.identity import NOT_IN_IDENTITY, flatten
 from sdtps.system.errors import AggregationError, counted
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ablations.study.model import Study
 
 # Kinds of marks, each with what the option that allows it does: `--allow-mixed-code` for `mixed_code`.
 KINDS = {
     "missing": "go on without runs that are missing or unfinished, and say so in print",
-    "edited": "use runs whose files contradict each other, and say so in print",
+    "damaged": "use runs whose files are not what the run wrote, and say so in print",
     "mixed_code": "put runs of different code versions into one table, and say so in print",
     "mixed_data": "put runs on different data of one name into one table, and say so in print",
     "mixed_weights": "put runs from different weights of one name into one table, and say so in print",
@@ -78,85 +77,73 @@ def refuse_to_average(
     for study in collected.studies:
         if studies is not None and study.name not in studies:
             continue
-        runs = collected.runs_of(study.name)
-        holes = runs[runs["planned"] & runs["state"].isin(UNFINISHED)]
-        if len(holes):
-            text = (
-                f"{len(runs[runs['planned']]) - len(holes)} of {int(runs['planned'].sum())} "
-                "planned runs have ended"
-            )
-            odd = dict(zip(holes["folder"], holes["state"], strict=True))
-            marks.append(Mark(study.name, "missing", text, odd))
-            if "missing" not in allow:
-                complaints += _missing_text(study, collected.runs_dir, text, holes)
-        edited = runs[runs["contradictions"].map(bool)]
-        if len(edited):
-            text = f"the files of {counted(len(edited), 'run')} contradict each other"
-            odd = {run["folder"]: "; ".join(run["contradictions"]) for run in edited.to_dict("records")}
-            marks.append(Mark(study.name, "edited", text, odd))
-            if "edited" not in allow:
-                complaints += _edited_text(study, collected.runs_dir, text, edited)
-        for mixture in mixtures(study, runs):
-            marks.append(Mark(study.name, mixture.kind, mixture.text, mixture.odd))
-            if mixture.kind not in allow:
-                complaints += _mixed_text(study, collected.runs_dir, mixture, runs)
+        submit = hints.submit(study.path, collected.runs_dir)
+        for mark, lines in _against(study, collected.runs_of(study.name)):
+            marks.append(mark)
+            if mark.kind not in allow:
+                complaints += [*lines, f"  {_REMEDY[mark.kind]}: {submit}    or: {option(mark.kind)}"]
     if complaints:
         raise AggregationError("\n".join(complaints))
     return marks
 
 
-def _missing_text(study: Study, runs_dir: Path, text: str, holes: pd.DataFrame) -> list[str]:
-    lines = [f"{study.name}: {text}."]
-    for run in holes.to_dict("records"):
-        why = f" ({run['reason']})" if run["reason"] else ""
-        state = {"planned": "not run"}.get(run["state"], run["state"])
-        lines.append(f"  {run['variant']} seed {run['seed']}: {state}{why}")
-    return [
-        *lines,
-        f"  Get them: {hints.submit(study.path, runs_dir)}    or go on without: {option('missing')}",
-    ]
+_AGAIN = "Delete these folders and run"
+_REMEDY = dict.fromkeys(KINDS, _AGAIN) | {
+    "missing": "Get them",
+    "damaged": "Restore the files, or delete these folders and run",
+}
 
 
-def _edited_text(study: Study, runs_dir: Path, text: str, edited: pd.DataFrame) -> list[str]:
-    lines = [f"{study.name}: {text}; a file was edited or damaged after the run."]
-    for run in edited.to_dict("records"):
-        lines.append(f"  {run['variant']} seed {run['seed']}: {run['folder']}")
-        lines += [f"    {contradiction}" for contradiction in run["contradictions"]]
-    return [
-        *lines,
-        "  Restore the files, or delete these folders and run: "
-        f"{hints.submit(study.path, runs_dir)}    or: {option('edited')}",
-    ]
+def _against(study: Study, runs: Sequence[Run]) -> Iterator[tuple[Mark, list[str]]]:
+    """What stands against averaging the runs of a study, with the lines that name each run."""
+    planned = [run for run in runs if run.planned]
+    if holes := [run for run in planned if run.state in UNFINISHED]:
+        text = f"{len(planned) - len(holes)} of {len(planned)} planned runs have ended"
+        words = (
+            f"{run.word} ({run.reason})" if run.reason and "(" not in run.word else run.word
+            for run in holes
+        )
+        lines = [
+            f"  {run.variant} seed {run.seed}: {word}" for run, word in zip(holes, words, strict=True)
+        ]
+        yield (
+            Mark(study.name, "missing", text, {run.folder: run.state for run in holes}),
+            [f"{study.name}: {text}.", *lines],
+        )
+    if damaged := [run for run in runs if run.damage]:
+        text = f"the files of {counted(len(damaged), 'run')} are not what the run wrote"
+        lines = [f"{study.name}: {text}; a file was edited or damaged after the run."]
+        for run in damaged:
+            lines.append(f"  {run.variant} seed {run.seed}: {run.folder}")
+            lines += [f"    {what}" for what in run.damage]
+        odd = {run.folder: "; ".join(run.damage) for run in damaged}
+        yield Mark(study.name, "damaged", text, odd), lines
+    for mixture in mixtures(study, runs):
+        stale = [run for run in runs if run.folder in mixture.runs]
+        lines = [f"{study.name}: {mixture.text}. They may not be comparable."]
+        for run in stale:
+            lines.append(f"  {run.variant} seed {run.seed}: {run.folder} ({mixture.runs[run.folder]})")
+        if mixture.kind == "mixed_code":
+            lines += _what_changed(stale, runs)
+        if mixture.kind in _WHERE_RECORDED:
+            lines.append(_WHERE_RECORDED[mixture.kind])
+        yield mixture, lines
 
 
-def _mixed_text(study: Study, runs_dir: Path, mixture: Mixture, runs: pd.DataFrame) -> list[str]:
-    lines = [f"{study.name}: {mixture.text}. They may not be comparable."]
-    stale = runs[runs["folder"].isin(mixture.odd)].to_dict("records")
-    for run in stale:
-        here = mixture.odd[run["folder"]]
-        lines.append(f"  {run['variant']} seed {run['seed']}: {run['folder']} ({here})")
-    if mixture.kind == "mixed_code":
-        lines += _what_changed(stale, runs)
-    if mixture.kind == "mixed_data":
-        lines.append("  Where each read its data is in its run.json (data.root).")
-    if mixture.kind == "mixed_weights":
-        lines.append("  Which files each began with is in its run.json (weights).")
-    return [
-        *lines,
-        "  Delete these folders and run: "
-        f"{hints.submit(study.path, runs_dir)}    or: {option(mixture.kind)}",
-    ]
+_WHERE_RECORDED = {
+    "mixed_data": "  Where each read its data is in its run.json (data.root).",
+    "mixed_weights": "  Which files each began with is in its run.json (weights).",
+}
 
 
-def _what_changed(stale: list[dict[Any, Any]], runs: pd.DataFrame) -> list[str]:
+def _what_changed(stale: Sequence[Run], runs: Sequence[Run]) -> list[str]:
     """How to see the difference of the sources: between commits, or what was not committed."""
-    commits = list(dict.fromkeys(str(run["commit"])[:10] for run in stale if run["commit"]))
-    others = {str(commit)[:10] for commit in runs["commit"] if commit} - set(commits)
+    commits = list(dict.fromkeys(run.commit[:10] for run in stale if run.commit))
+    others = {run.commit[:10] for run in runs if run.commit} - set(commits)
     lines = []
     if commits and others:
         lines.append(f"  What changed: git diff --stat {commits[0]} {min(others)} -- sdtps")
-    edited = [run["folder"] for run in runs.to_dict("records") if run["dirty"]]
-    if edited:
+    if edited := [run.folder for run in runs if run.dirty]:
         lines.append(
             f"  {counted(len(edited), 'run')} had uncommitted changes, which git does not show: "
             f"sdtps explain {edited[0]} names the file with the difference"
@@ -176,107 +163,94 @@ _WHAT_IS_READ = (
 )
 
 
-@dataclass(frozen=True)
-class Mixture:
-    """Runs of one study that must not be averaged.
-
-    Attributes:
-        kind: mixed_code, mixed_data, mixed_weights or mixed_precision.
-        text: what is mixed, with counts. odd: folders of the runs unlike most others, each with what it
-            rests on.
-    """
-
-    kind: str
-    text: str
-    odd: dict[str, str]
-
-
-def mixtures(study: Study, runs: pd.DataFrame) -> list[Mixture]:
+def mixtures(study: Study, runs: Sequence[Run]) -> list[Mark]:
     """What is mixed among the completed runs of a study; other people's logs say nothing of it."""
-    done = runs[(runs["state"] == "completed") & ~runs["imported"]].to_dict("records")
-    chosen = [r for r in done if setting(study, r["variant"], "train.amp") == "auto"]
+    done = [run for run in runs if run.state == "completed" and not run.imported]
+    chosen = [run for run in done if setting(study, run.variant, "train.amp") == "auto"]
     precision = _mixture(
-        "mixed_precision", "precision", chosen, lambda run: "", lambda run: run["precision"]
+        study, "mixed_precision", "precision", chosen, lambda run: "", lambda run: run.precision
     )
-    found = [_code(done), _evaluations(study, done), _data(study, done), *_weights(study, done)]
+    found = [_code(study, done), _evaluations(study, done), _data(study, done), *_weights(study, done)]
     found.append(precision)
     return [mixture for mixture in found if mixture is not None]
 
 
-def code_of(run: dict[Any, Any]) -> str:
+def code_of(run: Run) -> str:
     """The sources that trained a run: `begun with A, finished with B` where there are two."""
-    codes = [code[:SHOWN] for code in run["codes"]]
+    codes = [code[:SHOWN] for code in run.codes]
     if len(codes) < 2:
         return codes[0] if codes else NOT_RECORDED
     between = "".join(f"went on with {code}, " for code in codes[1:-1])
     return f"begun with {codes[0]}, {between}finished with {codes[-1]}"
 
 
-def _code(done: Sequence[dict[Any, Any]]) -> Mixture | None:
+def _code(study: Study, done: Sequence[Run]) -> Mark | None:
     versions = Counter(code_of(run) for run in done)
     single = [code for code, _ in versions.most_common() if " " not in code]
     if len(versions) < 2 and len(single) == len(versions):
         return None
     most = single[0] if single else ""
-    odd = {run["folder"]: code_of(run) for run in done if code_of(run) != most}
-    codes = {code for run in done for code in run["codes"]}
+    odd = {run.folder: code_of(run) for run in done if code_of(run) != most}
+    codes = {code for run in done for code in run.codes}
     if len(codes) > 1:
         head = f"{len(codes)} code versions are mixed"
     else:
         head = "not every run records its code"
-    return Mixture("mixed_code", f"{head}: {_listed(versions)}", odd)
+    return Mark(study.name, "mixed_code", f"{head}: {_listed(versions)}", odd)
 
 
-def _evaluations(study: Study, done: Sequence[dict[Any, Any]]) -> Mixture | None:
+def _evaluations(study: Study, done: Sequence[Run]) -> Mark | None:
     """Runs that `sdtps evaluate` scored for a metric of the study with other code than trained them."""
     odd: dict[str, str] = {}
     for run in done:
-        by = {code for name, code in run["evaluated_by"].items() if name in study.metrics}
-        other = sorted((code or NOT_RECORDED)[:SHOWN] for code in by - {run["code"]})
+        by = {code for name, code in run.evaluated_by.items() if name in study.metrics}
+        other = sorted((code or NOT_RECORDED)[:SHOWN] for code in by - {run.code})
         if other:
-            odd[run["folder"]] = f"trained with {code_of(run)}, evaluated with {', '.join(other)}"
+            odd[run.folder] = f"trained with {code_of(run)}, evaluated with {', '.join(other)}"
     if not odd:
         return None
     head = "some runs were evaluated, after training, with other code than trained them"
-    return Mixture("mixed_code", f"{head}: {_listed(Counter(odd.values()))}", odd)
+    return Mark(study.name, "mixed_code", f"{head}: {_listed(Counter(odd.values()))}", odd)
 
 
-def _data(study: Study, done: Sequence[dict[Any, Any]]) -> Mixture | None:
-    def group(run: dict[Any, Any]) -> str:
-        return repr([setting(study, run["variant"], key) for key in _WHAT_IS_READ])
+def _data(study: Study, done: Sequence[Run]) -> Mark | None:
+    def group(run: Run) -> str:
+        return repr([setting(study, run.variant, key) for key in _WHAT_IS_READ])
 
-    return _mixture("mixed_data", "data", done, group, lambda run: run["data"])
+    return _mixture(study, "mixed_data", "data", done, group, lambda run: run.data)
 
 
-def _weights(study: Study, done: Sequence[dict[Any, Any]]) -> Iterator[Mixture | None]:
+def _weights(study: Study, done: Sequence[Run]) -> Iterator[Mark | None]:
     for part in ("backbone", "image_encoder", "text_encoder"):
         named = [run for run in done if _file(study, run, part)]
         yield _mixture(
+            study,
             "mixed_weights",
             f"weights of {part.replace('_', ' ')}",
             named,
             lambda run, part=part: _file(study, run, part),  # type: ignore[misc]
-            lambda run, part=part: run["weights"].get(part),  # type: ignore[misc]
+            lambda run, part=part: run.weights.get(part),  # type: ignore[misc]
         )
 
 
-def _file(study: Study, run: dict[Any, Any], part: str) -> str:
+def _file(study: Study, run: Run, part: str) -> str:
     """The encoder and the file of its weights, as the run's identity has them; empty for none."""
-    weights = setting(study, run["variant"], f"{part}.weights")
+    weights = setting(study, run.variant, f"{part}.weights")
     if weights in (None, "random"):
         return ""
-    return f"{setting(study, run['variant'], f'{part}.name')} {PurePath(weights).name}"
+    return f"{setting(study, run.variant, f'{part}.name')} {PurePath(weights).name}"
 
 
 def _mixture(
+    study: Study,
     kind: str,
     what: str,
-    done: Sequence[dict[Any, Any]],
-    group: Callable[[dict[Any, Any]], str],
-    version: Callable[[dict[Any, Any]], str | None],
-) -> Mixture | None:
+    done: Sequence[Run],
+    group: Callable[[Run], str],
+    version: Callable[[Run], str | None],
+) -> Mark | None:
     """Within each group, runs that do not have the version that most have."""
-    groups: dict[str, list[dict[Any, Any]]] = {}
+    groups: dict[str, list[Run]] = {}
     for run in done:
         groups.setdefault(group(run), []).append(run)
     mixed: Counter[str] = Counter()
@@ -286,12 +260,12 @@ def _mixture(
         if len(versions) > 1:
             mixed += versions
             most = versions.most_common(1)[0][0]
-            found = {run["folder"]: (version(run) or NOT_RECORDED)[:SHOWN] for run in members}
+            found = {run.folder: (version(run) or NOT_RECORDED)[:SHOWN] for run in members}
             odd |= {folder: here for folder, here in found.items() if here != most}
     if not mixed:
         return None
     text = f"{len(mixed)} versions of the {what} are mixed under one name: {_listed(mixed)}"
-    return Mixture(kind, text, odd)
+    return Mark(study.name, kind, text, odd)
 
 
 def _listed(versions: Counter[str]) -> str:

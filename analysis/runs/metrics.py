@@ -1,4 +1,4 @@
-"""metrics.jsonl to arrays, fast: one block for each kind and set of keys of a run; then one long frame.
+"""metrics.jsonl to arrays, fast: one block for each kind and set of keys of a run.
 
 The reference is `RunFolder.resolved_metrics`, which yields dictionaries one by one; this module gives
 the same rows as columns, some ten times faster, because a grid has millions of them.
@@ -7,12 +7,9 @@ the same rows as columns, some ten times faster, because a grid has millions of 
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
-from multiprocessing import get_context
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -24,23 +21,28 @@ import pandas as pd
 from sdtps.run.folder import resolve_attempts
 from sdtps.system.files import read_bytes
 
-ROW_COLUMNS = ("study", "variant", "seed", "kind", "attempt", "epoch", "step", "metric", "value")
 POSITION = ("attempt", "epoch", "step")
 NOT_A_METRIC = frozenset({*POSITION, "kind", "nonfinite"})
-WORTH_FORKING = 2000  # files; below, starting processes costs more than it gives
+TIME = "time"  # rows may carry seconds since 1970 under this key
 NONFINITE = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf}
 
 
 @dataclass(frozen=True)
 class Block:
-    """Rows of one kind that share their metrics; `values` is rows x metrics, NaN and inf kept."""
+    """Rows of one kind that share their metrics.
+
+    Attributes:
+        place: [rows, 3] int32, in order of `POSITION`. values: [rows, metrics], NaN and inf kept.
+    """
 
     kind: str
-    attempt: np.ndarray
-    epoch: np.ndarray
-    step: np.ndarray
+    place: np.ndarray
     metrics: tuple[str, ...]
     values: np.ndarray
+
+    @property
+    def step(self) -> np.ndarray:
+        return self.place[:, 2]
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,51 @@ class MetricRows:
     events: tuple[dict[str, Any], ...]  # rows of kind `event`: their values need not be numbers
     torn: int  # lines that are no JSON object, or no row of ours
     unread: str | None = None  # why the file could not be read, where there is one
+
+    def series(self, kind: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
+        """Steps, in order, and values of one metric; NaN and infinite ones among them."""
+        place, values = self.placed(metric, kind)
+        return place[:, 2], values
+
+    def placed(self, metric: str, kind: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """`POSITION` [values, 3] and values of one metric in order of step; of any kind by default."""
+        blocks = [b for b in self.blocks if metric in b.metrics and kind in (None, b.kind)]
+        if not blocks:
+            return np.empty((0, 3), np.int32), np.empty(0)
+        place = np.concatenate([b.place for b in blocks])
+        values = np.concatenate([b.values[:, b.metrics.index(metric)] for b in blocks])
+        order = np.argsort(place[:, 2], kind="stable")
+        return place[order], values[order]
+
+    def by_epoch(self, metric: str) -> np.ndarray:
+        """The mean of a metric's training values in each epoch, in order of epochs."""
+        place, values = self.placed(metric, "train")
+        epochs, at = np.unique(place[:, 1], return_inverse=True)
+        with np.errstate(invalid="ignore"):  # inf - inf
+            return np.bincount(at, values, len(epochs)) / np.bincount(at, minlength=len(epochs))
+
+    def evaluation(self, step: Any) -> dict[str, float]:
+        """The finite values of the evaluation at `step`; empty where there was none."""
+        found: dict[str, float] = {}
+        for block in self.blocks:
+            if block.kind == "eval":
+                for values in block.values[block.step == step]:
+                    found |= {n: float(v) for n, v in zip(block.metrics, values, strict=True)}
+        return {name: value for name, value in found.items() if np.isfinite(value)}
+
+    def frame(self) -> pd.DataFrame:
+        """A row for each value: kind, attempt, epoch, step, metric, value."""
+        parts = []
+        for block in self.blocks:
+            rows, width = block.values.shape
+            place = dict(zip(POSITION, np.tile(block.place.T, width), strict=True))
+            names = np.repeat(np.array(block.metrics, dtype=object), rows)
+            values = block.values.T.ravel()
+            parts.append(pd.DataFrame({"kind": block.kind, **place, "metric": names, "value": values}))
+        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+NOTHING = MetricRows((), (), 0)
 
 
 def read(path: Path) -> MetricRows:
@@ -71,25 +118,6 @@ def read(path: Path) -> MetricRows:
         blocks = _blocks(rows)
     events = tuple(row for row in rows if row.get("kind") == "event")
     return MetricRows(blocks, events, torn)
-
-
-def evaluation(rows: MetricRows, step: Any) -> dict[str, float]:
-    """The finite values that were logged by the evaluation at `step`; empty where there was none."""
-    found: dict[str, float] = {}
-    for block in rows.blocks:
-        if block.kind == "eval":
-            for values in block.values[block.step == step]:
-                found |= {n: float(v) for n, v in zip(block.metrics, values, strict=True)}
-    return {name: value for name, value in found.items() if np.isfinite(value)}
-
-
-def read_all(paths: Sequence[Path]) -> list[MetricRows]:
-    """`read` of many files in the given order; a large grid is shared among processes."""
-    workers = min(8, len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else 1
-    if len(paths) < WORTH_FORKING or workers < 2:
-        return [read(path) for path in paths]
-    with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
-        return list(pool.map(read, paths, chunksize=100))
 
 
 def _blocks(rows: list[dict[str, Any]]) -> tuple[Block, ...]:
@@ -117,7 +145,7 @@ def _of_kind(kind: str, rows: list[dict[str, Any]]) -> list[Block]:
 
 def _clean(blocks: tuple[Block, ...]) -> bool:
     """Whether there is one attempt only and each (kind, step) once: nothing to resolve."""
-    if len({int(a) for block in blocks for a in np.unique(block.attempt)}) > 1:
+    if len({int(a) for block in blocks for a in np.unique(block.place[:, 0])}) > 1:
         return False
     for kind in {block.kind for block in blocks}:
         steps = np.concatenate([block.step for block in blocks if block.kind == kind])
@@ -188,11 +216,10 @@ def _block(kind: str, rows: list[dict[str, Any]]) -> Block:
     else:  # raises KeyError where a row lacks a key of the first
         flat = chain.from_iterable(map(itemgetter(*POSITION, *names), rows))
         table = np.fromiter(flat, np.float64, count * width).reshape(count, width)
-    place = table[:, : len(POSITION)].T
+    place = table[:, : len(POSITION)]
     if not (np.abs(place) < 2**31).all():  # false for NaN too
         raise ValueError("a row without a place")
-    attempt, epoch, step = place.astype(np.int32)
-    return Block(kind, attempt, epoch, step, names, table[:, len(POSITION) :])
+    return Block(kind, place.astype(np.int32), names, table[:, len(POSITION) :])
 
 
 def _careful(rows: list[dict[str, Any]], names: tuple[str, ...]) -> Iterator[list[float]]:
@@ -206,61 +233,3 @@ def _careful(rows: list[dict[str, Any]], names: tuple[str, ...]) -> Iterator[lis
 
 def _number(value: Any, otherwise: str) -> float:
     return float(value) if isinstance(value, (int, float)) else NONFINITE.get(otherwise, np.nan)
-
-
-def row_frame(
-    logged: Sequence[tuple[str, str, int, MetricRows]],
-) -> tuple[pd.DataFrame, list[tuple[int, int]]]:
-    """The long frame of (study, variant, seed, rows), and where each of them lies in it.
-
-    Filled in place: a grid has tens of millions of values.
-    """
-    spans: list[tuple[int, int]] = []
-    names: dict[str, dict[str, int]] = {"study": {}, "variant": {}, "kind": {}, "metric": {}}
-
-    def code(column: str, name: str) -> int:
-        return names[column].setdefault(name, len(names[column]))
-
-    count = sum(block.values.size for *_, rows in logged for block in rows.blocks)
-    columns: dict[str, np.ndarray] = {
-        "study": np.empty(count, np.int16),
-        "variant": np.empty(count, np.int16),
-        "seed": np.empty(count, np.int32),
-        "kind": np.empty(count, np.int8),
-        "attempt": np.empty(count, np.int16),
-        "epoch": np.empty(count, np.int32),
-        "step": np.empty(count, np.int32),
-        "metric": np.empty(count, np.int16),
-        "value": np.empty(count, np.float64),
-    }
-    start = 0
-    for study, variant, seed, rows in logged:
-        first = start
-        for block in rows.blocks:
-            size, width = block.values.size, len(block.metrics)
-            here = slice(start, start + size)
-            columns["study"][here] = code("study", study)
-            columns["variant"][here] = code("variant", variant)
-            columns["seed"][here] = seed
-            columns["kind"][here] = code("kind", block.kind)
-            for name, values in (
-                ("attempt", block.attempt),
-                ("epoch", block.epoch),
-                ("step", block.step),
-            ):
-                columns[name][here] = np.tile(values, width)
-            columns["metric"][here] = np.repeat(
-                [code("metric", m) for m in block.metrics], len(block.step)
-            )
-            columns["value"][here] = block.values.T.ravel()
-            start += size
-        spans.append((first, start))
-    data: dict[str, Any] = {}
-    dtype: Any
-    for name in ROW_COLUMNS:
-        if name in names:
-            dtype = pd.CategoricalDtype(pd.Index(list(names[name]), dtype=object))
-            data[name] = pd.Categorical.from_codes(columns[name], dtype=dtype)
-        else:
-            data[name] = columns[name]
-    return pd.DataFrame(data, copy=False), spans

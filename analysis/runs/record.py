@@ -1,75 +1,46 @@
-"""One run folder as one row of the table of runs."""
+"""One run folder as one typed record, read once: all that tables, curves and claims know of it."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
-from ablations.store.life import Life, from_records
+from ablations.store.life import from_records
 from analysis.runs import metrics as metricrows
-from analysis.runs.metrics import MetricRows, evaluation
+from analysis.runs.metrics import NOTHING, MetricRows
 from sdtps.config.identity import canonical, identities
 from sdtps.run.folder import RunFolder
 from sdtps.system.errors import ConfigError, YamlError, counted
 from sdtps.system.files import oddity, read_bytes
 
-RUN_COLUMNS = (
-    "study",
-    "variant",
-    "seed",
-    "identity",
-    "folder",
-    "where",
-    "state",
-    "planned",
-    "imported",
-    "code",
-    "codes",
-    "evaluated_by",
-    "dataset",
-    "data",
-    "weights",
-    "precision",
-    "commit",
-    "dirty",
-    "attempt",
-    "attempts",
-    "epoch",
-    "step",
-    "kind",
-    "reason",
-    "best_epoch",
-    "final_epoch",
-    "selected_on",
-    "train_seconds",
-    "wall_seconds",
-    "peak_memory_mib",
-    "images_per_s",
-    "parameters",
-    "gpu",
-    "host",
-    "generated_data",
-    "contradictions",
-    "warnings",
-    "notes",
-)
+Epoch = Literal["last", "best"]
+RECORDED: dict[Epoch, str] = {"best": "best", "last": "final"}  # what result.json calls them
+
 # Files that analysis reads, beside those that decide the state.
 _FILES = (
-    "config.yaml",
-    "run.json",
-    "metrics.jsonl",
-    "checkpoint.pt",
-    "train.log",
-    "status.json",
-    "claim.json",
+    *("config.yaml", "run.json", "metrics.jsonl", "checkpoint.pt"),
+    *("train.log", "status.json", "claim.json"),
 )
-_NOT_A_SCORE = frozenset({*metricrows.NOT_A_METRIC, "time"})
+_NOT_A_SCORE = frozenset({*metricrows.NOT_A_METRIC, metricrows.TIME})
+# Kinds of failures (`ablations.store.life`) in the words of a table's note.
+_FAILURES = {
+    "error": "failed",
+    "exit": "failed",
+    "oom": "out of memory",
+    "timeout": "failed (time limit)",
+    "node": "failed (its node failed)",
+    "lost": "failed (its job is gone)",
+    "start": "failed (Python did not start)",
+    "result": "failed (result.json is damaged)",
+    "unreadable": "failed (a file cannot be read)",
+}
 
 
 @dataclass(frozen=True)
@@ -84,129 +55,264 @@ class Source:
     planned: bool
 
 
-def record_of(source: Source, rows: MetricRows | None, runs_dir: Path) -> dict[str, Any]:
-    """`RUN_COLUMNS` of one run, and `best/METRIC` and `final/METRIC` where it is completed.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Run:
+    """A planned or imported run, whatever became of it. What its files do not say is None or empty.
+
+    Attributes:
+        where: its folder below the folder of runs, which is what generated files name.
+        state, kind, reason: see `ablations.store.life`.
+        codes: digests of the sources, in the order in which attempts used them.
+        evaluated_by: metrics that `sdtps evaluate` added, each with the digest of the code that did.
+        data, weights: digests. precision: what `train.amp: auto` came to.
+        wall_seconds: for which all attempts held a machine. peak_memory_mib: the most of any attempt.
+        damage: how its files differ from what the run wrote.
+        best, last: metric to value at the selected and at the last epoch, fractions in [0, 1]; empty
+            unless it completed. not_finite: `best/METRIC` or `final/METRIC` that are no finite number.
+        jobs: the scheduler's. source: the log that an imported run was read from.
+        rows: what it logged; empty where nobody read it.
+    """
+
+    study: str
+    variant: str
+    seed: int
+    identity: str = ""
+    folder: str = ""
+    where: str = ""
+    state: str = "planned"
+    planned: bool = True
+    imported: bool = False
+    codes: tuple[str, ...] = ()
+    evaluated_by: Mapping[str, str | None] = field(default_factory=dict)
+    dataset: str | None = None
+    data: str | None = None
+    weights: Mapping[str, str] = field(default_factory=dict)
+    precision: str | None = None
+    commit: str | None = None
+    dirty: bool = False
+    attempt: int | None = None
+    attempts: int | None = None
+    epoch: int | None = None
+    step: int | None = None
+    kind: str | None = None
+    reason: str | None = None
+    best_epoch: int | None = None
+    final_epoch: int | None = None
+    selected_on: str | None = None
+    train_seconds: float | None = None
+    wall_seconds: float | None = None
+    peak_memory_mib: float | None = None
+    images_per_s: float | None = None
+    parameters: int | None = None
+    gpu: str | None = None
+    host: str | None = None
+    torch: str | None = None
+    generated_data: bool = False
+    damage: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
+    source: str | None = None
+    best: Mapping[str, float] = field(default_factory=dict)
+    last: Mapping[str, float] = field(default_factory=dict)
+    not_finite: frozenset[str] = frozenset()
+    rows: MetricRows = NOTHING
+
+    @property
+    def code(self) -> str | None:
+        """The sources that it ended with."""
+        return self.codes[-1] if self.codes else None
+
+    @property
+    def machine_seconds(self) -> float | None:
+        """The training time stands in where attempts were not recorded."""
+        return self.train_seconds if self.wall_seconds is None else self.wall_seconds
+
+    def scores(self, epoch: Epoch) -> Mapping[str, float]:
+        return self.best if epoch == "best" else self.last
+
+    @property
+    def word(self) -> str:
+        """The state with what a reader asks next: `diverged at epoch 3`."""
+        if self.state == "diverged" and self.epoch is not None:
+            at = f"diverged at epoch {self.epoch}"
+            return f"{at} (step {self.step})" if self.step is not None else at
+        if self.state == "failed":
+            kind = self.kind or "error"
+            return _FAILURES.get(kind, f"failed ({kind})")
+        if self.state in ("interrupted", "unknown") and self.reason:
+            return f"{self.state} ({self.reason})"
+        return {"planned": "not run"}.get(self.state, self.state)
+
+
+# -- as rows of a table ----------------------------------------------------------------------------
+
+_COUNTS = ("attempt", "attempts", "epoch", "step", "best_epoch", "final_epoch", "parameters")
+_NOT_IN_ROWS = ("best", "last", "not_finite", "rows", "jobs", "source")
+COLUMNS = tuple(f.name for f in fields(Run) if f.name not in _NOT_IN_ROWS)
+
+
+def as_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """`COLUMNS`, `code`, and `best/METRIC` and `final/METRIC` of any of them; None where absent."""
+    scores = dict.fromkeys((e, name) for run in runs for e in RECORDED for name in run.scores(e))
+    return [
+        {name: getattr(run, name) for name in COLUMNS}
+        | {"code": run.code, "notes": "; ".join(run.notes)}
+        | {f"{RECORDED[e]}/{name}": run.scores(e).get(name) for e, name in scores}
+        for run in runs
+    ]
+
+
+def as_frame(runs: Sequence[Run]) -> pd.DataFrame:
+    """`as_rows` as a frame, for CSV."""
+    frame = pd.DataFrame(as_rows(runs)) if runs else pd.DataFrame(columns=[*COLUMNS, "code"])
+    return frame.astype(dict.fromkeys(_COUNTS, "Int64"))
+
+
+# -- read ------------------------------------------------------------------------------------------
+
+
+def read(source: Source, runs_dir: Path, *, curves: bool = True) -> Run:
+    """The record of one run. Nothing that a run did makes reading fail.
 
     Args:
-        rows: what it logged; None where nobody has read it.
+        curves: False leaves metrics.jsonl unread.
     """
     folder = source.folder
     run, unread = run_of(folder)
-    life, status = _life(folder, run)
-    state = life.state
+    imported = mapping(run.get("imported"))
+    life = from_records(folder.path)
+    state, status = life.state, life.status
+    reason = life.detail
+    if run.get("imported") and state not in ("completed", "unknown"):
+        reason = str(
+            status.get("reason") or reason
+        )  # nothing of ours resumes it: its log says how it is
     code, environment, data = (mapping(run.get(k)) for k in ("code", "environment", "data"))
-    facts = mapping(mapping(run.get("imported")).get("facts"))
-    notes: list[str] = [] if unread is None else [unread]
     result = (folder.result() if state == "completed" else None) or {}
-    best, final = result.get("best") or {}, result.get("final") or {}
-    evaluated_by: dict[str, str | None] = {}
-    if result:  # conditions that were scored after training
-        for which, row in (("best", best), ("last", final)):
-            later = folder.evaluated_by(which)  # type: ignore[arg-type]
-            evaluated_by |= {name: by for name, by in later.items() if name not in row}
-        best, final = {**folder.evaluated("best"), **best}, {**folder.evaluated("last"), **final}
     origin = mapping(result.get("origin"))
     codes = [c for c in _listed(origin.get("code")) or [code.get("digest")] if isinstance(c, str) and c]
     attempts = [a for a in run.get("attempts") or () if isinstance(a, dict)]
-    odd = [name for name in _FILES if oddity(folder.path / name) and name not in life.detail]
-    notes += [f"{name} is {oddity(folder.path / name)}" for name in odd]
-    if rows is not None:
-        if rows.torn:
-            notes.append(f"{counted(rows.torn, 'unreadable line')} in metrics.jsonl")
-        if rows.unread is not None:
-            notes.append(f"metrics.jsonl cannot be read: {rows.unread}")
-        elif state == "completed" and not rows.torn and not rows.blocks and "metrics.jsonl" not in odd:
-            notes.append("metrics.jsonl is missing or empty: no curves")
-        if rows.blocks and not run and unread is None and "run.json" not in odd:
-            notes.append("run.json is missing or cannot be read")
-    if run.get("imported") and state == "completed" and status.get("reason"):
+    rows = metricrows.read(folder.metrics_file) if curves else NOTHING
+    scored = _Scored(folder, result)
+    warnings = tuple(str(warning) for warning in _listed(data.get("warnings")))
+    notes = [] if unread is None else [unread]
+    notes += _odd(folder, life.detail)
+    if curves:
+        notes += _about_rows(rows, state, notes, has_run=bool(run) or unread is not None)
+    if imported and state == "completed" and status.get("reason"):
         notes.append(str(status["reason"]))  # such as: ended, length unknown
-    warnings = [str(warning) for warning in _listed(data.get("warnings"))]
-    notes += warnings
-    contradictions = (
-        _contradictions(source, rows, best, final) if source.planned and not run.get("imported") else []
+    notes += [*warnings, *scored.notes]
+    if state == "completed" and not scored.best and not scored.last:
+        notes.append("result.json holds no metric")
+    ours = source.planned and not run.get("imported")
+    return Run(
+        study=source.study,
+        variant=source.variant,
+        seed=source.seed,
+        identity=source.identity,
+        folder=str(folder.path),
+        where=str(folder.path).removeprefix(str(runs_dir)).lstrip("/"),
+        state=state,
+        planned=source.planned,
+        imported=bool(run.get("imported")),
+        codes=tuple(codes),
+        evaluated_by=scored.by,
+        dataset=_word(data.get("name")) or _word(mapping(imported.get("facts")).get("dataset")),
+        data=_word(origin["data"] if "data" in origin else data.get("fingerprint")),
+        weights=_weights(origin["weights"] if "weights" in origin else run.get("weights")),
+        precision=_word(origin.get("amp")),
+        commit=_word(code.get("commit")),
+        dirty=bool(code.get("dirty")),
+        attempt=count(result.get("attempt", status.get("attempt"))),
+        attempts=len(attempts) or None,
+        epoch=count(status.get("epoch", scored.row("last").get("epoch"))),
+        step=count(status.get("step", result.get("steps", scored.row("last").get("step")))),
+        kind=life.kind,
+        reason=reason or None,
+        best_epoch=count(scored.row("best").get("epoch")),
+        final_epoch=count(scored.row("last").get("epoch")),
+        selected_on=_word(result.get("selected_on")),
+        train_seconds=amount(result.get("train_seconds")),
+        wall_seconds=_wall_seconds(attempts, status),
+        peak_memory_mib=_peak_memory(result, attempts),
+        images_per_s=amount(result.get("images_per_s")),
+        parameters=count(run.get("parameters")),
+        gpu=_gpu(environment),
+        host=_word(environment.get("host")) or _word(attempts[-1].get("host") if attempts else None),
+        torch=_word(mapping(environment.get("packages")).get("torch")),
+        generated_data=bool(data.get("generated")),
+        damage=tuple(_contradictions(source, rows, scored)) if ours else (),
+        warnings=warnings,
+        notes=tuple(notes),
+        jobs=tuple(dict.fromkeys(str(a["job_id"]) for a in attempts if a.get("job_id"))),
+        source=_source(imported) if imported else None,
+        best=scored.best,
+        last=scored.last,
+        not_finite=frozenset(scored.not_finite),
+        rows=rows,
     )
-    record = {
-        "study": source.study,
-        "variant": source.variant,
-        "seed": source.seed,
-        "identity": source.identity,
-        "folder": str(folder.path),
-        "where": str(folder.path).removeprefix(str(runs_dir)).lstrip("/"),
-        "state": state,
-        "planned": source.planned,
-        "imported": bool(run.get("imported")),
-        "code": codes[-1] if codes else None,
-        "codes": codes,
-        "evaluated_by": evaluated_by,
-        "dataset": _word(data.get("name")) or _word(facts.get("dataset")),
-        "data": _word(origin["data"] if "data" in origin else data.get("fingerprint")),
-        "weights": _weights(origin["weights"] if "weights" in origin else run.get("weights")),
-        "precision": _word(origin.get("amp")),
-        "commit": code.get("commit"),
-        "dirty": bool(code.get("dirty")),
-        "attempt": count(result.get("attempt", status.get("attempt"))),
-        "attempts": len(attempts) or None,
-        "epoch": count(status.get("epoch", final.get("epoch"))),
-        "step": count(status.get("step", result.get("steps", final.get("step")))),
-        "kind": life.kind,
-        "reason": life.detail or None,
-        "best_epoch": count(best.get("epoch")),
-        "final_epoch": count(final.get("epoch")),
-        "selected_on": result.get("selected_on"),
-        "train_seconds": amount(result.get("train_seconds")),
-        "wall_seconds": _wall_seconds(attempts, status),
-        "peak_memory_mib": _peak_memory(result, attempts),
-        "images_per_s": amount(result.get("images_per_s")),
-        "parameters": count(run.get("parameters")),
-        "gpu": _gpu(environment),
-        "host": environment.get("host") or (attempts[-1].get("host") if attempts else None),
-        "generated_data": bool(data.get("generated")),
-        "contradictions": contradictions,
-        "warnings": warnings,
-        "notes": "; ".join(notes),
-    }
-    for prefix, row in (("best", best), ("final", final)):
-        for name, value in row.items():
-            if name in _NOT_A_SCORE or not isinstance(value, (int, float)):
-                continue
-            if (score := amount(value)) is None:
-                notes.append(f"result.json: {prefix} {name} is no finite number")
-            else:
-                record[f"{prefix}/{name}"] = score
-    record["notes"] = "; ".join(notes)
-    if state == "completed" and not any("/" in key for key in record):
-        record["notes"] = "; ".join([*notes, "result.json holds no metric"])
-    return record
 
 
-def run_frame(records: list[dict[str, Any]]) -> pd.DataFrame:
-    """The records as rows: `RUN_COLUMNS`, then the scores of any of them."""
-    scores: dict[str, None] = {}
-    for record in records:
-        scores.update(dict.fromkeys(key for key in record if "/" in key))
-    columns = [*RUN_COLUMNS, *scores]
-    frame = pd.DataFrame({c: [r.get(c) for r in records] for c in columns}, columns=columns)
-    texts = ("study", "variant", "identity", "folder", "where", "state", "notes")
-    for name in (
-        *texts,
-        "code",
-        "commit",
-        "dataset",
-        "data",
-        "kind",
-        "reason",
-        "selected_on",
-        "gpu",
-        "host",
+class _Scored:
+    """The scores of a completed run: those of result.json, and those that were evaluated later."""
+
+    def __init__(self, folder: RunFolder, result: Mapping[str, Any]) -> None:
+        self._result = result
+        later = folder.later_scores() if result else {}
+        self.by: dict[str, str | None] = {}
+        self.not_finite: list[str] = []
+        self.notes: list[str] = []
+        self.best, self.last = (self._scores(epoch, later.get(epoch, {})) for epoch in RECORDED)
+
+    def row(self, epoch: Epoch) -> dict[str, Any]:
+        return mapping(self._result.get(RECORDED[epoch]))
+
+    def _scores(self, epoch: Epoch, later: Mapping[str, tuple[Any, str | None]]) -> dict[str, float]:
+        row = {name: value for name, value in self.row(epoch).items() if name not in _NOT_A_SCORE}
+        added = {name: both for name, both in later.items() if name not in row}
+        self.by |= {name: code for name, (_, code) in added.items()}
+        scores = {}
+        for name, value in {**{name: value for name, (value, _) in added.items()}, **row}.items():
+            if (score := amount(value)) is not None:
+                scores[name] = score
+            elif value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+                self.not_finite.append(f"{RECORDED[epoch]}/{name}")
+                self.notes.append(f"result.json: {RECORDED[epoch]} {name} is no finite number")
+        return scores
+
+
+def _odd(folder: RunFolder, reason: str) -> list[str]:
+    found = {name: oddity(folder.path / name) for name in _FILES if name not in reason}
+    return [f"{name} is {odd}" for name, odd in found.items() if odd]
+
+
+def _about_rows(rows: MetricRows, state: str, notes: Sequence[str], *, has_run: bool) -> list[str]:
+    """What is odd about metrics.jsonl and missing beside it."""
+    found = []
+    if rows.torn:
+        found.append(f"{counted(rows.torn, 'unreadable line')} in metrics.jsonl")
+    if rows.unread is not None:
+        found.append(f"metrics.jsonl cannot be read: {rows.unread}")
+    elif (
+        state == "completed"
+        and not rows.torn
+        and not rows.blocks
+        and not _names(notes, "metrics.jsonl")
     ):
-        frame[name] = frame[name].astype(object).where(frame[name].notna(), None)
-    counts = ("attempt", "attempts", "epoch", "step", "best_epoch", "final_epoch", "parameters")
-    for name in counts:
-        frame[name] = frame[name].astype("Int64")
-    for name in ("train_seconds", "wall_seconds", "peak_memory_mib", "images_per_s", *scores):
-        frame[name] = frame[name].astype("float64")
-    return frame
+        found.append("metrics.jsonl is missing or empty: no curves")
+    if rows.blocks and not has_run and not _names(notes, "run.json"):
+        found.append("run.json is missing or cannot be read")
+    return found
+
+
+def _names(notes: Sequence[str], file: str) -> bool:
+    return any(note.startswith(f"{file} ") for note in notes)
+
+
+def _source(imported: Mapping[str, Any]) -> str:
+    place = f"{imported.get('source_folder')}/{imported.get('source')}"
+    return f"{place} ({imported.get('format')}, SHA-256 {str(imported.get('sha256'))[:16]})"
 
 
 def _listed(value: Any) -> list[Any]:
@@ -265,26 +371,15 @@ def run_of(folder: RunFolder) -> tuple[dict[str, Any], str | None]:
         return {}, f"{name} cannot be read: {error.strerror}"
 
 
-def _life(folder: RunFolder, run: dict[str, Any]) -> tuple[Life, dict[str, Any]]:
-    """How the run is (see `ablations.store.life`), and its status.json where that still counts."""
-    life = from_records(folder.path)
-    status = life.status
-    if run.get("imported") and life.state not in ("completed", "unknown"):
-        # Nothing of ours resumes it: the log's own reason says what it is.
-        life = replace(life, detail=str(status.get("reason") or life.detail))
-    return life, status
-
-
-def _contradictions(
-    source: Source, rows: MetricRows | None, best: dict[str, Any], final: dict[str, Any]
-) -> list[str]:
+def _contradictions(source: Source, rows: MetricRows, scored: _Scored) -> list[str]:
     """Where the files of a run of ours contradict each other, as an edit by hand makes them do."""
     found = []
     canonical = _canonical(source.folder)
     if canonical is not None and identities(canonical, [source.seed])[0] != source.identity:
         found.append("config.yaml is not the configuration whose hash the folder has in its name")
-    for name, row in (("best", best), ("final", final)):
-        logged = {} if rows is None else evaluation(rows, row.get("step"))
+    for epoch, name in RECORDED.items():
+        row = scored.row(epoch)
+        logged = rows.evaluation(row.get("step"))
         found += [
             f"result.json has {name} {metric} {value:g}, metrics.jsonl {logged[metric]:g} at that step"
             for metric, value in row.items()

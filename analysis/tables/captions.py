@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -211,9 +212,8 @@ def ceiling(
 
 
 def data(collected: Collected, study: Study) -> str:
-    runs = collected.runs_of(study.name)
-    done = runs[runs["state"] == "completed"]
-    if len(done) and done["generated_data"].all():
+    done = [run for run in collected.runs_of(study.name) if run.state == "completed"]
+    if done and all(run.generated_data for run in done):
         return "The images are generated: the numbers compare variants and nothing else."
     return ""
 
@@ -231,13 +231,10 @@ def notes(collected: Collected, study: Study, rows: Iterable[Outcome]) -> tuple[
     if imported := [row.label for row in rows if row.imported]:
         which = f": {', '.join(imported)}" if len(imported) < len(rows) else ""
         sentences.append(f"Imported from other people's logs{which}.")
-    runs = collected.runs_of(study.name)
-    shown = {run.where for row in rows for run in row.runs}
-    told = runs[runs["where"].isin(shown)]
-    warned: list[list[str]] = list(told["warnings"]) if "warnings" in told else []
-    sentences += [sentence(f"Data: {text}") for text in dict.fromkeys(w for one in warned for w in one)]
+    warned = (warning for row in rows for run in row.runs for warning in run.warnings)
+    sentences += [sentence(f"Data: {text}") for text in dict.fromkeys(warned)]
     for row in rows:
-        for seeds in identical_seeds(collected, row):
+        for seeds in identical_seeds(row):
             listed = ", ".join(map(str, seeds))
             sentences.append(
                 f"{row.label}: seeds {listed} gave identical loss curves; they are not independent."
@@ -245,11 +242,10 @@ def notes(collected: Collected, study: Study, rows: Iterable[Outcome]) -> tuple[
     return tuple(sentences)
 
 
-def identical_seeds(collected: Collected, row: Outcome) -> list[tuple]:
+def identical_seeds(row: Outcome) -> list[tuple]:
     """Groups of seeds of a variant whose training losses are equal in every logged value."""
     values: dict[Hashable, np.ndarray] = {
-        run.seed: collected.rows_of_run(run.where, "train", "loss")["value"].to_numpy()
-        for run in row.runs
+        run.seed: run.rows.series("train", "loss")[1] for run in row.runs
     }
     return stats.identical_curves(values)
 
@@ -293,10 +289,10 @@ def other_settings(study: Study) -> str:
 def origin(collected: Collected, study: Study) -> tuple[str, ...]:
     """What a generated file was made from; the same runs give the same lines."""
     runs = collected.runs_of(study.name)
-    codes = sorted({str(c)[:10] for c in runs["code"] if c})
-    commits = sorted({str(c)[:10] for c in runs["commit"] if c})
-    states = runs["state"].value_counts(sort=False, dropna=False)
-    counted = ", ".join(f"{states[s]} {s}" for s in sorted(states.index))
+    codes = sorted({run.code[:10] for run in runs if run.code})
+    commits = sorted({run.commit[:10] for run in runs if run.commit})
+    states = Counter(run.state for run in runs)
+    counted = ", ".join(f"{n} {state}" for state, n in sorted(states.items()))
     return (
         f"study {study.name}, manifest {study.digest[:10]}",
         f"runs: {counted}",

@@ -75,31 +75,42 @@ def collect_command(arguments: argparse.Namespace) -> int:
     """Print the runs; what must not be averaged is printed below, and nothing fails because of it."""
     from rich.table import Table
 
-    from analysis.runs.collect import collect, runs_as_json
+    from analysis.runs.collect import collect
     from analysis.runs.comparable import KINDS, refuse_to_average
+    from analysis.runs.record import RECORDED, as_frame, as_rows
     from sdtps.system.errors import counted
 
     studies = commands.load(arguments)
     collected = collect(studies, arguments.runs_dir)
     if arguments.csv:
-        collected.runs.to_csv(arguments.csv, index=False)
+        as_frame(collected.runs).to_csv(arguments.csv, index=False)
     if arguments.json:
-        for record in runs_as_json(collected):
+        for record in as_rows(collected.runs):
             print(json.dumps(record, ensure_ascii=False))
         return 0
     console = commands.console()
     for study in studies:
         runs = collected.runs_of(study.name)
-        metrics = [f"{epoch}/{name}" for name in study.metrics for epoch in ("best", "final")]
-        metrics = [name for name in metrics if name in runs.columns]
+        every = [(epoch, name) for name in study.metrics for epoch in RECORDED]
+        metrics = [(e, name) for e, name in every if any(name in run.scores(e) for run in runs)]
         shown = Table(title=f"{study.name}: {counted(len(runs), 'run')}")
-        for head in ("variant", "seed", "state", "epoch", *metrics, "code", "notes"):
+        for head in (
+            "variant",
+            "seed",
+            "state",
+            "epoch",
+            *(f"{RECORDED[e]}/{name}" for e, name in metrics),
+            "code",
+            "notes",
+        ):
             shown.add_column(head, overflow="fold")
-        for run in runs.to_dict("records"):
-            numbers = ["" if run[m] != run[m] else f"{run[m]:.4f}" for m in metrics]
-            code = str(run["code"] or "")[:8] + ("+" if run["dirty"] else "")
-            words = [str(run["variant"]), str(run["seed"]), run["state"], _text(run["epoch"])]
-            notes = "; ".join(filter(None, (run["reason"], run["notes"])))
+        for run in runs:
+            scores = [run.scores(epoch).get(name) for epoch, name in metrics]
+            numbers = ["" if score is None else f"{score:.4f}" for score in scores]
+            code = (run.code or "")[:8] + ("+" if run.dirty else "")
+            epoch = "" if run.epoch is None else str(run.epoch)
+            words = [run.variant, str(run.seed), run.state, epoch]
+            notes = "; ".join(filter(None, (run.reason, *run.notes)))
             cells = [*words, *numbers, code, notes]
             shown.add_row(*(c.replace("[", r"\[") for c in cells))
         console.print(shown)
@@ -108,10 +119,6 @@ def collect_command(arguments: argparse.Namespace) -> int:
     for path in collected.unplanned:
         console.print(f"[yellow]nothing plans {path}[/]")
     return 0
-
-
-def _text(value: object) -> str:
-    return "" if str(value) in ("<NA>", "nan", "None") else str(value)
 
 
 # -- compare: what the seeds can say about two variants -----------------------------------------

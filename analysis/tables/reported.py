@@ -153,8 +153,8 @@ def studies_table(collected: Collected, studies: Sequence[Study], others: Sequen
         planned = len(study.variants) * len(study.seeds)
         done = "not in this paper"
         if study in studies:
-            runs = collected.runs_of(study.name)
-            done = f"{int((runs['state'] == 'completed').sum())}/{planned}"
+            completed = sum(run.state == "completed" for run in collected.runs_of(study.name))
+            done = f"{completed}/{planned}"
         size = f"{len(study.variants)} × {len(study.seeds)}"
         rows.append(Row(study.name, (text(study.name), text(study.title), text(size), text(done))))
     columns = (

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.results import numbers
 from analysis.results.frames import EPOCHS, Epoch, Results, differences_to, results
-from analysis.results.outcomes import Cost, Outcome, cost, machines
+from analysis.results.outcomes import Outcome, cost, machines
 from analysis.runs.collect import Collected
 from analysis.runs.comparable import Mark, by_axis, on_axis, readable, setting, varying
+from analysis.runs.record import Run
 from analysis.tables import captions
 from analysis.tables.model import (
     EMPTY,
@@ -323,10 +324,8 @@ def compute_table(collected: Collected, study: Study, marks: Sequence[Mark] = ()
     runs = collected.runs_of(study.name)
     rows = []
     for outcome in results(collected, study).outcomes.values():
-        mine = runs[(runs["variant"] == outcome.variant) & (runs["imported"] == outcome.imported)]
-        where = tuple(run.where for run in outcome.runs)
-        rows.append(Row(outcome.key, (text(outcome.label), *_costs(cost(mine), where))))
-    total = _costs(cost(runs), tuple(runs["where"]))
+        rows.append(Row(outcome.key, (text(outcome.label), *_costs(outcome.runs))))
+    total = _costs(runs)
     rows.append(Row("*", (text("All"), *total), rule_before=True))
     columns = (
         Column("variant", "Variant", align="l"),
@@ -354,16 +353,18 @@ def compute_table(collected: Collected, study: Study, marks: Sequence[Mark] = ()
     )
 
 
-def _costs(cost: Cost, where: tuple[str, ...]) -> tuple[Cell, ...]:
+def _costs(runs: Sequence[Run]) -> tuple[Cell, ...]:
+    spent, where = cost(runs), tuple(run.where for run in runs)
+
     def time(value: float) -> Cell:
         if math.isnan(value):
             return text("--")
         return Cell("text", numbers.duration(value), value=value, runs=where)
 
-    memory = cost.memory
+    memory = spent.memory
     return (
-        text(f"{cost.completed}/{cost.runs}"),
-        *map(time, (cost.seconds, cost.wasted, cost.per_run)),
+        text(f"{spent.completed}/{spent.runs}"),
+        *map(time, (spent.seconds, spent.wasted, spent.per_run)),
         text("--")
         if math.isnan(memory)
         else Cell("number", numbers.fixed(memory, 0), value=memory, runs=where),

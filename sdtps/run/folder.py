@@ -208,28 +208,22 @@ class RunFolder:
         """All rows of evaluations.jsonl; unreadable lines are left out."""
         return [row for _, row in _lines(self.evaluations_file) if row is not None]
 
-    def evaluated(self, which: Weights) -> dict[str, float]:
-        """Metrics that were scored after training, the newest: of conditions on the run's own data, and
-        of other data that were given a name (`mAP@on_NAME`)."""
-        return {name: value for metrics, _ in self._later(which) for name, value in metrics.items()}
+    def later_scores(self) -> dict[str, dict[str, tuple[Any, str | None]]]:
+        """`best` and `last` to what was scored after training with these weights, the newest of each:
+        metric to its value and to the digest of the code that scored it (None: not recorded).
 
-    def evaluated_by(self, which: Weights) -> dict[str, str | None]:
-        """The digest of the code behind each metric of `evaluated`; None where it is not recorded."""
-        return {name: code for metrics, code in self._later(which) for name in metrics}
-
-    def _later(self, which: Weights) -> list[tuple[dict[str, float], str | None]]:
-        """Metrics and the digest of the code of each evaluation that tables may show."""
-        found = []
+        Conditions on the run's own data, and other data that were given a name (`mAP@on_NAME`).
+        """
+        found: dict[str, dict[str, tuple[Any, str | None]]] = {"best": {}, "last": {}}
         for row in self.evaluations():
             data, metrics, code = row.get("data"), row.get("metrics"), row.get("code")
-            if not isinstance(data, dict) or not isinstance(metrics, dict):
-                continue
-            if row.get("weights") != which:
+            scores = found.get(str(row.get("weights")))
+            if not isinstance(data, dict) or not isinstance(metrics, dict) or scores is None:
                 continue
             if data.get("own") is True and row.get("condition"):
-                found.append((metrics, code))
+                scores |= {name: (value, code) for name, value in metrics.items()}
             elif data.get("own") is False and isinstance(data.get("as"), str):
-                found.append(({f"{name}@on_{data['as']}": v for name, v in metrics.items()}, code))
+                scores |= {f"{name}@on_{data['as']}": (value, code) for name, value in metrics.items()}
         return found
 
     def machine_seconds(self) -> float:

@@ -17,8 +17,9 @@ from planted import OTHER_CODE, plant, plant_all, planted_study
 
 from ablations.store.life import from_records
 from analysis.runs import metrics as metricrows
-from analysis.runs.collect import collect, runs_as_json
+from analysis.runs.collect import collect
 from analysis.runs.comparable import refuse_to_average
+from analysis.runs.record import as_rows
 from analysis.tables.study import compute_table, table
 from sdtps.run.folder import RunFolder
 from sdtps.system.errors import AggregationError
@@ -39,15 +40,14 @@ def test_every_planned_run_has_a_row_whatever_became_of_it(tmp_path, study):
     plant(tmp_path, study, "NA", 0, state="requeued", stop=(1, 3))
     plant(tmp_path, study, "NA", 1, state="cancelled", stop=(1, 3))
     runs = collect([study], tmp_path).runs
-    assert list(runs["state"]) == [
+    assert [run.state for run in runs] == [
         *("completed", "diverged", "failed"),
         *("running", "interrupted", "queued"),
         *("interrupted", "cancelled", "planned"),
     ]
-    assert list(runs["variant"]) == ["topk"] * 3 + ["none"] * 3 + ["NA"] * 3
-    assert runs.loc[1, "epoch"] == 3 and runs.loc[1, "step"] == 12
-    assert runs.loc[2, "reason"] == "CUDA out of memory"
-    assert runs.loc[0, "best/mAP"] == 0.6 and math.isnan(runs.loc[1, "best/mAP"])
+    assert [run.variant for run in runs] == ["topk"] * 3 + ["none"] * 3 + ["NA"] * 3
+    assert (runs[1].epoch, runs[1].step) == (3, 12) and runs[2].reason == "CUDA out of memory"
+    assert runs[0].best["mAP"] == 0.6 and not runs[1].best
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_states_are_those_of_the_record_of_life(tmp_path, study, state, claimed,
     if claimed:
         folder.claim_file.write_text("{}")
     collected = collect([study], tmp_path)
-    assert collected.runs.loc[0, "state"] == word == from_records(folder.path).state
+    assert collected.runs[0].state == word == from_records(folder.path).state
     with pytest.raises(AggregationError, match=f"topk seed 0: {word}"):
         refuse_to_average(collected)
 
@@ -78,8 +78,7 @@ def test_peak_memory_is_the_most_of_any_attempt_with_a_result_or_without(tmp_pat
     failed.update_run(attempts=[{"attempt": 1, "peak_memory_mib": 300.5}])
     old.update_run(attempts=[{"attempt": 1, "peak_memory_mib": "much"}])
     collected = collect([study], tmp_path)
-    found = collected.runs[collected.runs["variant"] == "topk"].set_index("seed")["peak_memory_mib"]
-    assert found[0] == 700.0 and found[1] == 300.5 and np.isnan(found[2])
+    assert [run.peak_memory_mib for run in collected.runs[:3]] == [700.0, 300.5, None]
     table = compute_table(collected, study)
     column = [c.key for c in table.columns].index("memory")
     row = next(r for r in table.rows if r.key == "topk")
@@ -88,18 +87,18 @@ def test_peak_memory_is_the_most_of_any_attempt_with_a_result_or_without(tmp_pat
 
 def test_partial_curves_of_failed_runs_are_kept(tmp_path, study):
     plant(tmp_path, study, "topk", 1, state="diverged", stop=(3, 12))
-    rows = collect([study], tmp_path).rows_of("demo", "topk", "train", "loss")
-    assert list(rows["step"]) == list(range(1, 13))
-    assert math.isnan(rows["value"].iloc[-1]) and np.isfinite(rows["value"].iloc[:-1]).all()
+    steps, values = collect([study], tmp_path).runs[1].rows.series("train", "loss")
+    assert list(steps) == list(range(1, 13))
+    assert math.isnan(values[-1]) and np.isfinite(values[:-1]).all()
 
 
 def test_a_repeated_step_counts_once_and_the_newest_attempt_wins(tmp_path, study):
     folder = plant(tmp_path, study, "topk", 0, state="running", stop=(2, 10))
     for step in range(6, 13):  # requeued after the checkpoint at step 5
         folder.append_metrics({"attempt": 2, "kind": "train", "epoch": 2, "step": step, "loss": 9.0})
-    rows = collect([study], tmp_path).rows_of("demo", "topk", "train", "loss")
-    assert list(rows["step"]) == list(range(1, 13))
-    assert (rows["value"].iloc[5:] == 9.0).all() and (rows["value"].iloc[:5] != 9.0).all()
+    steps, values = collect([study], tmp_path).runs[0].rows.series("train", "loss")
+    assert list(steps) == list(range(1, 13))
+    assert (values[5:] == 9.0).all() and (values[:5] != 9.0).all()
 
 
 def test_a_torn_line_costs_that_line_only_and_is_noted(tmp_path, study):
@@ -107,8 +106,8 @@ def test_a_torn_line_costs_that_line_only_and_is_noted(tmp_path, study):
     lines = folder.metrics_file.read_text().splitlines()
     folder.metrics_file.write_text("\n".join([lines[0], lines[1][:20], *lines[2:]]) + "\n")
     collected = collect([study], tmp_path)
-    assert len(collected.rows_of("demo", "topk", "train", "loss")) == 9
-    assert collected.runs.loc[0, "notes"] == "1 unreadable line in metrics.jsonl"
+    assert len(collected.runs[0].rows.series("train", "loss")[0]) == 9
+    assert collected.runs[0].notes == ("1 unreadable line in metrics.jsonl",)
 
 
 @pytest.mark.parametrize("found", ["nothing", "an empty file", "a folder"])
@@ -119,9 +118,9 @@ def test_a_completed_run_without_a_course_is_noted(tmp_path, study, found):
         folder.metrics_file.touch()
     elif found == "a folder":
         folder.metrics_file.mkdir()
-    run = collect([study], tmp_path).runs.loc[0]
+    run = collect([study], tmp_path).runs[0]
     what = "a directory" if found == "a folder" else "missing or empty: no curves"
-    assert (run["state"], run["notes"]) == ("completed", f"metrics.jsonl is {what}")
+    assert (run.state, run.notes) == ("completed", (f"metrics.jsonl is {what}",))
 
 
 def test_a_result_without_a_number_is_noted(tmp_path, study):
@@ -130,13 +129,13 @@ def test_a_result_without_a_number_is_noted(tmp_path, study):
     for row in ("best", "final"):
         result[row] = {"epoch": result[row]["epoch"]}
     folder.result_file.write_text(json.dumps(result))
-    assert collect([study], tmp_path).runs.loc[0, "notes"] == "result.json holds no metric"
+    assert collect([study], tmp_path).runs[0].notes == ("result.json holds no metric",)
 
 
 def test_infinite_losses_stay_infinite(tmp_path, study):
     plant(tmp_path, study, "topk", 0, loss=lambda step: math.inf if step == 4 else 1.0)
-    rows = collect([study], tmp_path).rows_of("demo", "topk", "train", "loss")
-    assert list(rows["value"][rows["step"] == 4]) == [math.inf]
+    steps, values = collect([study], tmp_path).runs[0].rows.series("train", "loss")
+    assert list(values[steps == 4]) == [math.inf]
 
 
 def test_a_missing_seed_is_refused_with_the_command_that_gets_it(tmp_path, study):
@@ -184,13 +183,13 @@ def test_imported_runs_stand_in_the_table_marked(tmp_path, study):
     folder.append_metrics({"attempt": 1, "kind": "eval", "epoch": 1, "step": 1, "mAP": 0.3})
     folder.write_result({"best": {"epoch": 1, "mAP": 0.3}, "final": {"epoch": 1, "mAP": 0.3}})
     runs = collect([study], tmp_path).runs
-    row = runs[runs["imported"]].iloc[0]
-    assert (row["variant"], row["seed"], row["best/mAP"], row["planned"]) == ("theirs", 7, 0.3, False)
+    (run,) = (run for run in runs if run.imported)
+    assert (run.variant, run.seed, run.best["mAP"], run.planned) == ("theirs", 7, 0.3, False)
 
 
 def test_records_are_strict_json(tmp_path, study):
     plant(tmp_path, study, "topk", 0, state="diverged", stop=(1, 4))
-    text = json.dumps(runs_as_json(collect([study], tmp_path)), allow_nan=False)
+    text = json.dumps(as_rows(collect([study], tmp_path).runs), allow_nan=False)
     assert "NaN" not in text
 
 
@@ -228,7 +227,7 @@ def test_the_fast_reader_gives_what_the_run_folder_gives(tmp_path: Path, rows, t
     got = {
         (block.kind, int(step), int(attempt), name): repr(float(value))
         for block in fast.blocks
-        for step, attempt, values in zip(block.step, block.attempt, block.values, strict=True)
+        for (attempt, _, step), values in zip(block.place, block.values, strict=True)
         for name, value in zip(block.metrics, values, strict=True)
     }
     expected = {}
@@ -252,9 +251,9 @@ def test_conditions_scored_after_training_are_metrics_of_the_run(tmp_path: Path)
     )
     other = {**base, "data": {"own": False}, "weights": "best"}
     folder.append_evaluation({**other, "metrics": {"mAP@missing_r": 0.99}})
-    run = collect([study], tmp_path).runs.loc[0]
-    assert (run["best/mAP@missing_r"], run["final/mAP@missing_r"]) == (0.25, 0.125)
-    assert run["final/mAP"] == (folder.result() or {})["final"]["mAP"] != 0.9
+    run = collect([study], tmp_path).runs[0]
+    assert (run.best["mAP@missing_r"], run.last["mAP@missing_r"]) == (0.25, 0.125)
+    assert run.last["mAP"] == (folder.result() or {})["final"]["mAP"] != 0.9
 
 
 def test_an_edited_configuration_is_told_by_name(tmp_path, study):
@@ -263,12 +262,12 @@ def test_an_edited_configuration_is_told_by_name(tmp_path, study):
     text = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(text.replace("keep_ratio: 0.05", "keep_ratio: 0.25"))
     assert text != (folder / "config.yaml").read_text()
-    with pytest.raises(AggregationError, match="contradict") as refused:
+    with pytest.raises(AggregationError, match="are not what the run wrote") as refused:
         refuse_to_average(collect([study], tmp_path))
     assert "config.yaml is not the configuration whose hash" in str(refused.value)
-    assert str(folder) in str(refused.value) and "--allow-edited" in str(refused.value)
-    marks = refuse_to_average(collect([study], tmp_path), allow={"edited"})
-    assert [mark.kind for mark in marks] == ["edited"]
+    assert str(folder) in str(refused.value) and "--allow-damaged" in str(refused.value)
+    marks = refuse_to_average(collect([study], tmp_path), allow={"damaged"})
+    assert [mark.kind for mark in marks] == ["damaged"]
 
 
 def test_a_result_that_contradicts_its_own_log_is_told_by_name(tmp_path, study):
@@ -277,14 +276,14 @@ def test_a_result_that_contradicts_its_own_log_is_told_by_name(tmp_path, study):
     result = folder.result()
     result["final"]["mAP"] = 0.9999
     folder.result_file.write_text(json.dumps(result))
-    (run,) = [r for r in collect([study], tmp_path).runs.to_dict("records") if r["contradictions"]]
-    assert run["folder"] == str(folder.path)
-    assert run["contradictions"] == ["result.json has final mAP 0.9999, metrics.jsonl 0.5 at that step"]
+    (run,) = [run for run in collect([study], tmp_path).runs if run.damage]
+    assert run.folder == str(folder.path)
+    assert run.damage == ("result.json has final mAP 0.9999, metrics.jsonl 0.5 at that step",)
 
 
 def test_without_curves_nothing_is_said_about_them(tmp_path, study):
     plant_all(tmp_path, study)
-    assert set(collect([study], tmp_path, curves=False).runs["notes"]) == {""}
+    assert not any(run.notes for run in collect([study], tmp_path, curves=False).runs)
 
 
 def test_warnings_about_the_data_stay_with_the_run(tmp_path, study):
@@ -292,6 +291,6 @@ def test_warnings_about_the_data_stay_with_the_run(tmp_path, study):
     plant(tmp_path, study, "topk", 0, data=data)
     plant(tmp_path, study, "topk", 1, data=data)
     collected = collect([study], tmp_path)
-    assert "camera 7" in collected.runs.loc[0, "notes"]
+    assert "camera 7" in collected.runs[0].notes[0]
     notes = table(collected, study, study.tables[0]).notes
     assert notes.count("Data: test camera 7 was never seen in training.") == 1

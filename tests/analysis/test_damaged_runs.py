@@ -104,7 +104,7 @@ def test_a_score_that_is_no_finite_number_is_a_note_of_its_run(tmp_path: Path, v
     text = json.dumps({**result, "final": {**result["final"], "mAP": "X"}, "train_seconds": "X"})
     folder.result_file.write_text(text.replace('"X"', value))
     collected = collect([study], tmp_path)
-    assert collected.runs["notes"].iloc[1] == "result.json: final mAP is no finite number"
+    assert collected.runs[1].notes == ("result.json: final mAP is no finite number",)
     for made in tables(collected, study):
         to_terminal(made)
 

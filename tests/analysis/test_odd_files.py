@@ -74,17 +74,17 @@ def test_every_reader_goes_on_beside_an_odd_file(tmp_path: Path, odd: Callable[[
         folder = plant(runs, study, variant, 1)
         _replace(folder.path / variant, odd)
     collected = collect([study], runs)
-    found = collected.runs.set_index(["variant", "seed"])
-    assert (found.xs(0, level="seed")["state"] == "completed").all()
-    assert found.loc[("result.json", 1), "state"] == "failed"
-    assert "result.json" in found.loc[("result.json", 1), "reason"]
+    found = {(run.variant, run.seed): run for run in collected.runs}
+    assert all(run.state == "completed" for run in collected.runs if run.seed == 0)
+    assert found["result.json", 1].state == "failed"
+    assert "result.json" in found["result.json", 1].reason
     for name in set(FILES) - {"result.json"}:
-        assert found.loc[(name, 1), "state"] == "completed"
+        assert found[name, 1].state == "completed"
     if odd is not _unreadable:
         for name in set(FILES[:8]) - {"result.json"}:
-            assert f"{name} is " in found.loc[(name, 1), "notes"], name
+            assert f"{name} is " in "; ".join(found[name, 1].notes), name
     for name in ("run.json", "metrics.jsonl"):
-        assert name in found.loc[(name, 1), "notes"], name
+        assert name in "; ".join(found[name, 1].notes), name
     marks = refuse_to_average(collected, allow=KINDS)
     for table in tables.tables(collected, study, marks):
         forms.write(table, tmp_path / "tables")
@@ -92,8 +92,8 @@ def test_every_reader_goes_on_beside_an_odd_file(tmp_path: Path, odd: Callable[[
         figure.write(drawn, tmp_path / "figures")
     write_report(collected, tmp_path / "report.html")
     export(collected, "csv", tmp_path / "csv")
-    for where in collected.runs["where"]:
-        json.dumps(describe(where, runs))
+    for run in collected.runs:
+        json.dumps(describe(run.where, runs))
     assert fingerprint(runs / "odd")
 
 
@@ -104,9 +104,9 @@ def test_without_a_result_the_status_decides_and_an_odd_one_is_named(
     study = planted_study("odd", ["a"], seeds=(0,))
     folder = plant(tmp_path, study, "a", 0, state="diverged", stop=(1, 3))
     _replace(folder.status_file, odd)
-    run = collect([study], tmp_path).runs.loc[0]
-    assert run["state"] in ("failed", "planned")
-    assert "status.json" in f"{run['reason']} {run['notes']}"
+    run = collect([study], tmp_path).runs[0]
+    assert run.state in ("failed", "planned")
+    assert "status.json" in f"{run.reason} {run.notes}"
 
 
 @pytest.mark.parametrize("odd", [_fifo])
@@ -116,7 +116,7 @@ def test_an_odd_thing_in_a_folders_place_is_no_run(tmp_path: Path, odd: Callable
     (other,) = (r.folder(tmp_path) for r in study.runs() if r.variant == "b")
     other.parent.mkdir(parents=True)
     odd(other)
-    states = list(collect([study], tmp_path).runs["state"])
+    states = [run.state for run in collect([study], tmp_path).runs]
     assert states[0] == "completed" and states[1] in ("planned", "failed")
 
 

@@ -166,7 +166,7 @@ def test_a_configuration_that_no_longer_fits_its_folder_is_told(paper):
     _, runs, study = paper
     folder = study.runs()[0].folder(runs)
     _edit(folder / "config.yaml", "epochs: ", "epochs: 1")
-    found = [f for f in findings(paper) if f.kind == "edited run"]
+    found = [f for f in findings(paper) if f.kind == "damaged run"]
     assert [f.where for f in found] == ["s/a seed 0"]
     assert "config.yaml is not the configuration whose hash" in found[0].text
 
@@ -177,7 +177,7 @@ def test_a_result_that_contradicts_its_own_log_is_told(paper):
     result = json.loads((folder / "result.json").read_text())
     result["final"]["mAP"] = 0.9999
     (folder / "result.json").write_text(json.dumps(result))
-    found = [f for f in findings(paper) if f.kind == "edited run"]
+    found = [f for f in findings(paper) if f.kind == "damaged run"]
     assert [f.where for f in found] == ["s/a seed 0"]
     assert "result.json has final mAP 0.9999, metrics.jsonl 0.5" in found[0].text
 

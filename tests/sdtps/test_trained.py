@@ -89,9 +89,9 @@ def test_every_missing_modality_condition_and_one_against_another(reid: RunFolde
     rows = evaluate(reid.path, weights=("best",), conditions=conditions)
     assert [row["condition"] for row in rows] == list(conditions)
     assert all(f"mAP@{row['condition']}" in row["metrics"] for row in rows)
-    found = reid.evaluated("best")
+    found = reid.later_scores()["best"]
     assert {f"rank1@{name}" for name in conditions} <= found.keys()
-    assert "mAP" not in found and not reid.evaluated("last").keys() & {"mAP@rerank"}
+    assert "mAP" not in found and not reid.later_scores()["last"].keys() & {"mAP@rerank"}
 
 
 def test_conditions_scored_in_training_and_afterwards_are_equal(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_other_data_are_scored_and_never_mixed_with_the_runs_own(
 
     others = GeneratedReidConfig(train_pids=5, test_pids=6, images_per_camera=2, seed=9)
     generate_rgbnt201(others, 32, 16, tmp_path)
-    before = reid.evaluated("best")
+    before = reid.later_scores()["best"]
     (row,) = evaluate(
         reid.path,
         weights=("best",),
@@ -145,10 +145,10 @@ def test_other_data_are_scored_and_never_mixed_with_the_runs_own(
         dataset="rgbnt201",
     )
     assert row["data"]["own"] is False and row["data"]["root"].startswith(str(tmp_path))
-    assert reid.evaluated("best") == before
+    assert reid.later_scores()["best"] == before
     words = ["evaluate", str(reid.path), "-w", "best", "--as", "others"]
     assert main([*words, "--data-root", str(tmp_path), "--dataset", "rgbnt201"]) == 0
-    named = {k for k in reid.evaluated("best") if k not in before}
+    named = {k for k in reid.later_scores()["best"] if k not in before}
     assert "mAP@on_others" in named and all(name.endswith("@on_others") for name in named)
     assert main(words) == 2  # its own data
 

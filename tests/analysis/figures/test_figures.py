@@ -23,6 +23,8 @@ from analysis.figures.figure import FigureError, figures, variant_page
 from analysis.figures.figure import draw as draw_all
 from analysis.figures.style import VENUES, Style, palette
 from analysis.runs.collect import Collected, collect
+from analysis.runs.metrics import Block, MetricRows
+from analysis.runs.record import Run
 from analysis.tables.study import table
 from sdtps.config import parse_config
 
@@ -106,60 +108,20 @@ def test_bands_are_what_the_caption_says(exploding):
 
 def big(variants: int, seeds: int, steps: int) -> tuple:
     """A frame as collect makes it, without the files; one spike at one step of one seed."""
-    import pandas as pd
 
     study = planted_study("big", [f"v{i}" for i in range(variants)], seeds=range(seeds))
     rng = np.random.default_rng(0)
-    parts, spans = [], {}
+    step = np.arange(1, steps + 1, dtype=np.int32)
+    place = np.stack([np.ones_like(step), step // 1000 + 1, step], axis=1)
+    runs = []
     for number, variant in enumerate(study.variants):
         for seed in study.seeds:
             value = 2 * np.exp(-np.arange(steps) / 9000) + 0.1 * rng.random(steps) + 0.2 * number
             if number == 2 and seed == 1:
                 value[steps // 2] = 40.0
-            start = len(parts) * steps
-            spans[f"{variant}/{seed}"] = (start, start + steps)
-            parts.append((number, seed, value))
-    step = np.tile(np.arange(1, steps + 1, dtype=np.int32), len(parts))
-    names = pd.Index(list(study.variants), dtype=object)
-    rows = pd.DataFrame(
-        {
-            "study": pd.Categorical(["big"]).repeat(len(step)),
-            "variant": pd.Categorical.from_codes(np.repeat([p[0] for p in parts], steps), names),
-            "seed": np.repeat([p[1] for p in parts], steps),
-            "kind": pd.Categorical(["train"]).repeat(len(step)),
-            "attempt": 1,
-            "epoch": step // 1000 + 1,
-            "step": step,
-            "metric": pd.Categorical(["loss"]).repeat(len(step)),
-            "value": np.concatenate([p[2] for p in parts]),
-        }
-    )
-    runs = pd.DataFrame(
-        [
-            {
-                "study": "big",
-                "variant": v,
-                "seed": s,
-                "folder": f"{v}/{s}",
-                "where": f"{v}/{s}",
-                "state": "completed",
-                "planned": True,
-                "imported": False,
-                "epoch": 50,
-                "step": steps,
-                "kind": None,
-                "reason": None,
-                "code": "c",
-                "commit": "c",
-                "generated_data": False,
-                "dataset": None,
-                "selected_on": None,
-            }
-            for v in study.variants
-            for s in study.seeds
-        ]
-    )
-    return study, Collected([study], study.path, runs, rows, spans=spans)
+            rows = MetricRows((Block("train", place, ("loss",), value[:, None]),), (), 0)
+            runs.append(Run(study="big", variant=variant, seed=seed, state="completed", rows=rows))
+    return study, Collected([study], study.path, tuple(runs))
 
 
 def test_a_spike_of_one_step_in_a_long_run_is_drawn_at_its_height():

@@ -78,7 +78,7 @@ def test_imported_runs_stand_beside_planned_ones_and_are_marked(tmp_path: Path) 
     study = planted_study("demo", ["ours"], seeds=(0,))
     plant(runs, study, "ours", 0)
     collected = collect([study], runs)
-    assert list(zip(collected.runs["variant"], collected.runs["imported"], strict=True)) == [
+    assert [(run.variant, run.imported) for run in collected.runs] == [
         ("ours", False),
         ("theirs", True),
     ]
@@ -113,16 +113,16 @@ def test_four_grids_of_real_logs_give_their_tables_and_loss_curves(tmp_path: Pat
     studies = [imported_study(name, tmp_path) for name in imported_names(tmp_path)]
     collected = collect(studies, tmp_path)
     assert len(studies) == 5 and len(collected.runs) == 32
-    assert int((collected.runs["state"] == "completed").sum()) == 28
-    whole = [s for s in studies if (collected.runs_of(s.name)["state"] == "completed").all()]
+    assert sum(run.state == "completed" for run in collected.runs) == 28
+    whole = [s for s in studies if all(run.state == "completed" for run in collected.runs_of(s.name))]
     assert len(whole) == 4
     for study in whole:
         main = table(collected, study, study.tables[0])
         assert len(main.rows) == len(study.variants)
         for row in main.rows:
             assert row.cells[1].kind == "number"
-        for variant in study.variants:
-            assert len(collected.rows_of(study.name, variant, "train", "loss")) >= 50
+        for run in collected.runs_of(study.name):
+            assert len(run.rows.series("train", "loss")[0]) >= 50
     report.write(collected, tmp_path / "report.html")
     vehicles = next(s for s in whole if s.name.startswith("MSVR310"))
     shown = table(collected, vehicles, vehicles.tables[0])

@@ -134,7 +134,7 @@ def test_the_runs_behind_a_number_can_be_shown_in_the_runs_table(open_page, repo
 
 
 def test_a_link_opens_its_run(open_page, report: Path, collected: Collected) -> None:
-    where = str(collected.runs["folder"].iloc[0]).removeprefix(str(collected.runs_dir) + "/")
+    where = collected.runs[0].where
     tab = open_page(report, f"#run={where}")
     assert tab.inner_text("#panel-title") == "topk, seed 0"
 

@@ -155,7 +155,7 @@ def test_seconds_come_from_the_rows_and_leave_waiting_out(tmp_path: Path) -> Non
             folder.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in times))
     collected = collect([study], tmp_path)
     clocks = curveframe.second_clocks(collected, study)
-    where = collected.runs["where"].tolist()
+    where = [run.where for run in collected.runs]
     clock, measured = clocks[where[0]]
     assert measured and clock.at(np.array([1, 5, 10])).tolist() == [2.0, 10.0, 20.0]
     clock, measured = clocks[where[1]]

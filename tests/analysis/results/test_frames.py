@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -129,7 +130,7 @@ def test_imported_seeds_are_never_paired_with_ours(tmp_path):
         plant(tmp_path, study, "a", seed, scores={"mAP": [0.5 + 0.01 * seed]})
         plant(tmp_path, study, "b", seed, scores={"mAP": [0.6 + 0.01 * seed]}, imported=True)
     collected = collect([study], tmp_path)
-    collected.runs.loc[collected.runs["variant"] == "b", "planned"] = False
+    collected.runs = tuple(replace(run, planned=run.variant != "b") for run in collected.runs)
     found = results(collected, study)
     row = next(r for r in found if r.imported and r.n)
     assert not row.paired and not row.differences
