@@ -22,7 +22,7 @@ help:
 	@echo "make plans      check every manifest in ablations/ and print its plan"
 	@echo "make studies    run the small studies here (under 40 minutes on two cores), then decide the claims"
 	@echo "make bench      measured speeds of this machine"
-	@echo "make bench-gpu  the same at full size on a GPU, and a whole run, as a record to commit"
+	@echo "make bench-gpu  the same at full size on a GPU, as a record to commit"
 	@echo "make slurm-large  1,002 one-second runs through a real SLURM (minutes)"
 	@echo "make clean      remove caches and generated files; runs/ and .venv/ stay"
 

@@ -3,7 +3,6 @@
 `similarity_loop` is the cross-net as an executable specification: a loop over captions, nothing clever.
 Tests compare the two on every axis of the configuration.
 
-The two are timed in turns, so that other work on the machine hits both, and the fastest repeat counts.
 Peak memory is what each adds on top of its inputs and parameters, measured in a process of its own.
 """
 
@@ -11,17 +10,17 @@ from __future__ import annotations
 
 import importlib.util
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.machine import compare, machine
+from benchmarks.timing import Row, compare
 from sdtps.aggregation import merged
 from sdtps.config import SdtpsConfig
 from sdtps.config.retrieval import MatchingConfig
@@ -32,6 +31,7 @@ from sdtps.training.device import keep_freed_memory
 WIDTH = 512
 SPARSE_WORDS = 32
 DENSE_WORDS = 96
+PER_TEXT = 5  # captions of an image, which share its dense text
 
 
 @dataclass(frozen=True)
@@ -49,21 +49,35 @@ SWIN = Encoder(49, False, 0.8, 0.6)  # Swin-B at 224
 
 Form = Literal["laps", "released", "paper"]
 Way = Literal["batched", "loop"]
-Work = Literal["train", "evaluate"]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One measurement."""
+    """One measurement.
 
-    name: Work
+    Attributes:
+        per_text: captions that share one dense text, as those of an image do at evaluation.
+    """
+
     form: Form
+    training: bool
     images: int
     captions: int
     encoder: Encoder
     device: str
-    chunk: int | None = None
-    kernel: Literal["fused"] | None = None  # None = plain
+    per_text: int = 1
+    kernel: Literal["plain", "fused"] = "plain"
+
+    def __str__(self) -> str:
+        words = [
+            "train" if self.training else "evaluate",
+            self.form,
+            f"images {self.images}, captions {self.captions}",
+            f"{self.encoder.patches} patches",
+        ]
+        words += [f"{self.per_text} captions a text"] * (self.per_text > 1)
+        words += ["fused"] * (self.kernel == "fused")
+        return ", ".join(words)
 
     def network(self) -> CrossNet:
         """In the arrangement of the form, seeded."""
@@ -84,29 +98,29 @@ class Case:
                 alignment="mean_topk" if paper else "mean",
                 dense_text=dense,
                 eval_dense_text=dense,
-                chunk=self.chunk,
-                kernel=self.kernel or "plain",
+                kernel=self.kernel,
             ),
             width=WIDTH,
             patches=self.encoder.patches,
             class_token=self.encoder.class_token,
         )
-        return net.to(self.device).train(self.name == "train")
+        return net.to(self.device).train(self.training)
 
     def inputs(self) -> list[Tensor]:
-        """Random tokens and words; captions have a quarter to all of the words, the first has all."""
+        """Random tokens and words; texts have a quarter to all of the words, the first has all."""
         generator = torch.Generator().manual_seed(1)
-        shapes = [(self.images, self.encoder.patches + self.encoder.class_token, WIDTH)]
-        widths = [SPARSE_WORDS] if self.form == "laps" else [SPARSE_WORDS, DENSE_WORDS]
-        shapes += [(self.captions, words, WIDTH) for words in widths]
-        tensors = [torch.randn(shape, generator=generator).to(self.device) for shape in shapes]
-        if self.name == "train":
-            tensors = [tensor.requires_grad_() for tensor in tensors]
-        inputs = tensors[:1]
-        for tensor, words in zip(tensors[1:], widths, strict=True):
-            lengths = torch.randint(words // 4, words + 1, (self.captions,), generator=generator)
+        texts = [(self.captions, SPARSE_WORDS)]
+        if self.form != "laps":
+            texts.append((self.captions // self.per_text, DENSE_WORDS))
+        tokens = self.encoder.patches + self.encoder.class_token
+        inputs = [torch.randn(self.images, tokens, WIDTH, generator=generator).to(self.device)]
+        for number, words in texts:
+            inputs.append(torch.randn(number, words, WIDTH, generator=generator).to(self.device))
+            lengths = torch.randint(words // 4, words + 1, (number,), generator=generator)
             lengths[0] = words
-            inputs += [tensor, lengths.to(self.device)]
+            inputs.append(lengths.to(self.device))
+        if self.training:
+            inputs = [x.requires_grad_() if x.is_floating_point() else x for x in inputs]
         return inputs
 
 
@@ -114,22 +128,33 @@ def compute(case: Case, way: Way) -> Callable[[], list[Tensor]]:
     """A function that does the work once and returns the similarity and, in training, the gradients."""
     net, inputs = case.network(), case.inputs()
     leaves = [x for x in [*inputs, *net.parameters()] if x.requires_grad]
+    rows = torch.arange(case.captions, device=case.device) // case.per_text
+
+    def similarity() -> Tensor:
+        if way == "loop":
+            return similarity_loop(net, *inputs[:3], *(x[rows] for x in inputs[3:]))
+        if case.per_text == 1:
+            return net(*inputs).similarity
+        images, words, lengths, *dense = inputs
+        return net(images, words, lengths).similarity + net.dense_similarity(images, *dense)[:, rows]
 
     def once() -> list[Tensor]:
-        with torch.set_grad_enabled(case.name == "train"):
-            batched = way == "batched"
-            similarity = net(*inputs).similarity if batched else similarity_loop(net, *inputs)
-            results = [similarity]
-            if case.name == "train":
-                grads = torch.autograd.grad(similarity.square().sum(), leaves, allow_unused=True)
-                results += [
-                    torch.zeros_like(x) if g is None else g for x, g in zip(leaves, grads, strict=True)
-                ]
-        if case.device == "cuda":
-            torch.cuda.synchronize()
-        return results
+        with torch.set_grad_enabled(case.training):
+            scored = similarity()
+            if not case.training:
+                return [scored]
+            grads = torch.autograd.grad(scored.square().sum(), leaves, allow_unused=True)
+            missing = zip(leaves, grads, strict=True)
+            return [scored, *(torch.zeros_like(x) if g is None else g for x, g in missing)]
 
     return once
+
+
+def difference(ours: list[Tensor], loop: list[Tensor]) -> float:
+    """The largest difference, as a share of the largest value of any tensor."""
+    largest = max(float(b.detach().abs().max()) for b in loop)
+    pairs = zip(ours, loop, strict=True)
+    return max(float((a - b).detach().abs().max()) for a, b in pairs) / largest
 
 
 def peak_mib(case: Case, way: Way) -> float:
@@ -163,74 +188,47 @@ def _peak_resident_mib() -> float:
     raise RuntimeError("/proc/self/status has no VmHWM")
 
 
-def relative_difference(ours: list[Tensor], loop: list[Tensor]) -> float | None:
-    """Largest difference, as a share of the largest value of any tensor; None without tensors."""
-    if not ours:
-        return None
-    largest = max(b.detach().abs().max() for b in loop)
-    difference = max((a - b).detach().abs().max() for a, b in zip(ours, loop, strict=True))
-    return float(difference / largest)
+def measure(case: Case, repeats: int) -> Row:
+    """The two ways timed in turns, and their peak memory.
 
-
-def measure(case: Case, repeats: int) -> dict[str, Any]:
-    """The two ways timed in turns, their results compared, and their peak memory."""
-    ways: tuple[Way, Way] = ("batched", "loop")
-    work = {way: compute(case, way) for way in ways}
-    ours, loop = work["batched"](), work["loop"]()  # also warms up
-    difference = relative_difference(ours[:1], loop[:1])
-    gradient_difference = relative_difference(ours[1:], loop[1:])
-    del ours, loop
+    Raises:
+        RuntimeError: their results differ by more than rounding.
+    """
+    ways = compute(case, "batched"), compute(case, "loop")
+    if difference(ways[0](), ways[1]()) > 1e-4:  # also warms up
+        raise RuntimeError(f"crossnet ({case}): the two ways disagree")
     device = torch.device(case.device)
-    timed = compare(work["batched"], work["loop"], device, repeats=repeats, warmup=0)
-    del work
-    memory = {way: round(peak_by_itself(case, way), 1) for way in ways}
-    return {
-        **asdict(case),
-        **timed,
-        "peak_mib": {"ours": memory["batched"], "reference": memory["loop"]},
-        "relative_difference": {"similarity": difference, "gradients": gradient_difference},
-    }
+    timed = compare("crossnet", str(case), *ways, device, repeats=repeats, warmup=0)
+    del ways
+    peaks = [round(peak_by_itself(case, way), 1) for way in ("batched", "loop")]
+    return replace(timed, peak_mib=peaks[0], reference_mib=peaks[1])
 
 
-def run(
-    device: str,
-    *,
-    form: Form = "released",
-    pairs: tuple[int, int] | None = None,
-    block: tuple[int, int] | None = None,
-    repeats: int = 5,
-    chunk: int | None = None,
-) -> dict[str, Any]:
-    """Training at 196 and at 49 patches and an evaluation block at both, as one JSON-ready dictionary.
+def run(device: torch.device, form: Form = "released", *, repeats: int = 5) -> Iterator[Row]:
+    """Training at 196 and at 49 patches and an evaluation block at both.
 
-    On a GPU each with the plain and with the fused kernel, where there is Triton.
-
-    Args:
-        pairs: images and captions in training; 32 x 32 on a CPU, 64 x 64 on a GPU by default.
-        block: images and captions in evaluation; 32 x 64, as `Scorer` takes them, and 500 x 500 by
-            default.
+    A block on a CPU is as `Scorer` takes it. On a GPU each case with the plain and with the fused
+    kernel, where there is Triton.
     """
     keep_freed_memory()  # as training and evaluation do
-    on_gpu = device == "cuda"
-    pairs = pairs or ((64, 64) if on_gpu else (32, 32))
-    block = block or ((500, 500) if on_gpu else (32, 64))
-    sizes: dict[Work, tuple[int, int]] = {"train": pairs, "evaluate": block}
-    kernels: list[Literal["fused"] | None] = [None]
-    if on_gpu and importlib.util.find_spec("triton") is not None:
+    for case in cases(device.type, form):
+        yield measure(case, repeats)
+
+
+def cases(device: str, form: Form) -> list[Case]:
+    pairs, block = ((64, 64), (128, 128)) if device == "cuda" else ((32, 32), (32, 65))
+    kernels: list[Literal["plain", "fused"]] = ["plain"]
+    if device == "cuda" and importlib.util.find_spec("triton") is not None:
         kernels.append("fused")
-    cases = [
-        Case(name, form, *size, encoder, device, chunk, kernel)
-        for name, size in sizes.items()
-        for encoder in (VIT, SWIN)
-        for kernel in kernels
-    ]
-    return {
-        "bench": "crossnet",
-        **machine(torch.device(device)),
-        "width": WIDTH,
-        "words": [SPARSE_WORDS, DENSE_WORDS],
-        "cases": [measure(case, repeats) for case in cases],
-    }
+    made = []
+    for encoder in (VIT, SWIN):
+        for kernel in kernels:
+            case = Case(form, True, *pairs, encoder, device, kernel=kernel)
+            tested = replace(case, training=False, images=block[0], captions=block[1])
+            made += [case, tested]
+            if form == "released":
+                made.append(replace(tested, per_text=PER_TEXT))
+    return made
 
 
 def similarity_loop(

@@ -20,7 +20,7 @@ at a time: class token, aggregated (or kept) patches, extra token. `CrossNet` ch
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property, reduce
 from typing import Any, NamedTuple, cast
 
@@ -100,7 +100,7 @@ class Text:
     """
 
     def __init__(self, words: Tensor, lengths: Tensor) -> None:
-        self.words = words
+        self.words = full_precision(words)
         self.lengths = lengths
         self._chunks: dict[int, list[Chunk]] = {}
 
@@ -455,21 +455,45 @@ class CrossNet(nn.Module):
 
         Everything is computed in float32 at least: squared norms of mixtures overflow float16.
         """
+        sparse = Text(words, lengths)
+        dense = None
+        if dense_words is not None and dense_lengths is not None:
+            dense = Text(dense_words, dense_lengths)
+        return self._in_parts(images, sparse, lambda part: self._score(part, sparse, dense))
+
+    @property
+    def scores_apart(self) -> bool:
+        """Whether a pair's similarity is that of its caption plus `dense_similarity`.
+
+        Not where each pair draws noise of its own.
+        """
+        decision = self.config.axes.decision
+        draws = decision.draws_noise and decision.acts(self.config, self.training)
+        return self.dense_selection is not None and not self.matching.axis.together and not draws
+
+    def dense_similarity(self, images: Tensor, words: Tensor, lengths: Tensor) -> Tensor:
+        """(B, T) of dense texts alone: words (T, L, C), lengths (T).
+
+        Captions that share a text need it scored once.
+        """
+        text, selection = Text(words, lengths), self.dense_selection
+        assert selection is not None
+
+        def score(part: Images) -> Matches:
+            return self._score_alone(selection, part, text, [text.mean])
+
+        return self._in_parts(images, text, score).similarity
+
+    def _in_parts(self, images: Tensor, text: Text, score: Callable[[Images], Matches]) -> Matches:
         with no_autocast(images):
-            images = full_precision(images)
-            sparse = Text(full_precision(words), lengths)
-            dense = None
-            if dense_words is not None and dense_lengths is not None:
-                dense = Text(full_precision(dense_words), dense_lengths)
+            images, words = full_precision(images), text.words
             if torch.is_grad_enabled():  # what a backward pass needs is kept anyway
-                return self._score(self._images(images), sparse, dense)
+                return score(self._images(images))
             pairs = SCORES_ON_CPU // images.shape[1]
             if images.device.type != "cpu":
                 pairs = SELECTED_AT_ONCE * self._pairs(images, words)
-            size = max(1, pairs // len(words))
-            return Matches.joined(
-                [self._score(self._images(part), sparse, dense) for part in images.split(size)]
-            )
+            parts = images.split(max(1, pairs // len(words)))
+            return Matches.joined([score(self._images(part)) for part in parts])
 
     def _images(self, tokens: Tensor) -> Images:
         return Images(self.config, tokens, class_token=self.class_token)
@@ -491,25 +515,30 @@ class CrossNet(nn.Module):
         captions = len(sparse.words)
         guides = [sparse.mean] if self.matching.sparse_guide else []
         if dense is None:
-            chosen = self._choose(self.sparse_selection, images, captions, guides)
-            similarity = self._align(images, [chosen], sparse)
-            return Matches(similarity, chosen.choice.decision, None)
+            return self._score_alone(self.sparse_selection, images, sparse, guides)
         if self.dense_selection is None:
             raise ValueError(f"form {self.matching.form} takes no dense text")
         if not self.matching.axis.together:
-            first = self._choose(self.sparse_selection, images, captions, guides)
-            second = self._choose(self.dense_selection, images, captions, [dense.mean])
-            similarity = self._align(images, [first], sparse)
-            similarity = similarity + self._align(images, [second], dense)
-            return Matches(similarity, first.choice.decision, second.choice.decision)
+            first = self._score_alone(self.sparse_selection, images, sparse, guides)
+            second = self._score_alone(self.dense_selection, images, dense, [dense.mean])
+            similarity = first.similarity + second.similarity
+            return Matches(similarity, first.sparse_decision, second.sparse_decision)
         guides = [*guides, dense.mean]
-        first = self._choose(self.sparse_selection, images, captions, guides)
-        second = self._choose(self.dense_selection, images, captions, guides[::-1])
+        both = [
+            self._choose(self.sparse_selection, images, captions, guides),
+            self._choose(self.dense_selection, images, captions, guides[::-1]),
+        ]
         # One weight network merges the first branch only; without any, the tokens of both are aligned.
         networks = len(self.config.axes.aggregation.networks)
-        branches = [first, second][: networks or None]
-        similarity = self._align(images, branches, sparse)
-        return Matches(similarity, first.choice.decision, second.choice.decision)
+        similarity = self._align(images, both[: networks or None], sparse)
+        return Matches(similarity, both[0].choice.decision, both[1].choice.decision)
+
+    def _score_alone(
+        self, selection: TokenSelection, images: Images, text: Text, guides: list[Tensor]
+    ) -> Matches:
+        """One branch decides, and its tokens meet the words that it aligns."""
+        chosen = self._choose(selection, images, len(text.words), guides)
+        return Matches(self._align(images, [chosen], text), chosen.choice.decision, None)
 
     def _choose(
         self, selection: TokenSelection, images: Images, captions: int, guides: list[Tensor]

@@ -115,14 +115,3 @@ def test_what_runs_need_together_is_held_against_the_partition() -> None:
         "resources.cpus: 10 (2 for each of 5 runs on one GPU) is more than partition gpu has, 8",
         "resources.mem_gb: 20 (4 for each of 5 runs on one GPU) is more than partition gpu has, 16",
     ]
-
-
-@pytest.mark.parametrize("number", ["1", "99"])
-def test_the_bench_says_how_many_runs_it_can_pack(
-    number: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from benchmarks.dispatch import packing
-    from sdtps.system.commandline import guarded
-
-    assert guarded(lambda: len(packing(int(number)))) == 2
-    assert capsys.readouterr().err.strip() == f"--together {number}: give 2 to 13 runs of quick.yaml"

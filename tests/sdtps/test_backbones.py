@@ -253,7 +253,7 @@ def test_the_published_size_of_clip_vit_b16() -> None:
 
 
 def test_one_projection_and_a_matrix_product_give_the_gradients_of_transformers_layers() -> None:
-    from benchmarks.step import plain_clip
+    from benchmarks.training import plain_clip
 
     ours = ClipVit(small_tower(), RANDOM, 64, 16, cameras=2)
     images, camids = torch.randn(4, 3, 64, 16), torch.tensor([0, 1, 1, 0])

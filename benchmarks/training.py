@@ -1,0 +1,249 @@
+"""Re-identification: a training step, its data and its logging, beside plain ways.
+
+`step`: DeMo's way on the same model and batch. It calls the encoder once for each modality, embeds
+patches by a convolution, runs CLIP's layers as transformers has them, gives Adam one group for each
+parameter, as DeMo's make_optimizer does, and reads loss and accuracy from the device after every step,
+as its loop does. Attention is torch's scaled-dot-product kernel on both sides, as DeMo's
+nn.MultiheadAttention uses it today. Both compute the same loss.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from benchmarks.timing import Row, compare
+from sdtps.config import ReidConfig, parse_config
+from sdtps.data.reid_batches import ReidBatch
+from sdtps.models.backbones import Block, ClipVit, TinyVit
+from sdtps.models.losses import batch_hard_triplet, label_smooth_cross_entropy
+from sdtps.models.reid import ReidModel
+from sdtps.multimodal import MODALITIES
+from sdtps.run.folder import RunFolder
+from sdtps.training.device import keep_freed_memory, seed_everything
+from sdtps.training.loop import Loop
+from sdtps.training.reid import ReidTask
+from sdtps.training.step import TrainingStep
+
+Size = tuple[int, int]  # height, width
+STEPS = 5  # in one turn, at whose end a GPU is waited for
+LOG_EVERY = 10
+BATCHES = 3  # of each pipeline in one turn
+
+
+def reid_config(device: torch.device, size: Size, batch: int, **data: Any) -> ReidConfig:
+    """tiny_vit in float32 on a CPU; on a GPU CLIP ViT-B/16 with random weights, bf16 and compiled."""
+    on_gpu = device.type == "cuda"
+    images = {"height": size[0], "width": size[1], "pipeline": "cached", "workers": 0}
+    images["generate"] = {"train_pids": 16, "test_pids": 2, "images_per_camera": 8}
+    batches = {"batch_size": batch, "instances": max(2, batch // 8)}
+    name = "clip_vit_b16" if on_gpu else "tiny_vit"
+    amp = "bf16" if on_gpu else "off"
+    parsed = parse_config(
+        {
+            "task": "reid",
+            "data": {**images, **batches, **data},
+            "backbone": {"name": name, "weights": "random", "patch": 8},
+            "sdtps": {"aggregation": "single"},
+            "train": {"amp": amp, "compile": on_gpu, "device": device.type, "log_every": LOG_EVERY},
+        }
+    )
+    assert isinstance(parsed, ReidConfig)
+    return parsed
+
+
+def reid_task(config: ReidConfig, device: torch.device) -> ReidTask:
+    keep_freed_memory()  # as a run does
+    seed_everything(0)
+    return ReidTask(config, 0, device)
+
+
+@contextlib.contextmanager
+def own_cache() -> Iterator[Path]:
+    """A folder of this measurement, for its generated images and all that is cached."""
+    with tempfile.TemporaryDirectory() as name, patch.dict(os.environ, SDTPS_CACHE=name):
+        yield Path(name)
+
+
+def _on(device: torch.device, small: tuple[Size, int], large: tuple[Size, int]) -> tuple[Size, int]:
+    return large if device.type == "cuda" else small
+
+
+def _words(config: ReidConfig) -> str:
+    data = config.data
+    return f"{config.backbone.name}, {data.height}x{data.width}, batch {data.batch_size}"
+
+
+# -- a step ---------------------------------------------------------------------------------------
+
+
+def step(device: torch.device, *, repeats: int = 7) -> Iterator[Row]:
+    """A training step beside DeMo's."""
+    with own_cache():
+        config = reid_config(device, *_on(device, ((64, 32), 8), ((256, 128), 64)))
+        task = reid_task(config, device)
+        batch = next(task.train_batches(1, 0))
+        plain, training = PlainStep(task), TrainingStep(task, config)
+
+        def ours() -> None:
+            for _ in range(STEPS):
+                training.forward_backward(batch, epoch=1)
+                training.update(measure=False)
+
+        def reference() -> None:
+            for _ in range(STEPS):
+                plain(batch)
+
+        yield compare(
+            "step", _words(config), ours, reference, device, repeats=repeats, warmup=2, each=STEPS
+        )
+
+
+class PlainStep:
+    """DeMo's training step on a copy of the same model, in fp16 on a GPU."""
+
+    def __init__(self, task: ReidTask) -> None:
+        self.loss_settings = task.config.loss
+        self.device = task.device
+        self.model: ReidModel = copy.deepcopy(task.model)
+        optim = task.config.optim
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        groups = [{"params": [p], "lr": optim.lr} for p in parameters]
+        self.optimizer = torch.optim.Adam(groups, weight_decay=optim.weight_decay)
+        self.fp16 = task.device.type == "cuda"
+        self.scaler = torch.amp.GradScaler(task.device.type, enabled=self.fp16)
+
+    def loss(self, batch: ReidBatch) -> tuple[Tensor, Tensor]:
+        """The loss of `reid_loss`, and the accuracy of the last head."""
+        model, settings = self.model, self.loss_settings
+        assert isinstance(model.backbone, (TinyVit, ClipVit)) and model.sdtps is not None
+        encoded = [plain_encoder(model.backbone, images, batch.camids) for images in batch.images]
+        classes = {m: c for m, (c, _) in zip(MODALITIES, encoded, strict=True)}
+        patches = {m: p for m, (_, p) in zip(MODALITIES, encoded, strict=True)}
+        features = {
+            "sdtps": model.sdtps(patches, classes)["feature"],
+            "global": torch.cat([classes[m] for m in MODALITIES], dim=-1),
+        }
+        total = torch.zeros((), device=self.device)
+        for name, head in model.heads.items():
+            scores = head(features[name])
+            total = total + settings.id_weight * label_smooth_cross_entropy(
+                scores, batch.labels, settings.label_smoothing
+            )
+            total = total + settings.triplet_weight * batch_hard_triplet(features[name], batch.labels)
+        return total, (scores.argmax(1) == batch.labels).float().mean()
+
+    def __call__(self, batch: ReidBatch) -> tuple[float, float]:
+        self.optimizer.zero_grad()
+        with torch.autocast(self.device.type, dtype=torch.float16, enabled=self.fp16):
+            loss, accuracy = self.loss(batch)
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return loss.item(), accuracy.item()
+
+
+def plain_encoder(
+    model: TinyVit | ClipVit, images: Tensor, camids: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Class tokens and patches, computed as a plain implementation does."""
+    if isinstance(model, ClipVit):
+        return plain_clip(model, images, camids)
+    kernel = model.patch_embedding.weight.view(-1, 3, model.patch, model.patch)
+    x = F.conv2d(images, kernel, model.patch_embedding.bias, stride=model.patch)
+    x = x.flatten(2).transpose(1, 2)
+    x = torch.cat([model.class_token.expand(len(x), 1, -1), x], dim=1) + model.positions
+    if model.camera is not None and camids is not None:
+        x[:, 0] = x[:, 0] + model.coefficient * model.camera[camids]
+    for block in model.blocks:
+        assert isinstance(block, Block)
+        x = plain_block(block, x)
+    x = model.projection(model.norm(x))
+    return x[:, 0], x[:, 1:]
+
+
+def plain_clip(model: ClipVit, images: Tensor, camids: Tensor | None) -> tuple[Tensor, Tensor]:
+    """CLIP's tower as transformers computes it."""
+    vision = model.tower.vision_model
+    embeddings = vision.embeddings
+    x = embeddings.patch_embedding(images).flatten(2).transpose(1, 2)
+    first = embeddings.class_embedding.expand(len(x), 1, -1).to(x.dtype)
+    x = torch.cat([first, x], dim=1) + embeddings.position_embedding.weight.to(x.dtype)
+    if model.camera is not None and camids is not None:
+        x[:, 0] = x[:, 0] + model.coefficient * model.camera[camids]
+    x = vision.encoder(inputs_embeds=vision.pre_layrnorm(x)).last_hidden_state
+    x = model.tower.visual_projection(vision.post_layernorm(x))
+    return x[:, 0], x[:, 1:]
+
+
+def plain_block(block: Block, x: Tensor) -> Tensor:
+    """`Block`, step by step."""
+    n, tokens, width = x.shape
+    qkv = block.qkv(block.norm_attention(x)).view(n, tokens, 3, block.heads, width // block.heads)
+    mixed = F.scaled_dot_product_attention(*qkv.permute(2, 0, 3, 1, 4))
+    x = x + block.out(mixed.transpose(1, 2).reshape(n, tokens, width))
+    return x + block.mlp(block.norm_mlp(x))
+
+
+# -- data and logging -----------------------------------------------------------------------------
+
+
+def data(
+    device: torch.device, sizes: tuple[Size, ...] = ((64, 32), (256, 128)), *, repeats: int = 11
+) -> Iterator[Row]:
+    """Batches of cached images, beside decoding JPEG files; filling the cache is not timed."""
+    for size in sizes if device.type == "cpu" else sizes[1:]:
+        with own_cache():
+            batch = 32 if device.type == "cpu" else 64
+            ways = []
+            for pipeline in ("cached", "jpeg"):
+                config = reid_config(device, size, batch, pipeline=pipeline)
+                ways.append(_some(reid_task(config, device)))
+            case = f"{size[0]}x{size[1]}, batch {batch}"
+            yield compare("data", case, *ways, device, repeats=repeats, each=BATCHES)
+
+
+def _some(task: ReidTask) -> Callable[[], list[Any]]:
+    return lambda: list(islice(task.train_batches(1, 0), BATCHES))
+
+
+def logging(device: torch.device, *, repeats: int = 15) -> Iterator[Row]:
+    """Writing a row of metrics, beside the training steps between two rows.
+
+    A row is gradient norms of all groups, reading everything from the device, and appending to
+    metrics.jsonl.
+    """
+    size, number = _on(device, ((64, 32), 32), ((256, 128), 64))
+    with own_cache() as folder:
+        config = reid_config(device, size, number)
+        task = reid_task(config, device)
+        batch = next(task.train_batches(1, 0))
+        loop = Loop(task, RunFolder(folder), config, seed=0)
+        training = loop.training_step
+        rates = loop.schedule.apply(training.optimizer, 1, 1)
+        last = training.forward_backward(batch, epoch=1)
+
+        def row() -> None:
+            norms = {"grad_norm": training.norm(task.model.parameters()), **training.group_norms()}
+            loop.record({**loop.read_row(*last, norms, rates, 1, None), "images_per_s": 1.0})
+
+        def steps() -> None:
+            for _ in range(LOG_EVERY):
+                training.forward_backward(batch, epoch=1)
+                training.update(measure=False)
+
+        with contextlib.redirect_stdout(sys.stderr):  # of the run's log
+            timed = compare("logging", _words(config), row, steps, device, repeats=repeats, warmup=3)
+        yield timed
