@@ -64,8 +64,9 @@ def reid_config(device: torch.device, size: Size, batch: int, **data: Any) -> Re
     return parsed
 
 
-def reid_task(config: ReidConfig, device: torch.device) -> ReidTask:
-    keep_freed_memory()  # as a run does
+def reid_task(config: ReidConfig, device: torch.device) -> Any:
+    """`ReidTask` of the configuration, with the memory that a run keeps."""
+    keep_freed_memory()
     seed_everything(0)
     return ReidTask(config, 0, device)
 
@@ -114,7 +115,7 @@ def step(device: torch.device, *, repeats: int = 7) -> Iterator[Row]:
 class PlainStep:
     """DeMo's training step on a copy of the same model, in fp16 on a GPU."""
 
-    def __init__(self, task: ReidTask) -> None:
+    def __init__(self, task: Any) -> None:
         self.loss_settings = task.config.loss
         self.device = task.device
         self.model: ReidModel = copy.deepcopy(task.model)
@@ -207,15 +208,15 @@ def data(
     for size in sizes if device.type == "cpu" else sizes[1:]:
         with own_cache():
             batch = 32 if device.type == "cpu" else 64
-            ways = []
-            for pipeline in ("cached", "jpeg"):
-                config = reid_config(device, size, batch, pipeline=pipeline)
-                ways.append(_some(reid_task(config, device)))
+            cached, jpeg = (
+                _some(reid_task(reid_config(device, size, batch, pipeline=pipeline), device))
+                for pipeline in ("cached", "jpeg")
+            )
             case = f"{size[0]}x{size[1]}, batch {batch}"
-            yield compare("data", case, *ways, device, repeats=repeats, each=BATCHES)
+            yield compare("data", case, cached, jpeg, device, repeats=repeats, each=BATCHES)
 
 
-def _some(task: ReidTask) -> Callable[[], list[Any]]:
+def _some(task: Any) -> Callable[[], list[Any]]:
     return lambda: list(islice(task.train_batches(1, 0), BATCHES))
 
 
