@@ -1,0 +1,105 @@
+"""`sdtps rounds`: what is decided of a study in rounds, and which seeds are trained next.
+
+`sdtps submit` asks this verb, as a process of its own, for the seeds of each variant. Nothing is
+remembered: `analysis.results.rounds` decides everything anew from the runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ablations.study.arguments import add_study
+from analysis.results.rounds import Rounds, decide
+from analysis.runs.collect import collect
+from sdtps.system.commandline import add_json, add_runs_dir
+from sdtps.system.errors import ManifestError, counted
+
+if TYPE_CHECKING:
+    from ablations.study.model import Study
+
+_LOST = ("diverged", "failed", "cancelled")
+
+
+def judge(study: Study, runs_dir: Path) -> Rounds:
+    """All verdicts of a study in rounds.
+
+    Raises:
+        ManifestError: the study has no rounds.
+    """
+    if study.rounds is None:
+        raise ManifestError(
+            f"{study.path}: has no rounds. Add, for example: "
+            "rounds: {looks: [5, 8, 12, 20], margin: 0.5}"
+        )
+    everything = dataclasses.replace(
+        study, seeds_of=dict.fromkeys(study.variants, study.rounds.looks[-1])
+    )
+    runs = [run for run in collect([everything], runs_dir, curves=False).runs if run.planned]
+    values: dict[str, dict[str, dict[int, float]]] = {
+        name: {metric: {} for metric in study.metrics} for name in study.variants
+    }
+    lost: dict[str, set[int]] = {}
+    for run in runs:
+        if run.state in _LOST:
+            lost.setdefault(run.variant, set()).add(run.seed)
+        for metric in study.metrics:
+            if run.state == "completed" and metric in run.last:
+                values[run.variant][metric][run.seed] = run.last[metric]
+    margin = {
+        name: study.rounds.margin / (100 if spec.unit == "%" else 1)
+        for name, spec in study.metrics.items()
+    }
+    return decide(
+        values, study.baseline, list(study.metrics), study.seeds, study.rounds.looks, margin, lost
+    )
+
+
+def with_seeds(study: Study, runs_dir: Path) -> Study:
+    """`study` with the seeds that its rounds have come to; unchanged where it has no rounds."""
+    if study.rounds is None:
+        return study
+    return dataclasses.replace(study, seeds_of=dict(judge(study, runs_dir).seeds_of))
+
+
+def as_json(study: Study, rounds: Rounds) -> dict[str, Any]:
+    return {
+        "study": study.name,
+        "seeds_of": dict(rounds.seeds_of),
+        "verdicts": [
+            {"variant": variant, "metric": metric, **dataclasses.asdict(verdict)}
+            for (variant, metric), verdict in rounds.verdicts.items()
+        ],
+    }
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_study(parser)
+    add_runs_dir(parser)
+    add_json(parser)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    from ablations.study.manifest import load_study
+    from analysis.commands import console
+
+    study = load_study(arguments.study)
+    rounds = judge(study, Path(arguments.runs_dir))
+    if arguments.json:
+        print(json.dumps(as_json(study, rounds), indent=2))
+        return 0
+    assert study.rounds is not None
+    out = console()
+    looks = ", ".join(map(str, study.rounds.looks))
+    out.print(
+        f"{study.name}: looks at {looks} seeds; differences below {study.rounds.margin:g} are none"
+    )
+    width = max(len(name) for name in study.variants)
+    for name in study.variants:
+        seeds = counted(rounds.seeds_of[name], "seed")
+        why = "baseline" if name == study.baseline else rounds.why(name)
+        out.print(f"  {name:<{width}}  {seeds:>9}  {why}")
+    return 0
