@@ -18,6 +18,16 @@ VERBS = {
         "compare two variants: differences, intervals, tests",
         "results",
     ),
+    "attribute": (
+        "analysis.questions.attribute",
+        "say which of the changes between two variants did it",
+        "results",
+    ),
+    "rounds": (
+        "analysis.questions.rounds",
+        "show what is decided of a study in rounds, and which seeds come next",
+        "results",
+    ),
     "explain": ("analysis.paper.explain", "trace a cell, number or figure back to its runs", "results"),
     "patches": (
         "analysis.figures.patches",

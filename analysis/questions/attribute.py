@@ -159,7 +159,7 @@ def _exploding(found: Answer) -> Any:
 
 def _peak_loss(run: Run) -> float | None:
     """The largest training loss; None where it was not finite or not logged."""
-    _, values = run.series("train", "loss")
+    _, values = run.rows.series("train", "loss")
     finite = [float(v) for v in values if math.isfinite(v)]
     return max(finite) if finite and len(finite) == len(values) else None
 
@@ -282,7 +282,7 @@ def table(found: Answer) -> Table:
             cells = (*cells, model.text(outcome))
         rows.append(Row(cell.name, cells))
     seeds = len(found.study.seeds)
-    caption = (
+    caption: tuple[str, ...] = (
         f"Cells between {found.spec.good} and {found.spec.broken}: which changes each has.",
         f"Mean and sample standard deviation over {counted(seeds, 'seed')}, last epoch.",
     )

@@ -1,0 +1,141 @@
+"""The verbs `attribute` and `rounds` on planted runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ablations.study.attribution import Changes, attributions, design
+from ablations.study.manifest import load_study
+from ablations.study.model import Study
+from analysis.cli import main
+from analysis.questions.attribute import answer
+from tests.analysis.planted import plant
+
+HEAD = """\
+study: small
+task: reid
+seeds: [0, 1]
+baseline: topk
+varies: [sdtps.decision, sdtps.mask, sdtps.temperature, sdtps.noise_clamp]
+metrics: {mAP: {direction: up}}
+variants:
+  topk: {sdtps.mask: none}
+  gumbel: {sdtps.decision: gumbel_ste, sdtps.mask: subtract_1e10, sdtps.temperature: 5.0}
+"""
+DECISION, MASK = "sdtps.decision", "sdtps.mask"
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Callable[[str], Study]:
+    def write(more: str) -> Study:
+        path = tmp_path / "small.yaml"
+        path.write_text(HEAD + more)
+        return load_study(path)
+
+    return write
+
+
+def plant_cells(runs_dir: Path, study: Study, level: Callable[[Changes], float]) -> None:
+    """Every cell of the study's first attribution; 0 is good, 1 is broken."""
+    rng = np.random.default_rng(1)
+    (planned,) = attributions(study)
+    for cell in planned.cells:
+        if cell.equals or cell.impossible:
+            continue
+        for seed in planned.study.seeds:
+            score = 0.8 - 0.6 * level(cell.changes) + rng.normal(0, 0.005)
+            plant(runs_dir, planned.study, cell.name, seed, scores={"mAP": [0.1, score]})
+
+
+def test_both_changes_are_named_together_and_the_inert_one_is_not(
+    manifest: Callable[[str], Study], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = manifest("attributions: [{good: topk, broken: gumbel}]\n")
+    plant_cells(tmp_path / "runs", study, lambda s: float({DECISION, MASK} <= s))
+    words = ["attribute", str(study.path), "--runs-dir", str(tmp_path / "runs")]
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    assert f"{DECISION} and {MASK} act together" in printed
+    assert "sdtps.temperature: no effect" in printed
+    assert main([*words, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["named"] == [DECISION, MASK]
+    assert found["patterns"]["sdtps.temperature"] == "none"
+    assert {cell["equals"] for cell in found["cells"]} == {None, "topk", "topk+mask"}
+    assert len([e for e in found["effects"] if e["starred"]]) == 2
+
+
+def test_missing_runs_are_counted_and_the_command_to_run_them_is_given(
+    manifest: Callable[[str], Study], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = manifest("")
+    words = ["attribute", str(study.path), "topk", "gumbel", "--runs-dir", str(tmp_path / "runs")]
+    assert main(words) == 1
+    assert "30 runs missing" in (printed := capsys.readouterr().out)
+    assert "--submit" in printed
+
+
+def test_a_search_by_explosions_goes_on_from_its_runs(
+    manifest: Callable[[str], Study], tmp_path: Path
+) -> None:
+    study = manifest("attributions: [{good: topk, broken: gumbel, explodes: true}]\n")
+    runs_dir, spec = tmp_path / "runs", study.attributions[0]
+    rounds = 0
+    while not (found := answer(study, spec, runs_dir)).decided:
+        rounds += 1
+        cells = {cell.name: cell.changes for cell in found.attribution.cells}
+        for name, runs in found.runs.items():
+            explodes = {DECISION, MASK} <= cells[name]
+            for run in runs:
+                if run.state == "planned":
+                    peak = 50.0 if explodes else 2.0
+                    plant(
+                        runs_dir, found.study, name, run.seed, loss=lambda step, peak=peak: peak / step
+                    )
+    assert found.found is not None and rounds <= 6
+    assert [set(s) for s in found.found.named] == [{DECISION, MASK}]
+    assert len(found.study.seeds) == 3
+
+
+def test_a_diverged_run_explodes_and_a_good_end_that_explodes_is_refused(
+    manifest: Callable[[str], Study], tmp_path: Path
+) -> None:
+    study = manifest("attributions: [{good: topk, broken: gumbel, explodes: true}]\n")
+    ends = design(study, study.attributions[0], [frozenset()]).study
+    for seed in (0, 1, 2):
+        plant(tmp_path / "runs", ends, "topk", seed, state="diverged", stop=(1, 3))
+    found = answer(study, study.attributions[0], tmp_path / "runs").found
+    assert found is not None and (found.refusal or found.needed)
+
+
+ROUNDS = """\
+rounds: {looks: [5, 8, 12], margin: 1.0}
+"""
+
+
+def test_rounds_stop_decided_variants_and_name_the_next_seeds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "small.yaml"
+    path.write_text(
+        HEAD.replace("[0, 1]", str(list(range(12)))) + "  near: {sdtps.mask: log}\n" + ROUNDS
+    )
+    study, runs_dir = load_study(path), tmp_path / "runs"
+    rng = np.random.default_rng(5)
+    level = {"topk": 0.7, "gumbel": 0.2, "near": 0.71}
+    for run in study.runs():
+        score = level[run.variant] + rng.normal(0, 0.02)
+        plant(runs_dir, study, run.variant, run.seed, scores={"mAP": [0.1, score]})
+    words = ["rounds", str(path), "--runs-dir", str(runs_dir)]
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["seeds_of"] == {"topk": 8, "gumbel": 5, "near": 8}
+    states = {verdict["variant"]: verdict["state"] for verdict in found["verdicts"]}
+    assert states == {"gumbel": "starred", "near": "open"}
+    assert main(words) == 0
+    assert "gumbel" in capsys.readouterr().out
