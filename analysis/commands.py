@@ -50,6 +50,7 @@ def load(arguments: argparse.Namespace, *, needs_runs: bool = True) -> list[Stud
     """
     from ablations.study.manifest import load_study
     from analysis.importers.store import imported_names, imported_study
+    from analysis.questions.rounds import with_seeds
     from sdtps.system.errors import ManifestError
 
     runs_dir = arguments.runs_dir
@@ -60,9 +61,10 @@ def load(arguments: argparse.Namespace, *, needs_runs: bool = True) -> list[Stud
         if word in imported and word not in known and not Path(word).is_file():
             chosen.append(imported_study(word, runs_dir))
         else:
-            chosen.append(load_study(find_study(word, others=imported)))
+            study = load_study(find_study(word, others=imported))
+            chosen.append(with_seeds(study, runs_dir))
     if not arguments.studies:
-        chosen = [study for study in _known() if has_runs(study, runs_dir)]
+        chosen = [with_seeds(s, runs_dir) for s in _known() if has_runs(s, runs_dir)]
         planned = {study.name for study in chosen}
         chosen += [imported_study(name, runs_dir) for name in imported if name not in planned]
         for folder in _unplanned(runs_dir, planned.union(imported)):

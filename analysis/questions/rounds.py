@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablations.study.arguments import add_study
-from analysis.results.rounds import Rounds, decide
+from analysis.results.outcomes import outcomes
+from analysis.results.rounds import Rounds, of_outcomes
 from analysis.runs.collect import collect
 from sdtps.system.commandline import add_json, add_runs_dir
 from sdtps.system.errors import ManifestError, counted
 
 if TYPE_CHECKING:
     from ablations.study.model import Study
-
-_LOST = ("diverged", "failed", "cancelled")
 
 
 def judge(study: Study, runs_dir: Path) -> Rounds:
@@ -38,24 +37,7 @@ def judge(study: Study, runs_dir: Path) -> Rounds:
     everything = dataclasses.replace(
         study, seeds_of=dict.fromkeys(study.variants, study.rounds.looks[-1])
     )
-    runs = [run for run in collect([everything], runs_dir, curves=False).runs if run.planned]
-    values: dict[str, dict[str, dict[int, float]]] = {
-        name: {metric: {} for metric in study.metrics} for name in study.variants
-    }
-    lost: dict[str, set[int]] = {}
-    for run in runs:
-        if run.state in _LOST:
-            lost.setdefault(run.variant, set()).add(run.seed)
-        for metric in study.metrics:
-            if run.state == "completed" and metric in run.last:
-                values[run.variant][metric][run.seed] = run.last[metric]
-    margin = {
-        name: study.rounds.margin / (100 if spec.unit == "%" else 1)
-        for name, spec in study.metrics.items()
-    }
-    return decide(
-        values, study.baseline, list(study.metrics), study.seeds, study.rounds.looks, margin, lost
-    )
+    return of_outcomes(study, outcomes(collect([everything], runs_dir, curves=False), everything))
 
 
 def with_seeds(study: Study, runs_dir: Path) -> Study:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from analysis.results import numbers, stats
+from analysis.results import numbers, rounds, stats
 from analysis.results.outcomes import Epoch, Outcome, outcomes
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class Result:
         adjusted_p: Holm's over the family, which counts differences without a p too.
         starred: the last epoch, all seeds there, and adjusted_p below 0.05.
         family: the tables whose differences are tested together, or `study`.
+        look: of a study in rounds: the seeds at which the difference was last looked at.
         why: why there is no difference, interval or p.
         values: seed to value. differences: seed to difference, where paired. states: seed to state.
         runs: folders below runs/ of all planned seeds. baseline_runs: those of the baseline.
@@ -75,6 +76,7 @@ class Result:
     starred: bool = False
     family: str = STUDY
     family_size: int = 0
+    look: int = 0
     why: str = ""
     values: Mapping[int, float] = field(default_factory=dict)
     differences: Mapping[int, float] = field(default_factory=dict)
@@ -135,16 +137,19 @@ def differences_to(study: Study, spec: TableSpec) -> str | None:
 
 def from_outcomes(study: Study, baseline: str, found: dict[str, Outcome]) -> Results:
     """The results of a study whose runs came to `found`."""
+    in_rounds = getattr(study, "rounds", None) is not None  # imported studies have none
     rows = [
-        _result(outcome, found.get(baseline), metric, epoch)
+        _result(outcome, found.get(baseline), metric, epoch, in_rounds=in_rounds)
         for outcome in found.values()
         for metric in study.metrics
         for epoch in EPOCHS
     ]
-    return Results(study, baseline, found, _with_stars(study, baseline, rows))
+    return Results(study, baseline, found, _with_stars(study, baseline, found, rows))
 
 
-def _result(outcome: Outcome, baseline: Outcome | None, metric: str, epoch: Epoch) -> Result:
+def _result(
+    outcome: Outcome, baseline: Outcome | None, metric: str, epoch: Epoch, *, in_rounds: bool
+) -> Result:
     """One row without what needs the whole family."""
     values = outcome.values(metric, epoch)
     spread: dict[str, Any] = {}
@@ -168,13 +173,14 @@ def _result(outcome: Outcome, baseline: Outcome | None, metric: str, epoch: Epoc
         states={run.seed: run.state for run in outcome.runs},
         runs=tuple(run.where for run in outcome.runs),
         **spread,
-        **_difference(outcome, baseline, metric, epoch),
+        **_difference(outcome, baseline, metric, epoch, in_rounds=in_rounds),
     )
 
 
 def _difference(
-    outcome: Outcome, baseline: Outcome | None, metric: str, epoch: Epoch
+    outcome: Outcome, baseline: Outcome | None, metric: str, epoch: Epoch, *, in_rounds: bool
 ) -> dict[str, Any]:
+    """What is known of the difference. In rounds the baseline has more seeds than a decided variant."""
     if baseline is None or outcome.key == baseline.key:
         return {}
     ours, theirs = outcome.values(metric, epoch), baseline.values(metric, epoch)
@@ -187,7 +193,7 @@ def _difference(
     found: dict[str, Any] = {
         "paired": paired,
         "difference_planned": (
-            len({run.seed for run in (*outcome.runs, *baseline.runs)})
+            len({run.seed for run in (*outcome.runs, *(() if in_rounds else baseline.runs))})
             if paired
             else min(outcome.planned, baseline.planned)
         ),
@@ -210,8 +216,12 @@ def _difference(
     return found
 
 
-def _with_stars(study: Study, baseline: str, rows: list[Result]) -> list[Result]:
+def _with_stars(
+    study: Study, baseline: str, found: dict[str, Outcome], rows: list[Result]
+) -> list[Result]:
     """The rows with their families, adjusted p values and stars."""
+    if getattr(study, "rounds", None) is not None and baseline == study.baseline:
+        return _with_rounds(rounds.of_outcomes(study, found), rows)
     families = _families(study, baseline, rows)
     members: dict[str, list[int]] = {}
     for index, row in enumerate(rows):
@@ -229,6 +239,24 @@ def _with_stars(study: Study, baseline: str, rows: list[Result]) -> list[Result]
                 adjusted_p=math.nan if adjusted is None else adjusted,
                 starred=adjusted is not None and adjusted < stats.ALPHA,
             )
+    return made
+
+
+def _with_rounds(judged: rounds.Rounds, rows: list[Result]) -> list[Result]:
+    """The rows of a study in rounds: the star and the p of the look that decided."""
+    made = []
+    for row in rows:
+        verdict = judged.verdicts.get((row.variant, row.metric)) if row.epoch == "last" else None
+        if verdict is not None:
+            row = replace(
+                row,
+                family=STUDY,
+                family_size=verdict.family,
+                adjusted_p=math.nan if verdict.adjusted_p is None else verdict.adjusted_p,
+                starred=verdict.state == "starred",
+                look=verdict.look,
+            )
+        made.append(row)
     return made
 
 

@@ -17,11 +17,16 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from analysis.results import stats
+from analysis.results.outcomes import Outcome
 from analysis.results.stats import ALPHA
 
+if TYPE_CHECKING:
+    from ablations.study.model import Study
+
+_LOST = ("diverged", "failed", "cancelled")
 Key = tuple[str, str]  # variant, metric
 Values = Mapping[str, Mapping[str, Mapping[int, float]]]  # variant, metric, seed
 
@@ -62,6 +67,26 @@ class Rounds:
             else:
                 texts.append(f"{metric} {verdict.state} at {verdict.look} seeds")
         return "; ".join(texts)
+
+
+def of_outcomes(study: Study, found: Mapping[str, Outcome]) -> Rounds:
+    """The rounds of a study whose runs came to `found`. The margin is in the metrics' printed unit."""
+    assert study.rounds is not None
+    outcomes = {name: found[name] for name in study.variants}
+    values = {
+        name: {metric: outcome.values(metric) for metric in study.metrics}
+        for name, outcome in outcomes.items()
+    }
+    lost = {
+        name: {run.seed for run in outcome.runs if run.state in _LOST}
+        for name, outcome in outcomes.items()
+    }
+    margin = {
+        name: study.rounds.margin / (100 if spec.unit == "%" else 1)
+        for name, spec in study.metrics.items()
+    }
+    metrics, looks = list(study.metrics), study.rounds.looks
+    return decide(values, study.baseline, metrics, study.seeds, looks, margin, lost)
 
 
 def share(look: int, before: int, last: int) -> float:

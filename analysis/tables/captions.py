@@ -165,6 +165,12 @@ def differences(
         starred = any(cell.note == "*" for cell in cells)
         size = max(families.values())
         test = f"t test, Holm-corrected over {_family(size, len(shown))}"
+        if rounds := getattr(found.study, "rounds", None):
+            looks = ", ".join(map(str, rounds.looks))
+            test = (
+                f"t tests at looks of {looks} seeds, whose levels add up to 5 %; p is read at that of "
+                f"its look, Holm-corrected over at most {counted(size, 'difference')}"
+            )
         text += f"; *: p < 0.05 ({test})" if starred else f"; none has p < 0.05 ({test})"
     if any(0 < result.difference_n < result.difference_planned for result in shown):
         text += "; k/N: seeds that both have, not tested where some are missing"

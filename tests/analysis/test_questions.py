@@ -13,7 +13,7 @@ from ablations.study.attribution import Changes, attributions, design
 from ablations.study.manifest import load_study
 from ablations.study.model import Study
 from analysis.cli import main
-from analysis.questions.attribute import answer
+from analysis.results.cells import answer
 from tests.analysis.planted import plant
 
 HEAD = """\
@@ -139,3 +139,19 @@ def test_rounds_stop_decided_variants_and_name_the_next_seeds(
     assert states == {"gumbel": "starred", "near": "open"}
     assert main(words) == 0
     assert "gumbel" in capsys.readouterr().out
+
+
+def test_tables_of_a_study_in_rounds_print_the_p_of_the_look_and_name_the_looks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "small.yaml"
+    tables = "tables: [{name: main, kind: leave_one_out}]\n"
+    path.write_text(HEAD.replace("[0, 1]", str(list(range(12)))) + ROUNDS + tables)
+    study, runs_dir = load_study(path), tmp_path / "runs"
+    for run in study.runs():
+        score = 0.7 + 0.01 * (run.seed % 3) if run.variant == "topk" else 0.3 + 0.002 * run.seed
+        plant(runs_dir, study, run.variant, run.seed, scores={"mAP": [0.1, score]})
+    assert main(["tables", str(path), "--runs-dir", str(runs_dir)]) in (0, 1)
+    printed = capsys.readouterr().out
+    assert "looks of 5, 8, 12 seeds" in printed
+    assert "*" in next(line for line in printed.splitlines() if "gumbel" in line)

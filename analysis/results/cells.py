@@ -1,0 +1,244 @@
+"""An attribution with its runs: the cells between two variants, what they came to, and in words.
+
+The cells are planned in `ablations.study.attribution` and judged in `analysis.results.attribution`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ablations.study.attribution import Attribution, Cell, Changes, design
+from ablations.study.schema import AttributionSpec, MetricSpec
+from analysis.results import numbers
+from analysis.results.attribution import SEEDS_OF_A_CELL, Effects, Search, effects, majority, search
+from analysis.results.stats import Interval
+from analysis.runs.collect import collect
+from analysis.runs.record import Run
+from sdtps.system.errors import counted
+
+if TYPE_CHECKING:
+    from ablations.study.model import Study
+
+EXPLODES_AT = 2.0  # times the good end's peak loss
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An attribution with its runs.
+
+    Attributes:
+        runs: cell's name to its runs, of the cells that are run.
+        found: of a search by explosions; None for a graded attribution.
+    """
+
+    attribution: Attribution
+    metric: MetricSpec
+    runs: dict[str, list[Run]]
+    found: Search | None = None
+
+    @property
+    def study(self) -> Study:
+        return self.attribution.study
+
+    @property
+    def spec(self) -> AttributionSpec:
+        return self.attribution.spec
+
+    @cached_property
+    def metric_name(self) -> str:
+        return next(iter(self.study.metrics))
+
+    def runs_of(self, cell: Cell) -> list[Run]:
+        return self.runs.get(cell.equals or cell.name, [])
+
+    def values(self, cell: Cell) -> dict[int, float]:
+        """Seed to the metric at the last epoch, of completed runs."""
+        scores = ((run.seed, run.last) for run in self.runs_of(cell) if run.state == "completed")
+        return {seed: last[self.metric_name] for seed, last in scores if self.metric_name in last}
+
+    @cached_property
+    def effects(self) -> Effects:
+        """What each setting does at both ends. Of a search: only the cells that it looked at."""
+        cells = {c.changes: self.values(c) for c in self.attribution.cells if not c.impossible}
+        networks = {c.changes: c.equals or c.name for c in self.attribution.cells if not c.impossible}
+
+        def equal(one: Changes, other: Changes) -> bool:
+            return one in networks and networks.get(one) == networks.get(other)
+
+        return effects(list(self.attribution.changes), cells, len(self.study.seeds), equal)
+
+    @property
+    def missing(self) -> int:
+        """Runs that have not ended."""
+        ended = ("completed", "diverged", "failed", "cancelled")
+        return sum(run.state not in ended for runs in self.runs.values() for run in runs)
+
+    @property
+    def decided(self) -> bool:
+        return not self.missing and not (self.found and self.found.needed)
+
+
+def answers(study: Study, runs_dir: Path) -> list[Answer]:
+    """Every attribution of the manifest, as far as it has runs."""
+    return [answer(study, spec, runs_dir) for spec in study.attributions]
+
+
+def answer(study: Study, spec: AttributionSpec, runs_dir: Path) -> Answer:
+    """The attribution of two variants of `study` with the runs that there are."""
+    if spec.explodes:
+        return _explore(study, spec, runs_dir)
+    return _with_runs(study, design(study, spec), runs_dir, curves=False)
+
+
+def _with_runs(study: Study, planned: Attribution, runs_dir: Path, *, curves: bool) -> Answer:
+    collected = collect([planned.study], runs_dir, curves=curves)
+    runs: dict[str, list[Run]] = {name: [] for name in planned.study.variants}
+    for run in collected.runs_of(planned.study.name):
+        runs.setdefault(run.variant, []).append(run)
+    return Answer(planned, next(iter(planned.study.metrics.values())), runs)
+
+
+def _explore(study: Study, spec: AttributionSpec, runs_dir: Path) -> Answer:
+    """The search, replayed from the runs; its cells are those that it has asked for so far."""
+    spec = replace_seeds(spec)
+    ends = design(study, spec)
+    every = frozenset(ends.changes)
+    sets: list[Changes] = [frozenset(), every]
+    while True:
+        found = _with_runs(study, design(study, spec, sets), runs_dir, curves=True)
+        result = search(list(ends.changes), exploding(found))
+        if not (new := [cell for cell in result.needed if cell not in sets]):
+            return replace(found, found=result)
+        sets += new
+
+
+def replace_seeds(spec: AttributionSpec) -> AttributionSpec:
+    """A search takes the first three seeds of each cell."""
+    return spec.model_copy(update={"seeds": spec.seeds[:SEEDS_OF_A_CELL]})
+
+
+def exploding(found: Answer) -> Callable[[Changes], bool | None]:
+    """Changes to whether most seeds explode; None where that is open."""
+    good = found.attribution.cell(frozenset())
+    assert good is not None
+    peaks = [peak for run in found.runs_of(good) if (peak := _peak_loss(run)) is not None]
+    limit = EXPLODES_AT * sum(peaks) / len(peaks) if peaks else None
+
+    def explodes(changes: Changes) -> bool | None:
+        cell = found.attribution.cell(changes)
+        if cell is None:
+            return None
+        if cell.impossible:
+            return False
+        outcomes = []
+        for run in found.runs_of(cell):
+            if run.state == "diverged":
+                outcomes.append(True)
+            elif run.state == "completed" and limit is not None:
+                peak = _peak_loss(run)
+                outcomes.append(peak is None or (peak >= limit and bool(changes)))
+        return majority(outcomes)
+
+    return explodes
+
+
+def _peak_loss(run: Run) -> float | None:
+    """The largest training loss; None where it was not finite or not logged."""
+    _, values = run.rows.series("train", "loss")
+    finite = [float(v) for v in values if math.isfinite(v)]
+    return max(finite) if finite and len(finite) == len(values) else None
+
+
+# -- in words -----------------------------------------------------------------------------------
+
+
+def sentences(found: Answer) -> list[str]:
+    """The answer in plain sentences: what is decided, and what is not."""
+    if found.found is not None:
+        return _of_search(found, found.found)
+    lines = []
+    result, names = found.effects, found.attribution.changes
+    for change in names:
+        ends = result.of(change)
+        pattern = result.pattern(change)
+        if pattern == "none":
+            equal = [end for end, effect in ends.items() if effect.untested]
+            why = " (it does nothing there by construction)" if len(equal) == 2 else ""
+            lines.append(f"{change}: no effect is shown at either end{why}.")
+        elif pattern == "open":
+            why = "; ".join(dict.fromkeys(e.untested for e in ends.values() if e.untested))
+            lines.append(f"{change}: cannot be told ({why}).")
+        else:
+            lines.append(f"{change} {_PATTERNS[pattern]}. {_share(found, change)}")
+    together = [c for c in names if result.pattern(c) == "with another"]
+    if len(together) > 1:
+        listed = " and ".join(together)
+        lines.insert(0, f"{listed} act together: taking back either one restores the result.")
+    either = [c for c in names if result.pattern(c) == "either"]
+    if len(either) > 1:
+        lines.insert(0, f"Either of {' and '.join(either)} suffices: taking back one changes nothing.")
+    return lines
+
+
+_PATTERNS = {
+    "alone": "acts by itself",
+    "with another": "acts only with another change",
+    "either": "suffices by itself, but another change does the same",
+}
+
+
+def _share(found: Answer, change: str) -> str:
+    share = found.effects.shares.get(change)
+    if share is None:
+        return ""
+    alone, others, interaction, whole = (
+        _with_interval(value, found.metric)
+        for value in (share.alone, share.others, share.interaction, share.whole)
+    )
+    z = share.interaction[1]
+    told = "" if z is not None and (z.low > 0 or z.high < 0) else " (not distinguishable from none)"
+    unit = f" {found.metric.unit}" if found.metric.unit else ""
+    return (
+        f"Alone it accounts for {alone} of {whole}{unit}, the other changes alone for {others}; "
+        f"their interaction is {interaction}{told}."
+    )
+
+
+def _with_interval(value: tuple[float, Interval | None], metric: MetricSpec) -> str:
+    number, interval = value
+    if math.isnan(number):
+        return "an unknown part"
+    text = numbers.printed_signed(number, metric)
+    if interval is None:
+        return text
+    low, high = (numbers.printed_signed(v, metric) for v in (interval.low, interval.high))
+    return f"{text} [{low}, {high}]"
+
+
+def _of_search(found: Answer, result: Search) -> list[str]:
+    if result.refusal:
+        return [f"There is nothing to search for: {result.refusal}."]
+    if result.needed:
+        names = [_name(found, changes) for changes in result.needed]
+        return [f"Not decided yet: {counted(len(names), 'cell')} to run ({', '.join(names)})."]
+    sets = [" and ".join(c for c in found.attribution.changes if c in s) for s in result.named]
+    inert = [c for c in found.attribution.changes if not any(c in s for s in result.named)]
+    lines = []
+    if len(sets) == 1:
+        together = " together" if len(result.named[0]) > 1 else ""
+        lines.append(f"{sets[0]}{together} make training explode; no smaller set of changes does.")
+    else:
+        lines.append(f"Each of these makes training explode by itself: {'; '.join(sets)}.")
+    if inert:
+        lines.append(f"Inert: {', '.join(inert)}: on their own they do not make it explode.")
+    return lines
+
+
+def _name(found: Answer, changes: Changes) -> str:
+    cell = found.attribution.cell(changes)
+    return cell.name if cell else "+".join(sorted(changes))
