@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ablations.study.model import slug
+from analysis.figures.attribution import cells_figure
 from analysis.figures.curves import Plot, curve_figure, metric_name, plot, variant_figure
 from analysis.figures.style import ENDINGS, VENUES, Style, palette, saved, styled, undrawable
 from analysis.figures.sweep import heat_map, sweep
 from analysis.results import curves as curveframe
+from analysis.results.cells import Answer, answers
 from analysis.results.frames import results
 from analysis.results.outcomes import Outcome, outcomes
 from analysis.runs.collect import Collected
@@ -58,8 +61,29 @@ class Drawn:
 def figures(
     collected: Collected, study: Study, marks: Sequence[Mark] = (), venue: str = "article"
 ) -> list[Drawn]:
-    """Every figure that the manifest declares. One that cannot be drawn says so and stops no other."""
-    return [attempt(collected, study, spec, marks, venue) for spec in study.figures]
+    """The manifest's figures and those of its attributions. One that cannot be drawn says so, and
+    stops no other."""
+    declared = [attempt(collected, study, spec, marks, venue) for spec in study.figures]
+    started = (found for found in answers(study, collected.runs_dir) if found.started)
+    return [*declared, *(draw_cells(collected, study, found, venue) for found in started)]
+
+
+def draw_cells(collected: Collected, study: Study, found: Answer, venue: str = "article") -> Drawn:
+    """The figure of an attribution's cells."""
+    size = VENUES[venue]
+    with styled(size):
+        picture, caption = cells_figure(found, size.page)
+        files = saved(picture)
+    return Drawn(
+        name=f"{study.name}-{slug(found.spec.good)}-{slug(found.spec.broken)}",
+        study=study.name,
+        files=files,
+        caption=caption,
+        notes=(),
+        origin=captions.origin(collected, study),
+        runs={name: [run.where for run in runs] for name, runs in found.runs.items()},
+        width=size.page,
+    )
 
 
 def attempt(

@@ -79,13 +79,18 @@ class Answer:
         return sum(run.state not in ended for runs in self.runs.values() for run in runs)
 
     @property
+    def started(self) -> bool:
+        return any(run.state != "planned" for runs in self.runs.values() for run in runs)
+
+    @property
     def decided(self) -> bool:
         return not self.missing and not (self.found and self.found.needed)
 
 
 def answers(study: Study, runs_dir: Path) -> list[Answer]:
     """Every attribution of the manifest, as far as it has runs."""
-    return [answer(study, spec, runs_dir) for spec in study.attributions]
+    declared = getattr(study, "attributions", ())  # imported studies have none
+    return [answer(study, spec, runs_dir) for spec in declared]
 
 
 def answer(study: Study, spec: AttributionSpec, runs_dir: Path) -> Answer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ablations.study.attribution import Cell
-from ablations.study.model import as_written
+from ablations.study.model import as_written, slug
 from analysis.results import numbers
 from analysis.results.cells import Answer, exploding, sentences
 from analysis.tables import model
@@ -49,9 +49,9 @@ def table(found: Answer) -> Table:
             "normally distributed seeds are assumed).",
         )
     return Table(
-        name=f"{found.study.name}-cells",
+        name=f"{found.attribution.parent}-{slug(found.spec.good)}-{slug(found.spec.broken)}",
         study=found.attribution.parent,
-        title="",
+        title=f"Which change makes {found.spec.broken} differ from {found.spec.good}",
         columns=tuple(columns),
         rows=tuple(rows),
         caption=caption,

@@ -9,15 +9,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from analysis.results import numbers
+from analysis.results.cells import answers
 from analysis.results.frames import EPOCHS, Epoch, Results, differences_to, results
 from analysis.results.outcomes import Outcome, cost, machines
 from analysis.runs.collect import Collected
 from analysis.runs.comparable import Mark, by_axis, on_axis, readable, setting, varying
 from analysis.runs.record import Run
 from analysis.tables import captions
+from analysis.tables.attribution import table as cells_table
 from analysis.tables.model import (
     EMPTY,
     Cell,
@@ -39,8 +42,10 @@ if TYPE_CHECKING:
 
 
 def tables(collected: Collected, study: Study, marks: Sequence[Mark] = ()) -> list[Table]:
-    """Every table of a study: those of its manifest, its variants, and the compute it used."""
+    """Every table of a study: the manifest's, its attributions, its variants, and its compute."""
     made = [table(collected, study, spec, marks) for spec in study.tables]
+    cells = [answer for answer in answers(study, collected.runs_dir) if answer.started]
+    made += [replace(cells_table(found), origin=captions.origin(collected, study)) for found in cells]
     return [*made, variants_table(collected, study), compute_table(collected, study, marks)]
 
 

@@ -68,6 +68,9 @@ def test_both_changes_are_named_together_and_the_inert_one_is_not(
     assert found["patterns"]["sdtps.temperature"] == "none"
     assert {cell["equals"] for cell in found["cells"]} == {None, "topk", "topk+mask"}
     assert len([e for e in found["effects"] if e["starred"]]) == 2
+    assert main(["tables", str(study.path), "--runs-dir", str(tmp_path / "runs")]) in (0, 1)
+    printed = capsys.readouterr().out
+    assert f"{DECISION} and {MASK} act together" in printed and "equals topk+mask" in printed
 
 
 def test_missing_runs_are_counted_and_the_command_to_run_them_is_given(

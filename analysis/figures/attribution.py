@@ -1,0 +1,60 @@
+"""The picture of an attribution: each cell a dot with its interval and its seeds, on one axis."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from analysis.results import stats
+from analysis.results.cells import Answer, sentences
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_GOOD, _BROKEN, _BETWEEN = "#0072B2", "#D55E00", "#666666"
+
+
+def cells_figure(found: Answer, width: float) -> tuple[Figure, tuple[str, ...]]:
+    """The cells that are run, from the good variant (top) to the broken one; and the caption.
+
+    Args:
+        width: inches.
+    """
+    from matplotlib.figure import Figure
+
+    scale = 100.0 if found.metric.unit == "%" else 1.0
+    cells = [c for c in found.attribution.cells if not c.equals and not c.impossible]
+    cells.sort(key=lambda cell: len(cell.changes))
+    most = len(found.attribution.changes)
+    figure = Figure(figsize=(width, 0.7 + 0.24 * len(cells)), layout="constrained")
+    axes = figure.subplots()
+    for place, cell in enumerate(cells):
+        colour = {0: _GOOD, most: _BROKEN}.get(len(cell.changes), _BETWEEN)
+        values = [value * scale for value in found.values(cell).values()]
+        if not values:
+            words = dict.fromkeys(run.word for run in found.runs_of(cell))
+            text = "; ".join(words)
+            axes.annotate(text, (0.5, place), xycoords=("axes fraction", "data"), style="italic")
+            continue
+        axes.plot(values, [place] * len(values), "|", color=colour, alpha=0.6, markersize=7)
+        summary = stats.summary(values)
+        error = None
+        if (interval := summary.interval) is not None:
+            error = [[summary.mean - interval.low], [interval.high - summary.mean]]
+        axes.errorbar(
+            [summary.mean], [place], xerr=error, fmt="o", color=colour, capsize=2, markersize=4
+        )
+    axes.set_yticks(range(len(cells)), [cell.name for cell in cells], parse_math=False)
+    axes.set_ylim(len(cells) - 0.4, -0.6)
+    label = found.metric.label or found.metric_name
+    axes.set_xlabel(f"{label} ({found.metric.unit})" if found.metric.unit else label, parse_math=False)
+    axes.grid(axis="x")
+    equal = [f"{c.name} equals {c.equals}" for c in found.attribution.cells if c.equals]
+    caption = [
+        f"Cells between {found.spec.good} and {found.spec.broken}: + adds a change, - takes one back.",
+        "Dot and bar: mean and 95 % t interval; ticks: seeds.",
+        *([f"Not run, because a setting does nothing there: {'; '.join(equal)}."] if equal else []),
+    ]
+    if not math.isnan(found.effects.effects[0].difference) or found.found is not None:
+        caption += sentences(found)
+    return figure, tuple(caption)
