@@ -35,7 +35,6 @@ from sdtps.config.retrieval import MatchingConfig
 from sdtps.selection import (
     Choice,
     TokenSelection,
-    cosines,
     full_precision,
     no_autocast,
     no_gradient,
@@ -164,24 +163,25 @@ class Images:
         self._weights: dict[int, tuple[Tensor, bool]] = {}
         self._predicted: dict[int, Tensor | None] = {}
         self._lengths: dict[bool, Tensor] = {}
-        self._own: dict[bool, Tensor] = {}
+        self._own: dict[tuple[bool, int], Tensor] = {}
 
-    def cosines(self, guides: Tensor) -> Tensor:
-        """Cosine of every patch with guides (T, C) or (B, T, C) -> (B, T, N)."""
+    def relevance(self, selection: TokenSelection, guides: Tensor, place: int) -> Tensor:
+        """Relevance of every patch to guides (T, C) or (B, T, C) -> (B, T, N)."""
         graded = torch.is_grad_enabled()  # what was made without gradients serves no one who needs them
         if graded not in self._lengths:
             self._lengths[graded] = token_lengths(self.patches)
-        return cosines(self.patches, guides, self._lengths[graded])
+        return selection.relevance(self.patches, guides, place, self._lengths[graded])
 
-    def own_cosines(self) -> Tensor:
-        """Cosine of every patch with its image's global feature, the mean of its patches (B, 1, N)."""
-        graded = torch.is_grad_enabled()
-        if graded not in self._own:
-            self._own[graded] = self.cosines(self.patches.mean(1, keepdim=True))
-        return self._own[graded]
+    def own_relevance(self, selection: TokenSelection) -> Tensor:
+        """Relevance of every patch to its image's global feature, the mean of its patches (B, 1, N)."""
+        # Branches share what they do not learn.
+        key = torch.is_grad_enabled(), id(selection) if selection.relevances else 0
+        if key not in self._own:
+            self._own[key] = self.relevance(selection, self.patches.mean(1, keepdim=True), 0)
+        return self._own[key]
 
     def predicted(self, selection: TokenSelection) -> Tensor | None:
-        """s^p (B, 1, N) of a selection's score MLP, where it has one."""
+        """s^p (B, 1, N) of a selection's score MLP, or its weights (1 + guides), where it has them."""
         if id(selection) not in self._predicted:
             self._predicted[id(selection)] = selection.predicted(self.patches.unsqueeze(1))
         return self._predicted[id(selection)]
@@ -431,9 +431,12 @@ class CrossNet(nn.Module):
         self.dense_selection: TokenSelection | None = None
         self.aggregation: TokenAggregation | None = None
         if sdtps.enabled:
-            self.sparse_selection = TokenSelection(sdtps, width)
+            guides = 1 + (matching.axis.together and matching.sparse_guide)
+            self.sparse_selection = TokenSelection(sdtps, width, guides)
             if matching.axis.dense:
-                self.dense_selection = TokenSelection(sdtps, width)
+                self.dense_selection = TokenSelection(sdtps, width, guides)
+                if sdtps.relevance_share == "all":
+                    self.dense_selection.relevances = self.sparse_selection.relevances
             self.aggregation = build_aggregation(sdtps, width, patches)
         self.tokens_made = patches if self.aggregation is None else self.aggregation.outputs + 1
         self.alignment = Alignment(matching.alignment, matching.top_k)
@@ -550,9 +553,9 @@ class CrossNet(nn.Module):
         config, axes = self.config, self.config.axes
         with no_gradient(axes.no_grad.selection):
             with no_gradient(axes.no_grad.own):
-                own = images.own_cosines()
+                own = images.own_relevance(selection)
             with no_gradient(axes.no_grad.guides):
-                guided = [images.cosines(guide) for guide in guides]
+                guided = [images.relevance(selection, g, place) for place, g in enumerate(guides, 1)]
             # Without a guide all captions share the score.
             score = selection.score(own, guided, images.predicted(selection))
             score = score.expand(-1, captions, -1)

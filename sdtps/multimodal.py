@@ -6,12 +6,13 @@ The two other modalities take the places of sparse and dense text. Arrangements 
     v1, v2, v3          aggregation single, mask subtract_1e10, decision gumbel_ste
     released            score attention_sum, normalise none, no_grad selection, aggregation single
     paper               aggregation dual: two selections, one led by each guide (equation 4)
+    from 21f61b8 on     aggregation in_place: all N tokens, times D
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +26,7 @@ MODALITIES = ("rgb", "nir", "tir")
 
 
 class MultiModalOutput(TypedDict):
-    tokens: dict[str, Tensor]  # [B, A + 1, C] a modality (K + 1 without aggregation)
+    tokens: dict[str, Tensor]  # [B, A + 1, C] a modality (K + 1 without aggregation, N in place)
     masks: dict[str, Tensor]  # D [B, N] a modality; of the first selection where there are two
     scores: dict[str, Tensor]  # [B, N] a modality, of the same selection
     feature: Tensor  # [B, 3C] mean over each modality's tokens, concatenated
@@ -51,26 +52,32 @@ class OneModality(nn.Module):
         # The second of two branches (paper-version module), led by the other guide.
         self.selection_dense: TokenSelection | None = None
         if len(config.axes.aggregation.networks) > 1:
-            self.selection_dense = TokenSelection(config, width)
+            self.selection_dense = TokenSelection(config, width, attends=False)
         self.aggregation = build_aggregation(config, width, patches)
 
     def forward(
-        self, patches: Tensor, own: Tensor, guides: tuple[Tensor, Tensor], uniform: Tensor | None = None
+        self,
+        patches: Tensor,
+        own: Tensor,
+        guides: tuple[Tensor, Tensor],
+        globals_: Tensor,
+        uniform: Tensor | None = None,
     ) -> tuple[Tensor, Selection]:
         """Patches [B, N, C], own and guides' global features [B, C] -> output tokens and selection.
 
         Args:
+            globals_: the global features of rgb, nir and tir in this order, [B, 3C].
             uniform: draws for the Gumbel noise: [B, N], or [2, B, N] with dual aggregation.
         """
         self_attention, attentions = self.selection.attentions(patches, own, guides)
         if self.selection_dense is None:
-            chosen = [self.selection(patches, self_attention, attentions, uniform)]
+            chosen = [self.selection(patches, self_attention, attentions, uniform, globals_)]
         else:
             # Each branch's own guide first; equation 3 sees both, the released sum one a branch.
             seen = self.selection.axes.score.guides_of_a_branch
             draws = (None, None) if uniform is None else (uniform[0], uniform[1])
             chosen = [
-                branch(patches, self_attention, led[:seen], drawn)
+                branch(patches, self_attention, led[:seen], drawn, globals_)
                 for branch, led, drawn in zip(
                     (self.selection, self.selection_dense),
                     (attentions, attentions[::-1]),
@@ -96,6 +103,10 @@ class MultiModal(nn.Module):
         super().__init__()
         self.config = config
         self.modalities = nn.ModuleDict({m: OneModality(config, width, patches) for m in MODALITIES})
+        if config.relevance_share == "all":
+            first, *others = (cast(OneModality, module) for module in self.modalities.values())
+            for module in others:
+                module.selection.relevances = first.selection.relevances
 
     def compile(self, **options: Any) -> None:
         """Compile what one modality does, for the three; noise is drawn outside."""
@@ -117,6 +128,7 @@ class MultiModal(nn.Module):
         tokens: dict[str, Tensor] = {}
         masks: dict[str, Tensor] = {}
         scores: dict[str, Tensor] = {}
+        all_globals = torch.cat([globals_[m] for m in MODALITIES], dim=-1)
         for modality, module in self.modalities.items():
             first, second = other_modalities(modality)
             drawn = self._draws(patches[modality]) if uniform is None else uniform[modality]
@@ -124,6 +136,7 @@ class MultiModal(nn.Module):
                 patches[modality],
                 globals_[modality],
                 (globals_[first], globals_[second]),
+                all_globals,
                 drawn,
             )
             masks[modality], scores[modality] = selection.decision, selection.score

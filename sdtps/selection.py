@@ -13,13 +13,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sdtps.config.axes import Relevance
 from sdtps.config.common import SdtpsConfig
+from sdtps.system.errors import ConfigError
 
 NORM_EPSILON = 1e-12  # torch.nn.functional.normalize, used by every published cosine
 
@@ -27,9 +29,9 @@ NORM_EPSILON = 1e-12  # torch.nn.functional.normalize, used by every published c
 class Selection(NamedTuple):
     """What a selection hands on. In soft training, kept tokens are mixtures of all tokens."""
 
-    tokens: Tensor  # [..., K, C] by falling score
+    tokens: Tensor  # [..., K, C] by falling score; in place [..., N, C]
     extra: Tensor | None  # [..., 1, C] the dropped tokens fused; None if extra_token is none
-    decision: Tensor  # [..., N] D: 1 = kept; carries a gradient with gumbel_ste and soft
+    decision: Tensor  # [..., N] D: 1 = kept; most decisions but topk make it carry a gradient
     kept_decision: Tensor  # [..., K] D at the kept tokens: all ones in a hard forward
     kept_score: Tensor  # [..., K]
     score: Tensor  # [..., N]
@@ -89,9 +91,11 @@ def cosines(tokens: Tensor, guides: Tensor, lengths: Tensor | None = None) -> Te
         return direction @ tokens.transpose(-1, -2) / lengths.unsqueeze(-2)
 
 
-def cosine_attention(tokens: Tensor, guide: Tensor) -> Tensor:
-    """`cosines` of tokens [..., N, C] with one guide [..., C] -> [..., N]."""
-    return cosines(tokens, guide.unsqueeze(-2)).squeeze(-2)
+def dots(tokens: Tensor, guides: Tensor) -> Tensor:
+    """Dot products / C of tokens [..., N, C] and guides [..., T, C] -> [..., T, N] (equation 2)."""
+    with no_autocast(tokens):
+        tokens, guides = full_precision(tokens), full_precision(guides)
+        return guides @ tokens.transpose(-1, -2) / tokens.shape[-1]
 
 
 def order(score: Tensor) -> tuple[Tensor, Tensor]:
@@ -111,6 +115,11 @@ def mix_tokens(weights: Tensor, tokens: Tensor) -> Tensor:
     return torch.einsum("...kn,...nc->...kc", weights.to(tokens.dtype), tokens)
 
 
+def linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    """A layer in float32 at least, whatever its weights' type."""
+    return F.linear(x, full_precision(layer.weight), full_precision(layer.bias))
+
+
 class ScoreMlp(nn.Sequential):
     """s^p of equation 1: C -> C/4 -> 1 with a sigmoid; 65,793 parameters at C = 512.
 
@@ -127,11 +136,109 @@ class ScoreMlp(nn.Sequential):
         with no_autocast(tokens):
             x = full_precision(tokens)
             for layer in self:
-                if isinstance(layer, nn.Linear):
-                    x = F.linear(x, full_precision(layer.weight), full_precision(layer.bias))
-                else:
-                    x = layer(x)
+                x = linear(layer, x) if isinstance(layer, nn.Linear) else layer(x)
             return x.squeeze(-1)
+
+
+class PatchAttention(nn.Module):
+    """A learned relevance of patches to one guide: an entry's formula and its parameters.
+
+    Two projections (Xavier, zero bias) make the logits [..., H, N]; 525,312 parameters at C = 512, and
+    the few of the entry.
+
+    Args:
+        axis: a relevance that learns.
+        width: C, a multiple of the heads.
+    """
+
+    def __init__(self, axis: Relevance, config: SdtpsConfig, width: int) -> None:
+        super().__init__()
+        if width % config.relevance_heads:
+            raise ConfigError(
+                f"sdtps.relevance_heads {config.relevance_heads} does not divide {width} channels"
+            )
+        self.axis, self.config, self.heads = axis, config, config.relevance_heads
+        self.query, self.key = nn.Linear(width, width), nn.Linear(width, width)
+        for layer in (self.query, self.key):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
+        for name, start in axis.learned.items():
+            setattr(self, name, nn.Parameter(torch.tensor(start)))
+        if axis.per_head is not None:
+            self.head_weights = nn.Parameter(torch.full((self.heads,), axis.per_head / self.heads))
+        if axis.gate is not None:
+            self.gate = _gate(axis.gate, self.heads)
+        if axis.gate_norm:
+            self.gate_norm = nn.LayerNorm(self.heads)
+
+    def forward(self, tokens: Tensor, guides: Tensor, cosine: Tensor) -> Tensor:
+        """Tokens [..., N, C], guides [..., T, C] and their cosines [..., T, N] -> [..., T, N]."""
+        with no_autocast(tokens):
+            layers = (self.key, self.query) if self.axis.patch_queries else (self.query, self.key)
+            of_guides, of_tokens = (
+                linear(layer, full_precision(x)).unflatten(-1, (self.heads, -1))
+                for layer, x in zip(layers, (guides, tokens), strict=True)
+            )
+            if self.axis.projected:
+                unit = (F.normalize(x, dim=-1, eps=NORM_EPSILON) for x in (of_guides, of_tokens))
+                cosine = torch.einsum("...thd,...nhd->...thn", *unit)
+            logits = torch.einsum("...thd,...nhd->...thn", of_guides, of_tokens)
+            logits = logits / math.sqrt(of_tokens.shape[-1])
+            assert self.axis.combine is not None
+            return self.axis.combine(logits, cosine, cast(Any, self), self.config)
+
+    def gate_logits(self, cosine: Tensor) -> Tensor:
+        """Cosines [..., N], or [..., H, N] of each head -> [..., H or 1, N]."""
+        if isinstance(self.gate, nn.Linear):
+            cosine = cosine if self.axis.projected else cosine.unsqueeze(-2)
+            logits = cosine * self.gate.weight + self.gate.bias.unsqueeze(-1)
+        else:
+            logits = self.gate(cosine.unsqueeze(-1)).transpose(-1, -2)
+        if self.axis.gate_norm:
+            logits = self.gate_norm(logits.transpose(-1, -2)).transpose(-1, -2)
+        return logits
+
+
+def _gate(start: tuple[float, float] | tuple[int, int | None, float], heads: int) -> nn.Module:
+    """From a cosine to gate logits: a line for each head, or an MLP for all."""
+    if len(start) == 2:
+        line = nn.Linear(1, heads)
+        nn.init.constant_(line.weight, start[0])
+        nn.init.constant_(line.bias, start[1])
+        return line
+    hidden, last, gain = start
+    layers = nn.Sequential(nn.Linear(1, hidden), nn.GELU(), nn.Linear(hidden, last or heads))
+    for layer in (layers[0], layers[2]):
+        nn.init.xavier_uniform_(layer.weight, gain=gain)
+        nn.init.zeros_(layer.bias)
+    return layers
+
+
+def router(width: int, guides: int, *, deep: bool) -> nn.Sequential:
+    """Logits [B, 1 + guides] from all global features [B, (1 + guides) C]; they start at 0."""
+    sources = 1 + guides
+    layers: list[nn.Module] = [nn.Linear(sources * width, 64), nn.ReLU(), nn.Linear(64, sources)]
+    if deep:
+        layers = [nn.Linear(sources * width, 256), nn.LayerNorm(256), nn.GELU(), nn.Dropout(0.1)]
+        layers += [nn.Linear(256, 64), nn.GELU(), nn.Linear(64, sources)]
+    nn.init.zeros_(cast(nn.Linear, layers[-1]).weight)
+    nn.init.zeros_(cast(nn.Linear, layers[-1]).bias)
+    return nn.Sequential(*layers)
+
+
+_PARTS = {
+    "score_mlp": "score_mlp",
+    "relevances": "relevance",
+    "router": "guide_weights",
+    "guide_weights": "guide_weights",
+    "aggregation": "aggregation",
+    "alignment": "alignment",
+}
+
+
+def part_of(parameter: str) -> str:
+    """The part of SDTPS that the parameter of this name belongs to; gradients are shown by part."""
+    return next(_PARTS[word] for word in parameter.split(".") if word in _PARTS)
 
 
 class TokenSelection(nn.Module):
@@ -140,31 +247,77 @@ class TokenSelection(nn.Module):
     Args:
         config: the SDTPS axes.
         width: C.
+        guides: how many there are beside the image's own global feature.
+        attends: whether it computes relevances; a second branch may get the first one's.
     """
 
-    def __init__(self, config: SdtpsConfig, width: int) -> None:
+    def __init__(
+        self, config: SdtpsConfig, width: int, guides: int = 2, *, attends: bool = True
+    ) -> None:
         super().__init__()
         self.config = config
         self.axes = config.axes
-        self.score_mlp = ScoreMlp(width) if self.axes.score.learns else None
+        network = self.axes.score.network
+        self.score_mlp = ScoreMlp(width) if network == "mlp" else None
+        self.router: nn.Module | None = None
+        self.guide_weights: nn.Parameter | None = None
+        if network == "weights":
+            self.guide_weights = nn.Parameter(torch.full((1 + guides,), 1 / (1 + guides)))
+        elif network is not None and network != "mlp":
+            self.router = router(width, guides, deep=network == "deep_router")
+        # In the order own, guides; one network under all names where they share it.
+        self.relevances = nn.ModuleList()
+        axis, shared = self.axes.relevance, config.relevance_share != "none"
+        if attends and axis.combine is not None:
+            for place in range(1 + guides):
+                share = shared and place > 0
+                made = self.relevances[0] if share else PatchAttention(axis, config, width)
+                self.relevances.append(made)
+
+    def relevance(
+        self, tokens: Tensor, guides: Tensor, place: int, lengths: Tensor | None = None
+    ) -> Tensor:
+        """Relevance [..., T, N] of tokens [..., N, C] to guides [..., T, C].
+
+        Args:
+            place: 0 = the guides are images' own global features; 1 = first guide, and so on.
+            lengths: `token_lengths` of the tokens, where they are known.
+        """
+        if not self.axes.relevance.unit:
+            return dots(tokens, guides)
+        cosine = cosines(tokens, guides, lengths)
+        return self.relevances[place](tokens, guides, cosine) if self.relevances else cosine
 
     def attentions(
         self, tokens: Tensor, self_guide: Tensor, guides: Sequence[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
-        """Cosines [..., N] with the image's own global feature and each guide, under `no_grad`'s rule.
+        """Relevances [..., N] to the own global feature and each guide, under `no_grad`'s rule.
 
         Args:
             tokens: [..., N, C]; self_guide and each of guides: [..., C].
         """
         no_grad = self.axes.no_grad
         with no_gradient(no_grad.own):
-            own = cosine_attention(tokens, self_guide)
+            own = self.relevance(tokens, self_guide.unsqueeze(-2), 0).squeeze(-2)
         with no_gradient(no_grad.guides):
-            return own, [cosine_attention(tokens, guide) for guide in guides]
+            return own, [
+                self.relevance(tokens, guide.unsqueeze(-2), place).squeeze(-2)
+                for place, guide in enumerate(guides, start=1)
+            ]
 
-    def predicted(self, tokens: Tensor) -> Tensor | None:
-        """s^p [..., N] of tokens [..., N, C] where the score has a part that learns."""
-        return None if self.score_mlp is None else self.score_mlp(tokens)
+    def predicted(self, tokens: Tensor, globals_: Tensor | None = None) -> Tensor | None:
+        """What the score's network says, where it has one: s^p [..., N], or logits [..., 1 + guides].
+
+        Args:
+            tokens: [..., N, C]; globals_: [B, (1 + guides) C], read by routers alone.
+        """
+        if self.score_mlp is not None:
+            return self.score_mlp(tokens)
+        if self.router is not None:
+            assert globals_ is not None
+            with no_autocast(globals_):
+                return self.router(full_precision(globals_))
+        return self.guide_weights
 
     def score(
         self,
@@ -172,7 +325,7 @@ class TokenSelection(nn.Module):
         guide_attentions: Sequence[Tensor],
         predicted: Tensor | None = None,
     ) -> Tensor:
-        """Scores [..., N] from cosines and s^p [..., N], as the score axis says."""
+        """Scores [..., N] from relevances and what `predicted` says, as the score axis says."""
         normalise = self.axes.normalise.apply
         with no_autocast(self_attention):
             own = normalise(full_precision(self_attention))
@@ -185,15 +338,17 @@ class TokenSelection(nn.Module):
         self_attention: Tensor,
         guide_attentions: Sequence[Tensor],
         uniform: Tensor | None = None,
+        globals_: Tensor | None = None,
     ) -> Selection:
         """Select from tokens [..., N, C] by attentions [..., N].
 
         Args:
             uniform: draws in [0, 1) for a decision with noise, [..., N]; drawn from torch's global
                 generator when not given.
+            globals_: as of `predicted`.
         """
         with no_gradient(self.axes.no_grad.selection):
-            score = self.score(self_attention, guide_attentions, self.predicted(tokens))
+            score = self.score(self_attention, guide_attentions, self.predicted(tokens, globals_))
             return self.select(tokens, score, uniform)
 
     def choose(self, score: Tensor, uniform: Tensor | None = None) -> Choice:
@@ -206,14 +361,15 @@ class TokenSelection(nn.Module):
             kept_score, index = ordered[..., :kept], indices[..., :kept]
             made = hard = torch.zeros_like(score).scatter(-1, index, 1.0)
             rows = None
+            if acts and decision.draws_noise and uniform is None:
+                uniform = torch.rand_like(score)
             if acts and decision.mix is not None:
-                rows = decision.mix(score, kept_score, config)
+                rows = decision.mix(score, kept_score, uniform, config)
                 made = rows.sum(dim=-2).clamp(max=1.0)
                 kept_decision = (rows * made.unsqueeze(-2)).sum(dim=-1)
+                kept_score = kept_score[..., : rows.shape[-2]]
             else:
                 if acts and decision.decide is not None:
-                    if decision.draws_noise and uniform is None:
-                        uniform = torch.rand_like(score)
                     made = decision.decide(hard, score, uniform, config)
                 kept_decision = made.gather(-1, index)
             extra = self.extra_weights(score, made, rows, ordered[..., kept:], indices[..., kept:])
@@ -229,6 +385,8 @@ class TokenSelection(nn.Module):
     ) -> Tensor | None:
         """What the extra token takes of each token, [..., N]."""
         axis = self.axes.extra_token
+        if axis.while_idle is not None and not self.axes.decision.acts(self.config, self.training):
+            axis = axis.while_idle
         if rows is not None:
             return None if axis.of_mixed is None else axis.of_mixed(decision, score)
         if axis.of_dropped is None:
@@ -243,6 +401,11 @@ class TokenSelection(nn.Module):
 
     def gather(self, tokens: Tensor, choice: Choice) -> Selection:
         """The tokens of a choice, from tokens [..., N, C]."""
+        if self.axes.aggregation.in_place:
+            kept = tokens * choice.decision.unsqueeze(-1).to(tokens.dtype)
+            return Selection(
+                kept, None, choice.decision, choice.kept_decision, choice.kept_score, choice.score
+            )
         if choice.rows is None:
             kept = gather_tokens(tokens, choice.kept)
         else:

@@ -384,6 +384,8 @@ AUDIT_PARTS = (
     "aggregation",
     "extra_token",
     "score_mlp",
+    "relevance",
+    "guide_weights",
     "guides",
     "selected_patches",
     "encoder",

@@ -21,6 +21,8 @@ _NUMBER = re.compile(r"-?\d[\d.]*(e-?\d+)?")
 
 NAMES = {
     "score_mlp": "the score MLP",
+    "relevance": "the learned relevance",
+    "guide_weights": "the weights of own and guides",
     "selected_patches": "the patches on their way through SDTPS",
     "patches": "the patches",
     "class_token": "the class token",
@@ -38,12 +40,15 @@ NAMES = {
     "heads": "the heads",
 }
 # The part whose factor leads the sentence, if it exploded: where the damage is done.
-LEADING = ("score_mlp", "guides", "selected_patches", "patches", "encoder")
+OF_SDTPS = ("score_mlp", "relevance", "guide_weights", "aggregation")
+LEADING = ("score_mlp", "relevance", "guides", "selected_patches", "patches", "encoder")
 # Parts that are made to learn: without gradient they are dead weight.
 TRAINED = (
     "encoder",
     "text_encoder",
     "score_mlp",
+    "relevance",
+    "guide_weights",
     "aggregation",
     "alignment",
     "projections",
@@ -72,7 +77,6 @@ class Finding:
     kind: str
     text: str
     factor: float | None = None
-    cause: str | None = None
 
     def __str__(self) -> str:
         return f"{self.variant}: {self.text}"
@@ -137,7 +141,7 @@ def _exploded(name: str, examined: Examination, baseline: str, reference: Examin
     if not large:
         return []
     part = next((p for p in LEADING if p in large), max(large, key=lambda p: large[p]))
-    cause, proof = _cause(examined, reference, part)
+    proof = _cause(examined, reference, part)
     text = f"{NAMES[part]}'s gradient is {number(large[part])} times {baseline}'s{proof}"
     others = sorted((p for p in large if p != part), key=lambda p: -large[p])[:MOST_NAMED]
     if others:
@@ -147,15 +151,11 @@ def _exploded(name: str, examined: Examination, baseline: str, reference: Examin
     if direction is not None:
         text += f" The patches' gradient has a cosine of {direction:.2f} with {baseline}'s."
     text += _scaler_sentence(examined.scaler)
-    return [Finding(name, "error", "exploded", text, large[part], cause)]
+    return [Finding(name, "error", "exploded", text, large[part])]
 
 
-def _cause(examined: Examination, reference: Examination, part: str) -> tuple[str | None, str]:
-    """Whether the factor is the mask's constant: it goes with the mask, and falls with the constant.
-
-    Returns:
-        the cause if it is proved, and how the sentence goes on.
-    """
+def _cause(examined: Examination, reference: Examination, part: str) -> str:
+    """How the sentence goes on: is the factor the mask's constant, gone with it and falling with it?"""
     tried = {
         name: _factors(look, reference.initial).get(part)
         for name, look in examined.counterfactuals.items()
@@ -164,7 +164,7 @@ def _cause(examined: Examination, reference: Examination, part: str) -> tuple[st
     own = _factors(examined.initial, reference.initial)[part]
     tenth = tried.get("constant / 10")
     if constant is None or tenth is None:
-        return None, "; no constant mask is in play."
+        return "; no constant mask is in play."
     without, log = tried.get("mask none"), tried.get("mask log")
     proof = (
         f"{number(tenth)} times with a tenth of the constant, {_times(log)} with the log mask, "
@@ -172,9 +172,8 @@ def _cause(examined: Examination, reference: Examination, part: str) -> tuple[st
     )
     gone = all(factor is None or factor < ORDINARY for factor in (without, log))
     if gone and 5 < own / tenth < 20:
-        word = f"mask constant {number(constant)}"
-        return word, f"; the factor is the {word} (it is {proof})."
-    return None, f"; the mask alone does not explain it ({proof})."
+        return f"; the factor is the mask constant {number(constant)} (it is {proof})."
+    return f"; the mask alone does not explain it ({proof})."
 
 
 def _scaler(name: str, examined: Examination) -> list[Finding]:
@@ -208,6 +207,16 @@ def _silent(name: str, examined: Examination) -> list[Finding]:
         if sdtps.axes.no_grad.selection:
             text += ": the selection runs inside no_grad, and there is no other way to it"
         found.append(Finding(name, "error", "no_gradient", text + "."))
+    of_sdtps = [p for p in OF_SDTPS if p in look.parts]
+    if of_sdtps and set(of_sdtps) <= set(dead) and sdtps.enabled:
+        dead = [p for p in dead if p not in of_sdtps]
+        text = (
+            f"no parameter of SDTPS learns, so {_listed([NAMES[p] for p in of_sdtps])} "
+            f"{'stay' if len(of_sdtps) > 1 else 'stays'} at the random start"
+        )
+        if not sdtps.axes.decision.carries_gradient:
+            text += f": the decision {sdtps.decision} carries no gradient, and nothing else does"
+        found.append(Finding(name, "error", "no_gradient", text + "."))
     if dead:
         share = look.without_gradient
         text = (
@@ -239,13 +248,14 @@ def _silent(name: str, examined: Examination) -> list[Finding]:
 
 
 def _no_effect(name: str, examined: Examination) -> list[Finding]:
-    """A Gumbel decision whose removal changes no part's gradient enters nothing."""
+    """A decision with noise whose removal changes no part's gradient enters nothing."""
     plain = examined.counterfactuals.get("decision topk")
     if plain is None or plain.loss != examined.initial.loss:
         return []
     if not _same(plain, examined.initial):
         return []
-    text = "Gumbel-Softmax changes neither the loss nor any gradient: the decision enters nothing"
+    axis = examined.config.sdtps.axes.decision
+    text = f"{axis.name} changes neither the loss nor any gradient: the decision enters nothing"
     mask = examined.config.sdtps.axes.mask
     if mask.bias is None and not mask.scales_tokens:
         text += f" (mask {mask.name})"

@@ -12,6 +12,8 @@ PARTS = {
     "aggregation": "Aggregation",
     "extra_token": "Extra token",
     "score_mlp": "Score MLP",
+    "relevance": "Relevance",
+    "guide_weights": "Guide weights",
     "guides": "Guides",
     "selected_patches": "Patches",
     "class_token": "Class token",

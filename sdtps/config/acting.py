@@ -67,6 +67,11 @@ SDTPS = (
         switched_off=True,
     ),
     *map(_with_axis_value, _settings(*Axes._fields)),
+    Rule(
+        ("sdtps.keep_ratio",),
+        lambda c: c.sdtps.axes.decision.reads_keep_ratio,
+        "a decision that keeps a share",
+    ),
 )
 OPTIM = (
     Rule(

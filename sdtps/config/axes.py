@@ -1,7 +1,8 @@
 """The axes of SDTPS: one entry for each value a study can choose, with its arithmetic.
 
-    score        how a patch's score is made of cosines
-    normalise    the range of those cosines
+    relevance    how relevant a patch is to a guide: a cosine, or learned
+    normalise    the range of those relevances
+    score        how a patch's score is made of them
     no_grad      what is computed without gradient
     decision     how scores become the decision D, and what gradient D carries
     mask         how D enters the aggregation
@@ -20,16 +21,17 @@ images x captions. The formulas use tensor methods only, so that this module imp
 
 Sources: `paper` = arXiv 2511.01390v1; `paper-version module` = the v2 re-implementation of the paper;
 `released` = the SEPS open-source release; `v0` to `v4` = the stages of the re-identification module
-(v1 65c69af, v2 6334359, v3 f6f6c69, v4 8c5696a).
+(v1 65c69af, v2 6334359, v3 f6f6c69, v4 8c5696a); seven digits = a commit of DeMo2.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 Changes = dict[str, dict[str, Any]]
 
 MINMAX_EPSILON = 1e-8  # paper-version module and v0 to v4
+ZSCORE_EPSILON = 1e-5  # 66c66c5 and d128cea
 GUMBEL_EPSILON = 1e-9  # inside both logarithms; limits float32 noise to [-3.03, 16.62]
 IMPORTANCE_EPSILON = 1e-8  # v4
 # Below this D counts as this in the log mask; only dropped tokens do. float32's smallest normal number.
@@ -47,6 +50,10 @@ class Settings(Protocol):
     """The settings that formulas read; `sdtps.config.SdtpsConfig` has them."""
 
     @property
+    def keep_ratio(self) -> float: ...
+    @property
+    def cosine_temperature(self) -> float: ...
+    @property
     def beta(self) -> float: ...
     @property
     def temperature(self) -> float: ...
@@ -54,6 +61,8 @@ class Settings(Protocol):
     def noise_clamp(self) -> float | None: ...
     @property
     def noise_in_eval(self) -> bool: ...
+    @property
+    def mask_temperature(self) -> float: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +75,202 @@ class Value:
         source: where it was published.
         settings: keys of `SdtpsConfig` that act with this value; without any value that names them
             they do nothing, and a configuration that sets them is refused.
+        needs: other axes -> the values that this one goes with; it goes with all of the others.
+        tasks: those that have it.
     """
 
     name: str
     text: str
     source: str
     settings: tuple[str, ...] = ()
+    needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    tasks: tuple[str, ...] = ("reid", "retrieval")
+
+
+# -- relevance --------------------------------------------------------------------------------------
+
+
+class Network(Protocol):
+    """What the formulas of learned relevances read of `sdtps.selection.PatchAttention`."""
+
+    alpha: Tensor
+    temperature: Tensor
+    mix: Tensor
+    head_weights: Tensor
+
+    def gate_logits(self, cosine: Tensor) -> Tensor: ...
+
+
+Combine = Callable[["Tensor", "Tensor", Network, Settings], "Tensor"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relevance(Value):
+    """How relevant a patch is to a guide, [..., N].
+
+    Attributes:
+        combine: (logits [..., H, N] of attention, guide = query, patches = keys; cosine [..., N];
+            the network; settings) -> relevance. None = nothing is learned.
+        unit: without `combine`, whether patch and guide are normalised (cosine) or not (dot / C).
+        learned: names of the network's scalars, with their start.
+        per_head: start of one weight for each head, as a multiple of 1 / H.
+        gate: how cosines become one gate logit for each head: (weight, bias) at the start, the same
+            for all heads; or the widths of an MLP's hidden and last layer (None = H) and the gain of
+            its start.
+        gate_norm: whether a LayerNorm over the heads comes behind the gate.
+        projected: whether each head takes the cosine of its own projections.
+        patch_queries: whether patches are queries and the guide the key.
+    """
+
+    combine: Combine | None = None
+    unit: bool = True
+    learned: Mapping[str, float] = field(default_factory=dict)
+    per_head: float | None = None
+    gate: tuple[float, float] | tuple[int, int | None, float] | None = None
+    gate_norm: bool = False
+    projected: bool = False
+    patch_queries: bool = False
+
+
+def mean_of_heads(weights: Tensor) -> Tensor:
+    return weights.mean(dim=-2)
+
+
+def shares(weights: Tensor) -> Tensor:
+    """Weights [..., N] that sum to 1; zeros stay zeros."""
+    return weights / (weights.sum(dim=-1, keepdim=True) + MINMAX_EPSILON)
+
+
+def gated(logits: Tensor, cosine: Tensor, net: Network, settings: Settings) -> Tensor:
+    """Each head's attention times a gate made of the cosine; heads are averaged."""
+    return mean_of_heads(logits.softmax(dim=-1) * net.gate_logits(cosine).sigmoid())
+
+
+def gated_shares(logits: Tensor, cosine: Tensor, net: Network, settings: Settings) -> Tensor:
+    """As `gated`; each head sums to 1 again."""
+    return mean_of_heads(shares(logits.softmax(dim=-1) * net.gate_logits(cosine).sigmoid()))
+
+
+def weighted_logits(logits: Tensor, cosine: Tensor, net: Network, settings: Settings) -> Tensor:
+    """Weighted sum of the heads' logits, no softmax."""
+    return (logits * net.head_weights.unsqueeze(-1)).sum(dim=-2)
+
+
+def mixed(logits: Tensor, cosine: Tensor, net: Network, settings: Settings) -> Tensor:
+    """sigmoid(w) attention + (1 - sigmoid(w)) cosine."""
+    weight = net.mix.sigmoid()
+    return weight * mean_of_heads(logits.softmax(dim=-1)) + (1 - weight) * cosine
+
+
+def times_cosine(logits: Tensor, cosine: Tensor, net: Network, settings: Settings) -> Tensor:
+    """Attention times cosine; can be negative."""
+    return mean_of_heads(logits.softmax(dim=-1)) * cosine
+
+
+def biased(logits: Tensor, cosine: Tensor, net: Network, settings: Settings) -> Tensor:
+    """softmax(logits + cosine / its temperature), heads averaged."""
+    bias = (cosine / settings.cosine_temperature).unsqueeze(-2)
+    return mean_of_heads((logits + bias).softmax(dim=-1))
+
+
+def biased_learned(logits: Tensor, cosine: Tensor, net: Network, settings: Settings) -> Tensor:
+    """softmax((logits + alpha cosine) / T) with learned alpha and T."""
+    biased_logits = logits + net.alpha * cosine.unsqueeze(-2)
+    return mean_of_heads((biased_logits / net.temperature).softmax(dim=-1))
+
+
+def boosted(logits: Tensor, cosine: Tensor, net: Network, settings: Settings) -> Tensor:
+    """c + alpha c w: c the cosine in [0, 1], w N times the attention at temperature T."""
+    unit = (cosine + 1) / 2
+    attention = mean_of_heads((logits / net.temperature).softmax(dim=-1))
+    return unit + net.alpha * unit * (cosine.shape[-1] * attention)
+
+
+def cosine_gated(logits: Tensor, cosine: Tensor, net: Network, settings: Settings) -> Tensor:
+    """softmax(alpha cosine / T), each head gated by its logits; each sums to 1 again."""
+    attention = (net.alpha * cosine / net.temperature).softmax(dim=-1)
+    return mean_of_heads(shares(attention.unsqueeze(-2) * logits.sigmoid()))
+
+
+_ATTENTION = ("relevance_heads", "relevance_share")
+_ALPHA_T = {"alpha": 1.0, "temperature": 1.0}
+
+
+def learned(name: str, text: str, source: str, combine: Combine, **more: Any) -> Relevance:
+    """A relevance with an attention network."""
+    settings = (*_ATTENTION, *more.pop("settings", ()))
+    return Relevance(name=name, text=text, source=source, combine=combine, settings=settings, **more)
+
+
+RELEVANCES = (
+    Relevance(name="cosine", text="cosine of patch and guide", source="released; v0 to v4"),
+    Relevance(name="dot", text="equation 2: dot product / C", source="paper", unit=False),
+    learned(
+        "attention_logits",
+        "learned sum of attention logits",
+        "6e09693",
+        weighted_logits,
+        per_head=1.0,
+        patch_queries=True,
+    ),
+    learned("attention_cosine", "learned mixture of both", "9a18c62", mixed, learned={"mix": 1.0}),
+    learned(
+        "gated_mlp",
+        "attention x a gate from an MLP of the cosine",
+        "c2549be",
+        gated,
+        gate=(32, 1, 0.1),
+    ),
+    learned("gated", "attention x sigmoid(a cosine + b)", "019ece5", gated, gate=(1.0, 0.0)),
+    learned("gated_half", "as gated, from a = b = 0.5", "83bc831", gated, gate=(0.5, 0.5)),
+    learned(
+        "gated_norm",
+        "as gated_half, gate logits normalised over heads, heads sum to 1 again",
+        "83bc831, with its two options on",
+        gated_shares,
+        gate=(0.5, 0.5),
+        gate_norm=True,
+    ),
+    learned(
+        "gated_projected",
+        "as gated, by cosines of the projections, heads sum to 1 again",
+        "bc12492",
+        gated_shares,
+        gate=(1.0, 0.0),
+        projected=True,
+    ),
+    learned(
+        "gated_shares",
+        "as gated, heads sum to 1 again",
+        "00f8b57; 1f92e56; 9a85faa; 715926a",
+        gated_shares,
+        gate=(1.0, 0.0),
+    ),
+    learned(
+        "gated_heads_mlp",
+        "attention x gates of all heads from one MLP, heads sum to 1 again",
+        "18323ed",
+        gated_shares,
+        gate=(8, None, 0.5),
+    ),
+    learned("attention_times_cosine", "attention x cosine", "ca287c1", times_cosine),
+    learned(
+        "biased_learned",
+        "softmax((logits + alpha cosine) / T)",
+        "9fa81e3; 6306fc6; 1915c89",
+        biased_learned,
+        learned=_ALPHA_T,
+    ),
+    learned("boosted", "cosine raised by attention", "a5b5c75", boosted, learned=_ALPHA_T),
+    learned("cosine_gated", "softmax of cosines x gates", "c1f836a", cosine_gated, learned=_ALPHA_T),
+    learned(
+        "biased",
+        "softmax(logits + cosine / its temperature)",
+        "e5e6243; one head: 413d1df; one head and 0.3: 66c66c5, d128cea",
+        biased,
+        settings=("cosine_temperature",),
+    ),
+)
 
 
 # -- score ------------------------------------------------------------------------------------------
@@ -82,21 +281,41 @@ class Score(Value):
     """How the score of a patch [..., N] is made.
 
     Attributes:
-        combine: (own cosine, guides' cosines, s^p or None, settings) -> score. Cosines are normalised.
-        learns: whether there is a score MLP (s^p of equation 1).
+        combine: (own relevance, guides' relevances, what the network says, settings) -> score.
+            Relevances are normalised.
+        network: `mlp` = s^p of equation 1, [..., N]; `weights` = one learned logit [1 + guides] for own
+            and each guide; `router`, `deep_router` = MLPs that make them of all global features.
         guides_of_a_branch: how many guides each of two branches sees; None = all.
     """
 
     combine: Callable[[Tensor, Sequence[Tensor], Tensor | None, Settings], Tensor]
-    learns: bool = False
+    network: Literal["mlp", "weights", "router", "deep_router"] | None = None
     guides_of_a_branch: int | None = None
 
 
 def attention_sum(
     own: Tensor, guides: Sequence[Tensor], predicted: Tensor | None, settings: Settings
 ) -> Tensor:
-    """The image's own cosine plus the guides'."""
+    """The image's own relevance plus the guides'."""
     return sum(guides, own)
+
+
+def mean_of_three(
+    own: Tensor, guides: Sequence[Tensor], predicted: Tensor | None, settings: Settings
+) -> Tensor:
+    """Mean of own and guides' relevances."""
+    return sum(guides, own) / (1 + len(guides))
+
+
+def weighted(
+    own: Tensor, guides: Sequence[Tensor], predicted: Tensor | None, settings: Settings
+) -> Tensor:
+    """Softmax of the network's logits [..., 1 + guides] as weights of own and guides' relevances."""
+    assert predicted is not None
+    relevances = (own, *guides)
+    weights = predicted[..., : len(relevances)].softmax(dim=-1).unsqueeze(-1).unbind(dim=-2)
+    first, *others = (w * r for w, r in zip(weights, relevances, strict=True))
+    return sum(others, first)
 
 
 def equation_3(
@@ -115,7 +334,7 @@ SCORES = (
         source="paper; v0 to v4",
         settings=("beta",),
         combine=equation_3,
-        learns=True,
+        network="mlp",
     ),
     Score(
         name="attention_sum",
@@ -123,6 +342,35 @@ SCORES = (
         source="released; LAPS",
         combine=attention_sum,
         guides_of_a_branch=1,
+    ),
+    Score(
+        name="mean",
+        text="mean of own and guides' relevances",
+        source="21f61b8 to 83bc831; f291f52; 05d17b7; 66c66c5",
+        combine=mean_of_three,
+    ),
+    Score(
+        name="weighted",
+        text="own and guides weighted by a learned softmax",
+        source="bc12492 to ca287c1",
+        combine=weighted,
+        network="weights",
+    ),
+    Score(
+        name="routed",
+        text="weighted by a softmax of an MLP of the three global features",
+        source="9fa81e3 to 413d1df",
+        combine=weighted,
+        network="router",
+        tasks=("reid",),
+    ),
+    Score(
+        name="routed_deep",
+        text="as routed, by a deeper MLP with dropout",
+        source="d128cea",
+        combine=weighted,
+        network="deep_router",
+        tasks=("reid",),
     ),
 )
 
@@ -132,26 +380,44 @@ SCORES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Normalise(Value):
-    """Norm of equation 2, on cosines [..., N] in float32 at least."""
+    """Norm of equation 2, on relevances [..., N] in float32 at least."""
 
-    apply: Callable[[Tensor], Tensor] = lambda cosine: cosine
+    apply: Callable[[Tensor], Tensor] = lambda relevance: relevance
 
 
-def minmax(cosine: Tensor) -> Tensor:
+def minmax(relevance: Tensor) -> Tensor:
     """Each row to [0, 1]; a constant row becomes 0."""
-    low = cosine.amin(dim=-1, keepdim=True)
-    high = cosine.amax(dim=-1, keepdim=True)
-    return (cosine - low) / (high - low + MINMAX_EPSILON)
+    low = relevance.amin(dim=-1, keepdim=True)
+    high = relevance.amax(dim=-1, keepdim=True)
+    return (relevance - low) / (high - low + MINMAX_EPSILON)
+
+
+def zscore_sigmoid(relevance: Tensor) -> Tensor:
+    """Sigmoid of each row's standard scores (deviation with N - 1)."""
+    mean, deviation = relevance.mean(dim=-1, keepdim=True), relevance.std(dim=-1, keepdim=True)
+    return ((relevance - mean) / (deviation + ZSCORE_EPSILON)).sigmoid()
 
 
 NORMALISATIONS = (
     Normalise(
         name="minmax",
-        text="each row of cosines to [0, 1]",
+        text="each row to [0, 1]",
         source="paper-version module; v0 to v4",
         apply=minmax,
     ),
-    Normalise(name="none", text="cosines as they are", source="released"),
+    Normalise(name="none", text="as they are", source="released"),
+    Normalise(
+        name="clamp_minmax",
+        text="as minmax, negative relevances become 0 first",
+        source="6306fc6 to c1f836a",
+        apply=lambda relevance: minmax(relevance.clamp_min(0.0)),
+    ),
+    Normalise(
+        name="zscore_sigmoid",
+        text="sigmoid of each row's standard scores",
+        source="66c66c5; d128cea",
+        apply=zscore_sigmoid,
+    ),
 )
 
 
@@ -163,7 +429,7 @@ class NoGrad(Value):
     """What is computed inside no_grad.
 
     Attributes:
-        guides: the cosines with the guides; own: the cosine with the image's own feature;
+        guides: the relevances to the guides; own: that to the image's own feature;
         selection: scores, decision and the gathering of tokens too.
     """
 
@@ -173,18 +439,18 @@ class NoGrad(Value):
 
 
 NO_GRADS = (
-    NoGrad(name="none", text="nothing", source="v2 to v4"),
-    NoGrad(name="cross", text="the cosines with the guides", source="none published", guides=True),
+    NoGrad(name="none", text="nothing", source="v0; v2 to v4; all later commits"),
+    NoGrad(name="cross", text="the relevances to the guides", source="none published", guides=True),
     NoGrad(
         name="attention",
-        text="all cosines",
-        source="v0; v1; LAPS; paper-version module",
+        text="all relevances",
+        source="v1; LAPS; paper-version module; sdtps_fixed.py of 5577328",
         guides=True,
         own=True,
     ),
     NoGrad(
         name="selection",
-        text="the cosines and the selection itself",
+        text="the relevances and the selection itself",
         source="released",
         guides=True,
         own=True,
@@ -202,17 +468,21 @@ class Decision(Value):
 
     Attributes:
         decide: (hard D of zeros and ones, score, draws in [0, 1) or None, settings) -> D, equal to
-            the hard D in its values; None = the hard D itself, without gradient.
-        mix: (score, kept scores [..., K], settings) -> rows [..., K, N] that sum to 1: kept tokens are
-            these mixtures of all tokens, and D is each token's weight in them. None = kept tokens are
-            gathered as they are.
-        draws_noise: whether `decide` takes draws.
+            the hard D in its values unless `soft`; None = the hard D itself, without gradient.
+        mix: (score, kept scores [..., K], draws or None, settings) -> rows [..., R, N] that sum to 1:
+            kept tokens are these R mixtures of all tokens, and D is each token's weight in them.
+            None = kept tokens are gathered as they are.
+        soft: whether D lies between 0 and 1; it then only scales tokens in place.
+        reads_keep_ratio: whether rho has a part in it.
+        draws_noise: whether `decide` or `mix` takes draws.
         acts_in_evaluation: whether `decide` and `mix` act outside training; plain Top-K where not.
         counterfactuals: what else the audit examines to prove a cause: name -> changed settings.
     """
 
     decide: Callable[[Tensor, Tensor, Tensor | None, Settings], Tensor] | None = None
-    mix: Callable[[Tensor, Tensor, Settings], Tensor] | None = None
+    mix: Callable[[Tensor, Tensor, Tensor | None, Settings], Tensor] | None = None
+    soft: bool = False
+    reads_keep_ratio: bool = True
     draws_noise: bool = False
     acts_in_evaluation: Callable[[Settings], bool] = lambda settings: False
     counterfactuals: Changes = field(default_factory=dict)
@@ -233,6 +503,17 @@ def gumbel_noise(uniform: Tensor, clamp: float | None = None) -> Tensor:
     return noise if clamp is None else noise.clamp(-clamp, clamp)
 
 
+def noisy(score: Tensor, uniform: Tensor | None, settings: Settings) -> Tensor:
+    """Scores with Gumbel noise from draws of their shape."""
+    assert uniform is not None
+    return score + gumbel_noise(uniform, settings.noise_clamp)
+
+
+def gumbel_softmax(score: Tensor, uniform: Tensor | None, settings: Settings) -> Tensor:
+    """softmax((score + noise) / temperature)"""
+    return (noisy(score, uniform, settings) / settings.temperature).softmax(dim=-1)
+
+
 def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
     """The hard decision forward, the gradient of the soft one backward.
 
@@ -246,12 +527,44 @@ def gumbel_straight_through(
     hard: Tensor, score: Tensor, uniform: Tensor | None, settings: Settings
 ) -> Tensor:
     """Gradient of softmax((score + noise) / temperature); the noise never changes what is kept."""
-    assert uniform is not None
-    noisy = score + gumbel_noise(uniform, settings.noise_clamp)
-    return straight_through(hard, (noisy / settings.temperature).softmax(dim=-1))
+    return straight_through(hard, gumbel_softmax(score, uniform, settings))
 
 
-def soft_sort(score: Tensor, kept_score: Tensor, settings: Settings) -> Tensor:
+def gumbel_sigmoid_straight_through(
+    hard: Tensor, score: Tensor, uniform: Tensor | None, settings: Settings
+) -> Tensor:
+    """Gradient of sigmoid((score + noise - 0.5) / temperature), each token by itself."""
+    above = noisy(score, uniform, settings) - 0.5
+    return straight_through(hard, (above / settings.temperature).sigmoid())
+
+
+def sigmoid_above_mean(
+    hard: Tensor, score: Tensor, uniform: Tensor | None, settings: Settings
+) -> Tensor:
+    """Sigmoid of the distance to the mean score."""
+    return ((score - score.mean(dim=-1, keepdim=True)) / settings.mask_temperature).sigmoid()
+
+
+def sigmoid_above_quantile(
+    hard: Tensor, score: Tensor, uniform: Tensor | None, settings: Settings
+) -> Tensor:
+    """Sigmoid of the distance to the (1 - rho) quantile, by linear interpolation."""
+    rising = score.sort(dim=-1).values
+    place = (1 - settings.keep_ratio) * (score.shape[-1] - 1)
+    below = math.floor(place)
+    low, high = rising[..., below], rising[..., min(below + 1, score.shape[-1] - 1)]
+    quantile = (low + (place - below) * (high - low)).unsqueeze(-1)
+    return ((score - quantile) / settings.mask_temperature).sigmoid()
+
+
+def gumbel_mean(
+    score: Tensor, kept_score: Tensor, uniform: Tensor | None, settings: Settings
+) -> Tensor:
+    """One row: softmax((score + noise) / temperature) over all tokens."""
+    return gumbel_softmax(score, uniform, settings).unsqueeze(-2)
+
+
+def soft_sort(score: Tensor, kept_score: Tensor, uniform: Tensor | None, settings: Settings) -> Tensor:
     """One weight row over all tokens for each kept rank (SoftSort, Prillo and Eisenschlos 2020).
 
     The rows tend to those that gather the Top-K as the temperature falls.
@@ -260,16 +573,17 @@ def soft_sort(score: Tensor, kept_score: Tensor, settings: Settings) -> Tensor:
     return (-distance / settings.temperature).softmax(dim=-1)
 
 
+_IN_PLACE = {"aggregation": ("in_place",)}
 DECISIONS = (
     Decision(
         name="topk",
         text="the K highest scores are kept; D carries no gradient",
-        source="released; v4",
+        source="released; v4; 21f61b8 to 66c66c5 as logged",
     ),
     Decision(
         name="gumbel_ste",
         text="Top-K forward, the gradient of a Gumbel-Softmax backward (straight-through)",
-        source="v0 to v3",
+        source="v0 to v3; 21f61b8 to 05d17b7",
         settings=("temperature", "noise_clamp", "noise_in_eval"),
         decide=gumbel_straight_through,
         draws_noise=True,
@@ -282,6 +596,47 @@ DECISIONS = (
         source="none published",
         settings=("temperature",),
         mix=soft_sort,
+    ),
+    Decision(
+        name="gumbel_mean",
+        text="in training one token, the mean by Gumbel-Softmax weights; Top-K in evaluation",
+        source="design note 002, remedy A",
+        settings=("temperature", "noise_clamp"),
+        mix=gumbel_mean,
+        draws_noise=True,
+    ),
+    Decision(
+        name="gumbel_sigmoid_ste",
+        text="Top-K forward, the gradient of a noisy sigmoid backward (straight-through)",
+        source="66c66c5",
+        settings=("temperature", "noise_clamp", "noise_in_eval"),
+        decide=gumbel_sigmoid_straight_through,
+        draws_noise=True,
+        acts_in_evaluation=lambda settings: settings.noise_in_eval,
+        counterfactuals={"decision topk": {"decision": "topk"}},
+    ),
+    Decision(
+        name="sigmoid_mean",
+        text="soft: sigmoid of the distance to the mean score",
+        source="9fa81e3 to e5e6243",
+        settings=("mask_temperature",),
+        needs=_IN_PLACE,
+        tasks=("reid",),
+        decide=sigmoid_above_mean,
+        soft=True,
+        reads_keep_ratio=False,
+        acts_in_evaluation=lambda settings: True,
+    ),
+    Decision(
+        name="sigmoid_quantile",
+        text="soft: sigmoid of the distance to the (1 - rho) quantile",
+        source="d128cea",
+        settings=("mask_temperature",),
+        needs=_IN_PLACE,
+        tasks=("reid",),
+        decide=sigmoid_above_quantile,
+        soft=True,
+        acts_in_evaluation=lambda settings: True,
     ),
 )
 
@@ -299,7 +654,7 @@ class Mask(Value):
         reads_score: whether `bias` takes the score [..., K] instead of D.
         scales_tokens: whether kept tokens are multiplied by D. D's gradient then passes through the
             tokens and a uniform extra token; where D carries one, the cross-net must gather each
-            pair's tokens. Needs a decision that gathers tokens as they are.
+            pair's tokens.
         constant: C, of masks that have one.
         counterfactuals: as of `Decision`; examined where D carries a gradient.
     """
@@ -328,12 +683,16 @@ def log_importance(score: Tensor) -> Tensor:
     return (score.softmax(dim=-1) + IMPORTANCE_EPSILON).log()
 
 
+_MERGED = {"aggregation": ("single", "dual")}  # where there is a softmax to enter
+
+
 def subtracting(constant: float) -> Mask:
     """The published mask with a constant C: its forward is right, but d logits / d D = C."""
     return Mask(
         name=f"subtract_{constant:g}".replace("e+", "e"),  # one spelling, one identity
         text="logits - (1 - D) C",
         source="v1 to v3 with C = 1e10",
+        needs=_MERGED,
         bias=lambda decision: -((1 - decision) * constant),
         constant=constant,
         counterfactuals={
@@ -347,18 +706,26 @@ def subtracting(constant: float) -> Mask:
 MASKS = (
     Mask(name="none", text="D does not enter", source="released; paper-version module"),
     subtracting(1e10),
-    Mask(name="log", text="logits + log D: a bounded gradient", source="the repair", bias=log_decision),
+    Mask(
+        name="log",
+        text="logits + log D: a bounded gradient",
+        source="the repair",
+        needs=_MERGED,
+        bias=log_decision,
+    ),
     Mask(
         name="importance",
         text="logits + log softmax(score)",
-        source="v4",
+        source="v4; 6e09693",
+        needs=_MERGED,
         bias=log_importance,
         reads_score=True,
     ),
     Mask(
         name="multiply",
         text="kept tokens are multiplied by D",
-        source='the "fixed" version',
+        source="sdtps_fixed.py of 5577328; 21f61b8 and later",
+        needs={"decision": tuple(d.name for d in DECISIONS if d.mix is None)},
         scales_tokens=True,
     ),
 )
@@ -375,9 +742,11 @@ class Aggregation(Value):
     Attributes:
         networks: names of its weight networks, one for each selection that it merges. None: kept tokens
             stay as they are, of every selection that there is.
+        in_place: whether all N tokens stay where they are, times D.
     """
 
     networks: tuple[str, ...] = ()
+    in_place: bool = False
 
 
 _RATIOS = ("aggregation_ratio", "aggregation_hidden")
@@ -397,6 +766,15 @@ AGGREGATIONS = (
         networks=("weight_sparse", "weight_dense"),
         settings=_RATIOS,
     ),
+    # Not for retrieval: its cosines do not see a token's length.
+    Aggregation(
+        name="in_place",
+        text="all tokens stay in their places, times D",
+        source="21f61b8 and later",
+        needs={"mask": ("multiply",), "extra_token": ("none",)},
+        tasks=("reid",),
+        in_place=True,
+    ),
 )
 
 
@@ -411,15 +789,12 @@ class ExtraToken(Value):
         of_dropped: (D [..., N], scores of the dropped tokens by falling value and their indices
             [..., N - K]) -> weights. None = no extra token.
         of_mixed: (D, score [..., N]) -> weights, where kept tokens are mixtures of all.
+        while_idle: the value that counts while the decision does not act; None = this one.
     """
 
     of_dropped: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
     of_mixed: Callable[[Tensor, Tensor], Tensor] | None = None
-
-
-def shares(weights: Tensor) -> Tensor:
-    """Weights [..., N] that sum to 1; zeros stay zeros."""
-    return weights / weights.sum(dim=-1, keepdim=True).clamp_min(MINMAX_EPSILON)
+    while_idle: ExtraToken | None = None
 
 
 def softmax_of_dropped(decision: Tensor, dropped_score: Tensor, dropped: Tensor) -> Tensor:
@@ -432,22 +807,31 @@ def softmax_of_mixed(decision: Tensor, score: Tensor) -> Tensor:
     return shares((1 - decision) * (score - score.amax(dim=-1, keepdim=True).detach()).exp())
 
 
+_SOFTMAX = ExtraToken(
+    name="softmax",
+    text="dropped tokens, weighted by the softmax of their scores",
+    source="released; v0 to v4; 6e09693",
+    of_dropped=softmax_of_dropped,
+    of_mixed=softmax_of_mixed,
+)
+_UNIFORM = ExtraToken(
+    name="uniform",
+    text="the mean of the dropped tokens",
+    source="none published",
+    of_dropped=lambda decision, dropped_score, dropped: shares(1 - decision),
+    of_mixed=lambda decision, score: shares(1 - decision),
+)
 EXTRA_TOKENS = (
-    ExtraToken(
-        name="softmax",
-        text="dropped tokens, weighted by the softmax of their scores",
-        source="released; v0 to v4",
-        of_dropped=softmax_of_dropped,
-        of_mixed=softmax_of_mixed,
+    _SOFTMAX,
+    _UNIFORM,
+    replace(
+        _UNIFORM,
+        name="uniform_in_training",
+        text="uniform while the decision carries a gradient, else softmax",
+        source="sdtps_fixed.py of 5577328",
+        while_idle=_SOFTMAX,
     ),
-    ExtraToken(
-        name="uniform",
-        text="the mean of the dropped tokens",
-        source='the "fixed" version',
-        of_dropped=lambda decision, dropped_score, dropped: shares(1 - decision),
-        of_mixed=lambda decision, score: shares(1 - decision),
-    ),
-    ExtraToken(name="none", text="no extra token", source="none published"),
+    ExtraToken(name="none", text="no extra token", source="21f61b8 and later"),
 )
 
 
@@ -592,8 +976,9 @@ RATIOS = (
 class Axes(NamedTuple):
     """The chosen entry of each axis that both tasks have; the fields are keys of `SdtpsConfig`."""
 
-    score: Score
+    relevance: Relevance
     normalise: Normalise
+    score: Score
     no_grad: NoGrad
     decision: Decision
     mask: Mask
@@ -610,8 +995,9 @@ class Axes(NamedTuple):
 
 
 VALUES: Mapping[str, tuple[Value, ...]] = {
-    "score": SCORES,
+    "relevance": RELEVANCES,
     "normalise": NORMALISATIONS,
+    "score": SCORES,
     "no_grad": NO_GRADS,
     "decision": DECISIONS,
     "mask": MASKS,  # and subtract_C for any positive C

@@ -6,18 +6,20 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from sdtps.config.axes import DECISIONS, Axes, find, find_all, names
+from sdtps.config.axes import Axes, find, find_all, names
 
 if TYPE_CHECKING:
-    Score = str
+    Relevance = str
     Normalise = str
+    Score = str
     NoGrad = str
     Decision = str
     Aggregation = str
     ExtraToken = str
 else:
-    Score = Literal[names("score")]
+    Relevance = Literal[names("relevance")]
     Normalise = Literal[names("normalise")]
+    Score = Literal[names("score")]
     NoGrad = Literal[names("no_grad")]
     Decision = Literal[names("decision")]
     Aggregation = Literal[names("aggregation")]
@@ -47,9 +49,17 @@ class SdtpsConfig(Frozen):
     # False removes the module: the baseline of every ablation.
     enabled: bool = True
 
-    # How a patch's score is made of cosines, and Norm of equation 2 on them (unspecified in the paper).
-    score: Score = "eq3"
+    # How relevant a patch is to a guide: cosine, dot (equation 2 as printed), or learned.
+    relevance: Relevance = "cosine"
+    # Of the learned ones: attention heads, and which patches-to-guide networks are one (05d17b7: those
+    # of a modality; f291f52: all).
+    relevance_heads: PositiveInt = 4
+    relevance_share: Literal["none", "modality", "all"] = "none"
+    # Of biased: the cosine is divided by it (66c66c5, d128cea: 0.3).
+    cosine_temperature: Positive = 1.0
+    # Norm of equation 2 on relevances (unspecified in the paper), and how a score is made of them.
     normalise: Normalise = "minmax"
+    score: Score = "eq3"
     # beta of equation 3; not given in the paper, 0.25 in the paper-version module.
     beta: Fraction = 0.25
 
@@ -58,12 +68,14 @@ class SdtpsConfig(Frozen):
 
     # How scores become the decision D.
     decision: Decision = "topk"
-    # Of gumbel_ste and soft: tau; 1 in v1, 5 in v3.
+    # Of the Gumbel decisions and soft: tau; 1 in v1, 5 in v3.
     temperature: Positive = 1.0
     # Gumbel noise is clamped to [-noise_clamp, noise_clamp] (v3: 5); null = no clamp.
     noise_clamp: Positive | None = None
     # The paper-version module draws noise in evaluation too; v0 to v3 only in training.
     noise_in_eval: bool = False
+    # Of sigmoid_mean and sigmoid_quantile: what the score's distance is divided by (published: 0.3).
+    mask_temperature: Positive = 0.3
 
     # How D enters the aggregation: none, log, importance, multiply, or subtract_C (published: 1e10).
     mask: str = "none"
@@ -89,16 +101,14 @@ class SdtpsConfig(Frozen):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> SdtpsConfig:
-        chosen = self.axes
-        if chosen.mask.bias is not None and not chosen.aggregation.networks:
-            raise ValueError(
-                f"mask '{self.mask}' acts inside the aggregation, but aggregation is {self.aggregation}"
-            )
-        if chosen.mask.scales_tokens and chosen.decision.mix is not None:
-            hard = [d.name for d in DECISIONS if d.mix is None]
-            raise ValueError(
-                f"mask '{self.mask}' needs a hard decision ({' or '.join(hard)}), not {self.decision}"
-            )
+        wrong = [
+            f"{axis} '{value.name}' needs {other} {' or '.join(fitting)}, not {getattr(self, other)}"
+            for axis, value in self.axes._asdict().items()
+            for other, fitting in value.needs.items()
+            if getattr(self, other) not in fitting
+        ]
+        if wrong:
+            raise ValueError("; ".join(wrong))
         return self
 
     @property

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from sdtps.config.axes import FORMS, Form, names
+from sdtps.config.axes import FORMS, VALUES, Form, names
 from sdtps.config.common import (
     Fraction,
     Frozen,
@@ -19,6 +19,7 @@ from sdtps.config.common import (
     SdtpsConfig,
     TrainConfig,
 )
+from sdtps.system.errors import did_you_mean
 
 if TYPE_CHECKING:
     FormName = str
@@ -203,7 +204,15 @@ class RetrievalConfig(Frozen):
                 f"matching.form {self.matching.form} has no dense text: set dense_text, "
                 "eval_dense_text to none"
             )
-        branches = len(self.sdtps.axes.aggregation.networks)
+        axes = self.sdtps.axes
+        for axis, value in axes._asdict().items() if self.sdtps.enabled else ():
+            if self.task not in value.tasks:
+                allowed = [v.name for v in VALUES[axis] if self.task in v.tasks]
+                raise ValueError(
+                    f"sdtps.{axis} {value.name} is for re-identification alone. "
+                    + did_you_mean(value.name, allowed)
+                )
+        branches = len(axes.aggregation.networks)
         if self.sdtps.enabled and branches > 1 and not self.matching.axis.together:
             raise ValueError(
                 f"sdtps.aggregation {self.sdtps.aggregation} merges two branches, but matching.form "

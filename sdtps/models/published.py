@@ -24,6 +24,7 @@ from safetensors.torch import save as save_safetensors
 from torch import Tensor
 
 from sdtps.models.weights import read_tensors
+from sdtps.multimodal import MODALITIES, other_modalities
 from sdtps.system.errors import WeightsError, did_you_mean
 from sdtps.system.files import write_bytes
 
@@ -50,8 +51,10 @@ SAME = Form()
 TRANSPOSED = Form(lambda t: (t.T,), lambda t: t.T)
 # One published tensor that holds query, key and value one after the other.
 THIRDS = Form(lambda t: tuple(t.chunk(3)), lambda *parts: torch.cat(parts))
-# [n, 1, C] against [n, C].
+# [n, 1, C] against [n, C]; [H, 1, 1] against [H, 1], and against [H]; [1] against a number; [1, H].
 SQUEEZED = Form(lambda t: (t.squeeze(1),), lambda t: t.unsqueeze(1))
+FLATTENED = Form(lambda t: (t.flatten(),), lambda t: t[:, None, None])
+NUMBER = Form(lambda t: (t.squeeze(0),), lambda t: t.unsqueeze(0))
 
 
 @dataclass(frozen=True)
@@ -189,7 +192,36 @@ def _pattern(template: str) -> re.Pattern[str]:
 TOKEN_SPARSE = Layout(
     "token_sparse",
     "TokenSparse of the paper-version module",
-    same(("score_predictor.{rest}", "score_mlp.{rest}")),
+    same(
+        ("score_predictor.{rest}", "score_mlp.{rest}"),
+        ("modal_weights", "guide_weights"),
+        ("modal_weight_mlp.{rest}", "router.{rest}"),
+    ),
+)
+PATCH_ATTENTION = Layout(
+    "patch_attention",
+    "CrossModalAttention of DeMo2, 6e09693 to d128cea",
+    (
+        *same(
+            ("q_proj.{kind}", "query.{kind}"),
+            ("k_proj.{kind}", "key.{kind}"),
+            ("alpha", "alpha"),
+            ("temperature", "temperature"),
+            ("gate_norm.{kind}", "gate_norm.{kind}"),
+        ),
+        Rule("gate_weight", ("mix",), NUMBER),
+        Rule("score_proj.weight", ("head_weights",), NUMBER),
+        # One arithmetic in several spellings; the first of each is written.
+        Rule("gate_scale", ("gate.weight",), SQUEEZED),
+        Rule("gate_bias", ("gate.bias",), FLATTENED),
+        Rule("gate_conv.weight", ("gate.weight",), SQUEEZED),
+        *same(
+            ("gate_conv.bias", "gate.bias"),
+            ("gate_linear.{kind}", "gate.{kind}"),
+            ("gate_mlp.{n}.{kind}", "gate.{n}.{kind}"),
+            ("cosine_gate.{n}.{kind}", "gate.{n}.{kind}"),
+        ),
+    ),
 )
 TOKEN_AGGREGATION = Layout(
     "token_aggregation",
@@ -203,10 +235,19 @@ TOKEN_AGGREGATION = Layout(
 )
 MULTIMODAL_SDTPS = Layout(
     "multimodal_sdtps",
-    "MultiModalSDTPS of DeMo2, v0 to v3",
+    "MultiModalSDTPS of DeMo2, all versions",
     (
         *TOKEN_SPARSE.under("{modality}_sparse.", "modalities.{modality}.selection."),
         *TOKEN_AGGREGATION.under("{modality}_aggr.", "modalities.{modality}.aggregation."),
+        *(
+            rule
+            for own in MODALITIES
+            for place, other in enumerate((own, *other_modalities(own)))
+            for rule in PATCH_ATTENTION.under(
+                f"{own}_self_attn." if other == own else f"{own}_cross_{other}.",
+                f"modalities.{own}.selection.relevances.{place}.",
+            )
+        ),
     ),
 )
 FUSION = Layout(
@@ -261,7 +302,7 @@ CLIP_VISUAL = Layout(
 _HEADS = {"": "global", "_sdtps": "sdtps", "_moe": "fusion", "_r": "rgb", "_n": "nir", "_t": "tir"}
 DEMO = Layout(
     "demo",
-    "DeMo, and DeMo2 with SDTPS v0 to v3; with CLIP",
+    "DeMo, and DeMo2 with any SDTPS; with CLIP",
     (
         *CLIP_VISUAL.under("BACKBONE.base.", "backbone.tower."),
         Rule("BACKBONE.cv_embed", ("backbone.camera",), SQUEEZED),
@@ -386,6 +427,7 @@ LAYOUTS = {
     for layout in (
         TOKEN_SPARSE,
         TOKEN_AGGREGATION,
+        PATCH_ATTENTION,
         MULTIMODAL_SDTPS,
         FUSION,
         CROSSNET,

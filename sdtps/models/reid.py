@@ -22,6 +22,7 @@ from sdtps.data.reid_batches import ReidBatch
 from sdtps.models.backbones import Backbone, build_backbone
 from sdtps.models.losses import batch_hard_triplet, label_smooth_cross_entropy
 from sdtps.multimodal import MODALITIES, MultiModal
+from sdtps.selection import part_of
 from sdtps.system import distributed
 
 # The non-empty sets of modalities in DeMo's order, by first letters.
@@ -284,14 +285,13 @@ def trunk(model: ReidModel) -> list[nn.Parameter]:
 
 
 def module_groups(model: ReidModel) -> dict[str, list[nn.Parameter]]:
-    """backbone, score_mlp, aggregation, fusion, pife, and each head."""
+    """backbone, SDTPS's parts, fusion, pife, and each head."""
     groups: dict[str, list[nn.Parameter]] = {}
     if model.backbone is not None:
         groups["backbone"] = list(model.backbone.parameters())
     for name, parameter in model.named_parameters():
         if name.startswith("sdtps."):
-            part = "score_mlp" if "score_mlp" in name else "aggregation"
-            groups.setdefault(part, []).append(parameter)
+            groups.setdefault(part_of(name), []).append(parameter)
     for part in ("fusion", "pife"):
         module = getattr(model, part)
         if module is not None:

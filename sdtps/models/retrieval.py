@@ -13,6 +13,7 @@ from sdtps.crossnet import CrossNet, Matches
 from sdtps.data.caption_batches import RetrievalBatch, TextBatch
 from sdtps.models.encoders import ImageEncoder, ImageShape, TextEncoder, text_width
 from sdtps.models.losses import contrastive_loss
+from sdtps.selection import part_of
 from sdtps.system import distributed
 
 
@@ -134,13 +135,12 @@ def trunk(model: RetrievalModel) -> list[nn.Parameter]:
 
 
 def module_groups(model: RetrievalModel) -> dict[str, list[nn.Parameter]]:
-    """encoder, text_encoder, projections, score_mlp, aggregation, alignment; those there are."""
+    """encoder, text_encoder, projections, alignment and SDTPS's parts; those there are."""
     groups: dict[str, list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         part = name.split(".")[0]
         if part == "crossnet":
-            part = name.split(".")[1]
-            part = "score_mlp" if part.endswith("_selection") else part
+            part = part_of(name)
         elif part.endswith("_projection"):
             part = "projections"
         groups.setdefault(part, []).append(parameter)

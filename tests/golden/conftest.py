@@ -1,7 +1,8 @@
-"""Golden vectors: what the published modules computed, in float64, from a folder of .npz files.
+"""Golden vectors: what the published modules computed, in float64, from two folders of .npz files.
 
 A test module names its cases in `CASES` (file name patterns) and takes the fixture `golden`; it runs
-once for each matching file of tests/golden/vectors, or of the folder in SDTPS_GOLDEN when that is set.
+once for each matching file of tests/golden/vectors and of its folder demo2 (DeMo2's later versions), or
+of the folders in SDTPS_GOLDEN and SDTPS_GOLDEN2 when these are set.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-FOLDER = Path(os.environ.get("SDTPS_GOLDEN") or Path(__file__).with_name("vectors"))
+HERE = Path(__file__).with_name("vectors")
+FOLDERS = (
+    Path(os.environ.get("SDTPS_GOLDEN") or HERE),
+    Path(os.environ.get("SDTPS_GOLDEN2") or HERE / "demo2"),
+)
 TOLERANCE = 1e-9  # relative to the largest published value of the array
 # Below this a published value is a zero plus rounding (a bias in front of a softmax: 4e-16).
 ROUNDING = 1e-12
@@ -78,7 +83,7 @@ class Golden:
 
     def check_parameter_gradients(self, module: nn.Module, ours: dict[str, str]) -> None:
         """Every published `grad.NAME` is the gradient of our parameter; `ours` maps published names."""
-        parameters = dict(module.named_parameters())
+        parameters = dict(module.named_parameters(remove_duplicate=False))
         published = self.gradients()
         trained = {theirs for theirs in ours if ours[theirs] in parameters}
         assert published.keys() == trained, f"{self.name}: parameters and gradients differ in name"
@@ -101,11 +106,12 @@ def same_gradient(actual: Tensor | None, expected: Tensor, what: str) -> None:
         assert actual is None or not actual.any(), f"{what}: published none, ours is not zero"
     else:
         assert actual is not None, f"{what}: published a gradient, ours is None"
-        same(actual, expected, what)
+        same(actual, expected.reshape(actual.shape), what)
 
 
-def cases(patterns: tuple[str, ...], folder: Path = FOLDER) -> list[Path]:
-    return sorted(p for p in folder.glob("*.npz") if any(fnmatch(p.stem, q) for q in patterns))
+def cases(patterns: tuple[str, ...], folders: tuple[Path, ...] = FOLDERS) -> list[Path]:
+    files = sorted(path for folder in folders for path in folder.glob("*.npz"))
+    return [path for path in files if any(fnmatch(path.stem, q) for q in patterns)]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -19,7 +19,8 @@ from tests.golden.conftest import Golden, cases
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 SUITES = tuple(
-    HERE / f"test_{name}.py" for name in ("modules", "losses", "counts", "alignment", "crossnet")
+    HERE / f"test_{name}.py"
+    for name in ("modules", "losses", "counts", "alignment", "crossnet", "arrangements")
 )
 
 MUTANTS = {
@@ -65,7 +66,7 @@ MUTANTS = {
     "gumbel_epsilon": ("config.axes", "GUMBEL_EPSILON = 1e-9", "GUMBEL_EPSILON = 1e-6"),
     "no_clamp": ("config.axes", "if clamp is None else noise.clamp(-clamp, clamp)", ""),
     "clamp_below_only": ("config.axes", "noise.clamp(-clamp, clamp)", "noise.clamp(min=-clamp)"),
-    "temperature_ignored": ("config.axes", "(noisy / settings.temperature)", "(noisy / 1.0)"),
+    "temperature_ignored": ("config.axes", "settings) / settings.temperature)", "settings) / 1.0)"),
     "noise_steers_the_choice": (
         "selection",
         "ordered, indices = order(score)",
@@ -87,10 +88,21 @@ MUTANTS = {
     ),
     "attention_places_no_grad_on_guides_only": (
         "config.axes",
-        'LAPS; paper-version module",\n        guides=True,\n        own=True,',
-        'LAPS; paper-version module",\n        guides=True,',
+        'sdtps_fixed.py of 5577328",\n        guides=True,\n        own=True,',
+        'sdtps_fixed.py of 5577328",\n        guides=True,',
     ),
     "beta_weight_of_self": ("config.axes", "sum(guides, 2 * own)", "sum(guides, own)"),
+    "uniform_shares_clamped": (
+        "config.axes",
+        "(weights.sum(dim=-1, keepdim=True) + MINMAX_EPSILON)",
+        "weights.sum(dim=-1, keepdim=True).clamp_min(MINMAX_EPSILON)",
+    ),
+    "deviation_with_n": ("config.axes", "std(dim=-1, keepdim=True)", "std(-1, False, keepdim=True)"),
+    "zscore_epsilon": ("config.axes", "ZSCORE_EPSILON = 1e-5", "ZSCORE_EPSILON = 1e-8"),
+    "quantile_of_rho": ("config.axes", "(1 - settings.keep_ratio) * (", "settings.keep_ratio * ("),
+    "heads_summed": ("config.axes", "weights.mean(dim=-2)", "weights.sum(dim=-2)"),
+    "guide_asks": ("selection", "if self.axis.patch_queries else", "if False else"),
+    "extra_uniform_always": ("selection", "if axis.while_idle is not None and", "if False and"),
     "softmax_over_outputs": ("aggregation", "score).softmax(dim=-1)", "score).softmax(dim=-2)"),
     "decision_left_out": (
         "aggregation",
@@ -177,7 +189,7 @@ def calls(module: ModuleType, name: str, test: object) -> Iterator[tuple[str, di
     if not hasattr(module, "CASES"):
         yield from ((name, one) for one in sets)
         return
-    for path in cases(module.CASES, HERE / "vectors"):
+    for path in cases(module.CASES, (HERE / "vectors", HERE / "vectors/demo2")):
         yield path.stem, sets[0] | {"golden": Golden(path)}
 
 

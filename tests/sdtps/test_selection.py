@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sdtps.config import SdtpsConfig
 from sdtps.config.axes import gumbel_noise, minmax, soft_sort, straight_through
-from sdtps.selection import TokenSelection, cosine_attention, kept_count, order
+from sdtps.selection import TokenSelection, cosines, kept_count, order
 
 few = settings(max_examples=25, deadline=None)
 
@@ -149,7 +149,7 @@ def test_attention_sum_without_normalisation_is_the_released_score() -> None:
     config = SdtpsConfig(score="attention_sum", normalise="none")
     module, selection, tokens = select(config)
     _, own, first, second = inputs()
-    expected = sum(cosine_attention(tokens, g) for g in (own, first, second))
+    expected = sum(cosines(tokens, g.unsqueeze(-2)).squeeze(-2) for g in (own, first, second))
     torch.testing.assert_close(selection.score, expected)
     assert list(module.parameters()) == []
 
@@ -181,9 +181,9 @@ def test_scores_per_caption_select_from_shared_images() -> None:
 def test_soft_rows_sum_to_1_and_tend_to_the_top_k(seed: int) -> None:
     score = torch.rand(2, 12, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     ordered, index = order(score)
-    rows = soft_sort(score, ordered[:, :5], SdtpsConfig(temperature=0.1))
+    rows = soft_sort(score, ordered[:, :5], None, SdtpsConfig(temperature=0.1))
     torch.testing.assert_close(rows.sum(-1), torch.ones(2, 5, dtype=torch.float64))
-    cold = soft_sort(score, ordered[:, :5], SdtpsConfig(temperature=1e-9))
+    cold = soft_sort(score, ordered[:, :5], None, SdtpsConfig(temperature=1e-9))
     assert torch.equal(cold.argmax(-1), index[:, :5])
 
 

@@ -45,7 +45,7 @@ ARRANGEMENTS: dict[str, dict[str, Any]] = {
         "no_grad": "attention",
         "mask": "multiply",
         "aggregation": "none",
-        "extra_token": "uniform",
+        "extra_token": "uniform_in_training",
     },
 }
 # Sizes of the re-identification module (256 x 128 in patches of 16, CLIP's 512 columns).
