@@ -207,11 +207,11 @@ def _gate(start: tuple[float, float] | tuple[int, int | None, float], heads: int
         nn.init.constant_(line.bias, start[1])
         return line
     hidden, last, gain = start
-    layers = nn.Sequential(nn.Linear(1, hidden), nn.GELU(), nn.Linear(hidden, last or heads))
-    for layer in (layers[0], layers[2]):
+    layers = (nn.Linear(1, hidden), nn.Linear(hidden, last or heads))
+    for layer in layers:
         nn.init.xavier_uniform_(layer.weight, gain=gain)
         nn.init.zeros_(layer.bias)
-    return layers
+    return nn.Sequential(layers[0], nn.GELU(), layers[1])
 
 
 def router(width: int, guides: int, *, deep: bool) -> nn.Sequential:
