@@ -251,14 +251,17 @@ class FigureSpec(Frozen):
 
     name: str
     # curves: a logged metric against epochs. sweep: a metric of the result against `axis`.
-    # heatmap: the same against `axis` (columns) and `axis_y` (rows).
-    kind: Literal["curves", "sweep", "heatmap"] = "curves"
+    # heatmap: the same against `axis` (columns) and `axis_y` (rows). differences: a row a variant, its
+    # difference to the baseline with its 95 % interval.
+    kind: Literal["curves", "sweep", "heatmap", "differences"] = "curves"
     metric: str = "loss"
     variants: tuple[str, ...] = ()
     panel_by: str | None = None  # one panel for each value of this dotted key
     in_every_panel: tuple[str, ...] = ()  # variants repeated in all panels, such as the baseline
     axis: str | None = None  # sweep, heatmap: a dotted configuration key
     axis_y: str | None = None  # heatmap: another one
+    # differences: nearer to 0 than this, in the metric's printed unit, counts as equivalent.
+    margin: Annotated[float, Field(gt=0.0)] | None = None
     log_y: bool = False
     log_x: bool = False
     band: Literal["sd", "minmax", "t95", "none"] = "minmax"
@@ -271,7 +274,9 @@ class FigureSpec(Frozen):
 
     @model_validator(mode="after")
     def _axes_of_kind(self) -> FigureSpec:
-        if (self.kind != "curves") != (self.axis is not None):
+        if (self.margin is not None) and self.kind != "differences":
+            raise ValueError("'margin' goes with kind: differences, and only there")
+        if (self.kind in ("sweep", "heatmap")) != (self.axis is not None):
             raise ValueError(
                 "'axis' (a dotted configuration key) goes with kind: sweep or heatmap, and only there"
             )

@@ -15,6 +15,7 @@ import numpy as np
 from ablations.study.model import slug
 from analysis.figures.attribution import cells_figure
 from analysis.figures.curves import Plot, curve_figure, metric_name, plot, variant_figure
+from analysis.figures.differences import forest
 from analysis.figures.style import ENDINGS, VENUES, Style, palette, saved, styled, undrawable
 from analysis.figures.sweep import heat_map, sweep
 from analysis.results import curves as curveframe
@@ -140,6 +141,8 @@ def draw(
             caption = curve_caption(shown)
             table = curveframe.frame(shown.curves)
             data = {"csv": table.to_csv(index=False, float_format="%.8g").encode()}
+        elif spec.kind == "differences":
+            picture, caption = forest(study, spec, computed, names, width)
         else:
             axes = [axis for axis in (spec.axis, spec.axis_y) if axis is not None]
             on = on_axis(study, names, *axes)
@@ -168,6 +171,19 @@ def draw(
         runs={row.key: [run.where for run in row.runs] for row in rows},
         width=width,
     )
+
+
+def differences_figure(study: Study) -> FigureSpec | None:
+    """A study's forest plot: its manifest's, or one of the first metric; None with a single variant."""
+    from ablations.study.schema import FigureSpec
+
+    for spec in study.figures:
+        if spec.kind == "differences":
+            return spec
+    if len(study.variants) < 2 or getattr(study, "imported", False) or not study.metrics:
+        return None
+    metric = next(iter(study.metrics))
+    return FigureSpec(name="differences", kind="differences", metric=metric, width="page")
 
 
 def _names(study: Study, spec: FigureSpec, found: dict[str, Outcome]) -> list[str]:

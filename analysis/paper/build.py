@@ -133,7 +133,8 @@ def _study(
     say(f"tables of {study.name}")
     for made in tables.tables(collected, study, built.marks):
         _add_table(built, made, options)
-    for spec in study.figures:
+    forest = figure.differences_figure(study)
+    for spec in dict.fromkeys((*study.figures, *([forest] if forest else []))):
         name = file_name(study, spec.name)
         if options.wants(name):
             say(f"figure {name}")
@@ -254,12 +255,14 @@ def _glue(
             {
                 "title": s.title,
                 "name": Tex(s.name),
-                "sentences": findings(found),
+                "sentences": findings(found, forest.margin if forest else None),
                 "summary": summary(found),
+                "figure": Tex(file_name(s, forest.name)) if forest else "",
+                "declared": forest in s.figures,
             }
             for s in studies
             if not getattr(s, "imported", False)
-            for found in [results(collected, s)]
+            for found, forest in [(results(collected, s), figure.differences_figure(s))]
         ],
         "marks": [mark.text for mark in built.marks],
     }
@@ -290,7 +293,8 @@ def _shown(study: Study) -> list[tuple[list[str], list[str]]]:
     """Sentences on tables and figures with the files of those: all at once where they are few."""
     floats = [("Table", "tab", "tables", file_name(study, s.name), "results") for s in study.tables]
     for spec in study.figures:
-        what = "training curves" if spec.kind == "curves" else "results by setting"
+        words = {"curves": "training curves", "differences": "differences to the baseline"}
+        what = words.get(spec.kind, "results by setting")
         floats.append(("Figure", "fig", "figures", file_name(study, spec.name), what))
     together = [floats] if len(floats) <= FLOATS_TOGETHER else [[one] for one in floats]
     shown = []

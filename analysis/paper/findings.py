@@ -1,7 +1,6 @@
-"""What a study's results show, in sentences composed from the results frame, whatever they show.
+"""What a study's results show, in a few sentences composed from the results frame, whatever they show.
 
-Names the best variant, the significant differences to the baseline, those that only a single interval
-supports, the variants that cannot be told from the baseline, and what did not finish.
+They are about the first metric. The forest plot beside them shows every difference to the baseline.
 """
 
 from __future__ import annotations
@@ -11,174 +10,130 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from analysis.results import numbers
-from analysis.results.frames import Result, Results
+from analysis.results.frames import STANDINGS, Result, Results, standing
 from sdtps.system.errors import counted
 
 if TYPE_CHECKING:
     from ablations.study.schema import MetricSpec
 
+NAMED = 4  # significant differences that a sentence names
 
-def findings(found: Results) -> list[str]:
-    """Sentences on each metric of the study at the last epoch; the first metric is told in full."""
-    study = found.study
-    sentences: list[str] = []
-    groups: list[tuple[set[str], ...]] = []
-    for name, metric in study.metrics.items():
-        rows = [found.get(variant, name) for variant in study.variants if variant in found.outcomes]
-        if sum(row.n > 0 for row in rows) < 2:
-            continue
-        compared = _Compared(found, metric, rows)
-        same = bool(groups) and compared.groups == groups[0]
-        groups.append(compared.groups)
-        sentences.append(compared.best())
-        sentences += [compared.same()] if same else compared.differences()
-    if not sentences:
-        sentences.append("Fewer than two variants have finished runs, so there is nothing to compare.")
+
+def findings(found: Results, margin: float | None = None) -> list[str]:
+    """The best variant, what can be told from the baseline, what could be, and what did not finish.
+
+    Args:
+        margin: see `analysis.results.frames.standing`.
+    """
+    rows = _rows(found)
+    if sum(row.n > 0 for row in rows) < 2:
+        sentences = ["Fewer than two variants have finished runs, so there is nothing to compare."]
+    else:
+        sentences = [_best(found, rows), _told_apart(found, rows, margin), _power(found, rows)]
     return [sentence for sentence in sentences if sentence] + _unfinished(found)
 
 
 def summary(found: Results) -> str:
-    """The first metric's best variant and whether any difference to the baseline is significant."""
-    name, metric = next(iter(found.study.metrics.items()))
-    rows = [found.get(variant, name) for variant in found.study.variants]
+    """The best variant, and how many differences to the baseline are significant."""
+    rows = _rows(found)
     if sum(row.n > 0 for row in rows) < 2:
         return ""
-    compared = _Compared(found, metric, rows)
-    return f"{compared.best()} {' '.join(compared.differences()[:2])}"
+    others = [row for row in rows if row.variant != found.baseline]
+    starred = sum(row.starred for row in others)
+    count = f"{starred} of {counted(len(others), 'difference')} to the baseline {_are(starred)}"
+    return f"{_best(found, rows)} After correction for multiple tests, {count} significant."
 
 
-class _Compared:
-    """The variants of a study by one metric, grouped by what can be said of their differences."""
+def _rows(found: Results) -> list[Result]:
+    """The manifest's variants by the first metric at the last epoch."""
+    metric = next(iter(found.study.metrics))
+    return [found.get(name, metric) for name in found.study.variants if name in found.outcomes]
 
-    def __init__(self, found: Results, metric: MetricSpec, rows: Sequence[Result]) -> None:
-        self.found, self.metric, self.rows = found, metric, rows
-        self.up = metric.direction != "down"
-        self.label = metric.label or rows[0].metric
-        # Labels with commas of their own cannot be told from the words around them.
-        self.quoted = any("," in row.label for row in rows)
-        self.baseline = next(row for row in rows if row.variant == found.baseline)
-        others = [row for row in rows if not math.isnan(row.difference) and row != self.baseline]
-        self.others = sorted(others, key=lambda row: abs(row.difference), reverse=True)
-        starred = [row for row in self.others if row.starred]
-        single = [row for row in self.others if not row.starred and _excludes_0(row)]
-        self.above, self.below = self._sides(starred)
-        self.single_above, self.single_below = self._sides(single)
-        self.bare = [row for row in self.others if not row.starred and not _interval(row)]
-        told = (*starred, *single, *self.bare)
-        self.level = [row for row in self.others if row not in told]
 
-    @property
-    def groups(self) -> tuple[set[str], ...]:
-        parts = (self.above, self.below, self.single_above, self.single_below, self.level, self.bare)
-        return tuple({row.variant for row in part} for part in parts)
+def _metric(found: Results) -> MetricSpec:
+    return next(iter(found.study.metrics.values()))
 
-    def _sides(self, rows: Sequence[Result]) -> tuple[list[Result], list[Result]]:
-        better = [row for row in rows if (row.difference > 0) == self.up]
-        return better, [row for row in rows if row not in better]
 
-    def best(self) -> str:
-        """Which variants are best, and what the baseline has."""
-        whole = sorted((r for r in self.rows if r.whole), key=lambda row: row.mean, reverse=self.up)
-        if not whole:
-            return ""
-        top = self._score(whole[0])
-        equal = [row for row in whole if self._score(row) == top]
-        names = _listed(
-            [f"the baseline, {self._name(r)}," if r == self.baseline else self._name(r) for r in equal]
-        )
-        verb = "is" if len(equal) == 1 else "are"
-        text = f"By {self.label} at the last epoch, {names} {verb} best with {top}"
-        if self.baseline.n and self.baseline not in equal:
-            text += f"; the baseline, {self._name(self.baseline)}, has {self._score(self.baseline)}"
-        return f"{text}."
+def _best(found: Results, rows: Sequence[Result]) -> str:
+    metric = _metric(found)
+    up = metric.direction != "down"
+    whole = sorted((row for row in rows if row.whole), key=lambda row: row.mean, reverse=up)
+    if not whole:
+        return ""
+    top = _score(whole[0], metric)
+    equal = [row for row in whole if _score(row, metric) == top]
+    names = [
+        f"the baseline, {_name(row)}," if row.variant == found.baseline else _name(row) for row in equal
+    ]
+    text = f"By {metric.label or rows[0].metric} at the last epoch, {_listed(names)} "
+    text += f"{_are(len(equal))} best with {top}"
+    baseline = next(row for row in rows if row.variant == found.baseline)
+    if baseline.n and baseline not in equal:
+        text += f"; the baseline, {_name(baseline)}, has {_score(baseline, metric)}"
+    return f"{text}."
 
-    def differences(self) -> list[str]:
-        """Which differences to the baseline are significant, which are not, and how far they reach."""
-        if not self.others:
-            return []
-        sentences = []
-        family = max(row.family_size for row in self.others)
-        corrected = f"after Holm's correction over {counted(family, 'difference')}"
-        for side, rows in (("above", self.above), ("below", self.below)):
-            if rows:
-                sentences.append(
-                    f"Significantly {side} the baseline {corrected}: {self._signed(rows)}."
-                )
-        if not self.above and not self.below:
-            sentences.append(f"No difference to the baseline is significant {corrected}.")
-        for side, rows in (("above", self.single_above), ("below", self.single_below)):
-            if rows:
-                sentences.append(
-                    "Without that correction, the 95 % interval of the difference excludes 0 for "
-                    f"{self._signed(rows)}, {side} the baseline."
-                )
-        return [*sentences, *self._bare(), *self._level()]
 
-    def _bare(self) -> list[str]:
-        """Differences of one seed, or equal in all seeds: nothing can be tested."""
-        one = [row for row in self.bare if row.difference_n < 2]
-        equal = [row for row in self.bare if row not in one]
-        whys = (one, "one seed is finished in both"), (equal, "every seed differs by the same")
-        return [
-            f"Not tested, because {why}: {self._signed(rows)} against the baseline."
-            for rows, why in whys
-            if rows
-        ]
+def _told_apart(found: Results, rows: Sequence[Result], margin: float | None) -> str:
+    """How many differences to the baseline are significant, equivalent, open and not tested."""
+    metric = _metric(found)
+    others = [row for row in rows if row.variant != found.baseline]
+    groups: dict[str, list[Result]] = {word: [] for word in STANDINGS}
+    for row in others:
+        groups[standing(row, metric, margin)].append(row)
+    starred = sorted(groups["starred"], key=lambda row: abs(row.difference), reverse=True)
+    family = max((row.family_size for row in others), default=0)
+    text = f"Of {counted(len(others), 'difference')} to the baseline {len(starred) or 'none'} "
+    text += f"{_are(len(starred) or 1)} significant after Holm's correction over {family}"
+    if starred:
+        more = f" and {len(starred) - NAMED} more" if len(starred) > NAMED else ""
+        text += f" ({'; '.join(_difference(row, metric) for row in starred[:NAMED])}{more})"
+    rest = [
+        f"{len(members)} {_are(len(members))} {word}"
+        for word, members in groups.items()
+        if members and word != "starred"
+    ]
+    return f"{text}; {_listed(rest)}." if rest else f"{text}."
 
-    def _level(self) -> list[str]:
-        """Which variants these seeds cannot tell from the baseline, and how large a gap would show."""
-        if not self.level:
-            return []
-        seeds = counted(max(row.difference_n for row in self.level), "seed")
-        if len(self.level) == 1:
-            named = f"{self._name(self.level[0])} cannot be told from the baseline with {seeds}"
-        else:
-            rest = len(self.level) + len(self.bare) < len(self.others)
-            which = "The other" if rest else "All" if not self.bare else "All other"
-            named = f"{which} {len(self.level)} variants cannot be told from the baseline with {seeds}"
-        better = [row for row in self.level if (row.difference > 0) == self.up and row.difference]
-        if better:
-            named += f", though the mean is better for {_listed([self._name(row) for row in better])}"
-        halves = [(row.difference_high - row.difference_low) / 2 for row in self.level]
-        sentences = [f"{named}."]
-        if halves:
-            least, most = (numbers.printed(value, self.metric) for value in (min(halves), max(halves)))
-            width = f"{least}" if least == most else f"between {least} and {most}"
-            sentences.append(
-                f"The half width of their intervals is {width}{self._points}, and smaller differences "
-                "cannot show."
-            )
-        return sentences
 
-    def same(self) -> str:
-        return "What can and cannot be told from the baseline is the same as above."
+def _power(found: Results, rows: Sequence[Result]) -> str:
+    """The smallest difference that could have been significant with these seeds."""
+    tested = [row for row in rows if not math.isnan(row.least_starred)]
+    if not tested:
+        return ""
+    metric = _metric(found)
+    seeds = counted(max(row.difference_n for row in tested), "seed")
+    least, most = (
+        numbers.printed(pick(row.least_starred for row in tested), metric) for pick in (min, max)
+    )
+    reach = least if least == most else f"{least} to {most}"
+    return (
+        f"With {seeds} and this spread, a single difference is significant from {reach}"
+        f"{_unit(metric)} on, depending on the variant."
+    )
 
-    @property
-    def _points(self) -> str:
-        return " points" if self.metric.unit == "%" else self._unit
 
-    @property
-    def _unit(self) -> str:
-        return f" {self.metric.unit}" if self.metric.unit else ""
+def _difference(row: Result, metric: MetricSpec) -> str:
+    better = (row.difference > 0) == (metric.direction == "up")
+    word = ("better" if better else "worse") if metric.direction else "apart"
+    signed = numbers.printed_signed(row.difference, metric).replace("-", "−")
+    return f"{_name(row)} {word}, {signed}"
 
-    def _score(self, row: Result) -> str:
-        spread = "" if math.isnan(row.sd) else f" ± {numbers.printed(row.sd, self.metric)}"
-        count = "" if row.whole else f" ({row.n}/{row.planned})"
-        return f"{numbers.printed(row.mean, self.metric)}{spread}{self._unit}{count}"
 
-    def _signed(self, rows: Sequence[Result]) -> str:
-        return _listed([f"{self._name(row)} ({self._difference(row)})" for row in rows])
+def _unit(metric: MetricSpec) -> str:
+    return " points" if metric.unit == "%" else f" {metric.unit}" if metric.unit else ""
 
-    def _difference(self, row: Result) -> str:
-        """The signed difference, and over how many seeds where some are missing."""
-        text = numbers.printed_signed(row.difference, self.metric).replace("-", "−")
-        whole = row.difference_n == row.difference_planned
-        return text if whole else f"{text}; {row.difference_n} of {row.difference_planned} seeds"
 
-    def _name(self, row: Result) -> str:
-        """A variant's label within a sentence; `τ = 1` is not broken across lines."""
-        label = row.label.replace(" = ", "\u00a0=\u00a0")
-        return f"“{label}”" if self.quoted else label
+def _score(row: Result, metric: MetricSpec) -> str:
+    spread = "" if math.isnan(row.sd) else f" ± {numbers.printed(row.sd, metric)}"
+    count = "" if row.whole else f" ({row.n}/{row.planned})"
+    unit = f" {metric.unit}" if metric.unit else ""
+    return f"{numbers.printed(row.mean, metric)}{spread}{unit}{count}"
+
+
+def _name(row: Result) -> str:
+    """A variant's label within a sentence, in quotes if it has commas; `τ = 1` stays on one line."""
+    label = row.label.replace(" = ", "\u00a0=\u00a0")
+    return f"“{label}”" if "," in label else label
 
 
 def _unfinished(found: Results) -> list[str]:
@@ -191,12 +146,8 @@ def _unfinished(found: Results) -> list[str]:
     return sentences
 
 
-def _interval(row: Result) -> bool:
-    return not math.isnan(row.difference_low)
-
-
-def _excludes_0(row: Result) -> bool:
-    return _interval(row) and (row.difference_low > 0 or row.difference_high < 0)
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
 
 
 def _listed(texts: Sequence[str]) -> str:

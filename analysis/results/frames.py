@@ -44,6 +44,8 @@ class Result:
         paired: by seed; otherwise the seeds are somebody else's and the test is Welch's.
         adjusted_p: Holm's over the family, which counts differences without a p too.
         starred: the last epoch, all seeds there, and adjusted_p below 0.05.
+        least_starred: the smallest difference that could have been, with this spread, n and family; NaN
+            where nothing was tested, or seeds are not paired.
         family: the tables whose differences are tested together, or `study`.
         look: of a study in rounds: the seeds at which the difference was last looked at.
         why: why there is no difference, interval or p.
@@ -74,6 +76,7 @@ class Result:
     p: float = math.nan
     adjusted_p: float = math.nan
     starred: bool = False
+    least_starred: float = math.nan
     family: str = STUDY
     family_size: int = 0
     look: int = 0
@@ -238,6 +241,7 @@ def _with_stars(
                 family_size=len(indices),
                 adjusted_p=math.nan if adjusted is None else adjusted,
                 starred=adjusted is not None and adjusted < stats.ALPHA,
+                least_starred=_least_starred(rows[index], len(indices)),
             )
     return made
 
@@ -258,6 +262,39 @@ def _with_rounds(judged: rounds.Rounds, rows: list[Result]) -> list[Result]:
             )
         made.append(row)
     return made
+
+
+def _least_starred(row: Result, family: int) -> float:
+    if not row.paired or math.isnan(row.difference_low) or not _complete(row):
+        return math.nan
+    interval = stats.Interval(row.difference_low, row.difference_high)
+    return stats.least_starred(interval, row.difference_n, family)
+
+
+# What seeds say of a difference to the baseline, and what each word means.
+STANDINGS = {
+    "starred": "p < 0.05 after Holm's correction",
+    "equivalent": "shown to be nearer to 0 than the margin (two one-sided tests at 5 %)",
+    "open": "neither is shown",
+    "not tested": "a seed is missing, one seed alone, or equal differences",
+}
+
+
+def standing(row: Result, metric: MetricSpec, margin: float | None = None) -> str:
+    """One of `STANDINGS`, for a difference at the last epoch.
+
+    Args:
+        margin: in the metric's printed unit; None: nothing counts as equivalent.
+    """
+    if row.starred:
+        return "starred"
+    if math.isnan(row.adjusted_p):
+        return "not tested"
+    if margin and row.paired:
+        differences = [float(numbers.in_unit(d, metric)) for d in row.differences.values()]
+        if stats.decide_within(differences, margin).holds:
+            return "equivalent"
+    return "open"
 
 
 def _complete(row: Result) -> bool:

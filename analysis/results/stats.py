@@ -164,6 +164,17 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
+def least_starred(interval: Interval, n: int, family: int) -> float:
+    """The smallest mean of n paired differences that would be starred, with this interval's spread.
+
+    That is Holm's first step over `family` differences. Later steps ask for less: beside larger ones a
+    smaller one may be starred.
+    """
+    half = (interval.high - interval.low) / 2
+    quantiles = [_t_quantile(1 - share / 2, n - 1) for share in (ALPHA / family, ALPHA)]
+    return half * quantiles[0] / quantiles[1]
+
+
 def sign_flip_test(
     differences: Sequence[float] | np.ndarray,
     *,

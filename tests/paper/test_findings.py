@@ -8,6 +8,7 @@ import pytest
 from planted import plant, planted_study
 
 from ablations.study.manifest import load_study
+from ablations.study.schema import MetricSpec
 from analysis.paper.build import Options, build
 from analysis.paper.findings import findings
 from analysis.results.frames import results
@@ -32,23 +33,36 @@ def said(tmp_path, levels, seeds=(0, 1, 2), other=()):
     return " ".join(findings(results(collect([study], tmp_path), study)))
 
 
-def test_a_variant_above_the_baseline_is_named_as_the_best(tmp_path):
-    text = said(tmp_path, {"topk": 0.7, "without": 0.8, "bad": 0.2})
-    assert "By mAP at the last epoch, without is best with 80." in text
-    assert "the baseline, topk, has 70." in text
-    assert "above the baseline" in text and "without (+10." in text
-    assert "below the baseline" in text and "bad (−50." in text
+@pytest.mark.parametrize(
+    ("levels", "facts"),
+    [
+        (
+            {"topk": 0.7, "without": 0.8, "bad": 0.2},
+            [
+                "without is best with 80.",
+                "the baseline, topk, has 70.",
+                "Of 2 differences",
+                "2 are significant",
+            ],
+        ),
+        ({"topk": 0.9, "bad": 0.2}, ["the baseline, topk, is best with 90.", "bad worse, −70."]),
+        ({"topk": 0.7, "same": 0.7005}, ["none is significant", "1 is open", "With 3 seeds"]),
+        ({"topk": 0.7, "τ = 5, clamped": 0.2}, ["“τ\u00a0=\u00a05, clamped” worse, −50."]),
+    ],
+)
+def test_the_best_and_what_can_be_told_apart_are_said(tmp_path, levels, facts):
+    text = said(tmp_path, levels)
+    assert [fact for fact in facts if fact not in text] == []
 
 
-def test_the_baseline_is_named_where_it_is_the_best(tmp_path):
-    text = said(tmp_path, {"topk": 0.9, "bad": 0.2})
-    assert "the baseline, topk, is best with 90." in text
-
-
-def test_what_cannot_be_told_from_the_baseline_is_said_with_the_reach_of_its_interval(tmp_path):
-    text = said(tmp_path, {"topk": 0.7, "same": 0.7005, "bad": 0.2}, seeds=(0, 1))
-    assert "same cannot be told from the baseline with 2 seeds" in text
-    assert "The half width of their intervals is" in text
+def test_lower_is_better_where_the_metric_says_so(tmp_path):
+    study = planted_study("s", ["topk", "low"], metrics={"mAP": MetricSpec(direction="down")})
+    for name, level in (("topk", 0.7), ("low", 0.2)):
+        for seed in study.seeds:
+            own = 0.001 * seed * (name == "low")
+            plant(tmp_path, study, name, seed, scores={"mAP": [level + SPREAD[seed] + own]})
+    text = " ".join(findings(results(collect([study], tmp_path), study)))
+    assert "low is best" in text and "low better, −49." in text
 
 
 def test_a_seed_that_diverged_is_told_and_its_variant_is_not_best(tmp_path):
@@ -56,28 +70,7 @@ def test_a_seed_that_diverged_is_told_and_its_variant_is_not_best(tmp_path):
     text = said(tmp_path, {"topk": 0.7, "fragile": 0.9}, other=broken)
     assert "topk, is best" in text
     assert "fragile is not whole: seed 1 diverged" in text
-
-
-def test_a_difference_that_cannot_be_tested_is_not_called_none(tmp_path):
-    """Without an interval nothing says that a variant equals the baseline."""
-    for lost, why in (((), "every seed differs by the same"), ((1, 2), "one seed is finished in both")):
-        broken = {("bad", seed): {"state": "diverged", "stop": (1, 3)} for seed in lost}
-        study = planted_study("s", ["topk", "bad"])
-        runs = tmp_path / str(len(lost))
-        for name, level in (("topk", 0.7), ("bad", 0.2)):
-            for seed in study.seeds:
-                value = level + SPREAD[seed]
-                fields = broken.get((name, seed), {"scores": {"mAP": [value], "rank1": [value]}})
-                plant(runs, study, name, seed, **fields)
-        text = " ".join(findings(results(collect([study], runs), study)))
-        assert f"Not tested, because {why}: bad (−50.0" in text and "bad cannot be told" not in text
-        assert ("; 1 of 3 seeds)" in text) == bool(lost)
-
-
-def test_labels_with_commas_stand_in_quotes(tmp_path):
-    text = said(tmp_path, {"topk": 0.7, "τ = 5, clamped": 0.2})
-    assert "below the baseline" in text and "“τ\u00a0=\u00a05, clamped” (−50." in text
-    assert "the baseline, “topk”, is best" in text
+    assert "1 is not tested" in text  # a lost seed leaves no test
 
 
 @pytest.mark.parametrize(("best", "worst"), [("log_mask", "gumbel_tau1"), ("gumbel_tau1", "log_mask")])
@@ -102,10 +95,9 @@ def test_handwriting_has_its_section_and_findings_when_it_was_run(tmp_path, best
     assert r"\input{\generated/tables/omniglot_main.tex}" in results_tex
     table = (built.folder / "tables" / "omniglot_main.tex").read_text()
     assert r"a random ranking has an mAP of about 1 \%" in table
-    labels = {name: study.variants[name].label.split(",")[1] for name in (best, worst)}
-    said_of = findings_tex.partition("Significantly above")[2]
-    assert labels[best] in said_of.partition("Significantly below")[0]
-    assert labels[worst] in said_of.partition("Significantly below")[2].partition(". ")[0]
+    label = study.variants[best].label.split(", ")[1]
+    assert label in findings_tex.partition("is best")[0]
+    assert r"\input{\generated/figures/omniglot-differences.tex}" in findings_tex
     assert r"\studyavailable{omniglot}" in available and r"\findingdef{omniglot}{By mAP" in available
     abstract = (shipped("paper/sections") / "abstract.tex").read_text()
     assert r"\ifstudy{omniglot}{" in abstract

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import math
 import re
@@ -10,6 +11,7 @@ import time
 
 import numpy as np
 import pytest
+import scipy.stats
 from matplotlib.axes import Axes
 from matplotlib.text import Text
 from planted import WEIRD, falling, hard_study, plant, plant_hard, planted_study
@@ -22,6 +24,7 @@ from analysis.figures.curves import plot
 from analysis.figures.figure import FigureError, figures, variant_page
 from analysis.figures.figure import draw as draw_all
 from analysis.figures.style import VENUES, Style, palette
+from analysis.results.frames import results
 from analysis.runs.collect import Collected, collect
 from analysis.runs.metrics import Block, MetricRows
 from analysis.runs.record import Run
@@ -192,8 +195,6 @@ def test_colours_belong_to_variants_and_not_to_figures(hard):
     styles = palette(study)
     assert styles["none"] == Style("#000000", (3.0, 2.0))  # seen over a curve that it equals
     assert styles["off"].colour == "#cc3311"
-    many = planted_study("many", [f"v{i}" for i in range(30)])
-    assert len({(s.colour, s.dashes) for s in palette(many).values()}) == 30
 
 
 def test_a_value_that_is_not_finite_on_the_way_is_marked_and_ends_no_curve(tmp_path):
@@ -473,3 +474,30 @@ def test_no_text_is_smaller_than_seven_points(hard, tmp_path, venue, monkeypatch
     axes = {"axis": "sdtps.keep_ratio", "axis_y": "sdtps.decision"}
     draw(grid, other, FigureSpec(name="h", kind="heatmap", metric="mAP", **axes), venue=venue)
     assert len(sizes) > 30 and min(sizes) >= 7
+
+
+def test_differences_are_drawn_with_what_seeds_can_and_cannot_tell(tmp_path):
+    """A starred, an equivalent, an open, an untested and a lost variant."""
+    levels = {"base": 0.6, "worse": 0.5, "same": 0.601, "wide": 0.61, "partly": 0.58, "gone": 0.5}
+    spreads = {"base": 0.0, "worse": 0.002, "same": 0.001, "wide": 0.03, "partly": 0.004, "gone": 0.0}
+    tables = (TableSpec(name="main", baseline="base", metrics=("mAP",)),)
+    study = planted_study("d", list(levels), seeds=range(4), tables=tables)
+    for variant, seed in itertools.product(levels, study.seeds):
+        lost = variant == "gone" or (variant, seed) == ("partly", 3)
+        value = levels[variant] + spreads[variant] * (-1) ** seed * (1 + seed / 10)
+        state = "diverged" if lost else "completed"
+        plant(tmp_path, study, variant, seed, state=state, scores={"mAP": [value], "rank1": [value]})
+    collected = collect([study], tmp_path)
+    spec = FigureSpec(name="f", kind="differences", metric="mAP", margin=1.0)
+    drawn = draw(collected, study, spec)
+    text = " ".join(drawn.caption)
+    words = ("starred", "equivalent", "open", "not tested")
+    counted = {word: re.search(rf"{word}: [^;]*\((\d)\)", text)[1] for word in words}
+    assert counted == {"starred": "1", "equivalent": "1", "open": "1", "not tested": "2"}
+    assert "margin of 1 points" in text and "over 5 differences" in text
+    printed = PdfReader(io.BytesIO(drawn.files["pdf"])).pages[0].extract_text()
+    assert "−10.0" in printed and "(3/4)" in printed and "div." in printed
+    row = results(collected, study).get("worse", "mAP")
+    half = (row.difference_high - row.difference_low) / 2
+    expected = half * scipy.stats.t.ppf(1 - 0.05 / 10, 3) / scipy.stats.t.ppf(0.975, 3)
+    assert row.least_starred == pytest.approx(expected)

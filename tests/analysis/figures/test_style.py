@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,10 +12,12 @@ from matplotlib.figure import Figure
 from planted import falling, plant, planted_study
 from pypdf import PdfReader
 
+from ablations.study.manifest import load_study
 from ablations.study.schema import FigureSpec
 from analysis.figures.curves import marker_places, plot
 from analysis.figures.style import BASELINE, COLOURS, VENUES, palette, saved, styled, undrawable
 from analysis.runs.collect import collect
+from sdtps.run.locations import shipped
 
 # Machado, Oliveira and Fernandes 2009, severity 1: linear sRGB as people with the dichromacy see it.
 VISION = {
@@ -69,23 +72,17 @@ def test_any_two_colours_are_apart_for_everybody(vision):
 @pytest.mark.parametrize("count", [14, 30])
 def test_variants_differ_without_colours_too(count):
     styles = palette(planted_study("s", [f"v{i}" for i in range(count)])).values()
-    assert len({(s.marker, s.fill) for s in styles}) == count
-    assert len({(s.colour, s.dashes) for s in styles}) == count
+    assert len({(s.marker, s.fill, s.dashes) for s in styles}) == count
 
 
-def test_variants_that_a_figure_compares_take_colours_first():
-    names = [f"v{i}" for i in range(14)]
-    figure = FigureSpec(name="f", variants=("v0", *names[8:]))
-    styles = palette(planted_study("s", names, figures=(figure,)))
-    compared = [styles[name] for name in names[8:]]
-    assert len({s.colour for s in compared}) == 6 and {s.dashes for s in compared} == {None}
-    assert styles["v0"].colour == BASELINE
-
-
-def test_a_pinned_colour_is_nobody_elses():
-    pinned = {"a": {}, "b": {"color": COLOURS[0].lower()}, **{f"v{i}": {} for i in range(6)}}
-    colours = [s.colour.upper() for s in palette(planted_study("s", pinned)).values()]
-    assert len(set(colours)) == len(colours)
+@pytest.mark.parametrize("name", ["quick", "nograd", "gumbel", "mask_constant", "rgbnt201"])
+def test_a_dropped_variant_leaves_the_others_their_colours(name):
+    study = load_study(shipped(f"ablations/{name}.yaml"))
+    whole = palette(study)
+    for dropped in study.variants.keys() - {study.baseline}:
+        variants = {key: v for key, v in study.variants.items() if key != dropped}
+        rest = palette(replace(study, variants=variants))
+        assert rest == {key: whole[key] for key in variants}
 
 
 @pytest.mark.parametrize("epochs", [1, 4, 40])
