@@ -1,100 +1,83 @@
-"""`import FILES...`: other people's logs as run folders below runs/_imported/.
+"""`import LOG...`: other people's logs as run folders below runs/_imported/.
 
-A log with a grammar of its own (DeMo, TransReID, CLIP-ReID, fast-reid, SEPS, LAPS, VSE++) and tables of
-well-known programs are recognised. Other tables need a mapping where their names do not say enough.
+Logs of this field's programs are recognised. What any other file means, a mapping declares (`--as`).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
-from analysis.importers import demo, families, fastreid, mapping, seps, store, table, tensorboard
-from analysis.importers.mapping import Plan
-from analysis.importers.run import ImportedRun, LogError, RunBuilder, is_number, percent
-from analysis.importers.table import Options, Table
+from analysis.importers import demo, fastreid, mapped, names, ours, seps, store, tensorboard
+from analysis.importers.mapped import Options
+from analysis.importers.run import ImportedRun, LogError, RunBuilder, percent
+from analysis.importers.table import Table, open_table
 from analysis.importers.text import LogReader, clean, decode, lines
+from sdtps.config.mapping import FORMATS, SHIPPED, Mapping, load, shipped
 from sdtps.system.commandline import add_runs_dir
-from sdtps.system.errors import counted, did_you_mean
+from sdtps.system.errors import counted
 
-
-@dataclass(frozen=True)
-class Grammar:
-    """A program whose log is read line by line."""
-
-    name: str
-    looks_for: str
-    recognises: Callable[[str, str], bool]
-    reader: type[LogReader]
-
-
-GRAMMARS = (
-    Grammar(demo.NAME, demo.LOOKS_FOR, demo.recognises, demo.DemoLog),
-    Grammar(fastreid.NAME, fastreid.LOOKS_FOR, fastreid.recognises, fastreid.FastreidLog),
-    Grammar(seps.NAME, seps.LOOKS_FOR, seps.recognises, seps.SepsLog),
-)
-_OTHERS = {
-    tensorboard.NAME: tensorboard.LOOKS_FOR,
-    "huggingface": "a JSON object with log_history",
-    "csv": "a first line of column names, and numbers below",
-    "jsonl": "one JSON object a line",
+# A module for each format: what it looks for, how it recognises a file, and its reader.
+GRAMMARS = {"demo": demo, "fastreid": fastreid, "seps": seps}
+_READERS: dict[str, type[LogReader]] = {
+    "demo": demo.DemoLog,
+    "fastreid": fastreid.FastreidLog,
+    "seps": seps.SepsLog,
 }
-# What a folder is searched for; other files in it (images, checkpoints) are left alone.
-_SEARCHED = (
-    "*.log", "*.txt", "*.out", "*.csv", "*.tsv", "*.jsonl", "*.log.json", "scalars.json",
-    "metrics.json", "trainer_state.json", "*tfevents*",
-)  # fmt: skip
+# What a folder is searched for; other files in it (images, checkpoints, settings) are left alone.
+_LOGS = ("*.log", "*.txt", "*.out", "*.err", "*.csv", "*.tsv", "*.json", "*.jsonl", "*tfevents*")
 _HEAD = 2**20  # bytes that tell a file's format
 _LFS = b"version https://git-lfs.github.com/spec/"
 
 
-def format_names() -> list[str]:
-    return [*(g.name for g in GRAMMARS), *(f.name for f in families.FAMILIES), *_OTHERS]
+@dataclass(frozen=True)
+class How:
+    """How files are read: as one format, or by a mapping; neither: recognised by their content."""
+
+    options: Options = field(default_factory=Options)
+    format: str | None = None
+    mapping: Mapping | None = None
+    name: str = ""  # of the mapping
+
+
+def how(name: str | None, options: Options) -> How:
+    """What `--as NAME-OR-FILE` means. Raises MappingError: no such format, or a mapping's mistakes."""
+    if name is None or name in FORMATS:
+        return How(options, format=name)
+    return How(options, mapping=load(name), name=Path(name).stem)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `import`."""
     add = parser.add_argument
-    add("files", nargs="+", type=Path, metavar="LOG", help="log files, or folders to search for them")
+    add("files", nargs="*", type=Path, metavar="LOG", help="log files, or folders to search for them")
     add("--study", metavar="NAME", help="name of the study; default: the name of the folder")
+    add("--variant", metavar="NAME", help="name of the variant, for one run; default: from its path")
+    add("--seed", type=int, metavar="N", help="seed, for one run; default: from its path")
     add(
-        "--variant",
-        metavar="NAME",
-        help="name of the variant (for one run); default: from the file or its path",
+        "--as",
+        dest="format",
+        metavar="NAME-OR-FILE",
+        help=f"format ({', '.join(FORMATS)}), mapping ({', '.join(shipped())}), or a file of yours",
     )
+    add("--propose", action="store_true", help="print a mapping for one file, to be completed")
+    add("--mappings", action="store_true", help="print the shipped mappings and the known metric names")
+    add("--split", choices=("val", "test", "eval"), help="split of scores, where nothing states one")
+    add("--unit", choices=("percent", "fraction"), help="unit of scores, where nothing states one")
     add(
-        "--seed",
-        type=int,
-        metavar="N",
-        help="seed (for one run); default: from the file or its path",
+        "--repeat",
+        choices=("last", "first", "max"),
+        help="which value counts where a place has several",
     )
-    add(
-        "--mapping",
-        type=Path,
-        metavar="FILE",
-        help="a YAML file that says what the columns of tables mean",
-    )
-    add(
-        "--propose",
-        action="store_true",
-        help="print a mapping for one table, with ? where you have to say",
-    )
-    add(
-        "--split", choices=("val", "test", "eval"), help="split of scores whose file does not state one"
-    )
-    add("--unit", choices=("percent", "fraction"), help="unit of scores whose file does not state one")
-    add(
-        "--restarts",
-        action="store_true",
-        help="treat a decreasing step as a restart of training",
-    )
-    add("--as", dest="format", metavar="FORMAT", help=f"read as: {', '.join(format_names())}")
+    add("--restarts", action="store_true", help="a step that goes back is a restart of training")
     add_runs_dir(parser)
-    add("--strict", action="store_true", help="write nothing if any line cannot be read")
+    add("--strict", action="store_true", help="write nothing if any line or file cannot be read")
     add("--dry-run", action="store_true", help="say what would be imported; write nothing")
     add(
         "--rows", action="store_true", help="print the rows of the one run that is found; write nothing"
@@ -102,20 +85,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Import; prints what was read and every line that could not be.
+    """Import; prints what was read and every line and file that could not be.
 
     Returns:
-        0, or 1 where a file could not be read (with --strict: a line).
+        0, or 1 where a file was not read (with --strict: a line).
 
     Raises:
-        LogError: nothing can be imported as asked.
+        LogError, MappingError: nothing can be imported as asked.
     """
-    given = mapping.load(arguments.mapping) if arguments.mapping else None
-    options = Options(arguments.split, arguments.unit, arguments.restarts, given)
-    if arguments.propose:
-        print(propose(arguments.files), end="")
+    if arguments.mappings:
+        print(describe_mappings(), end="")
         return 0
-    runs, complaints = read(arguments.files, options, arguments.format, arguments.study)
+    if not arguments.files:
+        raise LogError("name the logs, or the folders to search for them")
+    options = Options(arguments.split, arguments.unit, arguments.restarts, arguments.repeat)
+    if arguments.propose:
+        print(propose(arguments.files, arguments.format), end="")
+        return 0
+    runs, complaints = read(arguments.files, how(arguments.format, options), arguments.study)
     if arguments.rows:
         return _print_rows(runs, complaints)
     _rename(runs, arguments)
@@ -157,26 +144,38 @@ def _print_rows(runs: list[ImportedRun], complaints: list[str]) -> int:
 
 
 def summary(imported: ImportedRun) -> str:
-    """One line on a run: variant, seed, state, length, and its best score."""
+    """One line on a run: variant, seed, state, length, and its best or last score."""
     state = "ended, length unknown" if imported.state == "ended" else imported.state
     text = f"{imported.variant} seed {imported.seed}: {state}"
     if imported.reason and imported.state != "ended":
         text += f" ({imported.reason})"
     epochs = imported.facts["epochs"]
-    if epochs is None:
-        text += f", {counted(imported.rows[-1]['step'] if imported.rows else 0, 'step')}"
-    else:
-        text += f", {counted(epochs, 'epoch')}"
-    name = imported.select.split(" ")[0]
-    if imported.best and isinstance(value := imported.best.get(name), float):
-        metric = imported.metrics.get(name)
+    step = max((row["step"] for row in imported.rows), default=0)
+    text += f", {counted(step, 'step')}" if epochs is None else f", {_length(epochs)}"
+    row = imported.best or imported.final or {}
+    chosen = imported.select.split(" ")[0] or next((n for n in row if n in imported.metrics), "")
+    if isinstance(value := row.get(chosen), float):
+        metric = imported.metrics.get(chosen)
         shown = f"{percent(value)} %" if metric and metric.unit != "raw" else f"{value:g}"
-        where = (
-            f"epoch {imported.best['epoch']}" if epochs is not None else f"step {imported.best['step']}"
-        )
-        text += f", best {name} {shown} at {where}"
-        text += f" ({imported.selected_on})" if imported.selected_on else ""
+        where = f"epoch {row['epoch']}" if "epoch" in row else f"step {row['step']}"
+        text += f", {'best' if imported.best else 'last'} {chosen} {shown} at {where}"
+        text += f" ({metric.split})" if metric else ""
     return f"{text} [{imported.format}]"
+
+
+def _length(epochs: float) -> str:
+    return counted(int(epochs), "epoch") if epochs == int(epochs) else f"{epochs:g} epochs"
+
+
+def describe_mappings() -> str:
+    """The shipped mappings, each with its first comment, and the table of known names, as Markdown."""
+    rows = ["| `--as` | reads |", "|---|---|"]
+    rows += [f"| `{name}` | {module.LOOKS_FOR} |" for name, module in GRAMMARS.items()]
+    rows.append(f"| `ours` | {ours.LOOKS_FOR} |")
+    for name in shipped():
+        first = (SHIPPED / f"{name}.yaml").read_text(encoding="utf-8").split("\n", 1)[0]
+        rows.append(f"| `{name}` | {first.removeprefix('# ')} |")
+    return "\n".join(rows) + "\n\n" + names.table()
 
 
 def _rename(runs: list[ImportedRun], arguments: argparse.Namespace) -> None:
@@ -192,154 +191,113 @@ def _rename(runs: list[ImportedRun], arguments: argparse.Namespace) -> None:
 
 
 def read(
-    paths: Iterable[Path],
-    options: Options | None = None,
-    format_name: str | None = None,
-    study: str | None = None,
+    paths: Iterable[Path], reading: How | None = None, study: str | None = None
 ) -> tuple[list[ImportedRun], list[str]]:
     """All runs of some files and folders.
 
     Args:
-        format_name: read everything as this format instead of telling it from the content.
         study: the study of all runs; None tells it from the folders.
 
     Returns:
         The runs, and one complaint for each file that could not be read.
 
     Raises:
-        LogError: a path that does not exist, or an unknown format name.
+        LogError: a path that does not exist.
     """
-    if format_name is not None and format_name not in format_names():
-        raise LogError(
-            f"--as {format_name}: unknown format. {did_you_mean(format_name, format_names())}"
-        )
+    reading = reading or How()
     runs: list[ImportedRun] = []
     complaints: list[str] = []
     for given in map(Path, paths):
         root = given if given.is_dir() else given.absolute().parent
-        found = _read_below(given, replace(options or Options(), root=root), format_name, complaints)
+        here = replace(reading, options=replace(reading.options, root=root))
+        found = _read_below(given, here, complaints)
         store.name_studies(found, root, study)
         runs += found
     return runs, complaints
 
 
-def _read_below(
-    given: Path, options: Options, format_name: str | None, complaints: list[str]
-) -> list[ImportedRun]:
+def _read_below(given: Path, reading: How, complaints: list[str]) -> list[ImportedRun]:
     """The runs of one file or of the files below one folder, in the order of their paths."""
     runs: list[ImportedRun] = []
     events: dict[Path, list[Path]] = {}
-    for path, searched in _files(given):
+    mapping = reading.mapping
+    for path in _files(given, mapping.files if mapping else "*", complaints):
         try:
             content = path.read_bytes()
             if content.startswith(_LFS):
                 complaints.append(
                     f"{path}: a Git LFS pointer, not the file itself; fetch it with git lfs pull"
                 )
-            elif (format_name or tensorboard.NAME) == tensorboard.NAME and tensorboard.recognises(
-                path.name, content
-            ):
-                events.setdefault(path.parent, []).append(path)
-            elif (found := _read_one(path, content, options, format_name)) is not None:
-                runs += found
-            elif (failed := crashed(path, content)) is not None:
-                runs.append(failed)
-            elif not searched:
-                complaints.append(_unknown(path, content))
+            elif tensorboard.recognises(path.name, content):
+                folder = path.parent.parent if mapping and mapping.tag_folders else path.parent
+                events.setdefault(folder, []).append(path)
+            else:
+                runs += _read_file(path, content, reading)
         except LogError as error:
             complaints.append(str(error))
         except OSError as error:
             complaints.append(f"{path}: {error.strerror or error}")
     for files in events.values():
         try:
-            runs += tensorboard.read_folder(sorted(files), options)
+            ours_alone = all(path.name.endswith(".sdtps") for path in files)
+            if mapping is None and not ours_alone:
+                raise LogError(_unknown(files[0], "its tags mean what a mapping says"))
+            folders = mapping is not None and mapping.tag_folders
+            runs += _read_table(tensorboard.open_events(sorted(files), folders=folders), reading)
         except LogError as error:
             complaints.append(str(error))
     return runs
 
 
-def _read_one(
-    path: Path, content: bytes, options: Options, format_name: str | None
-) -> list[ImportedRun] | None:
-    """The runs of one file; None where nothing recognises it."""
+def _read_file(path: Path, content: bytes, reading: How) -> list[ImportedRun]:
+    """The runs of one file. Raises LogError: it is not read, and why."""
+    if reading.mapping is not None:
+        return _read_table(open_table(path, content, reading.mapping), reading)
     text = clean(decode(content[:_HEAD]))
-    for grammar in GRAMMARS:
-        if format_name == grammar.name or (format_name is None and grammar.recognises(path.name, text)):
-            return grammar.reader.read(path, content, options.restarts)
-    if format_name == "huggingface" or (format_name is None and families.is_trainer_state(text)):
-        return families.read_trainer_state(path, content, options.unit)
-    found = _table(path, content, text, format_name)
-    if found is None:
-        return None
-    if options.mapping is not None:
-        return table.read(
-            found, mapping.plan_of(options.mapping, list(found.columns), str(path)), options, "mapping"
-        )
-    if format_name is None and families.is_wandb_runs(found):
-        return families.read_wandb_runs(found, options.unit)
-    planned, plan, family = _plan(found, format_name)
-    runs = table.read(planned, plan, options, family)
-    for run in runs:
-        families.complete(run, family)
-    return runs
+    for name, module in GRAMMARS.items():
+        if reading.format == name or (reading.format is None and module.recognises(path.name, text)):
+            return _READERS[name].read(path, content, reading.options.restarts, reading.options.split)
+    try:
+        table = open_table(path, content, None)
+    except LogError:
+        table = None
+    if table is not None and (reading.format == ours.NAME or ours.recognises(table)):
+        return _read_table(table, reading)
+    if table is not None and ours.describes_runs(table):
+        return []
+    if (failed := crashed(path, content)) is not None:
+        return [failed]
+    why = "empty" if not content.strip() else "no log of a program that is known here"
+    raise LogError(_unknown(path, why))
 
 
-def _table(path: Path, content: bytes, text: str, format_name: str | None) -> Table | None:
-    is_json = text.lstrip()[:1] == "{"
-    if format_name not in (None, "csv", "jsonl", *(f.name for f in families.FAMILIES)):
-        return None
-    if format_name == "jsonl" or (format_name != "csv" and is_json):
-        first = [line for line in text[:_HEAD].split("\n")[:50] if line.strip()]
-        if format_name is None and not any(table.json_object(line) is not None for line in first):
-            return None
-        return table.open_json_lines(path, content)
-    if format_name is None and not _looks_like_csv(text):
-        return None
-    found = table.open_csv(path, content)
-    # Our own export's runs.csv describes runs; values.csv beside it holds what they logged.
-    return None if {"identity", "folder", "planned"} <= found.columns.keys() else found
+def _read_table(table: Table, reading: How) -> list[ImportedRun]:
+    if reading.mapping is None:
+        return ours.read(table, reading.options.restarts)
+    return mapped.read(table, reading.mapping, reading.options, reading.name)
 
 
-def _looks_like_csv(text: str) -> bool:
-    head = [line for line in text[:20_000].split("\n") if line.strip()][:2]
-    if len(head) < 2:
-        return False
-    delimiter = max(",\t;", key=head[0].count)
-    names, cells = (line.rstrip("\r").split(delimiter) for line in head)
-    numbers = [is_number(cell.strip('" %')) for cell in cells]
-    named = all(name.strip('" \ufeff') and not is_number(name.strip('" ')) for name in names[1:])
-    return len(names) > 1 and named and any(numbers)
-
-
-def _plan(found: Table, format_name: str | None) -> tuple[Table, Plan, str]:
-    for family in families.FAMILIES:
-        if format_name in (None, family.name) and (planned := family.plan(found)) is not None:
-            return *planned, family.name
-        if format_name == family.name:
-            raise LogError(f"{found.path}: no table of {family.name}: it looks for {family.looks_for}")
-    wide = table.long_to_wide(found)
-    return wide, table.infer(wide), found.format
-
-
-def propose(paths: list[Path]) -> str:
-    """The mapping that one table's names suggest.
+def propose(paths: list[Path], name: str | None) -> str:
+    """A mapping for one file, or the text of the mapping `name`, to be adapted.
 
     Raises:
-        LogError: not one file, or no table.
+        LogError: not one file, or no table in it.
     """
-    found_files = [path for given in paths for path, _ in _files(given)]
-    if len(found_files) != 1:
-        raise LogError(f"--propose takes one file, but these are {len(found_files)}")
-    path = found_files[0]
-    content = path.read_bytes()
-    if tensorboard.recognises(path.name, content):
-        return mapping.propose(*tensorboard.propose_plan([path]))
-    found = _table(path, content, clean(decode(content[:_HEAD])), None)
-    if found is None:
-        raise LogError(_unknown(path, content))
-    planned, plan, _ = _plan(found, None)
-    plan.step_within_epoch = plan.step_within_epoch or table.steps_start_again(plan, planned)
-    return mapping.propose(plan, list(planned.columns))
+    if name is not None:
+        load(name)
+        path = SHIPPED / f"{name}.yaml"
+        return (path if path.is_file() else Path(name)).read_text(encoding="utf-8")
+    found = [path for given in paths for path in _files(given, "*", [])]
+    if len(found) != 1:
+        raise LogError(f"--propose takes one file, but these are {len(found)}")
+    content = found[0].read_bytes()
+    if tensorboard.recognises(found[0].name, content):
+        return mapped.propose(tensorboard.open_events(found))
+    try:
+        table = open_table(found[0], content, None)
+    except LogError:
+        return mapped.propose_pattern(found[0], content)
+    return mapped.propose(table)
 
 
 def crashed(path: Path, content: bytes) -> ImportedRun | None:
@@ -350,24 +308,32 @@ def crashed(path: Path, content: bytes) -> ImportedRun | None:
     return builder.finish(finished=False) if builder.error else None
 
 
-def _files(given: Path) -> list[tuple[Path, bool]]:
-    """The files to read, and whether they were found in a folder rather than named."""
-    if given.is_dir():
-        found = sorted({p for pattern in _SEARCHED for p in given.rglob(pattern) if p.is_file()})
-        if not found:
-            raise LogError(f"{given}: no log below it. Looked for: {', '.join(_SEARCHED)}")
-        return [(file, True) for file in found]
-    if not given.is_file():
+def _files(given: Path, names_read: str, complaints: list[str]) -> Iterator[Path]:
+    """The file itself, or the logs below a folder; a folder that cannot be read is a complaint."""
+    if given.is_file():
+        yield given
+        return
+    if not given.is_dir():
         raise LogError(f"{given}: no such file or folder")
-    return [(given, False)]
+    found = []
+
+    def unreadable(error: OSError) -> None:
+        complaints.append(f"{error.filename}: {error.strerror or error}")
+
+    for folder, _, files in os.walk(given, onerror=unreadable, followlinks=False):
+        found += [
+            Path(folder, name)
+            for name in files
+            if fnmatchcase(name, names_read) and any(fnmatchcase(name, glob) for glob in _LOGS)
+        ]
+    if not found and not complaints:
+        raise LogError(f"{given}: no log below it. Looked for: {', '.join(_LOGS)}")
+    yield from sorted(path for path in found if path.is_file())
 
 
-def _unknown(path: Path, content: bytes) -> str:
-    what = "empty" if not content.strip() else "in no format that an importer recognises"
-    looks = (
-        {g.name: g.looks_for for g in GRAMMARS}
-        | {f.name: f.looks_for for f in families.FAMILIES}
-        | _OTHERS
+def _unknown(path: Path, why: str) -> str:
+    return (
+        f"{path}: not read: {why}. Known programs: {', '.join(GRAMMARS)}. For any other, --as takes a "
+        f"shipped mapping ({', '.join(shipped())}) or a file of yours; start one with: "
+        f"sdtps import {path} --propose > mapping.yaml"
     )
-    known = "\n".join(f"    {name}: {text}" for name, text in looks.items())
-    return f"{path}: {what}. Known formats (force one with --as NAME):\n{known}"

@@ -27,7 +27,7 @@ _TRAIN = re.compile(r"Epoch\[(\d+)\] Iteration\[(\d+)/(\d+)\] Loss: (\S+), Acc: 
 _STAGE1 = re.compile(r"Epoch\[(\d+)\] Iteration\[(\d+)/(\d+)\] Loss: (\S+), Base Lr: (\S+)$")
 _EPOCH_DONE = re.compile(r"Epoch (\d+) done\. Time per batch: (\S+)\[s\] Speed: (\S+)\[samples/s\]$")
 _HEAD = re.compile(r"Current is the (.+?) feature testing!$")
-_EVALUATION = re.compile(r"Validation Results - Epoch: (\d+)$")
+_EVALUATION = re.compile(r"(?:(\w+) )?Validation Results - Epoch: (\d+)$")
 _MAP = re.compile(r"mAP: (\S+)%$")
 _RANK = re.compile(r"CMC curve, Rank-(\d+)\s*: ?(\S+)%$")
 _BEST = re.compile(r"Best (mAP|Rank-\d+): (\S+)%$")
@@ -59,12 +59,11 @@ def recognises(name: str, text: str) -> bool:
 
 
 class DemoLog(LogReader):
-    """A log of DeMo, TransReID or CLIP-ReID."""
+    """A log of DeMo, TransReID or CLIP-ReID. They validate on query and gallery: the test split."""
 
     format_name = NAME
-    split = "test"  # its trainer validates on query and gallery, and has no other split
 
-    def __init__(self, path: Path, content: bytes, restarts: bool) -> None:
+    def __init__(self, path: Path, content: bytes, restarts: bool = False) -> None:
         super().__init__(path, content, restarts)
         self.facts: dict[str, Any] = {"data": {}}
         self.iterations: dict[int, int] = {}  # epoch -> batches of that epoch
@@ -89,6 +88,7 @@ class DemoLog(LogReader):
         elif self.in_config and self._config_line(text):
             return
         self.builder.follow_traceback(line.number, line.text, bool(prefix))
+        self.only_evaluates |= text == "Enter inferencing"
         if text == "start training":
             if self.stage1:
                 self.builder.new_stage()
@@ -138,7 +138,8 @@ class DemoLog(LogReader):
             self.head = match.group(1).strip("[]").replace(",", "+").replace(" ", "")
             self.evaluated = None
         elif match := _EVALUATION.search(text):
-            self.evaluated = int(match.group(1))
+            self.evaluated = int(match.group(2))
+            self.head = match.group(1) or self.head  # such as EMA: the averaged weights
             if self.head not in self.heads:
                 self.heads.append(self.head)
         elif match := _MAP.match(text):
@@ -227,7 +228,7 @@ class DemoLog(LogReader):
         run = self.builder.finish(
             epochs_planned=epochs_planned,
             finished=finished if epochs_planned else None,
-            select=("mAP", "max"),
+            select="mAP max",
             config=self.config,
             seed=seed_of(self.config.get("SOLVER.SEED")),
             facts=self.facts,

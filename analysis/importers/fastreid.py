@@ -39,9 +39,8 @@ class FastreidLog(LogReader):
     """A log of fast-reid."""
 
     format_name = NAME
-    split = "test"
 
-    def __init__(self, path: Path, content: bytes, restarts: bool) -> None:
+    def __init__(self, path: Path, content: bytes, restarts: bool = False) -> None:
         super().__init__(path, content, restarts)
         self.sections: list[tuple[int, str]] = []
         self.in_config = False
@@ -51,6 +50,8 @@ class FastreidLog(LogReader):
         self.epoch, self.step = 1, 0
         self.finished = False
         self.datasets: list[str] = []
+        self.waiting: dict[str, float] = {}  # an evaluation whose epoch the next progress line tells
+        self.evaluates_first: bool | None = None  # an epoch's progress line comes after its evaluation
 
     def feed(self, line: Line) -> None:
         prefix = _PREFIX.match(line.text)
@@ -73,6 +74,7 @@ class FastreidLog(LogReader):
             elif text.startswith("Starting training from iteration"):
                 self.builder.restart(line.number)
             elif _FINISHED.search(text):
+                self._evaluated()
                 self.finished = True
             elif self.in_results and text.startswith("|"):
                 self._table_line(text, line)
@@ -103,10 +105,21 @@ class FastreidLog(LogReader):
                 values[f"loss/{name.removeprefix('loss_') or name}"] = number(printed)
             elif name in ("lr", "time"):
                 values["seconds_per_step" if name == "time" else name] = number(printed)
-        if match.group(1) is not None:
-            self.epoch = int(match.group(1)) + 1
-        self.step = int(match.group(2) or match.group(3)) + 1
+        epoch = int(match.group(1)) + 1 if match.group(1) is not None else self.epoch
+        if self.waiting and self.evaluates_first is None:
+            tells = match.group(1) is not None
+            self.evaluates_first = not self.step or (tells and epoch == self.epoch)
+        if not self.evaluates_first:
+            self._evaluated()
+        self.epoch, self.step = epoch, int(match.group(2) or match.group(3)) + 1
         self.builder.train(self.epoch, self.step, line, **values)
+        self._evaluated()
+
+    def _evaluated(self) -> None:
+        """The waiting evaluation belongs to where the training is now."""
+        if self.waiting:
+            self.builder.evaluation(self.epoch, self.step, self.waiting)
+            self.waiting = {}
 
     def _table_line(self, text: str, line: Line) -> None:
         cells = [cell.strip() for cell in text.strip().strip("|").split("|")]
@@ -124,22 +137,34 @@ class FastreidLog(LogReader):
             self._scores(row, dataset)
 
     def _scores(self, printed: dict[str, str], dataset: str) -> None:
-        """Scores of one test set; the first test set is the main one, others get `/NAME`."""
+        """Scores of one test set; the first test set is the main one, others get `/NAME`.
+
+        What is evaluated after training ended (fast-reid's final test) gets `/final`.
+        """
         if dataset and dataset not in self.datasets:
             self.datasets.append(dataset)
         suffix = f"/{dataset}" if dataset and dataset != self.datasets[0] else ""
+        suffix += "/final" if self.finished else ""
         values = {
             f"{_metric(name)}{suffix}": fraction(text)
             for name, text in printed.items()
             if name != "metric"
         }
-        self.builder.evaluation(self.epoch, self.step, values)
+        for name, value in values.items():
+            if self.waiting.setdefault(name, value) != value:
+                self.builder.cannot_read(0, f"{name} {value}", "a second evaluation of one epoch")
 
     def finish(self) -> ImportedRun:
+        if self.waiting and self.evaluates_first and not self.finished:
+            text = ", ".join(f"{name} {value}" for name, value in self.waiting.items())
+            self.builder.cannot_read(0, text, "no progress line tells the epoch of this evaluation")
+        else:
+            self._evaluated()
         epochs = self.config.get("SOLVER.MAX_EPOCH", "")
         return self.builder.finish(
             epochs_planned=int(epochs) if epochs.isdigit() else None,
             finished=True if self.finished else None,
+            select="mAP max",
             config=self.config,
             seed=seed_of(self.config.get("SEED")),
             facts={"dataset": self.datasets[0] if self.datasets else ""},

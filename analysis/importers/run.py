@@ -11,7 +11,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, Literal
 
-from analysis.importers.metrics import Metric, best_of
+from analysis.importers.names import Metric
 from sdtps.system.errors import SdtpsError
 
 # completed: a planned length was reached. ended: the log ends and names no planned length.
@@ -131,13 +131,27 @@ class RunBuilder:
     """
 
     def __init__(
-        self, source: Path, content: bytes, format_name: str, *, restarts: bool = False
+        self,
+        source: Path,
+        content: bytes,
+        format_name: str,
+        *,
+        restarts: bool = False,
+        repeat: Literal["report", "refuse", "last", "first", "max"] = "report",
+        apart: bool = False,
     ) -> None:
-        """`restarts`: a step that goes back is a restart, because somebody said so."""
+        """
+        Args:
+            restarts: a step that goes back is a restart, because somebody said so.
+            repeat: what a second value of the same place means; report: the line counts as unread.
+            apart: training and evaluation rows may count steps of their own.
+        """
         self.source = Path(source)
         self.sha256 = hashlib.sha256(content).hexdigest()
         self.format = format_name
         self.restarts = restarts
+        self.repeat = repeat
+        self.apart = apart
         self.attempt = 1
         self.rows: list[dict[str, Any]] = []
         self.unread: list[Unread] = []
@@ -146,19 +160,26 @@ class RunBuilder:
         self.describe: Callable[[str], Metric] | None = None  # of evaluated names not in `metrics`
         self.error = ""
         self.error_line = 0
+        self.epochs: float | None = None  # how far it is; None where no row has an epoch
         self._announced = 0  # line of the sign that training starts again
         self._in_traceback = False
-        self._last: dict[str, dict[str, Any]] = {}  # kind -> its last row of this attempt
+        self._last: dict[str, int] = {}  # kind -> its last step of this attempt
+        self._places: dict[tuple[str, int | None, int], dict[str, Any]] = {}
 
-    def train(self, epoch: int, step: int, line: int, **values: Any) -> None:
+    def train(self, epoch: float | None, step: int, line: int, **values: Any) -> None:
         """A training row; a second one of the same step adds its values.
 
+        Args:
+            epoch: a fraction counts for the run's length only; the row is placed by its step.
+
         Raises:
-            LogError: the step goes back without a sign of a new start.
+            LogError: the step goes back without a sign of a new start, or a value is there twice.
         """
         self._add("train", epoch, step, line, values)
 
-    def evaluation(self, epoch: int, step: int, values: Mapping[str, Any], line: int = 0) -> None:
+    def evaluation(
+        self, epoch: float | None, step: int, values: Mapping[str, Any], line: int = 0
+    ) -> None:
         """An evaluation row; values of the same step go into the same row. Raises as `train`."""
         self._add("eval", epoch, step, line, values)
 
@@ -187,44 +208,68 @@ class RunBuilder:
     def cannot_read(self, line: int, text: str, reason: str) -> None:
         self.unread.append(Unread(line, text, reason))
 
-    def _add(self, kind: str, epoch: int, step: int, line: int, values: Mapping[str, Any]) -> None:
-        if not (0 <= epoch < LIMIT and 0 <= step < LIMIT):
+    def _add(
+        self, kind: str, epoch: float | None, step: int, line: int, values: Mapping[str, Any]
+    ) -> None:
+        if not (0 <= (epoch or 0) < LIMIT and 0 <= step < LIMIT):
             self.cannot_read(line, "", f"epoch {epoch}, step {step} cannot be meant")
             return
         announced, self._announced = self._announced, 0
-        before = max((row["step"] for row in self._last.values()), default=-1)
-        if step < before or (announced and self._last and step == before):
+        furthest = max(self._last.values(), default=-1)
+        before = self._last.get(kind, -1) if self.apart else furthest
+        goes_back = step < before and (self.restarts or self.repeat in ("report", "refuse"))
+        if goes_back or (announced and step <= furthest):
             if not announced and not self.restarts:
                 raise LogError(
                     f"{self.source}: line {line}: step {step} follows step {before}, and nothing says "
                     "that training started again. Say --restarts if it did"
                 )
             self._start_again(epoch, step, announced or line)
-        same = self._last.get(kind)
+        self._last[kind] = max(step, self._last.get(kind, step))
+        if epoch is not None:
+            self.epochs = max(epoch, self.epochs or 0)
+        whole = int(epoch) if epoch is not None and epoch == int(epoch) else None
         kept = {name: value for name, value in values.items() if value is not None}
-        if same is not None and same["step"] == step and same["epoch"] == epoch:
-            if kind == "train" and (
-                other := sorted(n for n in kept if same.get(n, kept[n]) != kept[n])
-            ):
-                self.cannot_read(line, "", f"a second record of step {step} with another {other[0]}")
-                return
-            same.update(kept)
+        if (same := self._places.get((kind, whole, step))) is not None:
+            self._second(same, kept, line)
             return
-        row = {"kind": kind, "attempt": self.attempt, "epoch": epoch, "step": step, **kept}
+        place = {"step": step} if whole is None else {"epoch": whole, "step": step}
+        row = {"kind": kind, "attempt": self.attempt, **place, **kept}
         self.rows.append(row)
-        self._last[kind] = row
+        self._places[kind, whole, step] = row
 
-    def _start_again(self, epoch: int, step: int, line: int) -> None:
+    def _second(self, row: dict[str, Any], values: dict[str, Any], line: int) -> None:
+        """More values of a place that has a row."""
+        for name, value in values.items():
+            there = row.get(name, value)
+            if repr(there) == repr(value) or name == "time" or self.repeat == "last":
+                row[name] = value
+            elif self.repeat == "max":
+                row[name] = max(there, value)
+            elif self.repeat != "first":
+                where = f"epoch {row['epoch']}" if "epoch" in row else f"step {row['step']}"
+                text = f"a second {name} of {where}: {value:g} after {there:g}"
+                if self.repeat == "refuse":
+                    raise LogError(
+                        f"{self.source}: line {line}: {text}. Say which counts: `repeat: last`, "
+                        "`first` or `max` in the mapping, or --repeat"
+                    )
+                self.cannot_read(line, "", text)
+
+    def _start_again(self, epoch: float | None, step: int, line: int) -> None:
         kept = [r for r in self.rows if r["kind"] in ("event", "stage1") or r["step"] < step]
         dropped = len(self.rows) - len(kept)
         self.attempt += 1
-        event = {"kind": "event", "attempt": self.attempt, "epoch": epoch, "step": max(step - 1, 0)}
+        event = {"kind": "event", "attempt": self.attempt, "step": max(step - 1, 0)}
+        event |= {} if epoch is None else {"epoch": int(epoch)}
         self.rows = [*kept, {**event, "event": "restart", "superseded_rows": dropped}]
-        self._last = {}
-        rows = "1 row" if dropped == 1 else f"{dropped} rows"
-        self.notes.append(
-            f"line {line}: restart at epoch {epoch}; {rows} of the earlier attempt dropped"
+        self._last, self._places = {}, {}
+        self.epochs = max(
+            (r["epoch"] for r in kept if r["kind"] in ("train", "eval") and "epoch" in r), default=None
         )
+        where = f"step {step}" if epoch is None else f"epoch {epoch:g}"
+        rows = "1 row" if dropped == 1 else f"{dropped} rows"
+        self.notes.append(f"line {line}: restart at {where}; {rows} of the earlier attempt dropped")
         self.error = ""  # what ended the earlier attempt did not end the run
         self._in_traceback = False
 
@@ -234,7 +279,7 @@ class RunBuilder:
         variant: str = "",
         epochs_planned: int | None = None,
         finished: bool | None = None,
-        select: tuple[str, str] | None = None,
+        select: str | None = None,
         config: Mapping[str, Any] | None = None,
         seed: int | None = None,
         facts: Mapping[str, Any] | None = None,
@@ -244,8 +289,7 @@ class RunBuilder:
         Args:
             finished: whether the planned length was reached; None tells it from the epochs, and where
                 `epochs_planned` is None too, nobody knows (`ended`).
-            select: metric and "max" or "min" by which the program chose its best epoch; None takes the
-                first well-known metric.
+            select: such as "mAP max": how the best epoch was chosen; None: nothing says.
         """
         evaluations = [row for row in self.rows if row["kind"] == "eval"]
         losses = [row for row in self.rows if row["kind"] == "train" and "loss" in row]
@@ -253,21 +297,19 @@ class RunBuilder:
             for name, value in row.items():
                 if isinstance(value, float) and name not in self.metrics and self.describe:
                     self.metrics[name] = self.describe(name)
-        best, chosen = best_of(evaluations, self.metrics, select)
-        last_epoch = max((r["epoch"] for r in self.rows if r["kind"] in ("train", "eval")), default=0)
-        if evaluations and best is None:
-            self.notes.append("no metric selects a best epoch; the last one stands for it")
-            best = evaluations[-1]
+        best = best_of(evaluations, select) if select else None
+        if select and evaluations and best is None:
+            self.notes.append(f"no evaluation holds '{select.split()[0]}', which selects the epoch")
         if finished is None and epochs_planned is not None:
-            finished = last_epoch >= epochs_planned and bool(evaluations or losses)
-        state, reason, failure = self._state(finished, losses, last_epoch, epochs_planned)
+            finished = (self.epochs or 0) >= epochs_planned and bool(evaluations or losses)
+        state, reason, failure = self._state(finished, losses, epochs_planned)
         good = [row["loss"] for row in losses if math.isfinite(row["loss"])]
         bad = len(losses) - len(good)
         if bad and state != "diverged":
             self.notes.append(
                 f"{bad} of {len(losses)} logged losses are not finite; training recovered"
             )
-        selecting = self.metrics.get(chosen.split(" ")[0]) if chosen else None
+        selecting = self.metrics.get(select.split()[0]) if select and best else None
         return ImportedRun(
             source=self.source,
             sha256=self.sha256,
@@ -281,12 +323,11 @@ class RunBuilder:
             failure=failure,
             config=dict(config or {}),
             best=best,
-            final=evaluations[-1] if evaluations else None,
-            select=chosen,
+            final=max(reversed(evaluations), key=lambda row: row["step"], default=None),
+            select=(select or "") if best else "",
             selected_on=selecting.split if selecting else None,
             facts={
-                "epochs": last_epoch,
-                "evaluations": len(evaluations),
+                "epochs": self.epochs,
                 "epochs_planned": epochs_planned,
                 "attempts": self.attempt,
                 "max_loss": max(good, default=None),
@@ -299,16 +340,12 @@ class RunBuilder:
         )
 
     def _state(
-        self,
-        finished: bool | None,
-        losses: Sequence[dict[str, Any]],
-        last_epoch: int,
-        planned: int | None,
+        self, finished: bool | None, losses: Sequence[dict[str, Any]], planned: int | None
     ) -> tuple[ImportedState, str, str]:
         first_bad = _start_of_nonfinite_tail(losses)
         if first_bad is not None:
-            where = f"epoch {first_bad['epoch']}, step {first_bad['step']}"
-            return "diverged", f"the loss is not finite from {where} on", ""
+            where = f"epoch {first_bad['epoch']}, " if "epoch" in first_bad else ""
+            return "diverged", f"the loss is not finite from {where}step {first_bad['step']} on", ""
         if self.error and not finished:
             if self.error.startswith("KeyboardInterrupt"):
                 return "cancelled", self.error, ""
@@ -319,8 +356,19 @@ class RunBuilder:
             return "completed", "", ""
         if finished is None:
             return "ended", "ended, length unknown", ""
+        if planned is None and self.epochs is None:
+            step = max((row["step"] for row in self.rows), default=0)
+            return "incomplete", f"the log ends at step {step}", ""
         of = f" of {planned}" if planned else ""
-        return "incomplete", f"the log ends at epoch {last_epoch}{of}", ""
+        return "incomplete", f"the log ends at epoch {self.epochs or 0:g}{of}", ""
+
+
+def best_of(rows: Sequence[dict[str, Any]], select: str) -> dict[str, Any] | None:
+    """The row that `select` ("mAP max") chooses, the earliest of equals; None where no row holds it."""
+    name, way = select.split()
+    usable = [row for row in rows if finite(row.get(name))]
+    sign = -1.0 if way == "max" else 1.0
+    return min(usable, key=lambda row: (sign * row[name], row["step"]), default=None)
 
 
 def failure_kind(error: str) -> str:

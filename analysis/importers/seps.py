@@ -48,9 +48,9 @@ class SepsLog(LogReader):
     """A log of SEPS, LAPS, VSE++ or one of their relatives."""
 
     format_name = NAME
-    split = "val"  # the trainer evaluates its development split after each epoch
+    split = "val"  # VSE++ and its relatives evaluate the development split after each epoch
 
-    def __init__(self, path: Path, content: bytes, restarts: bool) -> None:
+    def __init__(self, path: Path, content: bytes, restarts: bool = False) -> None:
         super().__init__(path, content, restarts)
         self.epoch, self.step = 0, 0
         self.length: dict[int, int] = {}
@@ -60,6 +60,7 @@ class SepsLog(LogReader):
     def feed(self, line: Line) -> None:
         text = line.text
         self.builder.follow_traceback(line.number, text, False)
+        self.only_evaluates |= "Computing results..." in text
         try:
             if match := _TRAIN.search(text):
                 self._train(match, line)
@@ -99,6 +100,8 @@ class SepsLog(LogReader):
         if "loss" not in values:
             self.builder.cannot_read(line.number, line.text, "a training line without a loss")
             return
+        if "Batch-Time" in match.group(4):
+            self.split = "test"  # LAPS and SEPS, train.py: validate(opt, test_loader, ...)
         self.epoch, self.length[epoch + 1] = epoch + 1, length
         before = [n for e, n in self.length.items() if e <= epoch]
         self.step = sum(before) + (epoch - len(before)) * length + iteration + 1
@@ -117,7 +120,7 @@ class SepsLog(LogReader):
         planned = self.config.get("num_epochs", "")
         run = self.builder.finish(
             epochs_planned=int(planned) if planned.isdigit() else None,
-            select=("rsum", "max"),
+            select="rsum max",
             config=self.config,
             seed=seed_of(self.config.get("seed")),
             facts={"dataset": self.config.get("dataset", "")},

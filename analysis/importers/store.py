@@ -20,11 +20,11 @@ from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ablations.study.model import slug
 from ablations.study.schema import FigureSpec, MetricSpec, TableSpec
-from analysis.importers.metrics import Direction, is_share, known
+from analysis.importers.names import direction_of
 from analysis.importers.run import ImportedRun, LogError
 from analysis.runs import IMPORTED
 from sdtps.run.folder import RunFolder, finite, folder_name
@@ -37,17 +37,13 @@ _NOT_A_DIFFERENCE = (
 )  # fmt: skip
 # File and folder names that say nothing about a run.
 _GENERIC = re.compile(
-    r"^(?:train(?:ing)?(?:_log)?|logs?|metrics?|out(?:put)?|stdout|results?|trainer_state|trainer_log|progress|"
+    r"^(?:train(?:ing)?(?:_log)?|logs?|runs?|metrics?|out(?:put)?|stdout|results?|trainer_state|trainer_log|progress|"
     r"history|scalars|vis_data|version_\d+|checkpoint-\d+|tensorboard|tb|csv|lightning_logs|values|"
     r"\d{8}_\d{6})$",
     re.IGNORECASE,
 )
 _SEED = re.compile(r"(?:^|[-_. ])seed[-_=]?(\d+)", re.IGNORECASE)
 _SUFFIXES = {".log", ".txt", ".csv", ".json", ".jsonl", ".tsv", ".out"}
-# Scores between 0 and 1 that some programs print in per cent; they are kept as printed.
-_BOUNDED = re.compile(
-    r"(?:^|_)(?:f1|precision|recall|ap\d*|auc|auroc|m?iou|dice|wer|cer|eer)$", re.IGNORECASE
-)
 
 
 def identity(study: str, variant: str, seed: int) -> str:
@@ -156,26 +152,34 @@ def settle(runs: Sequence[ImportedRun]) -> list[ImportedRun]:
     """The runs of one study, each with a place of its own: byte-identical logs once, seeds known.
 
     Raises:
-        LogError: two logs claim one variant and seed, or print one score in different units.
+        LogError: two logs claim one variant and seed.
     """
-    seen: dict[tuple[str, str, int | None], ImportedRun] = {}
     kept: list[ImportedRun] = []
     for run in runs:
-        first = seen.get((run.sha256, run.variant, run.seed))
         same = next((o for o in kept if o.sha256 == run.sha256 and o.source != run.source), None)
-        if (first or same) is not None and not (first and first.source == run.source):
-            (first or same).notes.append(f"{run.source} is a byte-identical copy")  # type: ignore[union-attr]
-            continue
-        seen[run.sha256, run.variant, run.seed] = run
-        kept.append(run)
+        if same is not None:
+            same.notes.append(f"{run.source} is a byte-identical copy")
+        else:
+            kept.append(run)
     for run in kept:
         if run.seed is None:
             run.seed = 0
             run.notes.append("nothing tells its seed; it is shown as seed 0")
-    mistakes = _clashes(kept) + _units_that_differ(kept)
-    if mistakes:
+    kept = [run for run in kept if not any(_continues(other, run) for other in kept)]
+    if mistakes := _clashes(kept):
         raise LogError("\n".join(mistakes))
     return kept
+
+
+def _continues(longer: ImportedRun, run: ImportedRun) -> bool:
+    """Whether a log of the same run holds all rows of `run` and then more; noted there."""
+    same_place = (longer.variant, longer.seed) == (run.variant, run.seed) and longer is not run
+    if not same_place or not run.rows or len(longer.rows) <= len(run.rows):
+        return False
+    if longer.rows[: len(run.rows)] != run.rows:
+        return False
+    longer.notes.append(f"{run.source} is an earlier state of this log")
+    return True
 
 
 def _clashes(runs: Sequence[ImportedRun]) -> list[str]:
@@ -195,28 +199,6 @@ def _clashes(runs: Sequence[ImportedRun]) -> list[str]:
         "  Say which is which: --variant NAME and --seed N for one file at a time, or a mapping with "
         "`variant: {path: N}` and `seed: {path: N}`.",
     ]
-
-
-def _units_that_differ(runs: Sequence[ImportedRun]) -> list[str]:
-    """Scores that one log prints above 1 and another never does."""
-    mistakes = []
-    names = sorted(
-        {n for run in runs for n, m in run.metrics.items() if m.unit == "raw" and _BOUNDED.search(n)}
-    )
-    for name in names:
-        most = {
-            run.source.name: max(values)
-            for run in runs
-            if (values := [row[name] for row in run.rows if isinstance(row.get(name), float)])
-        }
-        below = [source for source, value in most.items() if value <= 1]
-        above = [source for source, value in most.items() if value > 1]
-        if below and above:
-            mistakes.append(
-                f"{name}: {above[0]} prints per cents, {below[0]} no value above 1: fractions, or a "
-                "run that learned nothing? Give each a mapping that says its unit"
-            )
-    return mistakes
 
 
 def label_runs(runs: Sequence[ImportedRun]) -> None:
@@ -432,19 +414,21 @@ def imported_study(name: str, runs_dir: Path | str) -> ImportedStudy:
         metrics=metrics,
         digest=hash_of(records),
         title=f"{name} ({', '.join(sorted(dataset))}, imported)" if dataset else f"{name} (imported)",
-        tables=_tables(variants, metrics),
+        tables=_tables(variants, metrics, any(r["imported"].get("best") for r in records)),
         figures=_figures(records, metrics),
         notes="Read from other people's logs; the seed and what selected the best epoch are theirs.",
     )
 
 
 def _tables(
-    variants: dict[str, ImportedVariant], metrics: dict[str, MetricSpec]
+    variants: dict[str, ImportedVariant], metrics: dict[str, MetricSpec], selected: bool
 ) -> tuple[TableSpec, ...]:
     """What every ablation is asked for: the scores, and which component was on where."""
     if not metrics:
         return ()
-    tables = [TableSpec(name="main", title="Best and last epoch", epoch="both")]
+    best = TableSpec(name="main", title="Best and last epoch", epoch="both")
+    last = TableSpec(name="main", title="Last epoch", epoch="last")
+    tables = [best if selected else last]
     if any(v.components for v in variants.values()):
         tables.append(TableSpec(name="components", kind="components", title="Components"))
     return tuple(tables)
@@ -500,30 +484,25 @@ def _baseline(records: dict[str, dict[str, Any]]) -> str:
 
 def _metrics(records: Sequence[dict[str, Any]]) -> dict[str, MetricSpec]:
     """Scores that any run was evaluated on; other heads than the main one are left to the curves."""
-    names: dict[str, None] = {}
+    described: dict[str, dict[str, Any]] = {}
     printed: dict[str, list[float]] = {}
     for record in records:
-        for name, value in (record["imported"].get("best") or {}).items():
+        imported = record["imported"]
+        for name, value in {**(imported.get("final") or {}), **(imported.get("best") or {})}.items():
             if isinstance(value, float) and "/" not in name:
-                names.setdefault(name)
+                described.setdefault(name, (imported.get("metrics") or {}).get(name) or {})
                 printed.setdefault(name, []).append(value)
-    return {
-        name: MetricSpec(
-            direction=_direction(name, records),
-            digits=_digits(printed[name], 2 if is_share(name) else 0),
-            unit="%" if is_share(name) else "",
+    found = {}
+    for name, metric in described.items():
+        share = metric.get("unit") in ("percent", "fraction")
+        direction = metric.get("direction") or direction_of(name)
+        found[name] = MetricSpec(
+            direction=direction if direction in ("up", "down") else None,
+            digits=_digits(printed[name], 2 if share else 0),
+            unit="%" if share else "",
             label=_LABELS.get(name),
         )
-        for name in names
-    }
-
-
-def _direction(name: str, records: Sequence[dict[str, Any]]) -> Literal["up", "down"] | None:
-    """What the import recorded; None where nobody declared one."""
-    declared = [(record["imported"].get("metrics") or {}).get(name) or {} for record in records]
-    said = {entry.get("direction") for entry in declared} - {None}
-    found: Direction | None = next(iter(said)) if len(said) == 1 else known(name).direction
-    return found if found in ("up", "down") else None
+    return found
 
 
 def _digits(values: Sequence[float], shift: int) -> int:

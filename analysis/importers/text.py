@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from analysis.importers.metrics import Metric, known, split_of
+from analysis.importers.names import Metric, direction_of
 from analysis.importers.run import ImportedRun, LogError, RunBuilder
 
 # CSI sequences (colours, cursor), OSC sequences (window titles), and the two-byte escapes.
@@ -83,33 +83,40 @@ class LogReader(ABC):
     """A log with a grammar of its own: takes each line of one file, then hands over the run."""
 
     format_name: ClassVar[str]
-    split: ClassVar[str]  # the split that the program evaluates on
+    split = "test"  # that the program evaluates on; --split says otherwise
 
-    def __init__(self, path: Path, content: bytes, restarts: bool) -> None:
+    def __init__(self, path: Path, content: bytes, restarts: bool = False) -> None:
         self.path = path
         self.builder = RunBuilder(path, content, self.format_name, restarts=restarts)
         self.builder.describe = self.describe
+        self.builder.epochs = 0
         self.config: dict[str, str] = {}
+        self.only_evaluates = False  # the log of a trained model's evaluation
 
     @classmethod
-    def read(cls, path: Path, content: bytes, restarts: bool = False) -> list[ImportedRun]:
+    def read(
+        cls, path: Path, content: bytes, restarts: bool = False, split: str | None = None
+    ) -> list[ImportedRun]:
         """The run of one log file.
 
         Raises:
-            LogError: nothing could be read, or a restart that nothing announces.
+            LogError: nothing could be read, no training in it, or a restart that nothing announces.
         """
         reader = cls(path, content, restarts)
         for line in lines(content):
             reader.feed(line)
+        if split:
+            reader.split = split
         run = reader.finish()
+        if reader.only_evaluates and not any(row["kind"] == "train" for row in run.rows):
+            raise LogError(f"{path}: evaluates a trained model; no training in it, so it is no run")
         if not run.rows and not run.config and run.state != "failed":
             raise LogError(f"{path}: looks like a {cls.format_name} log, but holds no training line")
         return [run]
 
     def describe(self, name: str) -> Metric:
         """What an evaluated metric is. These programs print per cents, read as fractions."""
-        direction = known(name, per_cent=True).direction or "none"
-        return Metric(name, split_of(name) or self.split, direction, "percent")
+        return Metric(name, self.split, direction_of(name) or "none", "percent")
 
     @abstractmethod
     def feed(self, line: Line) -> None:

@@ -70,8 +70,8 @@ def test_what_is_exported_to_tensorboard_can_be_imported_again(
     export(collected, "tensorboard", tmp_path / "out")
     runs, complaints = command.read([tmp_path / "out"])
     assert not complaints
-    finished = next(r for r in runs if r.best and "mAP" in r.best)
-    assert finished.best and finished.best["mAP"] == 0.6
+    finished = next(r for r in runs if r.final and "mAP" in r.final)
+    assert finished.final and finished.final["mAP"] == 0.6
 
 
 def test_nothing_to_export_is_an_error(tmp_path: Path) -> None:

@@ -1,28 +1,27 @@
-"""The other formats, each on a sample of our own, and telling them apart."""
+"""The formats that need no mapping, and what an import writes."""
 
 from __future__ import annotations
 
-import json
+import os
 from pathlib import Path
 
 import pytest
 
-from analysis.importers import command, store, table
+from analysis.importers import command, store
+from analysis.importers.mapped import Options
 from analysis.importers.run import ImportedRun, LogError, fraction, percent
+from sdtps.config.mapping import MappingError
 from sdtps.run.folder import RunFolder
 from tests.analysis.importers import logs
 
 
-def read(path: Path, text: str | bytes, options: table.Options | None = None) -> ImportedRun:
+def read(path: Path, text: str | bytes, as_: str | None = None) -> ImportedRun:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text.encode() if isinstance(text, str) else text)
-    runs, complaints = command.read([path], options)
+    runs, complaints = command.read([path], command.how(as_, Options(unit="fraction")))
     assert not complaints, complaints
     (run,) = runs
     return run
-
-
-FRACTIONS = table.Options(unit="fraction")
 
 
 def rows(run: ImportedRun, kind: str, *names: str) -> list[tuple]:
@@ -95,103 +94,6 @@ def test_a_torn_line_of_seps_is_reported(tmp_path: Path) -> None:
     assert [u.line for u in run.unread] == [9]
 
 
-def test_lightning(tmp_path: Path) -> None:
-    place = tmp_path / "my_run" / "version_0"
-    place.mkdir(parents=True)
-    (place / "hparams.yaml").write_text("lr: 1e-3\nseed: 4\nmax_epochs: 2\n")
-    text = "epoch,step,train_loss,val_loss,val_mAP\n0,49,1.5,,\n0,49,,1.4,0.40\n"
-    text += "1,99,1.0,,\n1,99,,1.2,0.55\n"
-    run = read(place / "metrics.csv", text, FRACTIONS)
-    assert (run.format, run.variant, run.seed, run.state) == ("lightning", "my_run", 4, "completed")
-    assert rows(run, "train", "epoch", "step", "loss") == [(1, 50, 1.5), (2, 100, 1.0)]
-    assert rows(run, "eval", "epoch", "mAP", "val_loss") == [(1, 0.4, 1.4), (2, 0.55, 1.2)]
-
-
-def test_hugging_face(tmp_path: Path) -> None:
-    history = [
-        {"epoch": 0.5, "loss": 2.0, "learning_rate": 1e-4, "grad_norm": 3.0, "step": 50},
-        {"epoch": 1.0, "eval_loss": 1.5, "eval_accuracy": 0.8, "eval_runtime": 3.0, "step": 100},
-        {"epoch": 1.5, "loss": 1.0, "learning_rate": 5e-5, "grad_norm": 2.0, "step": 150},
-        {"epoch": 2.0, "eval_loss": 1.6, "eval_accuracy": 0.7, "eval_runtime": 3.0, "step": 200},
-        {"epoch": 2.0, "train_runtime": 60.5, "train_loss": 1.5, "step": 200},
-    ]
-    state = {"log_history": history, "global_step": 200, "max_steps": 200, "num_train_epochs": 2}
-    state["best_model_checkpoint"] = "out/checkpoint-100"
-    place = tmp_path / "tuned" / "checkpoint-200" / "trainer_state.json"
-    run = read(place, json.dumps(state), FRACTIONS)
-    assert (run.format, run.variant, run.state) == ("huggingface", "tuned", "completed")
-    assert rows(run, "train", "epoch", "step", "loss", "lr") == [
-        (1, 50, 2.0, 1e-4),
-        (2, 150, 1.0, 5e-5),
-    ]
-    assert run.best and (run.best["step"], run.best["accuracy"]) == (100, 0.8)
-    assert run.facts["train_seconds"] == 60.5
-    state["global_step"], state["log_history"] = 150, history[:3]
-    assert read(place, json.dumps(state), FRACTIONS).state == "incomplete"
-
-
-def test_a_torn_trainer_state_is_an_error_that_says_where(tmp_path: Path) -> None:
-    path = tmp_path / "trainer_state.json"
-    path.write_text('{"log_history": [\n{"step": 1}')
-    runs, complaints = command.read([path])
-    assert not runs and "line 2" in complaints[0]
-
-
-def test_tensorboard_and_a_restart_in_a_second_file(tmp_path: Path) -> None:
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-    place = tmp_path / "tb_run"
-    for part, (start, offset) in enumerate(((0, 0.0), (3, 100.0))):
-        writer = EventFileWriter(str(place), filename_suffix=f".{part}")
-        for step in range(start, start + 5):
-            for tag, value in (("train/loss", 0.1 * step + offset), ("val/mAP", 0.1 * step)):
-                summary = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
-                writer.add_event(
-                    Event(wall_time=1000.0 * (part + 1) + step, step=step, summary=summary)
-                )
-        writer.close()
-    runs, complaints = command.read([place], FRACTIONS)
-    assert not complaints
-    (run,) = runs
-    assert (run.format, run.variant) == ("tensorboard", "tb_run")
-    assert rows(run, "train", "step", "loss")[:4] == [(0, 0.0), (1, 0.1), (2, 0.2), (3, 100.3)]
-    assert run.best and (run.best["step"], run.best["mAP"]) == (7, 0.7)
-    torn = next(place.glob("*.1"))
-    torn.write_bytes(torn.read_bytes()[:-7])
-    assert command.read([place], FRACTIONS)[0][0].best["step"] == 6
-
-
-def test_csv_with_several_runs_and_per_cents(tmp_path: Path) -> None:
-    text = "\ufeffvariant;seed;epoch;loss;val_mAP (%)\r\nfull;0;1;2.5;70.1\r\n"
-    text += "full;0;2;1.5;71.3\r\nfull;1;1;2.4;69.9\r\n"
-    path = tmp_path / "grid.csv"
-    path.write_bytes(text.encode() + b"full;1;2\r\n")
-    runs, complaints = command.read([path])
-    assert not complaints
-    assert [(r.variant, r.seed, r.best["mAP"]) for r in runs if r.best] == [
-        ("full", 0, 0.713),
-        ("full", 1, 0.699),
-    ]
-    assert [u.line for u in runs[0].unread] == [5]
-
-
-def test_numbers_with_a_decimal_comma_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("epoch;mAP;note\n1;0,5;a\n2;0,6;b\n")
-    runs, complaints = command.read([path])
-    assert not runs and "line 2: column 'mAP' holds '0,5'" in complaints[0]
-
-
-def test_json_lines_with_nested_keys_and_a_torn_line(tmp_path: Path) -> None:
-    text = '{"step": 1, "train": {"loss": 2.0}}\n{"step": 2, "train": {"loss": NaN}}\n{"step": 3, "tra'
-    run = read(tmp_path / "seed5.jsonl", text)
-    assert rows(run, "train", "step", "loss")[0] == (1, 2.0)
-    assert [u.line for u in run.unread] == [3]
-    assert (run.state, run.seed) == ("diverged", 5)
-
-
 def test_our_own_metrics_read_back(tmp_path: Path) -> None:
     own = RunFolder(tmp_path / "ours")
     own.path.mkdir()
@@ -212,12 +114,60 @@ def test_what_nobody_recognises_is_refused_with_the_known_formats(
     path.write_bytes(content)
     runs, complaints = command.read([path])
     assert not runs
-    assert "fastreid" in complaints[0] and str(path) in complaints[0]
+    assert "fastreid" in complaints[0] and "--propose" in complaints[0] and str(path) in complaints[0]
 
 
-def test_an_unknown_format_name_gets_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(LogError, match="Did you mean 'fastreid'"):
-        command.read([tmp_path], format_name="fastried")
+def test_an_unknown_format_name_gets_the_nearest() -> None:
+    with pytest.raises(MappingError, match="Did you mean 'huggingface'"):
+        command.how("hugingface", Options())
+
+
+# -- stages, crashes and pointers ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "failure"),
+    [
+        ("Traceback (most recent call last):\n  File \"t.py\", line 3\nKeyError: 'TOY'\n", "error"),
+        ("slurmstepd: error: *** JOB 7 CANCELLED DUE TO TIME LIMIT ***\n", "timeout"),
+    ],
+)
+def test_a_crash_before_training_is_a_failed_run(tmp_path: Path, text: str, failure: str) -> None:
+    run = read(tmp_path / "broken.log", text)
+    assert (run.state, run.failure) == ("failed", failure)
+
+
+def test_pointers_of_git_lfs_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    runs, complaints = command.read([path])
+    assert not runs and "Git LFS" in complaints[0]
+
+
+def test_two_logs_for_one_place_are_refused_not_averaged(tmp_path: Path) -> None:
+    for name, score in (("a", "50.0"), ("b", "60.0")):
+        text = logs.demo_header(epochs=1) + logs.demo_epoch(1, {"[moe,ori]": score})
+        read(tmp_path / "x" / "seed1" / f"{name}.log", text)
+    runs, _ = command.read([tmp_path])
+    for run in runs:
+        run.variant = "x"
+    with pytest.raises(LogError, match="two logs for one variant and seed"):
+        store.settle(runs)
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch) -> None:
+    read(tmp_path / "a.log", logs.FASTREID)
+    (tmp_path / "closed").mkdir()
+    real = os.scandir
+
+    def scandir(path):
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    runs, complaints = command.read([tmp_path])
+    assert len(runs) == 1 and str(tmp_path / "closed") in complaints[0]
 
 
 # -- written as run folders ----------------------------------------------------------------------
@@ -288,8 +238,7 @@ def test_copies_are_imported_once_and_namesakes_get_their_folder(tmp_path: Path)
     assert any("byte-identical" in note for note in kept[0].notes)
 
 
-def test_unknown_seeds_are_numbered_and_said_so(tmp_path: Path) -> None:
-    read(tmp_path / "a.csv", "epoch,loss\n1,2.0\n")
-    runs, _ = command.read([tmp_path / "a.csv"])
-    (run,) = store.settle(runs)
-    assert run.seed == 0 and any("nothing tells its seed" in note for note in run.notes)
+def test_an_unknown_seed_is_0_and_noted(tmp_path: Path) -> None:
+    read(tmp_path / "train.log", logs.SEPS.replace("seed=3, ", ""))
+    (run,) = store.settle(command.read([tmp_path / "train.log"])[0])
+    assert run.seed == 0 and any("seed 0" in note for note in run.notes)
