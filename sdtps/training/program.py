@@ -180,7 +180,7 @@ class _LogImport:
         mapping = here / log.mapping if log.mapping else None
         if mapping and not mapping.is_file():
             raise RunError(f"log.mapping: {mapping}: no such file; nothing was started")
-        options = {"--as": log.format, "--mapping": mapping, "--split": log.split, "--unit": log.unit}
+        options = {"--as": mapping or log.format, "--split": log.split, "--unit": log.unit}
         given = [word for name, value in options.items() if value for word in (name, str(value))]
         file = here / log.file.replace("{run}", str(folder.path.resolve()))
         self._command = [sys.executable, "-P", "-m", "analysis", "import", str(file), "--rows", *given]
