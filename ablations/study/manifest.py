@@ -321,6 +321,8 @@ EVALUATED = {
 TRAINED = (
     "loss",
     "epoch_loss",
+    "running_loss",
+    "accuracy",
     "lr",
     "grad_norm",
     "amp_scale",

@@ -134,6 +134,7 @@ RETRIEVAL = (
         (
             *_DENSE,
             "data.max_dense_words",
+            "data.train_dense_words",
             *(f"loss.{key}" for key in ("ratio", "ratio_weight", "lambda_sparse", "lambda_dense")),
         ),
         lambda c: c.sdtps.enabled,
@@ -166,7 +167,12 @@ RETRIEVAL = (
         "a dense text in matching.dense_text, matching.eval_dense_text or eval.also_dense_text",
     ),
     Rule(
-        ("loss.lambda_dense",),
+        ("data.train_dense_words",),
+        lambda c: not c.text_encoder.frozen,
+        "text_encoder.frozen false",
+    ),
+    Rule(
+        ("loss.lambda_dense", "data.train_dense_words"),
         lambda c: c.matching.dense_text != "none",
         "matching.dense_text own or shuffled",
     ),

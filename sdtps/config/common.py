@@ -132,12 +132,13 @@ class OptimConfig(Frozen):
     bias_lr_factor: Positive = 1.0
     weight_decay: NonNegative = 1e-4
     schedule: Literal["constant", "linear", "cosine", "multistep"] = "cosine"
-    # Linear warm-up from warmup_factor x lr; in epochs, fractional allowed.
+    # Warm-up from warmup_factor x lr with the cosine, else from that share of a group's own rate; in
+    # epochs, fractional allowed.
     warmup_epochs: NonNegative = 0.0
     warmup_factor: Fraction = 0.1
     # cosine and linear end at lr_min_factor x lr.
     lr_min_factor: Fraction = 1e-3
-    # multistep: lr x gamma after each of these epochs.
+    # multistep: lr x gamma from each of these epochs on, counted from 1, as DeMo's STEPS.
     milestones: tuple[PositiveInt, ...] = ()
     gamma: Positive = 0.1
     # DeMo multiplies each epoch's rate by 1 + n, n ~ N(0, 1) redrawn until |n| < 0.67.

@@ -52,9 +52,11 @@ class RetrievalDataConfig(Frozen):
     generate: GeneratedRetrievalConfig | None = None
     batch_size: PositiveInt = 128  # released; the paper says 32
     test_batch_size: PositiveInt = 64
-    # Token limits of the sparse caption and of the dense text (released: 90 at evaluation only).
+    # Token limits of the sparse caption and of the dense text.
     max_words: PositiveInt = 64
     max_dense_words: PositiveInt = 90
+    # Of the dense text in training; null = the same. Released: whole texts, which BERT ends at 512.
+    train_dense_words: PositiveInt | None = None
     # Share of words that are masked, replaced or deleted in training (released 0.2).
     word_noise: Fraction = 0.2
     # Random resized crop (scale 0.6 to 1) and flip; off for cached features.
@@ -189,7 +191,7 @@ class RetrievalConfig(Frozen):
         lr=2e-4,
         backbone_lr_factor=0.1,
         schedule="multistep",
-        milestones=(9, 15, 20, 25),
+        milestones=(10, 16, 21, 26),  # released: 9, 15, 20, 25, counted from 0
         gamma=0.3,
     )
     train: TrainConfig = TrainConfig(epochs=30, clip_grad_norm=2.0)

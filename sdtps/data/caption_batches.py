@@ -394,7 +394,8 @@ class _Pairs(Dataset[RetrievalBatch]):
         dense = None
         if self.uses_dense and source.dense is not None:
             whose = self.owner[images].tolist()
-            dense = source.texts(source.dense, whose, config.max_dense_words, noise)
+            limit = config.train_dense_words or config.max_dense_words
+            dense = source.texts(source.dense, whose, limit, noise)
         own = own_rows(config.batch_size)
         rows = torch.arange(config.batch_size)[own]
         return RetrievalBatch(

@@ -272,6 +272,7 @@ def check_text_limits(config: RetrievalConfig) -> None:
     }
     if config.sdtps.enabled and config.matching.axis.dense and modes != {"none"}:
         wanted["data.max_dense_words"] = config.data.max_dense_words
+        wanted["data.train_dense_words"] = config.data.train_dense_words or 0
     mistakes = [
         f"{key} is {value}, and the text encoder takes {places} tokens at most "
         f"({texts.weights if texts.name == 'checkpoint' else texts.name}): set it to {places} or less"

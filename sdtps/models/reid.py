@@ -258,7 +258,10 @@ class ReidModel(nn.Module):
 def reid_loss(
     model: ReidModel, config: ReidConfig, batch: ReidBatch
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """DeMo's sum over branches of 0.25 label-smoothed CE + soft batch-hard triplet, and its parts."""
+    """DeMo's sum over branches of 0.25 label-smoothed CE + soft batch-hard triplet, and its parts.
+
+    The part `accuracy` is that of the first head: the second branch's where there is one, as in DeMo.
+    """
     settings = config.loss
     size = config.train.micro_batch
     pieces = distributed.in_pieces(model, size, batch.images, batch.camids, dim=1)
@@ -268,7 +271,10 @@ def reid_loss(
     parts: dict[str, Tensor] = {}
     for name, head in model.heads.items():
         feature = distributed.gather_batch(features[name])
-        identity = label_smooth_cross_entropy(head(feature), labels, settings.label_smoothing)
+        logits = head(feature)
+        if not parts:
+            parts["accuracy"] = (logits.detach().argmax(dim=1) == labels).double().mean()
+        identity = label_smooth_cross_entropy(logits, labels, settings.label_smoothing)
         triplet = batch_hard_triplet(feature, labels, settings.triplet_margin)
         weight = config.sdtps.loss_weight if name == "sdtps" else 1.0
         loss = settings.id_weight * identity + settings.triplet_weight * triplet

@@ -153,6 +153,7 @@ class Loop:
         first = counters.step - counters.epoch * task.steps_per_epoch
         if first == 0:
             counters.epoch_sum.zero_()
+            counters.accuracy_sum.zero_()
         step.freeze_trunk(epoch <= self.settings.freeze_epochs)
         window = _Window()
         for in_epoch, batch in enumerate(task.train_batches(epoch, first), start=first + 1):
@@ -177,7 +178,9 @@ class Loop:
                 )
 
             if logs:
-                row = self.read_row(loss, parts, norms, rates, epoch, in_epoch if ends_epoch else None)
+                row = self.read_row(loss, parts, norms, rates, epoch, in_epoch)
+                if ends_epoch:
+                    row["epoch_loss"] = row["running_loss"]
                 if not compiles:
                     counters.seconds += window.seconds()
                     counters.samples += window.samples
@@ -236,21 +239,26 @@ class Loop:
         norms: dict[str, Tensor],
         rates: dict[str, float],
         epoch: int,
-        steps_of_epoch: int | None,
+        in_epoch: int,
     ) -> dict[str, Any]:
         """A row of metrics.jsonl; the only place of a step where the host waits for the device.
 
-        `steps_of_epoch` is set on an epoch's last row, which also holds the epoch's mean loss.
+        `running_loss` and `accuracy` are means over the epoch's first `in_epoch` steps, as DeMo's logs
+        print `Loss` and `Acc`.
         """
         counters = self.counters
-        on_device = {"loss": loss, **{f"loss/{k}": v.detach() for k, v in parts.items()}, **norms}
+        on_device = {"loss": loss, **{f"loss/{k}": v for k, v in parts.items()}, **norms}
         on_device["epoch_sum"] = counters.epoch_sum
+        on_device["accuracy_sum"] = counters.accuracy_sum
         on_device["first_bad_step"] = counters.first_bad_step
         on_device["amp_skipped"] = counters.skipped
         on_device["skipped_in_a_row"] = counters.skipped_in_a_row
         stacked = torch.stack([v.to(torch.float64).reshape(()) for v in on_device.values()])
         read = dict(zip(on_device, stacked.tolist(), strict=True))
-        epoch_sum = read.pop("epoch_sum")
+        read["running_loss"] = read.pop("epoch_sum") / in_epoch
+        accuracy = read.pop("accuracy_sum") / in_epoch
+        if read.pop("loss/accuracy", None) is not None:
+            read["accuracy"] = accuracy
         self._first_bad_step = int(read.pop("first_bad_step"))
         self._skipped_in_a_row = int(read.pop("skipped_in_a_row"))
         skipped = int(read.pop("amp_skipped"))
@@ -268,8 +276,6 @@ class Loop:
         if self.training_step.scaler.is_enabled():
             row["amp_scale"] = self.training_step.scaler.get_scale()
             row["amp_skipped"] = skipped
-        if steps_of_epoch is not None:
-            row["epoch_loss"] = epoch_sum / steps_of_epoch
         return row
 
     def diverged(self, row: dict[str, Any]) -> str | None:

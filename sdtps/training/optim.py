@@ -110,10 +110,11 @@ class Schedule:
     """The rate of each group in each epoch.
 
     DeMo's arithmetic: time is the epoch counted from 1, so the first epoch is already one step up the
-    warm-up and the last cosine epoch runs at the minimum; the cosine's clock runs during the warm-up;
-    warm-up start and minimum are shares of the base rate **for every group** (so a trunk at 5e-6 starts
-    above its own peak). Rates change at epoch boundaries, except that a warm-up shorter than one epoch
-    rises with every step.
+    warm-up and the last cosine epoch runs at the minimum; the cosine's clock runs during the warm-up.
+    With the cosine, warm-up start and minimum are shares of the base rate **for every group** (so a
+    trunk at 5e-6 starts above its own peak); the other schedules warm up from a share of a group's own
+    rate. The linear schedule starts at the full rate and reaches the minimum in the last epoch. Rates
+    change at epoch boundaries, except that a warm-up shorter than one epoch rises with every step.
     """
 
     def __init__(self, config: OptimConfig, epochs: int, steps_per_epoch: int) -> None:
@@ -136,17 +137,17 @@ class Schedule:
     def _without_noise(self, peak: float, time: float) -> float:
         config = self.config
         if time < config.warmup_epochs:
-            start = config.warmup_factor * config.lr
+            start = config.warmup_factor * (config.lr if config.schedule == "cosine" else peak)
             return start + (peak - start) * time / config.warmup_epochs
         if config.schedule == "constant":
             return peak
         if config.schedule == "multistep":
-            passed = sum(time > milestone for milestone in config.milestones)
+            passed = sum(time >= milestone for milestone in config.milestones)
             return peak * config.gamma**passed
         lowest = config.lr_min_factor * config.lr
-        share = min(time / self.epochs, 1.0)
         if config.schedule == "linear":
-            return peak + (lowest - peak) * share
+            return peak + (lowest - peak) * (time - 1) / max(self.epochs - 1, 1)
+        share = min(time / self.epochs, 1.0)
         return lowest + 0.5 * (peak - lowest) * (1.0 + math.cos(math.pi * share))
 
     def apply(

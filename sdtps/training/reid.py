@@ -194,7 +194,7 @@ class ReidTask:
 
 
 def ranked_features(model: ReidModel, config: ReidConfig, images: Tensor, camids: Tensor) -> Tensor:
-    """[B, D] L2-normalised features that are ranked, before any BNNeck.
+    """[B, D] L2-normalised features that are ranked, before any BNNeck; without autocast, as published.
 
     A model without second branch is ranked by its global feature, one trained without global branch by
     its second, whatever `eval.feature` says.
@@ -202,10 +202,7 @@ def ranked_features(model: ReidModel, config: ReidConfig, images: Tensor, camids
     Args:
         images: [M, B, 3, H, W]; camids: [B].
     """
-    amp = config.train.amp
-    dtype = torch.float16 if amp == "fp16" else torch.bfloat16
-    with torch.autocast(images.device.type, dtype=dtype, enabled=amp != "off"):
-        features = model(images, camids)
+    features = model(images, camids)
     second = features.get("sdtps", features.get("fusion"))
     wanted = config.eval.feature
     if second is None:

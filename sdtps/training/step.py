@@ -28,7 +28,10 @@ class StepTask(Protocol):
     device: torch.device
 
     def loss(self, batch: Any, epoch: int, step: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """The scalar to minimise and its parts (detached scalars); `epoch` and `step` from 1."""
+        """The scalar to minimise and its parts (detached scalars); `epoch` and `step` from 1.
+
+        A part `accuracy` is none of the loss: the share of the batch that the first head is right on.
+        """
 
     def trunk(self) -> list[nn.Parameter]:
         """Parameters of the pretrained part, which may have a learning rate of its own."""
@@ -85,6 +88,7 @@ class Counters:
     final: dict[str, Any] | None = None
     evaluated: int = 0  # last epoch evaluated
     epoch_sum: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
+    accuracy_sum: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
     first_bad_step: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))
     skipped: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))
     skipped_in_a_row: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))
@@ -163,6 +167,8 @@ class TrainingStep:
         self.backward(loss if share == 1.0 else loss * share, adds=adds)
         loss = loss.detach()
         counters.epoch_sum += loss
+        if "accuracy" in parts:
+            counters.accuracy_sum += parts["accuracy"]
         bad = ~torch.isfinite(loss) & (counters.first_bad_step == 0)
         counters.first_bad_step += bad * (counters.step + 1)
         return loss, parts

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from torch import nn
 
+from sdtps.config import RetrievalConfig
 from sdtps.config.common import OptimConfig
 from sdtps.training.optim import (
     Schedule,
@@ -41,17 +44,40 @@ def test_the_last_epoch_has_no_noise() -> None:
     assert noisy.rate(3.5e-4, 50) == quiet.rate(3.5e-4, 50)
 
 
-def test_multistep_falls_after_each_milestone() -> None:
-    config = OptimConfig(lr=2e-4, schedule="multistep", milestones=(9, 15), gamma=0.3)
-    schedule = Schedule(config, 30, 10)
-    rates = [schedule.rate(2e-4, e) / 2e-4 for e in (1, 9, 10, 15, 16)]
-    assert rates == pytest.approx([1, 1, 0.3, 0.3, 0.09])
+def published(schedule: str, peak: float, epoch: int, epochs: int) -> float:
+    """DeMo2's solver/lr_scheduler.py, STEPS (30, 40), warm-up 10 from 0.01."""
+    if schedule == "linear":
+        return peak * (1 - (epoch - 1) / (epochs - 1))
+    start, end = 0.01 * 3.5e-4, 1e-3 * 3.5e-4
+    if epoch < 10:
+        share = epoch / 10
+        if schedule == "multistep":
+            return peak * (0.01 * (1 - share) + share)
+        return start + (peak - start) * share
+    if schedule == "multistep":
+        return peak * 0.1 ** sum(step <= epoch for step in (30, 40))
+    return end + (peak - end) * (1 + math.cos(math.pi * epoch / epochs)) / 2
 
 
-def test_linear_and_constant() -> None:
-    linear = Schedule(OptimConfig(lr=1.0, schedule="linear", lr_min_factor=0.0), 4, 10)
-    assert [linear.rate(1.0, e) for e in (1, 2, 4)] == pytest.approx([0.75, 0.5, 0.0])
+@pytest.mark.parametrize("schedule", ["cosine", "multistep", "linear"])
+def test_every_group_has_the_published_rate_in_every_epoch(schedule: str) -> None:
+    settings = {"warmup_epochs": 0.0 if schedule == "linear" else 10.0, "warmup_factor": 0.01}
+    settings["lr_min_factor"] = 0.0 if schedule == "linear" else 1e-3
+    steps = {"milestones": (30, 40), "gamma": 0.1} if schedule == "multistep" else {}
+    config = DEMO.model_copy(update={"lr_noise": False, "schedule": schedule, **settings, **steps})
+    groups = parameter_groups(model(), model()["trunk"].parameters(), config)
+    ours = Schedule(config, 50, 62)
+    for group in groups:
+        for epoch in range(1, 51):
+            rate = published(schedule, group["peak_lr"], epoch, 50)
+            assert ours.rate(group["peak_lr"], epoch) == pytest.approx(rate, rel=1e-12, abs=1e-20)
+
+
+def test_constant_and_the_released_steps() -> None:
     assert Schedule(OptimConfig(lr=1.0, schedule="constant"), 4, 10).rate(0.3, 3) == 0.3
+    released = Schedule(RetrievalConfig().optim, 30, 10)
+    rates = [released.rate(2e-4, e) / 2e-4 for e in (1, 9, 10, 15, 16)]
+    assert rates == pytest.approx([1, 1, 0.3, 0.3, 0.09])
 
 
 def test_a_warm_up_shorter_than_an_epoch_rises_with_every_step() -> None:

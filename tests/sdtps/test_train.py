@@ -70,15 +70,29 @@ def test_rows_hold_losses_rates_norms_and_the_epochs_last_step_is_always_logged(
     )
 
 
-def test_the_epoch_loss_is_the_mean_of_the_epochs_steps(tmp_path: Path) -> None:
+def test_loss_and_accuracy_are_means_over_the_epoch_so_far(tmp_path: Path) -> None:
     every = config(log_every=1)
     run = folder(tmp_path / "r", every)
-    start(ToyTask(), run, every)
+    task = ToyTask()
+    right: list[float] = []
+    compute = task.loss
+
+    def loss(*arguments: Any) -> Any:
+        total, parts = compute(*arguments)
+        right.append(parts["accuracy"].item())
+        return total, parts
+
+    task.loss = loss  # type: ignore[method-assign]
+    start(task, run, every)
     rows = [r for r in run.metrics() if r["kind"] == "train"]
-    for _, group in itertools.groupby(rows, key=lambda r: r["epoch"]):
-        of_epoch = list(group)
-        mean = sum(r["loss"] for r in of_epoch) / len(of_epoch)
-        assert of_epoch[-1]["epoch_loss"] == pytest.approx(mean, rel=1e-6)
+    for _, group in itertools.groupby(zip(rows, right, strict=True), key=lambda pair: pair[0]["epoch"]):
+        of_epoch, accuracies = zip(*group, strict=True)
+        for n, row in enumerate(of_epoch, start=1):
+            mean = sum(r["loss"] for r in of_epoch[:n]) / n
+            assert row["running_loss"] == pytest.approx(mean, rel=1e-6)
+            assert row["accuracy"] == pytest.approx(sum(accuracies[:n]) / n)
+            assert "loss/accuracy" not in row
+        assert of_epoch[-1]["epoch_loss"] == of_epoch[-1]["running_loss"]
 
 
 def test_the_result_has_the_best_and_the_final_epoch(tmp_path: Path) -> None:

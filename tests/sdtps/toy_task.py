@@ -49,10 +49,12 @@ class ToyTask:
         points, labels = batch
         scores = distributed.gather_batch(self.model[:3](points))
         labels = distributed.gather_batch(labels.float()).long()
-        loss = nn.functional.cross_entropy(self.model[3](scores).float(), labels)
+        logits = self.model[3](scores).float()
+        loss = nn.functional.cross_entropy(logits, labels)
         if self.blow_up_at is not None and step >= self.blow_up_at:
             loss = loss * float("inf")
-        return loss, {"ce": loss.detach()}
+        accuracy = (logits.detach().argmax(dim=1) == labels).double().mean()
+        return loss, {"ce": loss.detach(), "accuracy": accuracy}
 
     def evaluate(
         self, conditions: Sequence[str] = ("",), progress: Progress = no_progress
