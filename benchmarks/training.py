@@ -238,7 +238,7 @@ def logging(device: torch.device, *, repeats: int = 15) -> Iterator[Row]:
 
         def row() -> None:
             norms = {"grad_norm": training.norm(task.model.parameters()), **training.group_norms()}
-            loop.record({**loop.read_row(*last, norms, rates, 1, None), "images_per_s": 1.0})
+            loop.record({**loop.read_row(*last, norms, rates, 1, 1), "images_per_s": 1.0})
 
         def steps() -> None:
             for _ in range(LOG_EVERY):
