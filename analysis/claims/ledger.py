@@ -173,8 +173,13 @@ class Answer:
 
     @property
     def sentence(self) -> str:
-        """What the paper says of the claim today; "" for a claim that no sentence of it quotes."""
-        return self.claim.sentences.of(self.verdict.word) if self.claim.sentences else ""
+        """What the paper says of the claim today, with the study and seeds that decided it.
+
+        "" for a claim that no sentence of the paper quotes.
+        """
+        text = self.claim.sentences.of(self.verdict.word) if self.claim.sentences else ""
+        scopes = "; ".join(dict.fromkeys(s.scope for s in self.statements if s.scope))
+        return f"{text.removesuffix('.')} ({scopes})." if text and scopes else text
 
 
 def studies_named(claims: Iterable[Claim]) -> list[str]:

@@ -36,12 +36,17 @@ def evidence(answer: Answer, shown: int = SHOWN) -> str:
     if answer.verdict.word == "not tested":
         return f"needs {answer.verdict.why}"
     ordered = sorted(answer.statements, key=lambda s: bool(s.holds))
-    measured = list(dict.fromkeys(s.measured for s in ordered if s.measured))
+    # Of runs the statement itself is told, too: it holds the margin.
+    measured = list(
+        dict.fromkeys(
+            f"{s.says}? {s.measured}" if s.study else s.measured for s in ordered if s.measured
+        )
+    )
     text = "; ".join(measured[:shown])
     if len(measured) > shown:
         text += f"; {len(measured) - shown} more"
-    if named := sorted({s.study for s in answer.statements if s.study}):
-        text += f" ({'study' if len(named) == 1 else 'studies'} {', '.join(named)})"
+    if scopes := list(dict.fromkeys(s.scope for s in answer.statements if s.scope)):
+        text += f" ({'; '.join(scopes)})"
     if answer.verdict.why:
         text = f"{answer.verdict.why} ({text})" if text else answer.verdict.why
     return text

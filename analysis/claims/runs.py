@@ -199,6 +199,9 @@ class StudyRuns:
     def diverged(self, variant: str, seed: int) -> bool:
         return self._runs[variant, seed].state == "diverged"
 
+    def is_generated(self, variant: str, seed: int) -> bool:
+        return self._runs[variant, seed].generated_data
+
     def folder(self, variant: str, seed: int) -> str:
         return self._runs[variant, seed].where
 
@@ -282,8 +285,17 @@ def statement(runs: StudyRuns, says: str, expression: Expression, over: str) -> 
     measured = "; ".join(f"{runs.named(call)}: {runs.shown(call, row)}" for call, row in values.items())
 
     def answer(holds: bool | None, why: str = "") -> Statement:
-        name = runs.study.name
-        return Statement(says, holds, measured, numbers=numbers, runs=folders, why=why, study=name)
+        return Statement(
+            says,
+            holds,
+            measured,
+            numbers=numbers,
+            runs=folders,
+            why=why,
+            study=runs.study.name,
+            seeds=len(seeds),
+            generated=all(runs.is_generated(v, s) for v in variants for s in seeds),
+        )
 
     if len(seeds) < len(planned):
         absent = [s for s in planned if s not in seeds]

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from sdtps.system.errors import counted
+
 Word = Literal["supported", "refuted", "partly", "inconclusive", "not tested"]
 DECIDED: tuple[Word, ...] = ("supported", "refuted", "partly")
 WORDS: tuple[Word, ...] = (*DECIDED, "inconclusive", "not tested")
@@ -21,7 +23,8 @@ WORDS: tuple[Word, ...] = (*DECIDED, "inconclusive", "not tested")
 class Statement:
     """One consequence of a claim and what was measured.
 
-    study: whose runs it was measured on, where it was. holds: None = open; then `why` says the reason,
+    study, seeds, generated: where it was measured on runs, whose, how many, and whether their images are
+    generated. holds: None = open; then `why` says the reason,
     and `needs` is true where data are missing altogether rather than contradictory or incomplete.
     """
 
@@ -33,6 +36,18 @@ class Statement:
     why: str = ""
     needs: bool = False
     study: str = ""
+    seeds: int = 0
+    generated: bool = False
+
+    @property
+    def scope(self) -> str:
+        """`study quick, 2 seeds, generated images`; empty for what was not measured on runs."""
+        parts = [
+            f"study {self.study}",
+            counted(self.seeds, "seed"),
+            "generated images" * self.generated,
+        ]
+        return ", ".join(filter(None, parts)) if self.study else ""
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,8 @@ FACTS: dict[int, str] = {
     58: "F",  # identical on a toy
     59: "U",
     60: "U",
+    61: "T",
+    62: "F",  # the logs begin and end each epoch higher
 }
 WORDS = {"T": "supported", "F": "refuted", "P": "partly"}
 # What evidence without a letter, or a letter U, lets a decided verdict be.

@@ -67,3 +67,20 @@ def logged_accuracy(expected: list[list[float]]) -> Iterator[Statement]:
                 low <= got <= high,
                 f"accuracy {got:.0%} in epoch {epoch}",
             )
+
+
+@check
+def logged_losses(start: float) -> Iterator[Statement]:
+    """First and last printed loss of the first epochs: `start` at first, and one less with each epoch.
+
+    The expectation is a leading digit: 4.x in the first epoch falls to 3.x.
+    """
+    for (_, recipe, _), values in _settings("loss_by_epoch").items():
+        for epoch in range(1, 1 + len(values) // 2):
+            first, last = values[f"{epoch} first"], values[f"{epoch} last"]
+            high = int(start) + 1 - epoch
+            yield Statement(
+                f"from {high}.x to {high - 1}.x in epoch {epoch}, {recipe}",
+                (int(first), int(last)) == (high, high - 1),
+                f"loss {first:.1f} to {last:.1f} in epoch {epoch} ({recipe})",
+            )
