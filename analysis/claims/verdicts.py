@@ -23,9 +23,9 @@ WORDS: tuple[Word, ...] = (*DECIDED, "inconclusive", "not tested")
 class Statement:
     """One consequence of a claim and what was measured.
 
-    study, seeds, generated: where it was measured on runs, whose, how many, and whether their images are
-    generated. holds: None = open; then `why` says the reason,
-    and `needs` is true where data are missing altogether rather than contradictory or incomplete.
+    holds: None = open; then `why` says the reason, and `needs` is true where data are missing and not
+    contradictory or incomplete. study, seeds, generated: of runs, whose they are, how many, and whether
+    their images are generated.
     """
 
     says: str
