@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ablations.launch.plan import Action, Chunk, chunks, halves
+from ablations.launch.plan import Action, Chunk, Plan, chunks, halves
 from ablations.slurm import commands as slurm
 from ablations.slurm import executor as batch
 from ablations.slurm.queue import Scheduler
@@ -60,7 +60,6 @@ class SubmitReport:
     submitted: list[Path] = field(default_factory=list)
     skipped: dict[Path, str] = field(default_factory=dict)
     jobs: list[str] = field(default_factory=list)
-    sbatch_calls: int = 0
     outcomes: dict[Path, str] = field(default_factory=dict)
 
     @property
@@ -81,6 +80,7 @@ def submit(
     entry: str | None = None,
     max_steps: int | None = None,
     after: str | None = None,
+    report: SubmitReport | None = None,
 ) -> SubmitReport:
     """Submit those of `runs` that no other submission holds; on local slots, run them.
 
@@ -91,6 +91,7 @@ def submit(
         entry: `module:function` in place of the trainer.
         max_steps: stop each run after so many steps (a canary).
         after: sbatch's dependency, such as `afterok:17`.
+        report: is filled as runs are submitted, and returned.
 
     Raises:
         SubmissionError: refused (nothing of the refused part is recorded), or no clear answer.
@@ -98,7 +99,7 @@ def submit(
     """
     runs_dir = Path(runs_dir).resolve()
     batch.check_path(runs_dir)
-    claims.share(runs_dir)
+    files.share(runs_dir)
     order = _Order(
         study,
         runs_dir,
@@ -106,6 +107,7 @@ def submit(
         entry or os.environ.get(ENTRY_VARIABLE, ENTRY),
         max_steps=max_steps,
         after=after,
+        report=report or SubmitReport(),
     )
     folders = [run.folder(runs_dir) for run in runs]
     submissions.repair(folders)
@@ -148,7 +150,7 @@ def _end_earlier(folder: Path) -> None:
     except slurm.NoAnswer:
         return
     if known is not None and known.name == work.name and not known.ended:
-        slurm.cancel([element], cluster, say=lambda _: None)
+        slurm.cancel([element], cluster)
 
 
 def take_over(actions: Sequence[Action]) -> list[Path]:
@@ -186,18 +188,13 @@ def then(study: Study, command: str, runs_dir: Path, jobs: Sequence[str]) -> Pat
     return folder
 
 
-def render(
-    study: Study,
-    runs: Sequence[RunSpec],
-    runs_dir: Path,
-    max_array_size: int = slurm.DEFAULT_MAX_ARRAY_SIZE,
-) -> list[str]:
-    """What sbatch would be given for `runs`, array by array. Writes nothing, asks nothing."""
-    runs_dir = Path(runs_dir).resolve()
+def render(plan: Plan) -> list[str]:
+    """What sbatch would be given for the plan's runs, array by array. Writes nothing, asks nothing."""
+    runs_dir = plan.runs_dir.resolve()
     # Stands for the name that a submission makes up.
-    placeholder = runs_dir / study.name / JOBS / f"sdtps-{study.name}-NAME"
+    placeholder = runs_dir / plan.study.name / JOBS / f"sdtps-{plan.study.name}-NAME"
     texts = []
-    for chunk in chunks(runs, max_array_size):
+    for chunk in plan.arrays:
         frozen = runs_dir / snapshot.CODE / "DIGEST"
         text = batch.script(placeholder, chunk.resources, len(chunk.runs), chunk.throttle, frozen)
         setup = batch.setup_text(chunk.resources)
@@ -274,7 +271,6 @@ class _Order:
         except BaseException:
             claimed.give_back()
             raise
-        self.report.sbatch_calls += 1
         job, cluster = _ask(claimed, chunk.resources)
         claimed.submission.write_receipt(job, cluster=cluster)
         Scheduler(self.runs_dir).expire()
@@ -414,7 +410,7 @@ def _ask(claimed: Claimed, resources: Resources) -> tuple[str, str]:
 
 def _refusal(words: str) -> str:
     key = None if slurm.is_limit(words) else slurm.key_to_change(words)
-    hint = f"  Change {key} in the study." if key else "  Nothing of it was queued."
+    hint = f"  Change {key} in the study or in the site file." if key else "  Nothing of it was queued."
     quoted = "\n".join(f"  {line}" for line in words.splitlines())
     return f"sbatch refused the array:\n{quoted}\n{hint}"
 

@@ -1,7 +1,6 @@
 """What would be done: a study against the run store gives one action, with its reason, for each run.
 
-Planning is read-only and quick: one listing for each variant, small JSON files, no YAML parsed (except
-a few old configurations, to say how they differ).
+Planning is read-only and quick: one listing for each variant, small JSON files, no YAML parsed.
 
     state                         without --retry        with it
     planned (nothing there)       submit                 submit
@@ -24,7 +23,6 @@ In a copy of a store nothing is submitted again that was submitted from the orig
 from __future__ import annotations
 
 import functools
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,20 +33,18 @@ from typing import Literal
 from ablations.slurm import options
 from ablations.slurm.commands import DEFAULT_MAX_ARRAY_SIZE
 from ablations.store import life
+from ablations.store.equal import equal_runs
 from ablations.store.life import Life
 from ablations.store.submissions import read_json
 from ablations.study.model import RunSpec, Study
 from ablations.study.schema import Resources
-from sdtps.config import resolved
-from sdtps.config.identity import NOT_IN_IDENTITY, flatten
 from sdtps.run.folder import RunFolder
-from sdtps.system.errors import ConfigError, counted
+from sdtps.system.errors import counted
 
 BEYOND = "beyond the budget"
 RETRY_WORDS = ("failed", "oom", "diverged", "cancelled", "unknown", "stale", "held")
 FAILED_ON_NODE = 2  # runs that fail on one node before it is excluded
 _BY_NODE = frozenset({"node", "start", "killed", "lost"})
-_EXPLAINED = 20  # older settings that are read and compared in one plan
 
 # new: nothing there. resume: from the run's checkpoint. over: from nothing, what is there is put aside.
 Start = Literal["new", "resume", "over"]
@@ -136,16 +132,21 @@ class Action:
 
     Attributes:
         run: with the resources that it is to get.
-        equal: of `link`: the completed run of the same hash that stands for it.
+        status: how the run was when the plan was made.
+        equal: the run of the same hash that stands for it (`link`), or that is waited for (`skip`).
     """
 
     run: RunSpec
     action: What
     reason: str
     folder: Path
-    state: str
+    status: Life
     start: Start = "new"
     equal: Path | None = None
+
+    @property
+    def state(self) -> str:
+        return self.status.state
 
 
 @dataclass(frozen=True)
@@ -217,22 +218,34 @@ class Plan:
         """Only what is run again: runs that were never submitted are skipped."""
         actions = tuple(
             replace(a, action="skip", reason="never submitted")
-            if a.state == "planned" and a.action == "submit"
+            if a.action == "submit" and a.state == "planned" and not a.folder.exists()
             else a
             for a in self.actions
         )
         return replan(self, actions)
 
+    def limited(self, most: int | None) -> Plan:
+        """No more than `most` runs are submitted now."""
+        later = {id(a) for a in self.submitted[most:]} if most is not None else set()
+        return replan(
+            self,
+            tuple(
+                replace(a, action="skip", reason=f"{a.reason}; over --limit") if id(a) in later else a
+                for a in self.actions
+            ),
+        )
 
-def replan(plan: Plan, actions: tuple[Action, ...]) -> Plan:
+
+def replan(plan: Plan, actions: tuple[Action, ...], *warnings: str) -> Plan:
     """`plan` with other actions: arrays and estimate follow."""
     submitted = [a for a in actions if a.action == "submit"]
-    arrays = _arrays(submitted, plan.max_array_size)
+    arrays = tuple(chunks([a.run for a in submitted], plan.max_array_size))
     return replace(
         plan,
         actions=actions,
         arrays=arrays,
         estimate=_estimate(actions, submitted, arrays),
+        warnings=(*plan.warnings, *warnings),
     )
 
 
@@ -256,14 +269,8 @@ def without_nodes(plan: Plan, nodes: dict[str, int]) -> Plan:
         resources = asked.model_copy(update={"exclude": excluded})
         return replace(action, run=replace(action.run, resources=resources))
 
-    actions = tuple(moved(action) for action in plan.actions)
-    told = ", ".join(f"{node} (failed {counted(n, 'run')})" for node, n in nodes.items())
-    return replace(
-        plan,
-        actions=actions,
-        arrays=_arrays([a for a in actions if a.action == "submit"], plan.max_array_size),
-        warnings=(*plan.warnings, f"excluded nodes: {told}"),
-    )
+    said = ", ".join(f"{node} (failed {counted(n, 'run')})" for node, n in nodes.items())
+    return replan(plan, tuple(map(moved, plan.actions)), f"excluded nodes: {said}")
 
 
 def make_plan(
@@ -288,9 +295,13 @@ def make_plan(
     runs_dir = Path(runs_dir)
     runs = study.runs()
     retry, retry_runs = frozenset(retry), frozenset(retry_runs)
-    older = _Older(study, runs_dir)
     digest = functools.cache(code) if callable(code) else lambda: code
-    equal = _Equal(study, runs_dir, digest)
+    new = [
+        run.folder(runs_dir)
+        for run, status in zip(runs, states, strict=True)
+        if status.state == "planned" and not status.detail
+    ]
+    equal = equal_runs(new, runs_dir)
     made_by_other = 0
     actions = []
     for run, status in zip(runs, states, strict=True):
@@ -299,26 +310,15 @@ def make_plan(
         stale = made_by is not None and made_by != digest()
         action = _decide(run, folder, status, stale, made_by, retry, run.name in retry_runs)
         made_by_other += stale and status.state == "completed" and action.action == "skip"
-        if status.state == "planned" and not status.detail:
-            action = equal.instead(action) or replace(action, reason=older.reason(run) or action.reason)
-        actions.append(action)
+        actions.append(_of_equal(action, equal.get(folder, ()), retry, digest))
     warnings = []
     if made_by_other:
         warnings.append(
             f"{made_by_other} completed run{'s were' * (made_by_other > 1) or ' was'} made by other "
             "code than is here now; tables tell them apart. --retry stale runs them again"
         )
-    submitted = [a for a in actions if a.action == "submit"]
-    arrays = _arrays(submitted, max_array_size)
-    return Plan(
-        study=study,
-        runs_dir=runs_dir,
-        actions=tuple(actions),
-        arrays=arrays,
-        estimate=_estimate(actions, submitted, arrays),
-        warnings=tuple(warnings),
-        max_array_size=max_array_size,
-    )
+    empty = Plan(study, runs_dir, (), (), Estimate(), tuple(warnings), max_array_size)
+    return replan(empty, tuple(actions))
 
 
 def _decide(
@@ -337,18 +337,18 @@ def _decide(
     ended = f"{word}: {detail}" if detail else word
 
     def skip(why: str) -> Action:
-        return Action(run, "skip", why, folder, state, "resume")
+        return Action(run, "skip", why, folder, status, "resume")
 
     def submit(why: str, start: Start = "resume", resources: Resources | None = None) -> Action:
         one = run if resources is None else replace(run, resources=resources)
-        return Action(one, "submit", why, folder, state, start)
+        return Action(one, "submit", why, folder, status, start)
 
     asked = state in retry or named
     if state == "planned":
         return submit(detail or "no run yet", "resume" if detail else "new")
     if state in life.ACTIVE:
         if status.held and ("held" in retry or named):
-            return Action(run, "release", ended, folder, state, "resume")
+            return Action(run, "release", ended, folder, status, "resume")
         return skip(f"{ended}{' (--retry held releases it)' * status.held}")
     if state == "unknown":
         if asked:
@@ -408,123 +408,24 @@ def _code(folder: Path) -> str | None:
     return str(code["digest"]) if isinstance(code, dict) and code.get("digest") else None
 
 
-class _Equal:
-    """Runs of the same hash in other studies, or of older names of a variant: not trained twice."""
-
-    def __init__(self, study: Study, runs_dir: Path, code: Callable[[], str | None]) -> None:
-        self._study, self._runs_dir, self._code = study, runs_dir, code
-        self._known: dict[str, list[Path]] | None = None
-
-    def instead(self, action: Action) -> Action | None:
-        """What is done where an equal run exists; None where there is none."""
-        if action.folder.name not in self._found():
-            return None
-        why = ""
-        for folder in self._found()[action.folder.name]:
-            if folder == action.folder:
-                continue
-            name = folder.relative_to(self._runs_dir)
-            found = life.from_records(folder)
-            if found.state == "completed":
-                made_by = _code(folder)
-                current = self._code()
-                if current is None or made_by == current:
-                    why = f"equal to {name}, which is completed: taken over"
-                    return replace(action, action="link", reason=why, equal=folder)
-                why = f"equal to {name}, but other code made that ({made_by})"
-            elif found.active and not found.elsewhere:
-                why = f"equal to {name}, which is {found.state}: submit again when that has ended"
-                return replace(action, action="skip", reason=why)
-        return replace(action, reason=why) if why else None
-
-    def _found(self) -> dict[str, list[Path]]:
-        """seedK-HASH to the folders of that name, in every study."""
-        if self._known is None:
-            self._known = {}
-            for study in _folders(self._runs_dir):
-                if study.name.startswith("_"):
-                    continue
-                for variant in _folders(study):
-                    for name in _names(variant):
-                        if name.startswith("seed"):
-                            self._known.setdefault(name, []).append(variant / name)
-        return self._known
-
-
-def _folders(path: Path) -> list[Path]:
-    try:
-        with os.scandir(path) as entries:
-            return sorted(path / e.name for e in entries if not e.name.startswith(".") and e.is_dir())
-    except OSError:
-        return []
-
-
-def _names(path: Path) -> list[str]:
-    """Names in a folder, without what is a link: a run that was taken over is not taken over again."""
-    try:
-        with os.scandir(path) as entries:
-            return [e.name for e in entries if not e.is_symlink()]
-    except OSError:
-        return []
-
-
-class _Older:
-    """Runs of the same variant and seed with another identity: a setting or default has changed."""
-
-    def __init__(self, study: Study, runs_dir: Path) -> None:
-        self._root = runs_dir / study.name
-        self._listed: dict[str, dict[str, list[str]]] = {}
-        self._explained: dict[str, str] = {}
-
-    def reason(self, run: RunSpec) -> str | None:
-        others = self._seeds(run.slug).get(f"seed{run.seed}", [])
-        if not others:
-            return None
-        newest = max((self._root / run.slug / name for name in others), key=_modified)
-        if run.slug not in self._explained and len(self._explained) < _EXPLAINED:
-            self._explained[run.slug] = _what_changed(newest, run)
-        changed = self._explained.get(run.slug, "settings or defaults changed")
-        return f"new settings: {changed} (the older run stays in {newest.name})"
-
-    def _seeds(self, slug: str) -> dict[str, list[str]]:
-        """seedK to folder names."""
-        if slug not in self._listed:
-            seeds: dict[str, list[str]] = {}
-            try:
-                with os.scandir(self._root / slug) as entries:
-                    names = [e.name for e in entries if e.name.startswith("seed") and "-" in e.name]
-            except OSError:
-                names = []
-            for name in names:
-                seeds.setdefault(name.partition("-")[0], []).append(name)
-            self._listed[slug] = seeds
-        return self._listed[slug]
-
-
-def _modified(folder: Path) -> float:
-    try:
-        return folder.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def _what_changed(folder: Path, run: RunSpec) -> str:
-    try:
-        old = flatten(resolved(RunFolder(folder).config()))
-    except (ConfigError, OSError):
-        return "the configuration's keys changed"
-    new = flatten(resolved(run.config))
-    changed = [
-        f"{k} {old.get(k)} → {new.get(k)}"
-        for k in {**new, **old}
-        if old.get(k) != new.get(k) and k not in NOT_IN_IDENTITY
-    ]
-    more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-    return ", ".join(changed[:3]) + more or "the meaning of the configuration changed"
-
-
-def _arrays(submitted: list[Action], max_array_size: int) -> tuple[Chunk, ...]:
-    return tuple(chunks([a.run for a in submitted], max_array_size))
+def _of_equal(
+    action: Action, equal: Sequence[Life], retry: frozenset[str], digest: Callable[[], str | None]
+) -> Action:
+    """What is done with a run that is not there, where equal runs elsewhere in the store are."""
+    why = action.reason
+    for one in equal:
+        if one.state == "completed":
+            made_by, current = _code(one.folder), digest()
+            if current is None or made_by == current:
+                why = f"equal to {one.name}, which is completed: taken over"
+                return replace(action, action="link", reason=why, equal=one.folder)
+            why = f"equal to {one.name}, but other code made that ({made_by})"
+    for one in equal:
+        if one.active or (one.state == "unknown" and "unknown" not in retry):
+            what = f"{one.state} ({one.detail})" if one.detail else one.state
+            why = f"equal to {one.name}, which is {what}: submit again when that has ended"
+            return replace(action, action="skip", reason=why, equal=one.folder)
+    return replace(action, reason=why)
 
 
 def _estimate(actions: Sequence[Action], submitted: list[Action], arrays: Sequence[Chunk]) -> Estimate:

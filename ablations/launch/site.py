@@ -21,7 +21,7 @@ from typing import Any
 from filelock import Timeout
 
 from ablations.store.claims import lock
-from ablations.study.arguments import add_site
+from ablations.study.arguments import add_site, site_of
 from sdtps.system.commandline import add_json, add_runs_dir, at_least
 from sdtps.system.errors import SubmissionError
 
@@ -102,7 +102,7 @@ def _store(store: Path) -> Iterator[Found]:
             lacks = ", without hard links"
         with warnings.catch_warnings(record=True) as without_flock:
             warnings.simplefilter("always")
-            with lock(folder).acquire(timeout=LOCK_SECONDS):
+            with lock(folder, nested=False).acquire(timeout=LOCK_SECONDS):
                 pass
         lacks += ", by lock files (no flock)" if without_flock else ""
         file.unlink()
@@ -117,11 +117,9 @@ def _there(store: Path, arguments: argparse.Namespace) -> Iterator[Found]:
     from ablations.slurm import executor, verdict
     from ablations.store import snapshot
     from ablations.study.schema import Resources
-    from ablations.study.site import Site, read_site
     from sdtps.system import files
 
-    word = arguments.site
-    site = Site() if word == "none" else read_site(Path(word) if word else None)
+    site = site_of(arguments)
     asked = {key: getattr(arguments, key) for key in ("partition", "account", "gpus")}
     asked = {key: value for key, value in asked.items() if value is not None}
     asked.setdefault("gpus", 1 if site.gpu_type else 0)
@@ -143,10 +141,16 @@ def _there(store: Path, arguments: argparse.Namespace) -> Iterator[Found]:
     yield "sbatch", True, f"job {element}: {resources.summary()}"
     log = folder / f"{element}.log"
     try:
-        with lock(folder):  # seen by the job where locks hold between machines
-            state = _wait(probe, answer.job_id, arguments.wait)
+        with lock(folder, nested=False):  # seen by the job where locks hold between machines
+            state, called = _wait(probe, answer.job_id, arguments.wait)
     finally:
-        slurm.cancel([element], say=lambda _: None)
+        slurm.cancel([element])
+    if called not in ("", folder.name):
+        yield (
+            "name",
+            False,
+            f"the cluster calls the job {called}, not {folder.name}: it cannot be found",
+        )
     if not probe.exists():
         tail = " ".join(verdict.tail(log, 3).split())
         if not tail:
@@ -171,11 +175,11 @@ def _beats(written: float, sent: float) -> tuple[bool, str]:
     return True, "clocks agree"
 
 
-def _wait(probe: Path, job: str, seconds: int) -> str:
-    """Until the job has written its probe or ended; returns what the scheduler says last."""
+def _wait(probe: Path, job: str, seconds: int) -> tuple[str, str]:
+    """Until the job has written its probe or ended; returns its last state and its name."""
     from ablations.slurm import commands as slurm
 
-    state = "not started"
+    state, called = "not started", ""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and not probe.exists():
         try:
@@ -184,6 +188,7 @@ def _wait(probe: Path, job: str, seconds: int) -> str:
             jobs = {}
         known = jobs.get(f"{job}_0")
         if known is not None:
+            called = known.name
             now = f"{known.state} {known.reason}".strip()
             if now != state:
                 print(f"job {job}_0: {now}", file=sys.stderr)
@@ -192,7 +197,7 @@ def _wait(probe: Path, job: str, seconds: int) -> str:
                 time.sleep(POLL_SECONDS)  # a network file system shows its files later
                 break
         time.sleep(POLL_SECONDS)
-    return state
+    return state, called
 
 
 # -- inside the job --------------------------------------------------------------------------------
@@ -235,7 +240,7 @@ def probe(folder: Path) -> dict[str, tuple[bool, Any]]:
 def _held(folder: Path) -> tuple[bool, str]:
     """Whether the lock that the submitting machine holds is seen here."""
     try:
-        with lock(folder).acquire(timeout=0):
+        with lock(folder, nested=False).acquire(timeout=0):
             return False, (
                 "a lock held by the submitting machine is free here: each machine locks by itself "
                 "(Lustre needs the mount option flock, not localflock; NFS local_lock=none)"

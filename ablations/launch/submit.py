@@ -7,31 +7,36 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ablations.launch.budget import within_budget
 from ablations.launch.plan import (
     RETRY_WORDS,
-    Action,
     Plan,
     failing_nodes,
     make_plan,
     without_nodes,
 )
+from ablations.slurm.queue import Scheduler
+from ablations.store import life
+from ablations.store.equal import shown_states
 from ablations.store.life import run_states
 from ablations.study.arguments import (
-    Again,
+    Commands,
     add_data_root,
     add_site,
     add_steering,
     filtered,
     find_run,
-    read_study,
-    read_whole,
+    find_study,
+    known_studies,
+    print_json,
+    read_studies,
+    site_of,
 )
 from ablations.study.model import Study
 from ablations.view.plan import plan_json, plan_lines
@@ -56,7 +61,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_steering(parser)
+    add_steering(parser, more=True)
     add_retry_states(parser)
     add_sending(parser)
 
@@ -108,7 +113,10 @@ def command(arguments: argparse.Namespace) -> int:
 def retry_add_arguments(parser: argparse.ArgumentParser) -> None:
     add_steering(parser)
     parser.add_argument(
-        "run", nargs="*", metavar="RUN", help="VARIANT/seedK, or enough of the name to be the only one"
+        "more",
+        nargs="*",
+        metavar="RUN",
+        help="VARIANT/seedK, or enough of the name to be the only one; or another STUDY",
     )
     for word, which in RETRIED.items():
         parser.add_argument(f"--{word}", action="store_true", help=which)
@@ -117,17 +125,25 @@ def retry_add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def retry_command(arguments: argparse.Namespace) -> int:
     """The verb `retry`. Raises RunError where neither runs nor states are named."""
-    words = [w for w in RETRY_WORDS if getattr(arguments, w)]
-    study = read_study(arguments)
-    named = tuple(find_run(text, study).name for text in arguments.run)
-    if not words and not named:
+    states = [w for w in RETRY_WORDS if getattr(arguments, w)]
+    names: list[str] = [str(arguments.study)]
+    named: list[str] = []
+    for word in arguments.more:
+        is_study = Path(word).is_file() or word in known_studies()
+        (names if is_study else named).append(word)
+    arguments.study = [find_study(name) for name in names]
+    if not states and not named:
         options = ", ".join(f"--{word}" for word in RETRY_WORDS)
-        raise RunError(
-            f"retry what? Name runs, or give one of {options} "
-            f"(see: {Again.of(arguments).control('status')})"
-        )
-    arguments.retry = words
-    return submit(arguments, named, only_again=True)
+        status = Commands.of(arguments, read_studies(arguments)[0]).control("status")
+        raise RunError(f"retry what? Name runs, or give one of {options} (see: {status})")
+    if named and len(names) > 1:
+        raise RunError(f"{', '.join(named)}: name runs of one study at a time")
+    arguments.retry = states
+    runs: tuple[str, ...] = ()
+    if named:
+        (study,) = read_studies(arguments)
+        runs = tuple(find_run(text, study).name for text in named)
+    return submit(arguments, runs, only_again=True)
 
 
 def plan_add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -138,13 +154,12 @@ def plan_add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def plan_command(arguments: argparse.Namespace) -> int:
-    plans = []
-    for study in arguments.study:
-        one = argparse.Namespace(**{**vars(arguments), "study": study})
-        plans.append(plan_study(read_study(one), one))
+    plans = [
+        plan_study(filtered(whole, arguments.variant, arguments.seed), arguments)
+        for whole in read_studies(arguments)
+    ]
     if arguments.json:
-        made = [plan_json(plan) for plan in plans]
-        print(json.dumps(made[0] if len(made) == 1 else made, indent=2))
+        print_json([plan_json(plan) for plan in plans])
     else:
         print("\n\n".join("\n".join(plan_lines(plan)) for plan in plans))
     return 0
@@ -163,7 +178,8 @@ def plan_study(
 
     runs_dir = arguments.runs_dir.resolve()
     on_slurm = (executor or choose_executor("auto")) == "slurm"
-    states = run_states(study.runs(), runs_dir)
+    scheduler = Scheduler(runs_dir, patience_s=site_of(arguments).squeue_seconds)
+    states = run_states(study.runs(), runs_dir, scheduler)
     plan = make_plan(
         study,
         runs_dir,
@@ -184,43 +200,108 @@ def plan_study(
 def submit(
     arguments: argparse.Namespace, retry_runs: tuple[str, ...] = (), *, only_again: bool = False
 ) -> int:
-    """Submit what is missing; returns the exit code.
+    """Submit what is missing of each study; returns the exit code.
 
-    0: done. 1: local runs failed. 5: the cluster's limit on jobs, or the budget, admitted only a part.
+    0: done. 1: local runs failed, or runs may run unseen. 5: the limit on jobs, or the budget,
+    admitted only a part.
 
     Args:
         retry_runs: names of runs to run again, whatever ended them.
         only_again: leave out runs that were never submitted.
 
     Raises:
-        SdtpsError: mistakes in the manifest, a refused submission.
+        SdtpsError: mistakes in a manifest (nothing is submitted then), a refused submission.
     """
-    whole = read_whole(arguments)
-    study = filtered(whole, arguments.variant, arguments.seed)
     executor = choose_executor(arguments.executor)
-    plan = plan_study(study, arguments, retry_runs, executor)
-    if only_again:
-        plan = plan.without_new()
-    if arguments.dry_run:
-        found = check_inputs(plan, here=False, deep=False)
-        plan = dataclasses.replace(plan, warnings=(*plan.warnings, *found))
-        print_plan(plan, executor, sbatch=arguments.executor != "local", as_json=arguments.json)
-        return 0
+    studies = read_studies(arguments)
+    codes: list[int] = []
+    documents: list[dict[str, Any]] = []
+    sent: list[Plan] = []
+    jobs: list[str] = []
+    try:
+        for whole in studies:
+            study = filtered(whole, arguments.variant, arguments.seed)
+            plan = plan_study(study, arguments, retry_runs, executor)
+            plan = (plan.without_new() if only_again else plan).limited(arguments.limit)
+            sent.append(plan)
+            if arguments.dry_run:
+                documents.append(preview(plan, arguments, executor))
+                continue
+            report = send(plan, whole, arguments, executor, documents)
+            jobs += report.jobs
+            codes.append(ended(plan, arguments, report))
+        if arguments.then and not arguments.dry_run:
+            codes.append(run_then(sent, arguments, executor, jobs))
+    finally:
+        if arguments.json and documents:
+            print_json(documents)
+    return max(codes, default=0)
+
+
+def preview(plan: Plan, arguments: argparse.Namespace, executor: str) -> dict[str, Any]:
+    """--dry-run: print the plan and what SLURM would be given (also where there is none)."""
+    from ablations.launch.dispatch import render
+
+    found = check_inputs(plan, here=False, deep=False)
+    plan = dataclasses.replace(plan, warnings=(*plan.warnings, *found))
+    texts = render(plan) if arguments.executor != "local" else []
     if not arguments.json:
         print("\n".join(plan_lines(plan)))
-    if plan.released:
-        release(plan, arguments)
-    if plan.linked:
-        take_over(plan)
-    if not plan.submitted:
-        if arguments.json:
-            print_sent(plan)
-        return PARTIAL if plan.waiting else 0
-    for warning in check_inputs(plan, here=executor == "local"):
-        _say(f"Warning: {warning}.")
-    if not arguments.no_audit and (names := new_variants(plan)):
-        audit(whole, names, strict=arguments.strict)
-    return dispatch(plan, arguments, executor)
+        for number, text in enumerate(texts, start=1):
+            print(
+                f"\n--- sbatch file {number} of {len(texts)}; submission fills in NAME and DIGEST ---"
+                f"\n{visible_lines(text.rstrip())}"
+            )
+    return {**plan_json(plan), "executor": executor, "sbatch": texts}
+
+
+def send(
+    plan: Plan,
+    whole: Study,
+    arguments: argparse.Namespace,
+    executor: str,
+    documents: list[dict[str, Any]],
+) -> SubmitReport:
+    """Do what the plan says: release, take over, audit, submit.
+
+    Args:
+        whole: the study with its baseline.
+        documents: what became of it is added, also where something fails half-way.
+    """
+    from ablations.launch.dispatch import SubmitReport
+
+    if not arguments.json:
+        print("\n".join(plan_lines(plan)))
+    report = SubmitReport()
+    try:
+        if plan.released:
+            release(plan, arguments)
+        if plan.linked:
+            take_over(plan)
+        if plan.submitted:
+            for warning in check_inputs(plan, here=executor == "local"):
+                _say(f"Warning: {warning}.")
+            if not arguments.no_audit and (names := new_variants(plan)):
+                audit(whole, names, strict=arguments.strict)
+            dispatch(plan, arguments, executor, report)
+    finally:
+        documents.append(as_json(plan, report))
+    return report
+
+
+def ended(plan: Plan, arguments: argparse.Namespace, report: SubmitReport) -> int:
+    """The exit code of one study's submission; says what is left to see to."""
+    failed = sum(how not in ("completed", "diverged") for how in report.outcomes.values())
+    if failed:
+        number = counted(failed, "run")
+        _say(f"{number} did not complete: {Commands.of(arguments, plan.study).control('status')}")
+        return 1
+    if report.partial or plan.waiting:
+        return PARTIAL
+    unknown = [a.status for a in plan.skipped if a.state == "unknown"]
+    for text in life.of_unknown(unknown):
+        _say(text)
+    return 1 if unknown and not plan.submitted else 0
 
 
 def take_over(plan: Plan) -> None:
@@ -238,23 +319,6 @@ def choose_executor(word: str) -> str:
     if word != "auto":
         return word
     return "slurm" if slurm.configured() else "local"
-
-
-def print_plan(plan: Plan, executor: str, *, sbatch: bool, as_json: bool) -> None:
-    """The plan, and with `sbatch` what SLURM would be given (also where there is none)."""
-    from ablations.launch.dispatch import render
-
-    runs = [action.run for action in plan.submitted]
-    texts = render(plan.study, runs, plan.runs_dir, plan.max_array_size) if runs and sbatch else []
-    if as_json:
-        print(json.dumps({**plan_json(plan), "executor": executor, "sbatch": texts}, indent=2))
-        return
-    print("\n".join(plan_lines(plan)))
-    for number, text in enumerate(texts, start=1):
-        print(
-            f"\n--- sbatch file {number} of {len(texts)}; submission fills in NAME and DIGEST ---"
-            f"\n{visible_lines(text.rstrip())}"
-        )
 
 
 def new_variants(plan: Plan) -> list[str]:
@@ -276,7 +340,7 @@ def release(plan: Plan, arguments: argparse.Namespace) -> None:
     try:
         done = control.release(run_states(runs, plan.runs_dir), plan.runs_dir)
     except SubmissionError as error:
-        commands = Again.of(arguments)
+        commands = Commands.of(arguments, plan.study)
         raise SubmissionError(
             f"{error}\n  Cancel what stays held and submit it again:\n"
             f"    {commands.control('cancel', '--held', '--yes')}\n    {commands.retry('--cancelled')}"
@@ -345,59 +409,24 @@ def audit(study: Study, names: list[str], *, strict: bool) -> None:
         )
 
 
-def dispatch(plan: Plan, arguments: argparse.Namespace, executor: str) -> int:
+def dispatch(plan: Plan, arguments: argparse.Namespace, executor: str, report: SubmitReport) -> None:
     """Hand the plan's runs to the executor; local slots work through them before this returns.
 
-    With --canary a few steps of each code path go first. With --limit no more than so many are sent.
+    With --canary a few steps of each code path go first.
     """
-    actions = plan.submitted[: arguments.limit]
-    report: SubmitReport | None = None
+    from ablations.launch.dispatch import submit as send_runs
+
+    actions = plan.submitted
     after: str | None = None
-    try:
-        if arguments.canary:
-            from ablations.launch import trial
+    if arguments.canary:
+        from ablations.launch import trial
 
-            after = trial.canaries(
-                plan.study, actions, plan.runs_dir, executor=executor, slots=arguments.slots
-            )
-            if after is not None and not arguments.json:
-                print(f"Canaries are queued; the runs start if they succeed ({after}).")
-        report = _send(plan, actions, arguments, executor, after)
-        if arguments.then:
-            run_then(plan, arguments, executor, report.jobs)
-    finally:
-        if arguments.json:
-            print_sent(plan, report)
-    failed = sum(how not in ("completed", "diverged") for how in report.outcomes.values())
-    if failed:
-        number = counted(failed, "run")
-        _say(f"{number} did not complete: {Again.of(arguments).control('status')}")
-        return 1
-    return PARTIAL if report.partial or plan.waiting else 0
-
-
-def run_then(plan: Plan, arguments: argparse.Namespace, executor: str, jobs: list[str]) -> None:
-    """--then: a command that follows the runs, as a job that waits for theirs or right now."""
-    from ablations.launch import dispatch as sender
-
-    if executor == "local":
-        subprocess.run(["bash", "-c", arguments.then], check=False)
-    elif jobs:
-        folder = sender.then(plan.study, arguments.then, plan.runs_dir, jobs)
-        _say(f"When they have ended: {arguments.then} (its output: {folder})")
-
-
-def _send(
-    plan: Plan,
-    actions: list[Action],
-    arguments: argparse.Namespace,
-    executor: str,
-    after: str | None,
-) -> SubmitReport:
-    """Submit `actions`, and say so."""
-    from ablations.launch.dispatch import submit as send
-
-    report = send(
+        after = trial.canaries(
+            plan.study, actions, plan.runs_dir, executor=executor, slots=arguments.slots
+        )
+        if after is not None and not arguments.json:
+            print(f"Canaries are queued; the runs start if they succeed ({after}).")
+    send_runs(
         plan.study,
         [a.run for a in actions],
         plan.runs_dir,
@@ -406,29 +435,62 @@ def _send(
         replace=[a.folder for a in actions if a.start == "resume"],
         over=[a.folder for a in actions if a.start == "over"],
         after=after,
+        report=report,
     )
     if not arguments.json:
         jobs = f" (job {', '.join(report.jobs)})" if report.jobs else ""
         print(f"Submitted {len(report.submitted)} of {counted(len(actions), 'run')}{jobs}.")
         for folder, reason in report.skipped.items():
             print(f"  not submitted: {folder.relative_to(plan.runs_dir)}: {visible(reason)}")
-    return report
 
 
-def print_sent(plan: Plan, report: SubmitReport | None = None) -> None:
-    """What became of the plan, for scripts: one JSON document, also where something failed half-way."""
+def run_then(
+    plans: Sequence[Plan], arguments: argparse.Namespace, executor: str, jobs: list[str]
+) -> int:
+    """--then: a command that follows the runs, as a job that waits for theirs, or right now.
+
+    Runs of earlier submissions are waited for too. Returns the exit code, 1 where that is not possible.
+    """
+    from ablations.launch import dispatch as sender
+
+    runs_dir = plans[0].runs_dir
+    runs = [run for plan in plans for run in plan.study.runs()]
+    active = [one for one in shown_states(runs, runs_dir) if one.may_run]
+    # On local slots a job id is a process id.
+    elements = [one.job_id for one in active if one.active and one.job_id and "_" in one.job_id]
+    arrays = {element.partition("_")[0] for element in elements}
+    if (
+        executor == "slurm"
+        and len(elements) == len(active)
+        and (ids := sorted({*jobs, *arrays}, key=int))
+    ):
+        folder = sender.then(plans[0].study, arguments.then, runs_dir, ids)
+        _say(f"When they have ended: {arguments.then} (its output: {folder})")
+        return 0
+    if active:
+        word = ", ".join(sorted({one.state for one in active}))
+        _say(
+            f"--then was not run: {counted(len(active), 'run')} ({word}) cannot be waited for from"
+            f" here. When they have ended: {arguments.then}"
+        )
+        return 1
+    _say(f"No run is left to wait for; running now: {arguments.then}")
+    return 1 if subprocess.run(["bash", "-c", arguments.then], check=False).returncode else 0
+
+
+def as_json(plan: Plan, report: SubmitReport) -> dict[str, Any]:
+    """What became of the plan, for scripts."""
 
     def name(folder: Path) -> str:
         return str(folder.relative_to(plan.runs_dir))
 
-    answer = {
-        "jobs": report.jobs if report else [],
-        "submitted": [name(folder) for folder in report.submitted] if report else [],
-        "skipped": {name(folder): why for folder, why in report.skipped.items()} if report else {},
+    return {
+        "jobs": report.jobs,
+        "submitted": [name(folder) for folder in report.submitted],
+        "skipped": {name(folder): why for folder, why in report.skipped.items()},
         "released": [action.run.name for action in plan.released],
         "taken_over": [action.run.name for action in plan.linked],
     }
-    print(json.dumps(answer, indent=2))
 
 
 def _say(text: str) -> None:

@@ -39,6 +39,7 @@ from ablations.store.submissions import Submission
 from sdtps.run.folder import RunFolder
 from sdtps.system.commandline import on_signals
 from sdtps.system.errors import SdtpsError
+from sdtps.system.files import share
 
 PACKED = "SDTPS_PACKED"  # set for the runs that share a job
 CLAIM = "SDTPS_CLAIM"  # the submission whose claim a run folder must hold to be written to
@@ -87,7 +88,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("place", type=int, nargs="?")
     arguments = parser.parse_args(words)
     submission = Submission(arguments.submission)
-    claims.share(submission.folder)
+    share(submission.folder)
     job = Job.here()
     if not job.local and not job.packed and submission.runs_per_job > 1:
         return _several(submission, job)

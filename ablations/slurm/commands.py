@@ -1,6 +1,6 @@
 """Every SLURM command that this project calls: sbatch, squeue, sacct, scancel, scontrol, sinfo.
 
-Each can fail in its own way. One that does not answer says nothing about any job.
+No answer is no information: a job is not lost because a command failed.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +21,7 @@ from ablations.study.schema import Resources
 
 QUERY_SECONDS = 45.0
 SUBMIT_SECONDS = 180  # a busy controller may take its MessageTimeout several times
+SLOW_SECONDS = 4.0  # after which people are told what is waited for
 DEFAULT_MAX_ARRAY_SIZE = 1001
 _IDS_A_CALL = 200  # well below the longest command line
 
@@ -287,23 +290,22 @@ def find_array(name: str, cluster: str | None = None) -> str | None:
 # -- changes ------------------------------------------------------------------------------------
 
 
-def cancel(
-    elements: Iterable[str], cluster: str | None = None, *, say: Callable[[str], None] = print
-) -> bool:
-    """scancel exactly these array elements; False where it failed. Nothing to cancel asks nothing.
+def cancel(elements: Iterable[str], cluster: str | None = None) -> dict[str, str]:
+    """scancel exactly these array elements; those that it refused, each with its words.
 
     scancel without ids but with a filter would take every job of the user, so it is never called so.
     """
     ids = [e for e in elements if re.fullmatch(r"\d+(_\d+)?", e)]
     where = [f"--clusters={cluster}"] if cluster else []
-    done = True
+    refused: dict[str, str] = {}
     for start in range(0, len(ids), _IDS_A_CALL):
+        part = ids[start : start + _IDS_A_CALL]
         try:
-            ask(["scancel", *where, *ids[start : start + _IDS_A_CALL]])
+            ask(["scancel", *where, *part])
         except NoAnswer as error:
-            say(str(error))
-            done = False
-    return done
+            named = set(re.findall(r"\b\d+(?:_\d+)?\b", str(error)))
+            refused |= dict.fromkeys([e for e in part if e in named] or part, str(error))
+    return refused
 
 
 def release(elements: Iterable[str]) -> list[str]:
@@ -421,23 +423,32 @@ def ask(command: list[str], timeout_s: float = QUERY_SECONDS) -> str:
     except OSError as error:
         raise NoAnswer(f"{command[0]} cannot be run: {error.strerror}") from None
     if done.returncode != 0:
-        raise NoAnswer(f"{command[0]}: {(done.stderr or done.stdout).strip()[-500:]}")
+        raise NoAnswer(f"{command[0]}: {(done.stderr or done.stdout).strip()[-20_000:]}")
     return done.stdout
 
 
 def _run(
     command: list[str], timeout_s: float, resources: Resources | None = None
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        env=environment(resources),
-        capture_output=True,
-        text=True,
-        errors="replace",
-        stdin=subprocess.DEVNULL,
-        timeout=timeout_s,
-        check=False,
-    )
+    slow = threading.Timer(SLOW_SECONDS, _say_slow, [command[0]])
+    slow.start()
+    try:
+        return subprocess.run(
+            command,
+            env=environment(resources),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            timeout=timeout_s,
+            check=False,
+        )
+    finally:
+        slow.cancel()
+
+
+def _say_slow(program: str) -> None:
+    print(f"Waiting for {program}: SLURM has not answered yet.", file=sys.stderr, flush=True)
 
 
 def _word(state: str) -> str:

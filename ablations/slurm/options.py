@@ -13,7 +13,7 @@ from ablations.slurm import commands as slurm
 from ablations.study.schema import Resources
 from sdtps.system.errors import did_you_mean
 
-# Told this long before the time limit: enough for a checkpoint. Short jobs get a quarter of their time.
+# A job gets its signal so many seconds before its time limit: enough to write a checkpoint.
 SIGNAL_SECONDS = 90
 
 

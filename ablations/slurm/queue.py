@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,10 @@ from filelock import FileLock, Timeout
 
 from ablations.slurm import commands as slurm
 from ablations.slurm.commands import JobInfo, NoAnswer
+from ablations.study.site import read_site
 from sdtps.system import files
 
 REFRESH_SECONDS = 15.0
-ASK_SECONDS = 10.0  # for an answer: a controller that is down must not keep anybody waiting
 FAILED_SECONDS = 60.0  # before one that did not answer is asked again
 SACCT_REFRESH_SECONDS = 60.0
 NO_SACCT_SECONDS = 3600.0  # a cluster without accounting is asked once an hour
@@ -56,9 +57,17 @@ class Answers:
         last = self.asked.get(array, (0.0, 0.0))[1]
         return 0 <= now - last < refresh_s and last > expired
 
-    def find(self, element: str, name: str) -> JobInfo | None:
-        """The job of that id and name: ids are used again by and by, names are not."""
+    def find(self, element: str, name: str, *, whole: bool = False) -> JobInfo | None:
+        """The job of that id and name: ids are used again by and by, names are not.
+
+        Args:
+            whole: take the whole array's row too, where it has ended: squeue lists an array that was
+                cancelled before any of it started as one job.
+        """
         job = self.jobs.get(element)
+        if whole and (job is None or job.missed):
+            array = self.jobs.get(element.partition("_")[0])
+            job = array if array is not None and array.ended else job
         return job if job is not None and job.name == name else None
 
     def gone(self, element: str, name: str, submitted: float) -> bool:
@@ -75,15 +84,28 @@ class Answers:
 
 
 class Scheduler:
-    """The shared view of the queue. `runs_dir` holds the cache; an unwritable one is done without."""
+    """The shared view of the queue.
 
-    def __init__(self, runs_dir: Path, refresh_s: float = REFRESH_SECONDS) -> None:
+    Args:
+        runs_dir: holds the cache; an unwritable one is done without.
+        patience_s: how long an answer is waited for [as the site file says]: a controller that is down
+            must not keep anybody waiting.
+    """
+
+    def __init__(
+        self, runs_dir: Path, refresh_s: float = REFRESH_SECONDS, patience_s: float | None = None
+    ) -> None:
         self.refresh_s = refresh_s
+        self._given_patience_s = patience_s
         self._file = Path(runs_dir) / f".squeue-{os.getuid()}.json"
         self._expired_file = self._file.with_suffix(".expired")
         self._no_sacct_until = 0.0
         self._asked: dict[Array, float] = {}
         self._accounted: dict[str, dict[str, JobInfo]] = {}
+
+    @cached_property
+    def patience_s(self) -> float:
+        return self._given_patience_s or read_site().squeue_seconds
 
     def expire(self) -> None:
         """Something was asked of the scheduler: answers from before are not to be taken any more.
@@ -120,7 +142,7 @@ class Scheduler:
         old = now - self._asked.get(array, 0.0) > SACCT_REFRESH_SECONDS
         if old and now > self._no_sacct_until:
             try:
-                found = slurm.sacct([job], cluster=cluster or None, timeout_s=ASK_SECONDS)
+                found = slurm.sacct([job], cluster=cluster or None, timeout_s=self.patience_s)
                 self._accounted[cluster] = self._accounted.get(cluster, {}) | found
                 self._asked[array] = now
             except NoAnswer as error:
@@ -145,13 +167,12 @@ class Scheduler:
             )
         }
 
-    @staticmethod
-    def _ask(cluster: str, ids: set[str], before: Answers) -> Answers:
+    def _ask(self, cluster: str, ids: set[str], before: Answers) -> Answers:
         now = time.time()
         try:
-            listed = slurm.squeue(ids, cluster=cluster or None, timeout_s=ASK_SECONDS)
+            listed = slurm.squeue(ids, cluster=cluster or None, timeout_s=self.patience_s)
         except NoAnswer as error:
-            return Answers(now, str(error), before.asked, before.jobs)
+            return Answers(now, str(error)[-500:], before.asked, before.jobs)
         kept = {}
         for element, job in before.jobs.items():
             if element in listed:
@@ -206,7 +227,7 @@ class Scheduler:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            with contextlib.suppress(Timeout, OSError), lock.acquire(timeout=2 * ASK_SECONDS):
+            with contextlib.suppress(Timeout, OSError), lock.acquire(timeout=2 * self.patience_s):
                 pass
             yield False
             return

@@ -29,6 +29,7 @@ TAIL_BYTES = 16_384
 
 # In the order in which they are looked for: a job cancelled at its time limit says both.
 _WORDS = (
+    ("disk", r"No space left on device|Disk quota exceeded"),
     ("timeout", r"DUE TO TIME LIMIT|CANCELLED.*TIME ?LIMIT"),
     ("preempted", r"DUE TO PREEMPTION"),
     ("node", r"DUE TO NODE FAILURE|NODE_FAIL|Node failure"),
@@ -66,7 +67,7 @@ def tail(file: Path | None, lines: int = 20) -> str:
 
 
 def from_log(text: str) -> str | None:
-    """timeout, preempted, node, oom, requeue or cancelled, where the output says so."""
+    """disk, timeout, preempted, node, oom, requeue or cancelled, where the output says so."""
     for word, pattern in _WORDS:
         if re.search(pattern, text, re.IGNORECASE if word in ("oom", "node") else 0):
             return word

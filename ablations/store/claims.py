@@ -231,16 +231,6 @@ def rewrite(folder: Path, held: Claim, new: Claim) -> bool:
         return True
 
 
-def share(runs_dir: Path) -> None:
-    """In a store that its group may write to (`chmod g+ws runs`), so is what this process makes."""
-    try:
-        shared = bool(runs_dir.stat().st_mode & 0o020)
-    except OSError:
-        return
-    if shared:
-        os.umask(os.umask(0o077) & ~0o070)
-
-
 def _link(source: Path, target: Path) -> bool:
     try:
         os.link(source, target)
@@ -275,6 +265,7 @@ def _locked(folder: Path, held: Claim) -> Iterator[Path | None]:
         yield file if mine else None
 
 
-def lock(jobs: Path) -> FileLock:
+def lock(jobs: Path, *, nested: bool = True) -> FileLock:
+    """The study's lock. `nested`: whoever holds it may take it again, so that many claims cost one."""
     jobs.mkdir(parents=True, exist_ok=True)
-    return FileLock(jobs / ".lock", mode=0o664)
+    return FileLock(jobs / ".lock", mode=0o664, is_singleton=nested)

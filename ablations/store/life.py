@@ -16,8 +16,8 @@ ask. An unknown run is never submitted again, deleted or cancelled unless somebo
     unknown      cannot be told from here; the detail says where to ask
     diverged     a loss that is NaN or infinite
     failed       kind: error (an exception), exit, crash (SIGSEGV ...), oom, timeout, node, killed,
-                 preempted, requeues (more than resources.max_requeues), start (dead before Python
-                 began), lost (gone without a record), result (result.json is damaged),
+                 disk (full), preempted, requeues (more than resources.max_requeues), start (dead
+                 before Python began), lost (gone without a record), result (result.json is damaged),
                  unreadable (a file that may not be read)
     cancelled    by somebody; kind unstarted: it left the queue before it started, unseen
 """
@@ -27,6 +27,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -42,9 +43,10 @@ from ablations.store import claims
 from ablations.store.attempts import Attempts, End
 from ablations.store.claims import Claim
 from ablations.store.submissions import SUBMITTING_SECONDS, Cache, Submission, submission
-from ablations.study.model import RunSpec
+from ablations.study.model import RunSpec, Study
 from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder
 from sdtps.system import files
+from sdtps.system.errors import counted
 
 STATES = (
     *("completed", "running", "requeued", "queued", "planned", "interrupted", "unknown"),
@@ -65,7 +67,7 @@ MOST_KILLS = 3
 
 DAMAGED = "result.json cannot be read; --retry failed puts it aside and runs again from the start"
 _RESUMES = "; a submission resumes it"
-_TOLD = ("timeout", "oom", "node")  # a job's log says them for certain
+_TOLD = ("disk", "timeout", "oom", "node")  # a job's log says them for certain
 _NO_RESULT = frozenset({"planned", "interrupted", "diverged", "failed", "cancelled"})
 
 
@@ -74,6 +76,7 @@ class Life:
     """A run's state and what is known of it.
 
     Attributes:
+        folder: of the run.
         detail: one line for people, empty where the state says all.
         epoch, progress: of the newest attempt; progress in [0, 1].
         eta: seconds to go, by the run's own estimate.
@@ -85,6 +88,7 @@ class Life:
     """
 
     state: str
+    folder: Path = Path()
     kind: str | None = None
     detail: str = ""
     log_file: Path | None = None
@@ -100,6 +104,11 @@ class Life:
     often: bool = False
 
     @property
+    def name(self) -> str:
+        """STUDY/VARIANT/seedK-HASH: its place below the runs folder."""
+        return "/".join(self.folder.parts[-3:])
+
+    @property
     def reason(self) -> str:
         """Kind and detail in one line."""
         return ": ".join(part for part in (self.kind, self.detail) if part)
@@ -112,6 +121,11 @@ class Life:
     @property
     def active(self) -> bool:
         return self.state in ACTIVE
+
+    @property
+    def may_run(self) -> bool:
+        """It is active, or nobody here can tell that it is not."""
+        return self.active or self.state == "unknown"
 
     @cached_property
     def log_tail(self) -> str:
@@ -135,6 +149,9 @@ def run_states(
 ) -> list[RunStatus]:
     """The state of each run, in order. The scheduler is asked where a run's records leave it open."""
     runs_dir = Path(runs_dir).resolve()
+    for folder in {runs_dir, *(runs_dir / run.study for run in runs)}:
+        if folder.exists() and not os.access(folder, os.R_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "cannot be read", str(folder))
     found = of_folders([run.folder(runs_dir) for run in runs], scheduler or Scheduler(runs_dir))
     return [RunStatus(run=run, **vars(life)) for run, life in zip(runs, found, strict=True)]
 
@@ -148,22 +165,42 @@ def of_folders(folders: Sequence[Path], scheduler: Scheduler) -> list[Life]:
     reader = _Reader()
     found = [reader.look(folder) for folder in folders]
     arrays = {a for one in found if isinstance(one, _Open) and (a := one.array) is not None}
-    if not any(isinstance(one, _Open) for one in found):
-        return [one for one in found if isinstance(one, Life)]
     cluster = _OnCluster(scheduler, scheduler.look(arrays))
     states = []
     for folder, one in zip(folders, found, strict=True):
-        again = reader.look(folder) if isinstance(one, _Open) else one
-        states.append(again if isinstance(again, Life) else again.notes.added(cluster.settle(again)))
+        newest = reader.look(folder) if isinstance(one, _Open) else one
+        settled = newest if isinstance(newest, Life) else newest.notes.added(cluster.settle(newest))
+        states.append(replace(settled, folder=folder))
     return states
+
+
+def unplanned(study: Study, runs_dir: Path) -> list[Path]:
+    """Run folders of the study that none of its runs has: of variants that left the manifest."""
+    planned = {run.folder(runs_dir) for run in study.runs()}
+    return [
+        folder
+        for folder in sorted((runs_dir / study.name).glob("*/seed*"))
+        if folder not in planned and folder.is_dir() and not RunFolder(folder).run().get("imported")
+    ]
 
 
 def from_records(folder: Path) -> Life:
     """The state by the run's own files alone; `unknown` where only the scheduler could tell."""
     found = _Reader().look(folder)
     if isinstance(found, Life):
-        return found
-    return found.notes.added(found.by_records("only its cluster can tell: sdtps status there"))
+        return replace(found, folder=folder)
+    known = found.notes.added(found.by_records("only its cluster can tell: sdtps status there"))
+    return replace(known, folder=folder)
+
+
+def of_unknown(runs: Sequence[Life]) -> list[str]:
+    """For people: how many runs are unknown, why, and what can be done."""
+    reasons = Counter(one.detail for one in runs if one.state == "unknown")
+    return [
+        f"{counted(n, 'run')} may be running; the state is unknown: {why}. "
+        "Look there; where none of them runs, `retry STUDY --unknown` runs them again."
+        for why, n in reasons.items()
+    ]
 
 
 def memory_asked(folder: Path) -> float | None:
@@ -380,6 +417,7 @@ class _Open:
         start = self.attempts.last_start
         node = (job.node if job else "") or (start.process.host if start else "")
         what = {
+            "disk": "found no space left on a disk",
             "timeout": "ran into its time limit",
             "oom": "used more memory than resources.mem_gb allows",
             "node": "its node failed",
@@ -397,6 +435,8 @@ class _Open:
     def by_end(self, end: End) -> Life:
         """From the exit record, and the output where the code alone does not say."""
         kind, what = verdict.from_code(end.code)
+        if end.code == verdict.NOT_OURS and self.claim.cancelled:
+            return self.cancelled()
         said = verdict.from_log(verdict.tail(self.log_file))
         if kind == "killed" or end.code == 0 or end.terminated:
             if said in _TOLD:
@@ -407,8 +447,8 @@ class _Open:
                 return self.ended_by("preempted")
         if kind == "exit" and end.code != 0 and not self.attempts.python_ran:
             return self.life("failed", "start", f"Python did not come up (exit {end.code})")
-        if kind == "exit" and said == "oom":
-            return self.ended_by("oom")
+        if kind == "exit" and said in ("oom", "disk"):
+            return self.ended_by(said)
         if end.code == verdict.INTERRUPTED:
             if end.terminated:
                 return self.life("cancelled", None, "told to stop, and not queued again")
@@ -547,7 +587,7 @@ class _OnCluster:
             return self._without_receipt(found)
         assert found.job_id is not None
         answers = self._answers.get(found.array[0], Answers(error="it was not asked"))
-        job = answers.find(found.job_id, found.submission.name)
+        job = answers.find(found.job_id, found.submission.name, whole=not found.began)
         listed = job is not None and not job.missed and not answers.error
         if found.beats and not listed:
             return found.life("running")  # silence of a scheduler is not death
@@ -645,6 +685,10 @@ class _OnCluster:
         if end is not None and end.code != verdict.INTERRUPTED:
             return found.by_end(end)
         said = verdict.from_log(verdict.tail(found.log_file))
+        other = answers.jobs.get(found.job_id)
+        if other is not None and not other.ended and not other.missed:
+            what = f"job {other.id} is called {other.name}, not {found.submission.name}"
+            return found.by_records(f"{what}: the cluster renames jobs, or uses ids again")
         if found.claim.cancelled or said == "cancelled":
             return found.cancelled()
         if said in _TOLD:
@@ -673,7 +717,10 @@ class _OnCluster:
         if alive or (alive is None and time.time() - found.claim.time < SUBMITTING_SECONDS):
             return found.life("queued", None, "being submitted")
         if not found.submission.intent:
-            return found.life("planned", None, "its submitter died before it asked the scheduler")
+            # What it was before still holds: a diverged run must not resume from its checkpoint.
+            before = _unclaimed(found.folder, RunFolder(found.folder).status() or {})
+            why = "its submitter died before it asked the scheduler"
+            return before if before.state != "planned" else found.life("planned", None, why)
         index = found.submission.index(found.folder)
         jobs = self._named(found.submission)
         if isinstance(jobs, str):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
 from pathlib import Path
@@ -47,7 +48,7 @@ def freeze(runs_dir: Path, root: Path | None = None) -> Path:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)
         write_json(temporary / provenance.SNAPSHOT_RECORD, provenance.code_version(root))
-        temporary.chmod(0o755)
+        temporary.chmod(0o775 if store.stat().st_mode & stat.S_IWGRP else 0o755)
         sync_directory(temporary)
         os.rename(temporary, target)  # noqa: PTH104  Path.rename would do the same
     except OSError as error:

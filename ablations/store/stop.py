@@ -10,82 +10,113 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ablations.slurm import commands as slurm
 from ablations.slurm.queue import Scheduler
 from ablations.store import attempts as records
 from ablations.store import claims, life
-from ablations.store.life import RunStatus
-from ablations.store.submissions import submission
-from ablations.study.arguments import add_steering, read_study
+from ablations.store.claims import Claim
+from ablations.store.life import Life
+from ablations.store.submissions import Cache, Submission
+from ablations.study.arguments import add_steering, filtered, read_whole
 from ablations.study.model import Study
-from sdtps.run.folder import RunFolder
-from sdtps.system.errors import SubmissionError, visible
+from sdtps.system import files
+from sdtps.system.errors import SubmissionError, counted, visible
 
 CLEANED_BY_DEFAULT = ("failed", "cancelled")
 CLEANED = ("failed", "cancelled", "diverged", "interrupted", "completed")
 
 
-def cancel(statuses: Sequence[RunStatus], runs_dir: Path) -> list[RunStatus]:
-    """End the queued and running ones among `statuses`; returns those that are ended or were told to.
+def cancel(runs: Sequence[Life], runs_dir: Path) -> list[Life]:
+    """End the queued and running ones among `runs`; returns those that are ended or were told to.
 
     Left out are runs whose process only another machine, or the person who started it, can end.
 
     The claim is marked first, so that the end is known for a cancellation without accounting too, and
-    so that a run which writes its checkpoint meanwhile does not come back. Where a full disk takes no
-    mark, the cluster's jobs are cancelled all the same.
+    so that a run which writes its checkpoint meanwhile does not come back. Where the scheduler refuses,
+    the mark is taken back. Where a full disk takes no mark, the cluster's jobs are cancelled all the
+    same.
 
     Raises:
-        SubmissionError: the scheduler did not take some of it; the runs stay marked.
+        SubmissionError: the scheduler refused some of it; those runs are as they were.
         OSError: runs on local slots could not be marked, and so were not told to end.
     """
-    ended = []
-    unmarked: OSError | None = None
-    elements: dict[str, dict[str, tuple[Path, str]]] = {}
-    for status in statuses:
-        if not status.active or status.elsewhere:  # a copy has no jobs of its own
+    known = Cache()
+    held: dict[Path, Claim] = {}
+    for one in runs:
+        if one.active and not one.elsewhere:  # a copy has no jobs of its own
+            claim = claims.read(one.folder)
+            if claim is not None:
+                held[one.folder] = claim
+    unmarked = _mark(held, known)
+    ended, problems = [], []
+    on_clusters: dict[str, dict[str, list[Path]]] = {}  # cluster to job to its runs
+    for one in runs:
+        if one.folder not in held:
             continue
-        folder = status.run.folder(Path(runs_dir).resolve())
-        claim = claims.read(folder)
-        if claim is None:
+        claim = held[one.folder]
+        if claim.executor == "local":
+            if one.folder not in unmarked and _end_local(one.folder, claim.submission):
+                ended.append(one)
             continue
-        try:
-            claims.rewrite(folder, claim, replace(claim, cancelled=True))
-        except OSError as error:
-            if claim.executor == "local":  # its queue would start it again
-                unmarked = error
-                continue
-        if claim.executor == "local" and not _end_local(folder, claim.submission):
-            continue
-        ended.append(status)
-        if claim.executor != "local" and status.job_id:
-            where = submission(folder, claim.submission).cluster
-            where = "" if where == slurm.cluster_name() else where
-            elements.setdefault(where, {})[status.job_id] = (folder, claim.submission)
-    problems: list[str] = []
-    done = True
-    for cluster, jobs in elements.items():
-        ids = [job for job, of in jobs.items() if not _others_need_it(*of)]
-        done &= slurm.cancel(ids, cluster or None, say=problems.append)
-    if elements:
+        ended.append(one)
+        work = known.get(one.folder, claim.submission)
+        if one.job_id and not _others_need_it(one.folder, work):
+            where = "" if work.cluster == slurm.cluster_name() else work.cluster
+            on_clusters.setdefault(where, {}).setdefault(one.job_id, []).append(one.folder)
+    refused: dict[Path, Claim] = {}
+    for cluster, jobs in on_clusters.items():
+        for job, why in slurm.cancel(jobs, cluster or None).items():
+            refused |= {folder: held[folder] for folder in jobs[job]}
+            problems.append(why)
+    _mark({folder: claim for folder, claim in refused.items() if not claim.cancelled}, known, back=True)
+    if on_clusters:
         Scheduler(runs_dir).expire()
-    if not done:
-        raise SubmissionError("scancel failed; try again:\n  " + "\n  ".join(problems))
-    if unmarked is not None:
-        raise unmarked
+    if refused:
+        raise SubmissionError(
+            f"{counted(len(refused), 'run')} of {len(held)} were not cancelled and go on:\n  "
+            + "\n  ".join(text[-500:] for text in dict.fromkeys(problems))
+        )
+    if local := [error for folder, error in unmarked.items() if held[folder].executor == "local"]:
+        raise local[0]  # their queue would start them again
     return ended
 
 
-def release(statuses: Sequence[RunStatus], runs_dir: Path) -> list[RunStatus]:
-    """Let the held ones among `statuses` start; the others are left alone.
+def _mark(held: Mapping[Path, Claim], known: Cache, *, back: bool = False) -> dict[Path, OSError]:
+    """Mark claims as cancelled (`back`: no longer); the error of each that could not be.
+
+    A mark is a link to a file of the submission, as its claim is: ten thousand cost one file.
+    """
+    failed: dict[Path, OSError] = {}
+    with contextlib.ExitStack() as locks:
+        for jobs in {folder.parent.parent / claims.JOBS for folder in held}:
+            with contextlib.suppress(OSError):
+                locks.enter_context(claims.lock(jobs))
+        marked: set[str] = set()
+        for folder, claim in held.items():
+            work = known.get(folder, claim.submission)
+            source = work.claim_file if back else work.folder / "cancelled.json"
+            try:
+                if not back and claim.submission not in marked:
+                    files.write_json(source, replace(claim, cancelled=True).json())
+                    marked.add(claim.submission)
+                claims.replace(folder, claim, source)
+            except OSError as error:
+                failed[folder] = error
+    return failed
+
+
+def release(runs: Sequence[Life], runs_dir: Path) -> list[Life]:
+    """Let the held ones among `runs` start; the others are left alone.
 
     Raises:
         SubmissionError: the scheduler did not release some of them; those stay held.
     """
-    held = [s for s in statuses if s.held and s.job_id]
+    held = [s for s in runs if s.held and s.job_id]
     problems = slurm.release(dict.fromkeys(s.job_id for s in held if s.job_id))
     if held:
         Scheduler(runs_dir).expire()
@@ -94,15 +125,12 @@ def release(statuses: Sequence[RunStatus], runs_dir: Path) -> list[RunStatus]:
     return held
 
 
-def _others_need_it(folder: Path, name: str) -> bool:
+def _others_need_it(folder: Path, work: Submission) -> bool:
     """Runs that nobody cancelled share the job (resources.runs_per_gpu): it ends the others itself."""
-    whole = submission(folder, name)
-    index = whole.index(folder)
-    if index is None or whole.runs_per_job == 1:
-        return False
-    return any(
-        claims.holds(member, name) and not records.ended_by_itself(member, name)
-        for member in whole.members(index)
+    index = work.index(folder) if work.runs_per_job > 1 else None
+    return index is not None and any(
+        claims.holds(member, work.name) and not records.ended_by_itself(member, work.name)
+        for member in work.members(index)
     )
 
 
@@ -119,89 +147,128 @@ def _end_local(folder: Path, name: str) -> bool:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_steering(parser)
     parser.add_argument("--held", action="store_true", help="only what the scheduler holds")
+    add_unplanned(parser, "only runs that the manifest no longer plans; -v then names their folders")
+    add_yes(parser)
+
+
+def add_unplanned(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("--unplanned", action="store_true", help=text)
+
+
+def add_yes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--yes", action="store_true", help="do it; otherwise only print what would be done"
     )
 
 
-def command(arguments: argparse.Namespace) -> int:
-    """The verb `cancel`; returns 1 where a run could not be ended from here."""
-    from sdtps.system.errors import counted
+def _chosen(arguments: argparse.Namespace, runs_dir: Path) -> tuple[Study, list[Life]]:
+    """The study and the runs that `cancel` is about: a whole study's unplanned runs are among them."""
+    whole = read_whole(arguments)
+    fits = [f for f in life.unplanned(whole, runs_dir) if arguments.unplanned and _named(f, arguments)]
+    if arguments.unplanned:
+        return whole, life.of_folders(fits, Scheduler(runs_dir))
+    study = filtered(whole, arguments.variant, arguments.seed)
+    folders = [run.folder(runs_dir) for run in study.runs()]
+    if not (arguments.variant or arguments.seed):
+        folders += life.unplanned(whole, runs_dir)
+    return study, life.of_folders(folders, Scheduler(runs_dir))
 
-    study, runs_dir = read_study(arguments), arguments.runs_dir.resolve()
-    active = [s for s in life.run_states(study.runs(), runs_dir) if s.active]
-    if arguments.held:
-        active = [s for s in active if s.held]
+
+def _named(folder: Path, arguments: argparse.Namespace) -> bool:
+    """Whether -v and -s name the folder of an unplanned run."""
+    variant, seed = folder.parent.name, folder.name.removeprefix("seed").partition("-")[0]
+    fits = not arguments.variant or any(fnmatchcase(variant, text) for text in arguments.variant)
+    return fits and (not arguments.seed or seed in map(str, arguments.seed))
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """The verb `cancel`; returns 1 where a run could not be ended from here, or may run unseen."""
+    runs_dir = arguments.runs_dir.resolve()
+    study, runs = _chosen(arguments, runs_dir)
+    unknown = [one for one in runs if one.state == "unknown"]
+    active = [one for one in runs if (one.held if arguments.held else one.active)]
+    cancelled = cancel(active, runs_dir) if arguments.yes and active else []
+    left = [one for one in active if one not in cancelled] if arguments.yes else []
     if arguments.json:
-        cancelled = cancel(active, runs_dir) if arguments.yes and active else []
-        kept = [s.run.name for s in active if s not in cancelled] if arguments.yes else []
-        names = [s.run.name for s in (cancelled if arguments.yes else active)]
         key = "cancelled" if arguments.yes else "would_cancel"
-        print(json.dumps({key: names, "left": kept}, indent=2))
-        return 1 if kept else 0
-    if not active:
-        what = "held" if arguments.held else "queued or running"
-        print(f"{study.name}: no run is {what}; nothing to cancel.")
-        return 0
+        shown = cancelled if arguments.yes else active
+        answer = {key: [one.name for one in shown], "left": [one.name for one in left]}
+        print(json.dumps({**answer, "unknown": [one.name for one in unknown]}, indent=2))
+        return 1 if left or unknown else 0
     for one in active:
         verb = "cancel" if arguments.yes else "would cancel"
-        print(f"{verb}  {one.run.name}  {one.state}  {one.job_id or ''}".rstrip())
-    if not arguments.yes:
+        print(f"{verb}  {one.name}  {one.state}  {one.job_id or ''}".rstrip())
+    if arguments.yes and active:
+        print(f"Cancelled {counted(len(cancelled), 'run')}.")
+    elif active:
         print(f"{counted(len(active), 'run')}. Give --yes to cancel.")
-        return 0
-    cancelled = cancel(active, runs_dir)
-    print(f"Cancelled {counted(len(cancelled), 'run')}.")
-    left = [s for s in active if s not in cancelled]
+    elif not unknown:
+        what = "held" if arguments.held else "queued or running"
+        print(f"{study.name}: no run is {what}; nothing to cancel.")
     for one in left:
         where = f"on {one.node}" if one.node else "by hand"
-        print(f"not cancelled: {one.run.name} runs {where}: end its process there", file=sys.stderr)
-    return 1 if left else 0
+        print(f"not cancelled: {one.name} runs {where}: end its process there", file=sys.stderr)
+    for text in life.of_unknown(unknown):
+        print(text, file=sys.stderr)
+    return 1 if left or unknown else 0
 
 
 # -- deleting run folders ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Doomed:
-    """One folder that would be deleted, unless equal runs that were not trained are links to it."""
+class Deletion:
+    """One folder that would be deleted.
+
+    Attributes:
+        size: in bytes.
+        kept: why it stays although it was asked for; empty: it goes.
+    """
 
     folder: Path
     why: str
-    size: int  # bytes
-    links: tuple[Path, ...] = ()
+    size: int
+    kept: str = ""
 
 
 def select_folders(
     study: Study,
     runs_dir: Path,
-    statuses: Sequence[RunStatus],
+    runs: Sequence[Life],
     *,
     states: Iterable[str] = CLEANED_BY_DEFAULT,
     unplanned: bool = False,
-) -> list[Doomed]:
+) -> list[Deletion]:
     """Folders of planned runs in these states, and with `unplanned` those that no run of the study has.
 
-    What is active or unknown is left out whatever is asked, and so is what was imported.
+    What is active or unknown stays whatever is asked, and what was imported is left out.
     """
     wanted = frozenset(states) & frozenset(CLEANED)
-    doomed = []
-    for status in statuses:
-        folder = status.run.folder(runs_dir)
-        if status.state in wanted and folder.is_dir():
-            word = f"{status.state} ({status.kind})" if status.kind else status.state
-            doomed.append(Doomed(folder, word, size_of(folder)))
+    chosen = []
+    for one in runs:
+        if one.state in wanted and one.folder.is_dir():
+            word = f"{one.state} ({one.kind})" if one.kind else one.state
+            chosen.append(Deletion(one.folder, word, size_of(one.folder)))
     if unplanned:
-        planned = {run.folder(runs_dir) for run in study.runs()}
-        folders = [
-            folder
-            for folder in sorted((runs_dir / study.name).glob("*/seed*"))
-            if folder.is_dir() and folder not in planned and not RunFolder(folder).run().get("imported")
-        ]
-        for folder, found in zip(folders, _states(folders, runs_dir), strict=True):
-            if not _may_live(found):
-                doomed.append(Doomed(folder, f"no variant plans it ({found.state})", size_of(folder)))
-    links = _links([entry.folder for entry in doomed], runs_dir)
-    return [replace(entry, links=tuple(links.get(entry.folder, ()))) for entry in doomed]
+        folders = life.unplanned(study, runs_dir)
+        for one in life.of_folders(folders, Scheduler(runs_dir)):
+            kept = f"it is {one.state}: sdtps cancel {study.path} --unplanned" if one.may_run else ""
+            why = f"no variant plans it ({one.state})"
+            chosen.append(Deletion(one.folder, why, size_of(one.folder), kept))
+    links = _links([entry.folder for entry in chosen if not entry.kept], runs_dir)
+    return [
+        replace(entry, kept=_stands_for(links[entry.folder], runs_dir))
+        if entry.folder in links
+        else entry
+        for entry in chosen
+    ]
+
+
+def _stands_for(links: Sequence[Path], runs_dir: Path) -> str:
+    first = links[0].relative_to(runs_dir)
+    more = f" and {len(links) - 1} more" if len(links) > 1 else ""
+    how = f"sdtps clean {first.parts[0]} --state completed"
+    return f"it stands for {first}{more}, which was not trained: first delete that link ({how})"
 
 
 def _links(folders: Sequence[Path], runs_dir: Path) -> dict[Path, list[Path]]:
@@ -215,14 +282,6 @@ def _links(folders: Sequence[Path], runs_dir: Path) -> dict[Path, list[Path]]:
     return found
 
 
-def _states(folders: Sequence[Path], runs_dir: Path) -> list[life.Life]:
-    return life.of_folders(folders, Scheduler(runs_dir)) if folders else []
-
-
-def _may_live(found: life.Life) -> bool:
-    return found.active or found.state == "unknown"
-
-
 def size_of(folder: Path) -> int:
     """Bytes in the folder's files."""
     if folder.is_symlink():
@@ -230,18 +289,19 @@ def size_of(folder: Path) -> int:
     return sum(p.lstat().st_size for p in folder.rglob("*") if p.is_file() and not p.is_symlink())
 
 
-def delete_folders(doomed: Sequence[Doomed], runs_dir: Path) -> list[Doomed]:
+def delete_folders(chosen: Sequence[Deletion], runs_dir: Path) -> list[Deletion]:
     """Delete the folders and return those that are gone; each leaves its place in one step first.
 
-    States are told once more just before: what has come to life since it was selected stays.
+    States are looked up once more just before: what may run by now stays.
     """
     bin_folder = runs_dir / "_deleting"
     with contextlib.suppress(OSError):  # a full disk takes no folder, and is cleaned all the same
         bin_folder.mkdir(parents=True, exist_ok=True)
     gone = []
-    folders = [entry.folder for entry in doomed]
-    for entry, found in zip(doomed, _states(folders, runs_dir), strict=True):
-        if _may_live(found) or entry.links:
+    free = [entry for entry in chosen if not entry.kept]
+    states = life.of_folders([entry.folder for entry in free], Scheduler(runs_dir))
+    for entry, found in zip(free, states, strict=True):
+        if found.may_run:
             continue
         if entry.folder.is_symlink():  # taken over from another study: only the link goes
             entry.folder.unlink()
@@ -268,66 +328,42 @@ def clean_add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help=f"runs in this state; may be repeated [{', '.join(CLEANED_BY_DEFAULT)}]",
     )
-    parser.add_argument(
-        "--unplanned", action="store_true", help="also runs that the manifest no longer plans"
-    )
-    parser.add_argument(
-        "--yes", action="store_true", help="do it; otherwise only print what would be done"
-    )
+    add_unplanned(parser, "also runs that the manifest no longer plans")
+    add_yes(parser)
 
 
 def clean_command(arguments: argparse.Namespace) -> int:
     """The verb `clean`."""
-    from sdtps.system.errors import counted
-
-    study, runs_dir = read_study(arguments), arguments.runs_dir.resolve()
-    doomed = select_folders(
-        study,
+    runs_dir = arguments.runs_dir.resolve()
+    whole = read_whole(arguments)
+    study = filtered(whole, arguments.variant, arguments.seed)
+    chosen = select_folders(
+        whole,
         runs_dir,
         life.run_states(study.runs(), runs_dir),
         states=arguments.state or CLEANED_BY_DEFAULT,
         unplanned=arguments.unplanned,
     )
+
+    def name(entry: Deletion) -> str:
+        return str(entry.folder.relative_to(runs_dir))
+
+    free = [entry for entry in chosen if not entry.kept]
+    gone = delete_folders(free, runs_dir) if arguments.yes else free
+    left = {name(entry): entry.kept or "it may run by now" for entry in chosen if entry not in gone}
     if arguments.json:
-        free = [entry for entry in doomed if not entry.links]
-        gone = delete_folders(free, runs_dir) if arguments.yes else free
-        rows = [
-            {"folder": str(d.folder.relative_to(runs_dir)), "why": d.why, "bytes": d.size} for d in gone
-        ]
-        left = {
-            str(entry.folder.relative_to(runs_dir)): _kept(entry, runs_dir)
-            for entry in doomed
-            if entry not in gone
-        }
+        rows = [{"folder": name(d), "why": d.why, "bytes": d.size} for d in gone]
         key = "deleted" if arguments.yes else "would_delete"
         print(json.dumps({key: rows, "left": left}, indent=2))
         return 0
-    if not doomed:
+    if not chosen:
         print(f"{study.name}: no such run folder; nothing to delete.")
         return 0
-    free = [entry for entry in doomed if not entry.links]
-    for entry in free:
-        verb = "delete" if arguments.yes else "would delete"
-        name = visible(str(entry.folder.relative_to(runs_dir)))
-        print(f"{verb}  {name}  {entry.why}  {entry.size / 1e6:.1f} MB")
-    gone = delete_folders(free, runs_dir) if arguments.yes else free
-    for entry in doomed:
-        if entry not in gone:
-            name = visible(str(entry.folder.relative_to(runs_dir)))
-            print(f"kept  {name}  {visible(_kept(entry, runs_dir))}")
-    number, total = counted(len(gone), "folder"), sum(entry.size for entry in gone) / 1e6
-    if arguments.yes:
-        print(f"Deleted {number}, {total:.1f} MB.")
-    else:
-        print(f"{number}, {total:.1f} MB. Give --yes to delete.")
+    for entry in gone:
+        verb = "deleted" if arguments.yes else "would delete"
+        print(f"{verb}  {visible(name(entry))}  {entry.why}  {entry.size / 1e6:.1f} MB")
+    for folder, why in left.items():
+        print(f"kept  {visible(folder)}  {visible(why)}")
+    total = f"{counted(len(gone), 'folder')}, {sum(entry.size for entry in gone) / 1e6:.1f} MB"
+    print(f"Deleted {total}." if arguments.yes else f"{total}. Give --yes to delete.")
     return 0
-
-
-def _kept(entry: Doomed, runs_dir: Path) -> str:
-    """Why a folder that was asked for is not deleted."""
-    if not entry.links:
-        return "it has come to life again"
-    first = entry.links[0].relative_to(runs_dir)
-    more = f" and {len(entry.links) - 1} more" if len(entry.links) > 1 else ""
-    how = f"sdtps clean {first.parts[0]} --state completed"
-    return f"it stands for {first}{more}, which was not trained: first delete that link ({how})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import os
 import re
 import shlex
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sdtps.run.locations import runs_root
 from sdtps.system.commandline import add_json, add_runs_dir, add_seeds, add_variants
@@ -20,6 +21,7 @@ from sdtps.system.files import read_bytes
 
 if TYPE_CHECKING:
     from ablations.study.model import RunSpec, Study
+    from ablations.study.site import Site
 
 _LISTED = 10  # candidates that a message names
 DATA_ROOT = "SDTPS_DATA_ROOT"
@@ -116,6 +118,14 @@ def add_site(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus", metavar="[TYPE:]N", help="GPUs on each node, such as a100:2")
 
 
+def site_of(arguments: argparse.Namespace) -> Site:
+    """What --site names; without it the site file of this person."""
+    from ablations.study.site import Site, read_site
+
+    word = arguments.site
+    return Site() if word == "none" else read_site(Path(word) if word else None)
+
+
 def at_site(study: Study, arguments: argparse.Namespace) -> Study:
     """`study` with the resources that it gets here: the site fills what it leaves open, options win.
 
@@ -125,12 +135,10 @@ def at_site(study: Study, arguments: argparse.Namespace) -> Study:
     from pydantic import ValidationError
 
     from ablations.study.schema import Resources
-    from ablations.study.site import Site, read_site
 
     if not hasattr(arguments, "site"):  # a verb that starts nothing
         return study
-    word = arguments.site
-    site = Site() if word == "none" else read_site(Path(word) if word else None)
+    site = site_of(arguments)
     options = {key: getattr(arguments, key, None) for key in ("partition", "account", "gpus")}
     given = {key: value for key, value in options.items() if value is not None}
 
@@ -167,12 +175,23 @@ def add_data_root(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read_whole(arguments: argparse.Namespace) -> Study:
-    """The study that a command line is about, with all of its variants and seeds, at this site."""
+def read_studies(arguments: argparse.Namespace) -> list[Study]:
+    """The studies that a command line is about, with all of their variants and seeds, at this site."""
     from ablations.study.manifest import load_study
 
     root = getattr(arguments, "data_root", None) or os.environ.get(DATA_ROOT)
-    return at_site(load_study(arguments.study, data_root=root), arguments)
+    manifests = arguments.study if isinstance(arguments.study, list) else [arguments.study]
+    return [at_site(load_study(manifest, data_root=root), arguments) for manifest in manifests]
+
+
+def read_whole(arguments: argparse.Namespace) -> Study:
+    """The one study that a command line is about."""
+    return read_studies(arguments)[0]
+
+
+def print_json(documents: Sequence[Any]) -> None:
+    """One JSON document: of one study itself, of several a list."""
+    print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=2))
 
 
 def read_study(arguments: argparse.Namespace) -> Study:
@@ -282,8 +301,8 @@ SENDING = (*ABOUT, "data_root", "executor", "slots")
 
 
 @dataclass(frozen=True)
-class Again:
-    """Commands about the same study, with the options that were given.
+class Commands:
+    """Commands to type next, about the same study, with the options that were given.
 
     Without --runs-dir a command would look at other runs; without --data-root it would send runs
     without their data.
@@ -293,14 +312,14 @@ class Again:
     given: dict[str, tuple[str, ...]]
 
     @classmethod
-    def of(cls, arguments: argparse.Namespace) -> Again:
-        """From a parsed command line about a study."""
+    def of(cls, arguments: argparse.Namespace, study: Study) -> Commands:
+        """From a parsed command line about `study`."""
         given = {}
         for name in SENDING:
             value = getattr(arguments, name, None)
             if value and value not in (runs_root(), "auto"):
                 given[name] = tuple(map(str, value)) if isinstance(value, list) else (str(value),)
-        return cls(str(arguments.study), given)
+        return cls(str(study.path), given)
 
     def submit(self, *words: str, **more: str | None) -> str:
         """`sdtps submit STUDY ...`; `more` are options that were not given, such as data_root."""

@@ -8,6 +8,7 @@
     setup: [module load cuda]
     environment: {SDTPS_DATA_ROOT: /data}
     exclude: [node13]
+    squeue_seconds: 30                                  # where the controller is slow
 
 A study's own resources win over the site's, and --partition, --account and --gpus over both.
 """
@@ -52,6 +53,7 @@ class Site(Frozen):
     python: str | None = None
     srun: tuple[str, ...] = ()
     sbatch: dict[str, str | int | bool] = Field(default_factory=dict)
+    squeue_seconds: int = Field(default=10, ge=1)  # how long an answer of squeue is waited for
 
     def over(self, resources: Resources) -> Resources:
         """`resources` with what they leave open taken from the site."""

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ablations.slurm.queue import Scheduler
 from ablations.store import life
-from ablations.store.life import RunStatus
-from ablations.study.arguments import Again, add_steering, read_study
+from ablations.store.life import Life, RunStatus
+from ablations.study.arguments import (
+    Commands,
+    add_steering,
+    filtered,
+    print_json,
+    read_studies,
+)
 from ablations.study.model import Study
 from sdtps.run.folder import RunFolder
 from sdtps.system.errors import ConfigError, visible
@@ -44,22 +50,39 @@ def word(status: RunStatus) -> str:
     if status.state == "requeued" and status.attempt:
         return f"requeued (attempt {status.attempt})"
     if status.state == "running" and status.progress is not None:
-        return f"running {status.progress:.0%}".replace("%", " %")
+        quiet = status.detail if status.detail.startswith("no heartbeat") else ""
+        return f"running {status.progress:.0%}".replace("%", " %") + (quiet and f" ({quiet})")
     return f"{status.state} ({status.kind})" if status.kind else status.state
 
 
-def counted(statuses: Sequence[RunStatus]) -> str:
+def counted(statuses: Sequence[Life]) -> str:
     """`12 completed, 2 running, 1 failed`."""
     numbers = {state: sum(s.state == state for s in statuses) for state in life.STATES}
     return ", ".join(f"{n} {state}" for state, n in numbers.items() if n) or "no runs"
 
 
-def lines(study: Study, statuses: Sequence[RunStatus], runs_dir: Path, again: Again) -> Iterator[str]:
-    """One line a variant, then what went wrong with its last log lines, for a terminal."""
-    return map(visible, _lines(study, statuses, runs_dir, again))
+def lines(
+    study: Study,
+    statuses: Sequence[RunStatus],
+    runs_dir: Path,
+    commands: Commands,
+    unplanned: Sequence[Life] = (),
+) -> Iterator[str]:
+    """One line a variant, then what went wrong with its last log lines, for a terminal.
+
+    Args:
+        unplanned: runs whose variant left the manifest.
+    """
+    return map(visible, _lines(study, statuses, runs_dir, commands, unplanned))
 
 
-def _lines(study: Study, statuses: Sequence[RunStatus], runs_dir: Path, again: Again) -> Iterator[str]:
+def _lines(
+    study: Study,
+    statuses: Sequence[RunStatus],
+    runs_dir: Path,
+    commands: Commands,
+    unplanned: Sequence[Life],
+) -> Iterator[str]:
     yield f"Runs in {runs_dir}"
     yield f"{study.name}: {number(len(statuses), 'run')}: {counted(statuses)}"
     by_variant: dict[str, list[RunStatus]] = {}
@@ -72,6 +95,9 @@ def _lines(study: Study, statuses: Sequence[RunStatus], runs_dir: Path, again: A
         else:
             seeds = ", ".join(f"seed {s.run.seed} {word(s)}" for s in group)
             yield f"  {name:<{width}}  {seeds}"
+    if unplanned:
+        yield f"Unplanned (no variant of the manifest has them): {counted(unplanned)}"
+        yield from (f"  {one.name}  {one.state}" for one in unplanned if one.may_run)
     bad = ("failed", "diverged", "cancelled", "interrupted", "unknown")
     ended = [s for s in statuses if s.state in bad]
     held = [s for s in statuses if s.held]
@@ -91,18 +117,18 @@ def _lines(study: Study, statuses: Sequence[RunStatus], runs_dir: Path, again: A
         yield f"States are {note}"
     if held:
         yield ""
-        yield f"Release what is held: {again.retry('--held')}"
+        yield f"Release what is held: {commands.retry('--held')}"
     root = _data_root(ended, runs_dir)
     goes_on = [s for s in ended if s.state == "interrupted" or s.resumes]
     asked = [s for s in ended if s not in goes_on and s.kind != "unreadable" and s.state != "unknown"]
     retry = sorted({"oom" if s.kind == "oom" else s.state for s in asked})
     if goes_on:
         yield ""
-        yield f"Resume interrupted runs: {again.submit(data_root=root)}"
+        yield f"Resume interrupted runs: {commands.submit(data_root=root)}"
     if retry:
         yield ""
         words = [word for state in retry for word in ("--retry", state)]
-        yield f"Run them again: {again.submit(*words, data_root=root)}"
+        yield f"Run them again: {commands.submit(*words, data_root=root)}"
 
 
 def _data_root(ended: Sequence[RunStatus], runs_dir: Path) -> str | None:
@@ -116,7 +142,9 @@ def _data_root(ended: Sequence[RunStatus], runs_dir: Path) -> str | None:
     return None
 
 
-def as_json(study: Study, statuses: Sequence[RunStatus], runs_dir: Path) -> dict[str, Any]:
+def as_json(
+    study: Study, statuses: Sequence[RunStatus], runs_dir: Path, unplanned: Sequence[Life] = ()
+) -> dict[str, Any]:
     """Counts and one object a run."""
     return {
         "study": study.name,
@@ -142,26 +170,43 @@ def as_json(study: Study, statuses: Sequence[RunStatus], runs_dir: Path) -> dict
             }
             for s in statuses
         ],
+        "unplanned": [
+            {"run": s.name, "state": s.state, "kind": s.kind, "detail": s.detail, "job_id": s.job_id}
+            for s in unplanned
+        ],
     }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_steering(parser)
+    add_steering(parser, more=True)
     parser.epilog = (
         "Exit code, the first that applies: 3, runs are queued or running; 1, runs failed, diverged, "
         "were cancelled, are unknown or held; 4, runs are not submitted yet or were interrupted; "
-        "0, all are completed."
+        "0, all are completed. Unplanned runs do not count."
     )
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Exit code: see `exit_code`."""
-    from ablations.store.life import run_states
+    from ablations.store.equal import shown_states
 
-    study, runs_dir = read_study(arguments), arguments.runs_dir.resolve()
-    statuses = run_states(study.runs(), runs_dir)
+    runs_dir = arguments.runs_dir.resolve()
+    everything: list[RunStatus] = []
+    documents: list[dict[str, Any]] = []
+    texts: list[str] = []
+    for whole in read_studies(arguments):
+        study = filtered(whole, arguments.variant, arguments.seed)
+        statuses = shown_states(study.runs(), runs_dir)
+        gone = life.of_folders(life.unplanned(whole, runs_dir), Scheduler(runs_dir))
+        everything += statuses
+        if arguments.json:
+            documents.append(as_json(study, statuses, runs_dir, gone))
+        else:
+            texts.append(
+                "\n".join(lines(study, statuses, runs_dir, Commands.of(arguments, study), gone))
+            )
     if arguments.json:
-        print(json.dumps(as_json(study, statuses, runs_dir), indent=2))
+        print_json(documents)
     else:
-        print("\n".join(lines(study, statuses, runs_dir, Again.of(arguments))))
-    return exit_code(statuses)
+        print("\n\n".join(texts))
+    return exit_code(everything)

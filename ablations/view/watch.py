@@ -17,8 +17,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ablations.store.life import RunStatus, run_states
-from ablations.study.arguments import add_study, read_study
+from ablations.store.equal import shown_states
+from ablations.store.life import RunStatus
+from ablations.study.arguments import add_study, filtered, read_studies
 from ablations.study.model import Study
 from ablations.view.status import counted, word
 from sdtps.system.commandline import add_runs_dir, add_seeds, add_variants
@@ -134,24 +135,36 @@ def metric(study: Study, curve: LossCurve) -> str:
     return f"{value * (100 if spec.unit == '%' else 1):.{spec.digits}f}"
 
 
-def watch(study: Study, runs_dir: Path, *, once: bool = False, console: Console | None = None) -> int:
-    """Show the table until no run is active any more, or Ctrl-C. Only reads."""
+def watch(
+    studies: Sequence[Study], runs_dir: Path, *, once: bool = False, console: Console | None = None
+) -> int:
+    """Show a table for each study until no run is active any more, or Ctrl-C. Only reads."""
     console = console or Console()
     curves = Curves(runs_dir)
-    statuses = run_states(study.runs(), runs_dir)
-    rows = max(5, console.height - 5)
+    rows = max(5, (console.height - 5) // len(studies))
+
+    def look() -> list[list[RunStatus]]:
+        return [shown_states(study.runs(), runs_dir) for study in studies]
+
+    def shown(states: list[list[RunStatus]]) -> Group:
+        return Group(
+            *(
+                table(study, statuses, curves, len(statuses) if once else rows, console.width)
+                for study, statuses in zip(studies, states, strict=True)
+            )
+        )
+
+    states = look()
     if once:
-        console.print(table(study, statuses, curves, len(statuses), console.width))
+        console.print(shown(states))
         return 0
     try:
-        with Live(
-            table(study, statuses, curves, rows, console.width), console=console, auto_refresh=False
-        ) as live:
-            while any(s.active and not s.held for s in statuses):
+        with Live(shown(states), console=console, auto_refresh=False) as live:
+            while any(s.active and not s.held for statuses in states for s in statuses):
                 time.sleep(REFRESH_SECONDS)
-                statuses = run_states(study.runs(), runs_dir)
-                rows = max(5, console.height - 5)
-                live.update(table(study, statuses, curves, rows, console.width), refresh=True)
+                states = look()
+                rows = max(5, (console.height - 5) // len(studies))
+                live.update(shown(states), refresh=True)
     except KeyboardInterrupt:
         console.print("The runs go on; look again with the same command.")
     return 0
@@ -256,7 +269,7 @@ def _mean(values: list[float]) -> float:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_study(parser)
+    add_study(parser, more=True)
     add_runs_dir(parser)
     add_variants(parser)
     add_seeds(parser)
@@ -264,4 +277,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    return watch(read_study(arguments), arguments.runs_dir.resolve(), once=arguments.once)
+    studies = [filtered(one, arguments.variant, arguments.seed) for one in read_studies(arguments)]
+    return watch(studies, arguments.runs_dir.resolve(), once=arguments.once)

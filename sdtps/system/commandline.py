@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 
 from sdtps.run.locations import runs_root
 from sdtps.system.errors import SdtpsError, did_you_mean, visible
+from sdtps.system.files import share
 
 Verbs = Mapping[str, tuple[str, str, str]]  # name: (module, help, group)
 
@@ -196,6 +197,8 @@ def _answer(prog: str, verbs: Verbs, about: str, words: list[str]) -> int:
     takes_rest = any(action.nargs == argparse.REMAINDER for action in parser._actions)
     arguments = parser.parse_args(rest) if takes_rest else parser.parse_intermixed_args(rest)
     command = _part(verbs[verb][0], "command")
+    if "runs_dir" in arguments:
+        share(arguments.runs_dir)
     with _interruptible():
         return int(command(arguments))
 

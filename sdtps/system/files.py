@@ -124,6 +124,16 @@ def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
     write_text(path, json.dumps(value, allow_nan=False, indent=indent, ensure_ascii=False) + "\n")
 
 
+def share(folder: Path) -> None:
+    """Below a folder that its group may write to (`chmod g+ws runs`), so is what this process makes."""
+    try:
+        shared = bool(folder.stat().st_mode & stat.S_IWGRP)
+    except OSError:
+        return
+    if shared:
+        os.umask(os.umask(0o077) & ~0o070)
+
+
 def sync_directory(directory: Path) -> None:
     """Make a rename inside `directory` durable, where the file system supports it."""
     try:

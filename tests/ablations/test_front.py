@@ -235,7 +235,9 @@ def test_a_data_root_that_holds_something_else_starts_no_run_here_and_is_a_warni
     study: str,
 ) -> None:
     sent: list[str] = []
-    monkeypatch.setattr(front, "dispatch", lambda plan, arguments, executor: sent.append(executor) or 0)
+    monkeypatch.setattr(
+        front, "dispatch", lambda plan, arguments, executor, report: sent.append(executor)
+    )
     root = tmp_path / "empty"
     root.mkdir()
     words = (
@@ -355,8 +357,8 @@ def test_what_cancel_cannot_end_is_not_called_cancelled(
     assert f"not cancelled: {run.name} runs by hand" in told.err
     words = ("cancel", manifest, "--runs-dir", tmp_path, "--json")
     for more, code, answer in (
-        ((), 0, {"would_cancel": [run.name], "left": []}),
-        (("--yes",), 1, {"cancelled": [], "left": [run.name]}),
+        ((), 0, {"would_cancel": [run.name], "left": [], "unknown": []}),
+        (("--yes",), 1, {"cancelled": [], "left": [run.name], "unknown": []}),
     ):
         assert call(*words, *more) == code
         assert json.loads(capsys.readouterr().out) == answer

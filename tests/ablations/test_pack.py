@@ -10,10 +10,11 @@ import pytest
 from pydantic import ValidationError
 
 from ablations.launch import dispatch, local
-from ablations.launch.plan import chunks
+from ablations.launch.plan import chunks, make_plan
 from ablations.slurm import verdict
 from ablations.slurm.options import misfits, nodes_of
 from ablations.store import attempts as records
+from ablations.store.life import run_states
 from ablations.store.submissions import Submission
 from ablations.study.schema import Resources
 from sdtps.run.folder import RunFolder
@@ -32,7 +33,9 @@ def test_only_one_gpu_of_one_node_is_shared(resources: dict[str, int]) -> None:
 
 def test_a_job_asks_for_what_its_runs_need_together(tmp_path: Path) -> None:
     study = plant.study(tmp_path, [f"ok-{k}" for k in range(8)], resources=PACKED)
-    (text,) = dispatch.render(study, study.runs(), tmp_path / "runs")
+    (text,) = dispatch.render(
+        make_plan(study, tmp_path / "runs", run_states(study.runs(), tmp_path / "runs"))
+    )
     options = dict(re.findall(r"^#SBATCH --([\w-]+)=(.*)$", text, re.MULTILINE))
     assert options["array"] == "0-2%2"  # 8 runs, 3 to a job; 6 runs at once
     assert (options["cpus-per-task"], options["mem"]) == ("6", "12288M")
@@ -43,7 +46,9 @@ def test_a_job_asks_for_what_its_runs_need_together(tmp_path: Path) -> None:
 
 def test_fewer_runs_than_a_gpu_may_hold_ask_for_no_more_than_they_need(tmp_path: Path) -> None:
     study = plant.study(tmp_path, ["ok-0", "ok-1"], resources=PACKED)
-    (text,) = dispatch.render(study, study.runs(), tmp_path / "runs")
+    (text,) = dispatch.render(
+        make_plan(study, tmp_path / "runs", run_states(study.runs(), tmp_path / "runs"))
+    )
     options = dict(re.findall(r"^#SBATCH --([\w-]+)=(.*)$", text, re.MULTILINE))
     assert (options["array"], options["cpus-per-task"], options["mem"]) == ("0-0%1", "4", "8192M")
     assert "TOGETHER=2\n" in text

@@ -112,15 +112,12 @@ def test_completed_runs_of_other_code_are_told_and_kept_unless_asked(
     assert plan_of(study, tmp_path, "completed", code=None, retry=["stale"]).submitted == []
 
 
-def test_a_changed_setting_makes_a_new_run_and_says_what_changed(study: Study, tmp_path: Path) -> None:
+def test_a_changed_setting_makes_a_new_run(study: Study, tmp_path: Path) -> None:
     for run in study.runs():
         create(run, tmp_path)
     study.path.write_text(MANIFEST.replace("seeds:", "overrides: {sdtps.beta: 0.1}\nseeds:"))
     changed = load_study(study.path)
-    plan = make_plan(changed, tmp_path, [Life(state="planned")] * 4)
-    assert len(plan.submitted) == 4
-    assert "sdtps.beta 0.25 → 0.1" in plan.actions[0].reason
-    assert study.runs()[0].folder(tmp_path).name in plan.actions[0].reason
+    assert len(make_plan(changed, tmp_path, [Life(state="planned")] * 4).submitted) == 4
 
 
 def test_runs_with_equal_resources_share_an_array(study: Study, tmp_path: Path) -> None:

@@ -132,6 +132,8 @@ def test_an_empty_site_changes_nothing() -> None:
 class Job:
     """Stands for the cluster: sbatch runs the check's job at once, in this process."""
 
+    called = ""  # what the cluster calls the job, where it renames it
+
     def __init__(self, folder: Path, fakes: Fakes, monkeypatch: pytest.MonkeyPatch) -> None:
         self.runs, self.fakes, self.patch = folder / "runs", fakes, monkeypatch
         self.variables = {"SLURM_ARRAY_JOB_ID": "1", "SLURM_ARRAY_TASK_ID": "0"}
@@ -150,7 +152,7 @@ class Job:
             [folder] = (self.runs / site.FOLDER).glob("sdtps-site-*")
             (folder / "1_0.log").write_text("")
             self.write(folder)
-        return {"1_0": commands.JobInfo("1_0", "check", state="COMPLETED")}
+        return {"1_0": commands.JobInfo("1_0", self.called or folder.name, state="COMPLETED")}
 
     def before(self) -> None:
         """What happens on the cluster before the job starts."""
@@ -253,6 +255,11 @@ def test_a_cluster_that_forbids_requeueing_is_named(
     job.before = lambda: job.fakes.answer("scontrol", disabled)  # type: ignore[method-assign]
     failed = job.check(capsys)
     assert list(failed) == ["requeue"] and "presently disabled" in failed["requeue"]
+
+
+def test_a_cluster_that_renames_jobs_is_named(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    job.called = "renamed"
+    assert list(job.check(capsys)) == ["name"]
 
 
 @pytest.mark.parametrize(("seconds", "way"), [(3600, "ahead of"), (-3600, "behind")])
