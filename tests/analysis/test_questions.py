@@ -13,7 +13,9 @@ from ablations.study.attribution import Changes, attributions, design
 from ablations.study.manifest import load_study
 from ablations.study.model import Study
 from analysis.cli import main
+from analysis.figures.figure import figures
 from analysis.results.cells import answer
+from analysis.runs.collect import collect
 from tests.analysis.planted import plant
 
 HEAD = """\
@@ -71,6 +73,9 @@ def test_both_changes_are_named_together_and_the_inert_one_is_not(
     assert main(["tables", str(study.path), "--runs-dir", str(tmp_path / "runs")]) in (0, 1)
     printed = capsys.readouterr().out
     assert f"{DECISION} and {MASK} act together" in printed and "equals topk+mask" in printed
+    (drawn,) = figures(collect([study], tmp_path / "runs"), study)
+    assert drawn.problem is None and drawn.files["pdf"].startswith(b"%PDF")
+    assert set(drawn.runs) == {cell["name"] for cell in found["cells"] if not cell["equals"]}
 
 
 def test_missing_runs_are_counted_and_the_command_to_run_them_is_given(
