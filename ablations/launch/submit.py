@@ -102,6 +102,11 @@ def add_sending(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--limit", type=at_least(1), metavar="N", help="start at most N runs now")
     parser.add_argument("--then", metavar="COMMAND", help="run this command when all runs have ended")
+    parser.add_argument(
+        "--cells",
+        metavar="JSON",
+        help="only the cells of an attribution, as sdtps attribute gives them",
+    )
     parser.add_argument("--no-audit", action="store_true", help="do not audit gradients first")
     parser.add_argument("--strict", action="store_true", help="do not submit if the audit warns")
 

@@ -8,6 +8,8 @@ import json
 import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -176,16 +178,63 @@ def add_data_root(parser: argparse.ArgumentParser) -> None:
 
 
 def read_studies(arguments: argparse.Namespace) -> list[Study]:
-    """The studies that a command line is about, with all of their variants and seeds, at this site."""
+    """The studies that a command line is about, with all of their variants and seeds, at this site.
+
+    A study in rounds has the seeds that its runs so far ask for. The cells of its attributions are
+    studies of their own, behind it; where --variant or --seed choose among runs they are left out.
+    """
     from ablations.study.manifest import load_study
 
     root = getattr(arguments, "data_root", None) or os.environ.get(DATA_ROOT)
     manifests = arguments.study if isinstance(arguments.study, list) else [arguments.study]
-    return [at_site(load_study(manifest, data_root=root), arguments) for manifest in manifests]
+    studies = []
+    for manifest in manifests:
+        study = load_study(manifest, data_root=root)
+        if cells := getattr(arguments, "cells", None):
+            studies.append(_cells(study, json.loads(cells)))
+            continue
+        open_runs = _open_runs(study, arguments.runs_dir)
+        studies.append(dataclasses.replace(study, seeds_of=open_runs["seeds_of"]))
+        if not (getattr(arguments, "variant", None) or getattr(arguments, "seed", None)):
+            studies += [_cells(study, cells) for cells in open_runs["cells"]]
+    return [at_site(study, arguments) for study in studies]
+
+
+def _open_runs(study: Study, runs_dir: Path) -> dict[str, Any]:
+    """The seeds that rounds, and the cells that attributions, have come to.
+
+    What depends on results is asked of `python -m analysis`, as a process: this package computes no
+    statistics.
+
+    Raises:
+        RunError: it failed; its words are on standard error.
+    """
+    plain = [spec for spec in study.attributions if not spec.explodes]
+    answer = {"seeds_of": {}, "cells": [{**spec.model_dump(), "sets": None} for spec in plain]}
+    if study.rounds is None and len(plain) == len(study.attributions):
+        return answer
+    words = [sys.executable, "-m", "analysis", "rounds", str(study.path), "--json"]
+    done = subprocess.run(
+        [*words, "--runs-dir", str(runs_dir)], stdout=subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode:
+        raise RunError(f"{study.path}: which runs come next cannot be told (see above)")
+    decided = json.loads(done.stdout)
+    return {"seeds_of": decided["seeds_of"], "cells": answer["cells"] + decided["cells"]}
+
+
+def _cells(study: Study, cells: dict[str, Any]) -> Study:
+    """The study of an attribution's cells: `AttributionSpec`, and `sets` of changes (null: all)."""
+    from ablations.study.attribution import design
+    from ablations.study.schema import AttributionSpec
+
+    sets = cells.pop("sets")
+    spec = AttributionSpec.model_validate({**cells, "seeds": tuple(cells["seeds"])})
+    return design(study, spec, None if sets is None else [frozenset(chosen) for chosen in sets]).study
 
 
 def read_whole(arguments: argparse.Namespace) -> Study:
-    """The one study that a command line is about."""
+    """The one study that a command line is about, without its attributions."""
     return read_studies(arguments)[0]
 
 

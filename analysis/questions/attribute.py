@@ -108,18 +108,19 @@ def _run_until_decided(study: Study, found: Answer, arguments: argparse.Namespac
 
 def _submit(found: Answer, arguments: argparse.Namespace) -> int:
     """`sdtps submit` of the cells, as a process: analysis starts no runs by itself."""
-    cells = {
-        "good": found.spec.good,
-        "broken": found.spec.broken,
-        "metric": found.metric_name,
-        "seeds": list(found.study.seeds),
-        "sets": [sorted(cell.changes) for cell in found.attribution.cells],
-    }
     words = [sys.executable, "-m", "ablations", "submit", str(arguments.study)]
-    words += ["--cells", json.dumps(cells), "--executor", arguments.executor]
+    words += ["--cells", json.dumps(found.wanted), "--executor", arguments.executor]
     words += ["--runs-dir", str(arguments.runs_dir)]
     if found.found is not None and arguments.executor != "local":
-        again = ["sdtps", "attribute", str(arguments.study), found.spec.good, found.spec.broken]
+        again = [
+            sys.executable,
+            "-m",
+            "analysis",
+            "attribute",
+            str(arguments.study),
+            found.spec.good,
+            found.spec.broken,
+        ]
         again += ["--explodes", "--submit", "--executor", arguments.executor]
         again += ["--runs-dir", str(arguments.runs_dir)]
         words += ["--then", shlex.join(again)]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablations.study.arguments import add_study
+from analysis.results.cells import answer
 from analysis.results.outcomes import outcomes
 from analysis.results.rounds import Rounds, of_outcomes
 from analysis.runs.collect import collect
@@ -47,7 +48,10 @@ def with_seeds(study: Study, runs_dir: Path) -> Study:
     return dataclasses.replace(study, seeds_of=dict(judge(study, runs_dir).seeds_of))
 
 
-def as_json(study: Study, rounds: Rounds) -> dict[str, Any]:
+def as_json(study: Study, runs_dir: Path) -> dict[str, Any]:
+    """What `submit` plans next: seeds of variants, and cells of searches by explosions."""
+    rounds = judge(study, runs_dir) if study.rounds is not None else Rounds({}, {})
+    searches = [answer(study, spec, runs_dir) for spec in study.attributions if spec.explodes]
     return {
         "study": study.name,
         "seeds_of": dict(rounds.seeds_of),
@@ -55,6 +59,7 @@ def as_json(study: Study, rounds: Rounds) -> dict[str, Any]:
             {"variant": variant, "metric": metric, **dataclasses.asdict(verdict)}
             for (variant, metric), verdict in rounds.verdicts.items()
         ],
+        "cells": [found.wanted for found in searches],
     }
 
 
@@ -69,10 +74,10 @@ def command(arguments: argparse.Namespace) -> int:
     from analysis.commands import console
 
     study = load_study(arguments.study)
-    rounds = judge(study, Path(arguments.runs_dir))
     if arguments.json:
-        print(json.dumps(as_json(study, rounds), indent=2))
+        print(json.dumps(as_json(study, Path(arguments.runs_dir)), indent=2))
         return 0
+    rounds = judge(study, Path(arguments.runs_dir))
     assert study.rounds is not None
     out = console()
     looks = ", ".join(map(str, study.rounds.looks))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ablations.study.attribution import Attribution, Cell, Changes, design
 from ablations.study.schema import AttributionSpec, MetricSpec
@@ -77,6 +77,12 @@ class Answer:
         """Runs that have not ended."""
         ended = ("completed", "diverged", "failed", "cancelled")
         return sum(run.state not in ended for runs in self.runs.values() for run in runs)
+
+    @property
+    def wanted(self) -> dict[str, Any]:
+        """The cells as `sdtps submit --cells` takes them."""
+        sets = [sorted(cell.changes) for cell in self.attribution.cells]
+        return {**self.spec.model_dump(mode="json"), "sets": sets}
 
     @property
     def started(self) -> bool:
