@@ -30,8 +30,9 @@ from ablations.study.schema import (
     TableSpec,
 )
 from ablations.study.variants import Draft, Text, VariantReader
-from sdtps.config import AnyConfig, CommandConfig, ReidConfig, config_keys
+from sdtps.config import AnyConfig, CommandConfig, ReidConfig, config_keys, resolved
 from sdtps.config.common import Frozen
+from sdtps.config.identity import flatten
 from sdtps.config.load import TASKS
 from sdtps.config.wording import sentences, shown
 from sdtps.config.yaml12 import KeyPath
@@ -123,10 +124,11 @@ class _Reader:
         self._check_files("tables", header.get("study") or "", tables)
         self._check_files("figures", header.get("study") or "", figures)
         reported, csv_digest = read_reported(self.mistakes, self.source, self.tree.get("reported"))
-        check_references(
-            self.mistakes, self.source, resolver.task, names, metrics, tables, figures, reported
-        )
         configs = [resolver.base, *(variant.config for variant in variants)]
+        keys = config_keys(resolver.task).keys() | {k for c in configs for k in flatten(resolved(c))}
+        check_references(
+            self.mistakes, self.source, sorted(keys), names, metrics, tables, figures, reported
+        )
         check_logged(self.mistakes, self.source, resolver.task, configs, metrics, figures)
         self._printable(header, metrics, drafts, tables, figures)
         rounds = self._section("rounds", RoundsSpec)
@@ -372,15 +374,18 @@ def check_logged(
 def check_references(
     mistakes: Mistakes,
     source: Source,
-    task: str,
+    keys: list[str],
     variants: list[str],
     metrics: dict[str, MetricSpec],
     tables: list[tuple[KeyPath, TableSpec]],
     figures: list[tuple[KeyPath, FigureSpec]],
     reported: list[tuple[KeyPath, Reported]],
 ) -> None:
-    """Variants, metrics and configuration keys that tables, figures and reported numbers name."""
-    keys = config_keys(task)
+    """Variants, metrics and configuration keys that tables, figures and reported numbers name.
+
+    Args:
+        keys: of the configurations, a program's own settings among them.
+    """
 
     def variant(path: KeyPath, name: str) -> None:
         if variants and name not in variants:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations.study.mistakes import Mistakes, Source
-from sdtps.config import AnyConfig, CommandConfig, config_keys, resolved
+from sdtps.config import AnyConfig, CommandConfig, config_keys, mapping, resolved
 from sdtps.config.identity import flatten
 from sdtps.config.load import TASKS, check_config
 from sdtps.config.yaml12 import KeyPath
@@ -81,6 +81,8 @@ class Resolver:
             values["data.root"] = data_root
             config, _ = self._resolve(values, places)
         self.values, self.base = values, config
+        if isinstance(config, CommandConfig):
+            self._check_mapping(config, ("overrides",) if overrides else ())
         self._flat_base = flatten(resolved(config))
         self.varies = self._varies(header.get("varies") or ())
 
@@ -101,12 +103,17 @@ class Resolver:
         for key in values:
             self._check_allowed(places[key], key)
             self._check_setting(places[key], key)
-        if self.task == "command":
+        if "directory" in values:
             self._place_directory(values)
         config, _ = self._resolve({**_without(self.values, values), **values}, places, path)
-        if isinstance(config, CommandConfig) and not config.command:
-            text = "has no command line: give `command` in 'overrides', the base file or the variant"
-            self.mistakes.add(self.source, path, text)
+        if isinstance(config, CommandConfig):
+            if not config.command:
+                text = (
+                    "has no command line: give `command` in 'overrides', the base file or the variant"
+                )
+                self.mistakes.add(self.source, path, text)
+            if any(key.split(".")[0] in ("log", "directory") for key in values):
+                self._check_mapping(config, path)
         if self.mistakes.noted > before:
             self.broken.add(name)
         return config
@@ -127,7 +134,19 @@ class Resolver:
             self.mistakes.add(self.source, written.get(key, path), text)
         if self.mistakes.noted > before:
             self.broken.add(name)
+        if isinstance(config, CommandConfig):
+            self._check_mapping(config, path)
         return self.base if config is None else config
+
+    def _check_mapping(self, config: CommandConfig, path: KeyPath) -> None:
+        """The mapping of a program's log, before anything is trained whose log could not be read."""
+        if config.log is None or config.log.mapping is None:
+            return
+        try:
+            mapping.load(config.log.mapping, Path(config.directory or "."))
+        except mapping.MappingError as error:
+            for text in str(error).splitlines():
+                self.mistakes.add(self.source, path, f"log.mapping: {text}")
 
     def _place_directory(self, values: dict[str, Any]) -> None:
         """Where a program is started: relative to the manifest, in its folder if nothing is said."""

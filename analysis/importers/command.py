@@ -134,10 +134,13 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _print_rows(runs: list[ImportedRun], complaints: list[str]) -> int:
-    """What a run of `task: command` takes from its program's log."""
+    """What a run of `task: command` takes from its program's log: what it is, and its rows."""
     if complaints or len(runs) != 1:
         raise LogError("\n".join(complaints) or f"one run is wanted, and there are {len(runs)}")
-    for row in runs[0].rows:
+    (run,) = runs
+    splits = {name: metric.split for name, metric in run.metrics.items()}
+    print(json.dumps({"splits": splits, "select": run.select}))
+    for row in run.rows:
         if row["kind"] in ("train", "eval"):
             print(json.dumps(row))  # NaN and Infinity as Python writes them
     return 0

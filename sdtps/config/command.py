@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from sdtps.config.common import Frozen, LoggerName
+from sdtps.config.mapping import FORMATS, shipped
 from sdtps.system.errors import did_you_mean
 
 _FIELD = re.compile(r"(?<!\$)\{([A-Za-z_][\w.]*)\}")  # not ${VARIABLE}, not {a,b}
@@ -34,11 +35,25 @@ class LogConfig(Frozen):
     """The log of a program that does not call `sdtps.log`: imported while the program runs."""
 
     file: str  # a file or folder; {run} is the run's folder, else it is relative to the directory
-    # As `sdtps import` takes them: --as, --mapping, --split, --unit.
+    # One of both: the name of a format or of a shipped mapping, or a mapping's file, relative to the
+    # directory. `sdtps import --mappings` prints the names.
     format: str | None = None
-    mapping: str | None = None  # relative to the directory
+    mapping: str | None = None
+    # Where the mapping leaves them open, as `sdtps import` takes them: --split, --unit.
     split: Literal["val", "test", "eval"] | None = None
     unit: Literal["percent", "fraction"] | None = None
+
+    @model_validator(mode="after")
+    def _says_how(self) -> LogConfig:
+        known = [*FORMATS, *shipped()]
+        if (self.format is None) == (self.mapping is None):
+            raise ValueError(
+                "say how it is read: `format`, one of "
+                f"{', '.join(known)}; or `mapping`, a file (sdtps import LOG --propose writes one)"
+            )
+        if self.format is not None and self.format not in known:
+            raise ValueError(f"no format '{self.format}'. {did_you_mean(self.format, known)}")
+        return self
 
 
 class CommandConfig(Frozen):

@@ -99,7 +99,8 @@ def canonical(config: BaseModel) -> str:
         if flat.get(key) == value:
             flat[key] = same
     for key in BY_FILE_NAME & flat.keys():
-        flat[key] = PurePath(flat[key]).name
+        if flat[key] is not None:
+            flat[key] = PurePath(flat[key]).name
     return json.dumps(flat, sort_keys=True, allow_nan=False)
 
 

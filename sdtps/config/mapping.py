@@ -148,7 +148,8 @@ def load(name_or_path: str | Path, folder: Path | None = None) -> Mapping:
     name = str(name_or_path)
     path = SHIPPED / f"{name}.yaml" if name in shipped() else (folder or Path()) / name
     if not path.is_file():
-        raise MappingError(f"{name}: no such mapping or file. {did_you_mean(name, shipped())}")
+        hint = did_you_mean(name, shipped())
+        raise MappingError(f"{path}: no such file, and no shipped mapping. {hint}")
     try:
         data, lines = load_yaml(path)
     except SdtpsError as error:

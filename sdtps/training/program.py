@@ -3,13 +3,13 @@
 The program is told its run by the environment (`sdtps.log`) and writes rows into metrics.jsonl, or its
 own log is imported again and again while it runs (`log` in its configuration). Exit code 0 with an
 evaluation row is completed, 3 is diverged, 75 is stopped with a checkpoint of its own. A request to
-stop is passed on, and what ends by it is run again with the same command line. No torch.
+stop reaches the program as one SIGTERM, and what ends by it is run again with the same command line.
+SIGUSR2, by which SLURM announces a time limit, is for this process alone. No torch.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import math
 import os
@@ -25,10 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from sdtps.config.command import CommandConfig
+from sdtps.config.mapping import MappingError, load, shipped
 from sdtps.log import ATTEMPT, RUN, SEED
 from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder, now, row_of
 from sdtps.system.errors import RunError
-from sdtps.system.files import read_bytes
+from sdtps.system.files import digest, read_bytes
 from sdtps.training.loggers import Loggers
 
 DIVERGED, TEMPORARY = 3, 75  # exit codes by which a program says more than that it failed
@@ -37,6 +38,17 @@ TRIAL_SECONDS = 0.5  # between two looks at how far a program is that is only tr
 IMPORT_SECONDS = 30.0  # between two imports of a program's log
 _TAIL = 2_000  # characters of a failed program's output that become the reason
 _LATEST = 65_536  # bytes at the end of metrics.jsonl that a heartbeat reads
+SIGNAL_SECONDS = 1.0  # within which a signal to all processes of a job has reached each of them
+# The command line comes between these two. The shell waits for the command that runs at a SIGTERM,
+# starts no other, and ends with the command's own exit code: 143 where commands were left.
+_BEFORE = """\
+set -o pipefail
+stopped=
+trap '' USR2
+trap stopped=1 TERM
+trap '[ -z "$stopped" ] || [ "$BASH_COMMAND" = "exit \\$?" ] || exit 143' DEBUG
+"""
+_AFTER = "\nexit $?\n"
 
 
 def run(
@@ -80,14 +92,16 @@ def run(
         return max_steps is not None and latest.get("step", 0) >= max_steps
 
     log_import = _LogImport(folder, config, attempt) if config.log else None
-    folder.update_run(program=_files(line, config.directory))
-    began, rows_before = time.monotonic(), len(folder.metrics())
+    mapping = config.log.mapping if config.log else None
+    folder.update_run(program=_files([*_words(line), *filter(None, [mapping])], config.directory))
+    earlier = folder.metrics()
+    began, rows_before = time.monotonic(), len(earlier)
     with folder.log_file.open("ab") as log:
         log.write(f"{now()} attempt {attempt}: {line}\n".encode())
         log.flush()
         start = log.tell()
         process = subprocess.Popen(
-            ["bash", "-c", line],
+            ["bash", "-c", f"{_BEFORE}{line}{_AFTER}"],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -97,7 +111,7 @@ def run(
         )
         loggers = Loggers(config.loggers, folder, lambda text: _say(folder, text))
         try:
-            told = _wait(process, stop, beat, pause)
+            rows_when_stopped = _wait(process, stop, beat, pause, lambda: len(folder.metrics()))
         except BaseException:
             _signal(process, signal.SIGKILL)
             process.wait()
@@ -109,19 +123,28 @@ def run(
     rows = folder.metrics()[rows_before:]
     code = process.returncode
     last = _latest(rows)
-    if code == TEMPORARY or (told and code != 0):
-        folder.write_status("requeued", attempt=attempt, **last)
+    if log_import is None:
+        _say_where_it_began(folder, earlier, rows, attempt)
+    stopped = rows_when_stopped is not None
+    # Exit code 0 after SIGTERM is the end of the run only if it evaluated after that.
+    finished = stopped and _last(folder.metrics()[rows_when_stopped:], "eval")
+    if code == TEMPORARY or (stopped and (code != 0 or not finished)):
+        reason = f"stopped by SIGTERM ({_ending(code)}); what it did not save is lost"
+        if code == TEMPORARY:
+            reason = "stopped; it says that it saved its state (exit code 75)"
+        folder.write_status("requeued", attempt=attempt, reason=reason, **last)
         return "requeued"
     if code == DIVERGED or (code != 0 and "loss" in (_last(rows, "train").get("nonfinite") or {})):
         reason = "the program says so (exit code 3)" if code == DIVERGED else "the loss is not finite"
         folder.write_status("diverged", attempt=attempt, reason=reason, **last)
         return "diverged"
     if code != 0:
-        how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        raise RunError(f"the program failed ({how}):\n{_tail(folder.log_file, start)}")
+        missing = ": a program that the command line names was not found" if code == 127 else ""
+        text = f"the program failed ({_ending(code)}{missing})"
+        raise RunError(f"{text}:\n{_tail(folder.log_file, start)}")
     if unread:
         raise RunError(f"the program completed, but its log cannot be imported: {unread}")
-    result = _result(folder, config)
+    result = _result(folder, config, log_import.about if log_import else {})
     if result is None:
         raise RunError(
             "the program ended without an evaluation row in metrics.jsonl, so there is no result: log "
@@ -139,34 +162,98 @@ def peak_mib() -> float:
     return round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)
 
 
-def _files(line: str, directory: str | None) -> dict[str, str]:
-    """sha256 of each file that the command line names: which program it was."""
+def _words(line: str) -> list[str]:
     try:
-        words = shlex.split(line)
+        return shlex.split(line)
     except ValueError:
-        return {}
-    files = {word: Path(directory or ".") / word for word in words}
-    return {
-        word: hashlib.sha256(file.read_bytes()).hexdigest()
-        for word, file in files.items()
-        if file.suffix and file.is_file() and file.name != "config.yaml"
-    }
+        return []
+
+
+def _files(words: list[str], directory: str | None) -> dict[str, str]:
+    """Digest of each file that the command line names: which program it was."""
+    found = {}
+    for word in words:
+        file = Path(directory or ".") / word
+        with contextlib.suppress(OSError):  # such as an argument that is too long for a file's name
+            if file.suffix and file.is_file() and file.name != "config.yaml":
+                found[word] = digest(file.read_bytes())
+    return found
 
 
 def _wait(
-    process: subprocess.Popen[bytes], stop: Callable[[], bool], beat: Callable[[], bool], pause: float
-) -> bool:
-    """Until the program has ended, with a beat every `pause` seconds; whether it was told to stop."""
-    told, due, enough = False, 0.0, False
-    while process.poll() is None:
-        if time.monotonic() >= due:
-            due = time.monotonic() + pause
-            enough = beat()
-        if (enough or stop()) and not told:
-            told = True
-            _signal(process, signal.SIGTERM)
-        time.sleep(POLL_SECONDS)
-    return told
+    process: subprocess.Popen[bytes],
+    stop: Callable[[], bool],
+    beat: Callable[[], bool],
+    pause: float,
+    rows: Callable[[], int],
+) -> int | None:
+    """Until the program has ended, with a beat every `pause` seconds.
+
+    Returns:
+        How many rows there were when it was to stop; None where it ended by itself.
+    """
+    due, enough = 0.0, False
+    stopped: int | None = None
+    with _Witness() as witness:
+        while process.poll() is None:
+            if time.monotonic() >= due:
+                due = time.monotonic() + pause
+                enough = beat()
+            if stopped is None and (enough or stop()):
+                stopped = rows()
+                if enough or not witness.has_ended():
+                    _signal(process, signal.SIGTERM)
+            time.sleep(POLL_SECONDS)
+    late = time.monotonic() + SIGNAL_SECONDS
+    while stopped is None and process.returncode != 0 and time.monotonic() < late:
+        time.sleep(POLL_SECONDS)  # the signal that ended the program may reach this process later
+        stopped = rows() if stop() else None
+    return stopped
+
+
+class _Witness:
+    """Shows whether SIGTERM was sent to all processes of the job, so that the program has it already.
+
+    Some schedulers signal every process of a job (SLURM with cgroups), others only one. This process is
+    started as the program is, and does nothing: if SIGTERM ends it, the program got one, too.
+    """
+
+    def __enter__(self) -> _Witness:
+        self._process = subprocess.Popen(
+            ["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()  # cat ends with its input
+        self._process.wait()
+
+    def has_ended(self) -> bool:
+        """Whether SIGTERM came, or comes within a moment."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(SIGNAL_SECONDS) == -signal.SIGTERM
+        return False
+
+
+def _ending(code: int) -> str:
+    if code > 128 and code - 128 in {int(number) for number in signal.Signals}:
+        code = 128 - code  # as a shell has a signal's end
+    return f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def _say_where_it_began(
+    folder: RunFolder, earlier: list[dict[str, Any]], rows: list[dict[str, Any]], attempt: int
+) -> None:
+    """In train.log and in the job's log: a later attempt that began where the first one did."""
+    first, again = (
+        min((row["step"] for row in some if isinstance(row.get("step"), int)), default=None)
+        for some in (earlier, rows)
+    )
+    if first is not None and again is not None and again <= first:
+        text = f"attempt {attempt} started again from the beginning: nothing was saved to resume from"
+        _say(folder, text)
+        print(text, flush=True)
 
 
 class _LogImport:
@@ -177,10 +264,15 @@ class _LogImport:
         assert log is not None
         self._folder, self._attempt = folder, attempt
         here = Path(config.directory or ".").resolve()
-        mapping = here / log.mapping if log.mapping else None
-        if mapping and not mapping.is_file():
-            raise RunError(f"log.mapping: {mapping}: no such file; nothing was started")
-        options = {"--as": mapping or log.format, "--split": log.split, "--unit": log.unit}
+        as_ = log.format
+        if log.mapping:
+            try:
+                load(log.mapping, here)
+            except MappingError as error:
+                raise RunError(f"log.mapping: {error}\nnothing was started") from None
+            as_ = log.mapping if log.mapping in shipped() else str(here / log.mapping)
+        self.about: dict[str, Any] = {}  # the split of each metric, and what selects
+        options = {"--as": as_, "--split": log.split, "--unit": log.unit}
         given = [word for name, value in options.items() if value for word in (name, str(value))]
         file = here / log.file.replace("{run}", str(folder.path.resolve()))
         self._command = [sys.executable, "-P", "-m", "analysis", "import", str(file), "--rows", *given]
@@ -224,7 +316,7 @@ class _LogImport:
         self._said.seek(0)
         if code != 0:  # while the program runs, its log may not be there yet
             return self._said.read().decode(errors="replace").strip()
-        rows = [json.loads(line) for line in self._printed.read().splitlines()]
+        self.about, *rows = [json.loads(line) for line in self._printed.read().splitlines()]
         self._folder.replace_metrics(self._attempt, rows)
         return ""
 
@@ -256,24 +348,36 @@ def _last(rows: list[dict[str, Any]], kind: str) -> dict[str, Any]:
     return next((row for row in reversed(rows) if row.get("kind") == kind), {})
 
 
-def _result(folder: RunFolder, config: CommandConfig) -> dict[str, Any] | None:
-    """What result.json holds: the last evaluation, and the selected one."""
+def _result(folder: RunFolder, config: CommandConfig, about: dict[str, Any]) -> dict[str, Any] | None:
+    """What result.json holds: the last evaluation, and the selected one where anything selects.
+
+    Args:
+        about: of an imported log, the `splits` of its metrics, and `select` such as "acc max".
+    """
     rows = [row for row in folder.resolved_metrics() if row.get("kind") == "eval"]
     if not rows:
         return None
-    best, sign = rows[-1], 1 if config.select_direction == "up" else -1
-    if (metric := config.select) is not None:
+    metric, best = config.select, None
+    sign = 1 if config.select_direction == "up" else -1
+    if metric is None and about.get("select"):
+        metric, way = about["select"].split()
+        sign = 1 if way == "max" else -1
+    if metric is not None:
         scored = [row for row in rows if _is_number(row.get(metric))]
         if not scored:
             raise RunError(f"no evaluation row holds '{metric}', which selects the epoch")
         best = max(scored, key=lambda row: sign * row[metric])
-    bare = [{k: v for k, v in row.items() if k not in ("kind", "attempt")} for row in (best, rows[-1])]
+    chosen = best or {}
+    bare = [{k: v for k, v in r.items() if k not in ("kind", "attempt")} for r in (chosen, rows[-1])]
     steps = [row["step"] for row in folder.resolved_metrics() if isinstance(row.get("step"), int)]
     return {
         "best": bare[0],
         "final": bare[1],
-        "select_metric": config.select or next((k for k in bare[1] if k not in ("epoch", "step")), ""),
-        "selected_on": "test",
+        "select_metric": metric or "",
+        # A program may say it in its rows: log("eval", split="val", ...).
+        "selected_on": (about.get("splits") or {}).get(metric) or chosen.get("split", "eval")
+        if best
+        else None,
         "steps": max(steps, default=0),
     }
 

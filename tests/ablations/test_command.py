@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -46,11 +51,11 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def make(tmp_path: Path, text: str, **fields: object) -> RunFolder:
+def make(tmp_path: Path, text: str, line: str = "p.py {seed}", **fields: object) -> RunFolder:
     """A run of the Python program `text`."""
     tmp_path.mkdir(exist_ok=True)
     (tmp_path / "p.py").write_text(text)
-    command = f"PYTHONPATH={ROOT} {sys.executable} p.py {{seed}}"
+    command = f"PYTHONPATH={ROOT} {sys.executable} {line}"
     config = CommandConfig(command=command, directory=str(tmp_path), **fields)  # type: ignore[arg-type]
     folder = RunFolder(tmp_path / "runs" / "s" / "v" / "seed0-x")
     folder.create(config, {"study": "s", "variant": "v", "seed": 0})
@@ -116,6 +121,7 @@ def test_the_selected_epoch_is_the_best_in_its_direction(tmp_path: Path) -> None
         ("raise ValueError('no such file')", "error", "ValueError: no such file"),
         ("import os; os.kill(os.getpid(), 9)", "error", "ended by SIGKILL"),
         ("print('done')", "error", "without an evaluation row"),
+        ("import sys; sys.exit(127)", "error", "was not found"),
     ],
 )
 def test_a_program_that_fails_says_how(tmp_path: Path, text: str, kind: str, says: str) -> None:
@@ -138,27 +144,102 @@ def test_divergence_is_told_by_an_exit_code_or_a_loss(tmp_path: Path, text: str)
     assert execute(make(tmp_path, text).path) == "diverged"
 
 
-def test_a_request_to_stop_is_passed_on_and_the_run_goes_on_later(tmp_path: Path) -> None:
-    text = """\
+POLITE = """\
 import pathlib, signal, sys, time
 from sdtps.log import log
 state = pathlib.Path("state")
-signal.signal(signal.SIGTERM, lambda *_: (state.write_text("stopped"), sys.exit(75)))
-log(epoch=1, step=1, loss=1.0)
-if not state.exists():
+def save(*_):
+    with state.open("a") as stream:
+        stream.write("TERM ")
+    time.sleep(0.5)
+    sys.exit(75)
+signal.signal(signal.SIGTERM, save)
+first = 2 if state.exists() else 1
+log(epoch=1, step=first, loss=1.0)
+if first == 1:
     pathlib.Path("ready").touch()
     time.sleep(60)
 log("eval", epoch=1, step=2, accuracy=1.0)
 """
+RUDE = POLITE.replace("signal.signal(signal.SIGTERM, save)", "").replace("first = 2 if", "first = 1 if")
+PARENT = f"""\
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", {POLITE!r}])
+import signal
+signal.signal(signal.SIGTERM, lambda *_: None)
+sys.exit(child.wait())
+"""
+
+
+def processes_of(pid: int) -> list[int]:
+    """A process and all below it."""
+    found = [pid]
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            words = file.read_text().rpartition(")")[2].split()
+            if int(words[1]) == pid:
+                found += processes_of(int(file.parent.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+@pytest.mark.parametrize("who", ["all", "job"])  # SLURM signals all processes with cgroups
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+@pytest.mark.parametrize(
+    ("text", "line", "saved"),
+    [
+        (POLITE, "p.py {seed}", "TERM "),
+        (POLITE, "p.py {seed} | cat; touch after", "TERM "),
+        (PARENT, "p.py {seed}", "TERM "),
+        (RUDE, "p.py {seed}", ""),
+    ],
+    ids=["polite", "pipe", "children", "rude"],
+)
+def test_a_stop_reaches_a_program_once_and_the_run_goes_on(
+    tmp_path: Path, text: str, line: str, saved: str, number: signal.Signals, who: str
+) -> None:
+    folder = make(tmp_path, text, line)
+    code = f"from sdtps.training.job import execute; print(execute({str(folder.path)!r}))"
+    job = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    while not (tmp_path / "ready").exists():
+        time.sleep(0.05)
+    for pid in processes_of(job.pid) if who == "all" else [job.pid]:
+        os.kill(pid, number)
+    assert job.communicate()[0] == "requeued\n"
+    status = folder.status() or {}
+    assert status["state"] == "requeued"
+    assert saved or "SIGTERM" in status["reason"]
+    assert saved == ((tmp_path / "state").read_text() if saved else "")
+    assert not (tmp_path / "after").exists()
+    (tmp_path / "state").touch()
+    if text == RUDE:
+        (tmp_path / "p.py").write_text(text.replace("if first == 1", "if False"))
+    assert execute(folder.path) == "completed"
+    again = "attempt 2 started again from the beginning" in folder.log_file.read_text()
+    assert again == (not saved)
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"), [("log('eval', epoch=1, step=2, a=1.0)", "completed"), ("", "requeued")]
+)
+def test_exit_code_0_after_a_stop_is_an_end_only_with_an_evaluation(
+    tmp_path: Path, code: str, outcome: str
+) -> None:
+    text = f"""\
+import pathlib, signal, sys, time
+from sdtps.log import log
+def stop(*_):
+    {code or "pass"}
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+log("eval", epoch=1, step=1, a=0.5)
+pathlib.Path("ready").touch()
+time.sleep(60)
+"""
     folder = make(tmp_path, text)
     config = folder.config()
     assert isinstance(config, CommandConfig)
-    ready = tmp_path / "ready"
-    assert program.run(folder, config, 0, 1, ready.exists) == "requeued"
-    assert (tmp_path / "state").read_text() == "stopped"
-    assert (folder.status() or {})["state"] == "requeued" and folder.result() is None
-    assert program.run(folder, config, 0, 2, lambda: False) == "completed"
-    assert [row["attempt"] for row in folder.resolved_metrics()] == [2, 2]
+    assert program.run(folder, config, 0, 1, (tmp_path / "ready").exists) == outcome
 
 
 def test_a_canary_of_a_program_ends_after_a_few_steps(tmp_path: Path) -> None:
@@ -222,17 +303,15 @@ def test_a_program_s_own_log_is_imported_while_it_runs(
 
 
 def test_a_log_that_cannot_be_imported_is_told(tmp_path: Path) -> None:
-    folder = make(tmp_path, "print('done')", log=LogConfig(file="none.txt"))
+    folder = make(tmp_path, "print('done')", log=LogConfig(file="none.txt", format="demo"))
     with pytest.raises(RunError, match=r"log cannot be imported: .*none\.txt: no such file"):
         execute(folder.path)
     missing = make(tmp_path / "b", "", log=LogConfig(file="x", mapping="nope.yaml"))
-    with pytest.raises(RunError, match=r"nope\.yaml: no such file; nothing was started"):
+    with pytest.raises(RunError, match=r"nope\.yaml: no such file(.|\n)*nothing was started"):
         execute(missing.path)
 
 
 def test_no_torch_is_imported_to_run_a_program(tmp_path: Path) -> None:
-    import subprocess
-
     folder = make(tmp_path, PROGRAM)
     code = (
         "import sys; from sdtps.training.job import execute\n"
