@@ -1,19 +1,10 @@
-"""Gradient audits for the paper: computed once for the same code and manifest, then read.
-
-An audit needs the model itself and takes seconds, so its document is kept in generated/audits/ together
-with the key of what it depends on.
-"""
+"""Gradient audits for the paper, which need the models themselves and take seconds."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.tables.forms import write_if_changed
 from analysis.tables.model import Table
 from analysis.tables.study import audit_table
 
@@ -21,46 +12,18 @@ if TYPE_CHECKING:
     from ablations.study.model import Study
 
 
-def key(study: Study) -> str:
-    """Changes with the sources of sdtps and with the study's manifest."""
-    from sdtps.run.provenance import source_digest
-
-    return hashlib.sha256(f"{source_digest()} {study.digest}".encode()).hexdigest()[:16]
-
-
 def audited(study: Study) -> bool:
     """Whether a study has models of ours: other programs and other people's logs have no gradients."""
     return not getattr(study, "imported", False) and bool(study.models())
 
 
-def path_of(folder: Path, study: Study) -> Path:
-    return folder / "audits" / f"{study.name}.json"
+def document(study: Study) -> dict[str, Any]:
+    """The audit of a study's variants as `sdtps audit --json` writes it."""
+    from sdtps.audit.audit import audit, one_thread
 
-
-def document(folder: Path, study: Study) -> dict[str, Any] | None:
-    """The kept audit of a study, whatever it was made from; None where there is none."""
-    path = path_of(folder, study)
-    found: dict[str, Any] | None = json.loads(path.read_text("utf-8")) if path.is_file() else None
-    return found
-
-
-def update(folder: Path, study: Study, known: str | None, say: Callable[[str], None]) -> str:
-    """Audit `study` unless the kept document has the right key; returns that key.
-
-    Args:
-        known: the key of the document that is there.
-    """
-    wanted = key(study)
-    if known != wanted or document(folder, study) is None:
-        say(f"gradient audit of {study.name}")
-        from sdtps.audit.audit import audit, write
-
-        labels = {name: variant.label for name, variant in study.variants.items()}
-        found = audit(study.models(), study.baseline, study=study.name, labels=labels)
-        path = path_of(folder, study)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(found, path)
-    return wanted
+    labels = {name: variant.label for name, variant in study.variants.items()}
+    with one_thread():  # more threads would round the last digits otherwise
+        return audit(study.models(), study.baseline, study=study.name, labels=labels).as_json()
 
 
 def table(document: dict[str, Any], study: Study) -> Table:
@@ -92,9 +55,3 @@ def macros_file(tables: list[tuple[Study, Table]]) -> str:
                     slug = study.variants[row.key].slug
                     lines.append(definition(study.name, slug, f"audit.{column.key}", latex_cell(cell)))
     return "\n".join(lines) + "\n"
-
-
-def write_macros(folder: Path, tables: list[tuple[Study, Table]]) -> Path:
-    path = folder / "audit-numbers.tex"
-    write_if_changed(path, macros_file(tables).encode())
-    return path

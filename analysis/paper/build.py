@@ -1,42 +1,54 @@
 """What the paper inputs: tables, figures, macros, findings and verdicts, all below paper/generated.
 
-Every byte follows from manifests, run folders, the claims ledger, the templates and the CSV files of
-paper/reported. index.json is the one record of what was built: which inputs it was made from, and the
-digest of every file. `analysis.paper.check` compares it with what is there now.
+Every byte follows from manifests, run folders, the claims ledger, the templates, the CSV files of
+paper/reported and the code: nothing is remembered from an earlier build. index.json holds one digest of
+all that a build reads, by which `sdtps paper` knows that nothing has changed, and the digest of every
+file. `analysis.paper.check` trusts neither, and builds again.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ablations.study.model import slug
 from analysis.claims.ledger import Answer, evaluate, ledger_of, load, studies_named
 from analysis.claims.report import write as write_claims
 from analysis.figures import figure
 from analysis.paper import audits, macros
 from analysis.paper.findings import findings, summary
 from analysis.paper.macros import Macro
+from analysis.paper.pdf import own_macros
 from analysis.results.frames import results
+from analysis.runs import IMPORTED
 from analysis.runs.collect import Collected, collect
 from analysis.runs.comparable import Mark, refuse_to_average
-from analysis.runs.record import fingerprint
 from analysis.tables import forms, latex
 from analysis.tables import study as tables
 from analysis.tables.forms import write_if_changed
 from analysis.tables.latex import TEMPLATES, Tex
 from analysis.tables.model import Table, file_name
 from analysis.tables.reported import reported_tables, studies_table
+from sdtps.run.folder import is_sealed, row_of, sealed
+from sdtps.system.files import digest, read_bytes
 
 if TYPE_CHECKING:
     from ablations.study.model import Study
 
 INDEX = "index.json"
+# What a build reads of a run. The libraries whose versions change its bytes.
+_RUN_FILES = (
+    *("config.yaml", "run.json", "metrics.jsonl", "evaluations.jsonl", "result.json"),
+    *("status.json", "claim.json"),
+)
+_LIBRARIES = ("torch", "numpy", "scipy", "pandas", "matplotlib", "seaborn")
 _CLAIM = re.compile(r"\[claim (\d+)\]")
 
 
@@ -74,6 +86,7 @@ class Built:
     answers: list[Answer] = field(default_factory=list)
 
     def write(self, name: str, content: str) -> None:
+        (self.folder / name).parent.mkdir(exist_ok=True)
         write_if_changed(self.folder / name, content.encode())
         self.files.append(self.folder / name)
 
@@ -87,22 +100,18 @@ def build(
     *,
     say: Callable[[str], None] = lambda _: None,
     ledger: Path | None = None,
-    kept: Path | None = None,
 ) -> Built:
     """Write every generated file of the paper for `studies`; `others` are named as not run.
-
-    Args:
-        kept: a folder whose audits and checks are used as they are, even if they are out of date.
 
     Raises:
         AggregationError: missing seeds, or mixed code, data or weights, that `options` do not allow.
     """
     ledger = ledger or ledger_of(folder.parent / "main.tex")
+    made_from = inputs(studies, others, runs_dir, ledger, options)  # first: runs may go on
     say("reading runs")
     collected = collect(studies, runs_dir)
     built = Built(folder, marks=refuse_to_average(collected, allow=options.allow))
     folder.mkdir(parents=True, exist_ok=True)
-    keys: dict[str, str] = {}
     if options.evidence:
         say("claims")
         built.answers = _claims(collected, others, ledger)
@@ -113,13 +122,13 @@ def build(
     for made in (studies_table(collected, studies, others), *reported_tables()):
         _add_table(built, made, options)
     if options.evidence:
-        keys = _evidence(built, studies, kept or folder, options, say, compute=kept is None)
+        _evidence(built, studies, options, say)
     _glue(built, collected, studies, others, options)
     if options.report and options.only is None:
         say("report.html")
         _report(built, collected)
     _remove_strangers(built)
-    _index(built, studies, others, runs_dir, ledger, options, keys)
+    _index(built, studies, others, made_from, options)
     return built
 
 
@@ -197,33 +206,21 @@ def with_verdicts(study: Study, answers: Iterable[Answer]) -> Study:
 
 
 def _evidence(
-    built: Built,
-    studies: Sequence[Study],
-    kept: Path,
-    options: Options,
-    say: Callable[[str], None],
-    *,
-    compute: bool,
-) -> dict[str, str]:
-    """Claims' files and the audits' documents and tables; returns the audits' keys by study."""
+    built: Built, studies: Sequence[Study], options: Options, say: Callable[[str], None]
+) -> None:
+    """Claims' files, and the audits' documents and tables."""
     built.files += write_claims(built.answers, built.folder)
-    known = read_index(kept).get("audits", {})
-    keys, made = {}, []
+    made = []
     for study in studies:
-        if not audits.audited(study) or not options.wants(f"{study.name}-audit"):
-            continue
-        if compute:
-            keys[study.name] = audits.update(built.folder, study, known.get(study.name), say)
-            built.files.append(audits.path_of(built.folder, study))
-        elif study.name in known:
-            keys[study.name] = known[study.name]
-        document = audits.document(built.folder if compute else kept, study)
-        if document is not None:
+        if audits.audited(study) and options.wants(f"{study.name}-audit"):
+            say(f"gradient audit of {study.name}")
+            document = audits.document(study)
+            text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+            built.write(f"audits/{study.name}.json", text)
             made.append((study, audits.table(document, study)))
     for _, table in made:
         _add_table(built, table, options)
-    built.files.append(audits.write_macros(built.folder, made))
-    return keys
+    built.write("audit-numbers.tex", audits.macros_file(made))
 
 
 # -- what holds it together ---------------------------------------------------------------------
@@ -246,6 +243,7 @@ def _glue(
     built.write("numbers.tex", macros.numbers_file(built.macros, origin))
     built.write("numbers.json", json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     if options.only is not None:
+        built.write("sdtps.tex", own_macros(built.folder))
         return
     values: dict[str, Any] = {
         "origin": [Tex(line) for line in origin],
@@ -336,40 +334,49 @@ def _remove_strangers(built: Built) -> None:
 
 
 def inputs(
-    studies: Iterable[Study], others: Iterable[Study], runs_dir: Path, ledger: Path
-) -> dict[str, str]:
-    """What a build depends on, in words, with the digest of each: the code, texts and runs."""
-    here = Path(__file__).resolve().parents[1]
-    found = {"the code of analysis/": _digest(here.glob("**/*.py"), here)}
-    for path in sorted(TEMPLATES.glob("*.j2")):
-        found[f"the template {path.name}"] = sha256(path)
-    for path in sorted((TEMPLATES.parent / "reported").glob("*.*")):
-        found[f"the reported numbers {path.name}"] = sha256(path)
-    if ledger.is_file():
-        found["the claims ledger"] = sha256(ledger)
-    for study in studies:
-        found[f"the manifest of {study.name}"] = study.digest
+    studies: Sequence[Study],
+    others: Sequence[Study],
+    runs_dir: Path,
+    ledger: Path,
+    options: Options,
+) -> str:
+    """Digest of the contents of all that a build depends on, and of the order of the studies."""
+    root = Path(__file__).resolve().parents[2]
+    files = [
+        path
+        for package in ("ablations/study", "analysis", "sdtps")
+        for path in root.glob(f"{package}/**/*.*")
+        if "__pycache__" not in path.parts
+    ]
+    files += [*TEMPLATES.glob("*.j2"), *(TEMPLATES.parent / "reported").glob("*.*"), ledger]
     for study in (*studies, *others):
-        if any((runs_dir / study.name).glob("*/seed*")):
-            found[f"the runs of {study.name}"] = fingerprint(runs_dir / study.name)
-    return found
+        for place in (runs_dir / study.name, runs_dir / IMPORTED / slug(study.name)):
+            files += [run / name for run in place.glob("*/seed*") for name in _RUN_FILES]
+    named = [vars(options), [s.digest for s in studies], [s.digest for s in others], made_with()]
+    contents = [f"{path} {content_of(path)}" for path in sorted(files)]
+    return digest("\n".join([json.dumps(named), *contents]).encode())
 
 
-def _digest(paths: Iterable[Path], root: Path) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(paths):
-        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
+def content_of(path: Path) -> str:
+    """Digest of a file's contents; empty without one, the reason where it cannot be read."""
+    try:
+        content = read_bytes(path)
+    except OSError as error:  # it may be readable later
+        return str(error)
+    return "" if content is None else digest(content)
+
+
+def made_with() -> dict[str, str]:
+    """Versions of what computes and draws."""
+    return {"python": sys.version.split()[0], **{name: version(name) for name in _LIBRARIES}}
 
 
 def _index(
     built: Built,
     studies: Sequence[Study],
     others: Sequence[Study],
-    runs_dir: Path,
-    ledger: Path,
+    made_from: str,
     options: Options,
-    keys: Mapping[str, str],
 ) -> None:
     index = {
         "options": vars(options),
@@ -378,19 +385,24 @@ def _index(
             for s in studies
         ],
         "others": [{"name": s.name, "path": _short(s.path), "digest": s.digest} for s in others],
-        "inputs": inputs(studies, others, runs_dir, ledger),
-        "audits": dict(keys),
-        "files": {str(p.relative_to(built.folder)): sha256(p) for p in sorted(set(built.files))},
+        "made_with": made_with(),
+        "inputs": made_from,
+        "files": {
+            str(path.relative_to(built.folder)): content_of(path) for path in sorted(set(built.files))
+        },
     }
-    content = json.dumps(index, indent=1, ensure_ascii=False) + "\n"
-    write_if_changed(built.folder / INDEX, content.encode())
+    built.write(INDEX, sealed(index, {}, indent=1) + "\n")
 
 
 def read_index(folder: Path) -> dict[str, Any]:
     """index.json of the last build; empty where nothing was built."""
-    path = folder / INDEX
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return found
+    return row_of(read_bytes(folder / INDEX) or b"") or {}
+
+
+def is_intact(folder: Path) -> bool:
+    """Whether index.json is as the last build wrote it."""
+    text = read_bytes(folder / INDEX) or b""
+    return is_sealed(text, row_of(text) or {})
 
 
 def current(
@@ -399,32 +411,15 @@ def current(
     runs_dir: Path,
     folder: Path,
     options: Options,
-    ledger: Path | None = None,
+    ledger: Path,
 ) -> bool:
-    """Whether a build would change nothing: the same options and inputs, and every file intact."""
-    ledger = ledger or ledger_of(folder.parent / "main.tex")
+    """Whether a build would change nothing: the same inputs, and every file intact."""
+    if not is_intact(folder):
+        return False
     index = read_index(folder)
-    wanted = json.loads(json.dumps(vars(options)))
-    return (
-        bool(index)
-        and index["options"] == wanted
-        and [s["name"] for s in index["studies"]] == [s.name for s in studies]
-        and [s["name"] for s in index["others"]] == [s.name for s in others]
-        and index["inputs"] == inputs(studies, others, runs_dir, ledger)
-        and all(index["audits"].get(name) == k for name, k in _audit_keys(studies, options).items())
-        and all(
-            (folder / name).is_file() and sha256(folder / name) == digest
-            for name, digest in index["files"].items()
-        )
+    return index["inputs"] == inputs(studies, others, runs_dir, ledger, options) and all(
+        content_of(folder / name) == content for name, content in index["files"].items()
     )
-
-
-def _audit_keys(studies: Sequence[Study], options: Options) -> dict[str, str]:
-    if not options.evidence:
-        return {}
-    return {
-        s.name: audits.key(s) for s in studies if audits.audited(s) and options.wants(f"{s.name}-audit")
-    }
 
 
 def _short(path: Path) -> str:
@@ -438,7 +433,3 @@ def _slugs(study: Study) -> dict[str, str]:
     if getattr(study, "imported", False):
         return {}
     return {name: v.slug for name, v in study.variants.items() if v.slug != name}
-
-
-def sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

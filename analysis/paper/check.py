@@ -1,11 +1,14 @@
 """sdtps check: whether the paper still says what the runs say.
 
-Fails (exit code 1) when a run folder contradicts itself, a planned run is missing, code, data or
-weights are mixed, a generated file is missing, edited or out of date, a verdict has changed, NaN or
-infinity is printed, or the PDF is older than its sources. Each finding says how to repair it.
+Everything is made again from the bytes of the runs, into a temporary folder, and compared with what
+is there, byte for byte: nothing that an earlier build noted is believed. Fails (exit code 1) when a run
+was changed after it had completed, a planned run is missing, code, data or weights are mixed, a
+generated file or the PDF differs or is missing, a verdict has changed, or NaN or infinity is printed.
+Each finding says how to repair it.
 
-Nothing is built again while every input is what the last build saw. Where one has changed, the files
-are built elsewhere and compared: one finding says what changed and names the files that differ.
+It protects against accidents. Whoever forges a run can forge its seal, and the paper with it.
+
+Where other libraries made the paper than are here, numbers and texts are compared; pictures cannot be.
 """
 
 from __future__ import annotations
@@ -13,9 +16,11 @@ from __future__ import annotations
 import argparse
 import glob
 import json
+import math
 import re
+import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from analysis import commands
 from sdtps.system.commandline import add_json, add_runs_dir
 from sdtps.system.errors import SdtpsError, counted
+from sdtps.system.files import read_bytes
 
 if TYPE_CHECKING:
     from ablations.study.model import Study
@@ -33,8 +39,8 @@ class Finding:
     """One thing that is wrong.
 
     Attributes:
-        kind: edited run, missing run, mixed code, mixed data, mixed weights, missing file, edited,
-            stale, verdict, not finite, pdf.
+        kind: damaged run, missing run, mixed code, mixed data, mixed weights, missing file, edited,
+            stale, verdict, not finite, pdf; `not compared` is no fault.
         where: a file, a run, or what changed. repair: a command, or what to do.
         files: generated files that it concerns, below the folder of the paper.
     """
@@ -47,6 +53,10 @@ class Finding:
 
 
 _NAMED = 3  # of a finding's files, in its text; --json has all
+_EDITED = "it is not what the last build wrote"
+_NO_FAULT = "not compared"
+_TEXTS = (".tex", ".json", ".csv", ".md", ".html")
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,24 +74,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
+    console = commands.console()
+    say = (lambda _: None) if arguments.json else (lambda text: console.print(f"[dim]{text}[/]"))
     findings = check(
-        arguments.main, arguments.runs_dir, allow=arguments.allow, pdf=not arguments.no_pdf
+        arguments.main, arguments.runs_dir, allow=arguments.allow, pdf=not arguments.no_pdf, say=say
     )
+    faults = [finding for finding in findings if finding.kind != _NO_FAULT]
     if arguments.json:
         print(json.dumps([asdict(f) for f in findings], indent=1, ensure_ascii=False))
-        return 1 if findings else 0
-    console = commands.console()
+        return 1 if faults else 0
     for finding in findings:
         where, text, repair = (
             part.replace("[", r"\[") for part in (finding.where, finding.text, finding.repair)
         )
-        console.print(f"[red]{finding.kind}[/]  {where}: {text}")
+        console.print(f"[{'red' if finding in faults else 'yellow'}]{finding.kind}[/]  {where}: {text}")
         console.print(f"    {repair}")
-    if findings:
-        console.print(f"[red]{counted(len(findings), 'finding')}[/]")
+    if faults:
+        console.print(f"[red]{counted(len(faults), 'finding')}[/]")
     else:
         console.print("[green]The paper says what the runs say.[/]")
-    return 1 if findings else 0
+    return 1 if faults else 0
 
 
 def check(
@@ -93,40 +105,48 @@ def check(
     studies: Sequence[Study] | None = None,
     others: Sequence[Study] | None = None,
     ledger: Path | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> list[Finding]:
     """All findings.
 
     Args:
-        pdf: ask whether the PDF is current.
+        pdf: make the PDF again, too.
         studies, others: default to those of the last build, read anew.
     """
     from ablations.study.manifest import load_study
     from analysis.claims.ledger import ledger_of
-    from analysis.paper.build import INDEX, read_index
-    from analysis.paper.pdf import outdated
+    from analysis.paper.build import INDEX, Options, build, is_intact, made_with, read_index
     from analysis.runs import hints
+    from analysis.runs.comparable import KINDS
 
     folder = main.parent / "generated"
     index = read_index(folder)
     rebuild = hints.build(runs_dir, main, index.get("studies", ()))
     if not index:
         return [Finding("missing file", str(folder / INDEX), "the paper was never built", rebuild)]
+    if not is_intact(folder):
+        return [Finding("edited", str(folder / INDEX), _EDITED, rebuild, (INDEX,))]
     try:
         if studies is None:
             studies = [_load(s, runs_dir) for s in index["studies"]]
         if others is None:
             others = [load_study(Path(s["path"])) for s in index["others"]]
-    except SdtpsError as error:
+        options = Options(**{**index["options"], "allow": tuple(KINDS)})
+    except (SdtpsError, KeyError, TypeError) as error:
         return [Finding("stale", str(folder / INDEX), str(error), f"fix the manifest, then {rebuild}")]
+    say("seals of the runs")
     findings = _runs(studies, runs_dir, allow)
-    findings += _touched(index, folder, rebuild)
-    told = {name for f in findings for name in f.files}
-    findings += _stale(
-        index, folder, studies, others, runs_dir, ledger or ledger_of(main), rebuild, told
-    )
-    findings += _not_finite(folder, rebuild)
-    if pdf and (why := outdated(main, told)) is not None:
-        findings.append(Finding("pdf", str(main.with_suffix(".pdf")), why, rebuild))
+    with tempfile.TemporaryDirectory() as temporary:
+        fresh = Path(temporary) / folder.name
+        build(studies, others, runs_dir, fresh, options, say=say, ledger=ledger or ledger_of(main))
+        there, here = index["made_with"], made_with()
+        changed = [name for name in here if there.get(name) != here[name]]
+        findings += _files(folder, fresh, changed, rebuild)
+        findings += _verdicts(folder, fresh, rebuild)
+        findings += _not_finite(folder, rebuild)
+        if pdf:
+            say("LaTeX")
+            findings += _pdf(main, fresh, changed, rebuild)
     return findings
 
 
@@ -182,82 +202,84 @@ def _runs(studies: Sequence[Study], runs_dir: Path, allow: Collection[str]) -> l
 # -- files --------------------------------------------------------------------------------------
 
 
-def _touched(index: Mapping[str, Any], folder: Path, rebuild: str) -> Iterator[Finding]:
-    """Generated files that are gone, together, and each that is not what the last build wrote."""
-    from analysis.paper.build import sha256
+def _files(folder: Path, fresh: Path, others: Sequence[str], rebuild: str) -> list[Finding]:
+    """Generated files that are missing, edited, or not what the runs give today.
 
-    gone = [name for name in index["files"] if not (folder / name).exists()]
-    if gone:
-        one = len(gone) == 1
-        where = str(folder / gone[0]) if one else str(folder)
-        text = "it was built and is gone" if one else f"{len(gone)} files are gone: {_listed(gone)}"
-        yield Finding("missing file", where, text, rebuild, tuple(gone))
-    for name, digest in index["files"].items():
-        path = folder / name
-        if path.exists() and sha256(path) != digest:
-            text = "edited by hand: it is not what the last build wrote"
-            yield Finding("edited", str(path), text, rebuild, (name,))
+    Args:
+        others: libraries that had another version when the paper was built.
+    """
+    from analysis.paper.build import content_of, read_index
 
-
-def _stale(
-    index: Mapping[str, Any],
-    folder: Path,
-    studies: Sequence[Study],
-    others: Sequence[Study],
-    runs_dir: Path,
-    ledger: Path,
-    rebuild: str,
-    told: Collection[str],
-) -> list[Finding]:
-    """What a build would write otherwise today, and which changed input is behind it."""
-    from analysis.paper import audits
-    from analysis.paper.build import Options, build, inputs, read_index
-
-    now = inputs(studies, others, runs_dir, ledger)
-    before = index["inputs"]
-    changed = [name for name in {**before, **now} if now.get(name) != before.get(name)]
-    old = [
-        study.name
-        for study in studies
-        if study.name in index["audits"] and index["audits"][study.name] != audits.key(study)
-    ]
-    findings = []
-    if old:
-        text = "the code of sdtps/ or the manifest has changed since"
-        findings.append(Finding("stale", f"gradient audit of {', '.join(old)}", text, rebuild))
-    if not changed:
-        return findings
-    from analysis.runs.comparable import KINDS
-
-    why = f"changed since the last build: {', '.join(changed)}"
-    options = Options(**{**index["options"], "allow": tuple(KINDS)})
-    if options.only is not None:
-        options = Options(**{**vars(options), "only": tuple(options.only)})
-    with tempfile.TemporaryDirectory() as temporary:
-        again = Path(temporary) / "generated"
-        build(studies, others, runs_dir, again, options, ledger=ledger, kept=folder)
-        files = read_index(again)["files"]
-        findings += _verdicts(folder, again, why, rebuild)
-    now_and_then = sorted(files.keys() | index["files"].keys())
-    differ = tuple(
-        name
-        for name in now_and_then
-        if name not in told and not name.startswith("audits/")
-        if files.get(name) != index["files"].get(name)
-    )
-    if differ:
-        those = "this file differs" if len(differ) == 1 else f"{len(differ)} files differ"
-        text = f"{why}; built again, {those}: {_listed(differ)}"
-        findings.append(Finding("stale", str(folder), text, rebuild, differ))
+    then, now = read_index(folder), read_index(fresh)
+    gone, stale, pictures, findings = [], [], [], []
+    for name in sorted({**then["files"], **now["files"]}):
+        here, there = read_bytes(folder / name), read_bytes(fresh / name)
+        if here is None:
+            gone.append(name)
+        elif then["files"].get(name, content := content_of(folder / name)) != content:
+            findings.append(Finding("edited", str(folder / name), _EDITED, rebuild, (name,)))
+        elif here != there and there is not None and others and not name.endswith(_TEXTS):
+            pictures.append(name)
+        elif here != there and not (others and there is not None and _alike(here, there)):
+            stale.append(name)
+    for kind, found, text in (
+        ("missing file", gone, "built and gone"),
+        ("stale", stale, "made again from the runs, the manifests and the code, they differ"),
+        (_NO_FAULT, pictures, f"pictures made with other versions of {', '.join(others)}"),
+    ):
+        if found:
+            where = str(folder / found[0]) if len(found) == 1 else str(folder)
+            named = f"{counted(len(found), 'file')}, {text}: {_listed(found)}"
+            findings.append(Finding(kind, where, named, rebuild, tuple(found)))
     return findings
 
 
-def _verdicts(folder: Path, again: Path, why: str, rebuild: str) -> Iterator[Finding]:
+def _alike(here: bytes, there: bytes) -> bool:
+    """Equal texts whose numbers may differ by the rounding of another library."""
+    one, other = here.decode(errors="replace"), there.decode(errors="replace")
+    return _NUMBER.sub("0", one) == _NUMBER.sub("0", other) and all(
+        math.isclose(float(a), float(b), rel_tol=1e-3)
+        for a, b in zip(_NUMBER.findall(one), _NUMBER.findall(other), strict=True)
+    )
+
+
+def _pdf(main: Path, fresh: Path, others: Sequence[str], rebuild: str) -> Iterator[Finding]:
+    """The PDF, made again from the document's own files and the generated files made again."""
+    from analysis.paper.pdf import PaperError, compile_pdf, printed, record, sources
+
+    pdf, again = main.with_suffix(".pdf"), fresh.parent / main.name
+    if not pdf.is_file() or not record(main).is_file():
+        yield Finding("pdf", str(pdf), "it was not built", rebuild)
+        return
+    for path in sources(main):
+        place = fresh.parent / path.relative_to(main.parent)
+        if fresh not in place.parents:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, place)
+    try:
+        made = compile_pdf(again)
+    except PaperError as error:
+        yield Finding("pdf", str(pdf), f"it cannot be made again: {error}", rebuild)
+        return
+    latex, latex_here = (json.loads(record(paper).read_text())["latex"] for paper in (main, again))
+    if made.read_bytes() == pdf.read_bytes():
+        if record(main).read_bytes() != record(again).read_bytes():
+            yield Finding("edited", str(record(main)), _EDITED, rebuild)
+    elif not others and latex == latex_here:
+        yield Finding("pdf", str(pdf), "made again, it differs", rebuild)
+    elif printed(pdf) != printed(made):
+        yield Finding("pdf", str(pdf), "made again, other words or numbers are printed", rebuild)
+    else:
+        text = f"made with other versions of {', '.join(others) or 'LaTeX'}; its text is equal"
+        yield Finding(_NO_FAULT, str(pdf), text, rebuild)
+
+
+def _verdicts(folder: Path, fresh: Path, rebuild: str) -> Iterator[Finding]:
     """Claims whose verdict today is not the one that the paper prints."""
-    before, now = (_claims(place / "claims.json") for place in (folder, again))
+    before, now = (_claims(place / "claims.json") for place in (folder, fresh))
     for number, verdict in now.items():
         if number in before and before[number] != verdict:
-            text = f"the paper says {before[number]}, the test now says {verdict}; {why}"
+            text = f"the paper says {before[number]}, the test now says {verdict}"
             yield Finding("verdict", f"claim {number}", text, rebuild)
 
 

@@ -56,9 +56,8 @@ def command(arguments: argparse.Namespace) -> int:
         bundle,
         compile_pdf,
         complaints,
-        outdated,
+        is_current,
         used,
-        write_macros,
     )
     from sdtps.system.errors import SdtpsError, did_you_mean
 
@@ -91,16 +90,14 @@ def command(arguments: argparse.Namespace) -> int:
         say(f"nothing has changed: {folder} is current")
     else:
         build(studies, others, arguments.runs_dir, folder, options, say=say, ledger=ledger)
-    if options.only is not None:
-        write_macros(folder)
     pdf = None
     found: list[str] = []
     if elsewhere and not arguments.no_pdf:
         say(f"no PDF: {main} reads {read_by_latex}, not {folder}; it is made without --out")
     elif not arguments.no_pdf:
-        if outdated(main) is not None:
+        if not is_current(main):
             say("LaTeX")
-            pdf = compile_pdf(main)
+            compile_pdf(main)
         pdf = main.with_suffix(".pdf")
         found = complaints(main)
         for complaint in [] if arguments.json else found:

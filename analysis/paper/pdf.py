@@ -9,19 +9,18 @@ that it uses, and any `generated/tables/NAME` and `generated/figures/NAME`. Only
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
 import shutil
 import subprocess
 import zipfile
-from collections.abc import Collection
 from pathlib import Path
 
 from analysis.tables.forms import write_if_changed
 from sdtps.run.locations import shipped
 from sdtps.system.errors import SdtpsError
+from sdtps.system.files import digest
 
 # Any fixed time does: the PDF has no dates, and pdfTeX seeds its identifiers with it.
 ENVIRONMENT = {"SOURCE_DATE_EPOCH": "1767225600", "FORCE_SOURCE_DATE": "1"}
@@ -35,7 +34,7 @@ class PaperError(SdtpsError):
 
 
 def record(main: Path) -> Path:
-    """Which files the PDF of `main` was made from."""
+    """Digests of what the PDF of `main` was made from, and of itself."""
     return main.parent / "generated" / ("pdf.json" if main.stem == "main" else f"pdf-{main.stem}.json")
 
 
@@ -54,7 +53,7 @@ def compile_pdf(main: Path) -> Path:
         )
     words = ["latexmk", "-pdf", "-bibtex", "-interaction=nonstopmode", "-halt-on-error"]
     # latexmk does not look for files that LaTeX asked for and did not find.
-    words += ["-file-line-error", "-recorder", *(["-g"] if outdated(main) else []), main.name]
+    words += ["-file-line-error", "-recorder", *([] if is_current(main) else ["-g"]), main.name]
     done = subprocess.run(
         words,
         cwd=main.parent,
@@ -67,8 +66,25 @@ def compile_pdf(main: Path) -> Path:
         raise PaperError(
             f"{main}: LaTeX stopped. {first_error(done.stdout)}\n  Log: {main.with_suffix('.log')}"
         )
-    write_if_changed(record(main), _inputs(main).encode())
+    write_if_changed(record(main), json.dumps(_made(main), indent=1).encode() + b"\n")
     return main.with_suffix(".pdf")
+
+
+def _made(main: Path) -> dict[str, str]:
+    log = main.with_suffix(".log").read_text(encoding="latin-1")
+    inputs = [f"{p.relative_to(main.parent)} {digest(p.read_bytes())}" for p in sources(main)]
+    return {
+        "latex": " ".join(re.findall(r"This is (\S+, Version \S+)", log)[:1]),
+        "inputs": digest("\n".join(inputs).encode()),
+        "pdf": digest(main.with_suffix(".pdf").read_bytes()),
+    }
+
+
+def is_current(main: Path) -> bool:
+    """Whether LaTeX would change nothing: the PDF and all that it was made from are as it left them."""
+    pdf, made = main.with_suffix(".pdf"), record(main)
+    logged = main.with_suffix(".log").is_file()
+    return pdf.is_file() and logged and made.is_file() and json.loads(made.read_text()) == _made(main)
 
 
 def first_error(output: str) -> str:
@@ -82,7 +98,7 @@ def first_error(output: str) -> str:
 
 def complaints(main: Path) -> list[str]:
     """What LaTeX's log, chktex and the PDF's text say is wrong; none stops the build."""
-    return [*_log(main.with_suffix(".log")), *_chktex(main), *_printed(main.with_suffix(".pdf"))]
+    return [*_log(main.with_suffix(".log")), *_chktex(main), *_not_numbers(main.with_suffix(".pdf"))]
 
 
 def _log(log: Path) -> list[str]:
@@ -113,15 +129,18 @@ def _chktex(main: Path) -> list[str]:
     return [f"chktex: {line}" for line in done.stdout.splitlines()]
 
 
-def _printed(pdf: Path) -> list[str]:
-    """Words in the PDF that stand for a missing number or reference."""
+def printed(pdf: Path) -> str:
+    """The text of a PDF with form feeds between pages; empty without pdftotext."""
     if shutil.which("pdftotext") is None or not pdf.exists():
-        return []
-    text = subprocess.run(
-        ["pdftotext", "-layout", str(pdf), "-"], capture_output=True, text=True, errors="replace"
-    ).stdout
+        return ""
+    words = ["pdftotext", "-layout", str(pdf), "-"]
+    return subprocess.run(words, capture_output=True, text=True, errors="replace").stdout
+
+
+def _not_numbers(pdf: Path) -> list[str]:
+    """Words in the PDF that stand for a missing number or reference."""
     found = []
-    for number, page in enumerate(text.split("\f"), start=1):
+    for number, page in enumerate(printed(pdf).split("\f"), start=1):
         words = re.findall(r"(?<![\w/.-])(\?\?|\[\?\]|nan|inf|<NA>)(?![\w/.-])", page)
         found += [f"page {number} prints '{word}'" for word in dict.fromkeys(words)]
     return found
@@ -149,39 +168,6 @@ def sources(main: Path) -> list[Path]:
     made = {".aux", ".log", ".out", ".toc", ".bbl", ".blg", ".fls"}
     keep = [p for p in found if p.suffix not in made and p.is_file()]
     return sorted(main.parent / path.relative_to(root) for path in keep)
-
-
-def _inputs(main: Path) -> str:
-    data = {
-        "pdf": hashlib.sha256(main.with_suffix(".pdf").read_bytes()).hexdigest(),
-        "inputs": {
-            str(p.relative_to(main.parent)): hashlib.sha256(p.read_bytes()).hexdigest()
-            for p in sources(main)
-        },
-    }
-    return json.dumps(data, indent=1) + "\n"
-
-
-def outdated(main: Path, known: Collection[str] = ()) -> str | None:
-    """Why the PDF is not what its sources give; None where it is.
-
-    Args:
-        known: generated files whose change was told already.
-    """
-    pdf = main.with_suffix(".pdf")
-    if not pdf.exists() or not record(main).exists():
-        return "it was not built"
-    before = json.loads(record(main).read_text(encoding="utf-8"))
-    now = json.loads(_inputs(main))
-    if before["pdf"] != now["pdf"]:
-        return "it was changed after it was built"
-    changed = sorted(
-        name
-        for name in before["inputs"].keys() | now["inputs"].keys()
-        if before["inputs"].get(name) != now["inputs"].get(name)
-        if name.removeprefix("generated/") not in known
-    )
-    return f"changed since: {', '.join(changed)}" if changed else None
 
 
 # -- other people's documents and archives ------------------------------------------------------
@@ -227,17 +213,15 @@ def used(main: Path) -> tuple[str, ...] | None:
     return tuple(names)
 
 
-def write_macros(folder: Path) -> Path:
+def own_macros(folder: Path) -> str:
     r"""generated/sdtps.tex: the commands with the numbers and verdicts that were built beside it."""
-    commands = (shipped("paper/macros.tex")).read_text(encoding="utf-8")
+    commands = shipped("paper/macros.tex").read_text(encoding="utf-8")
     commands = commands.partition("\\newcommand{\\sg}")[0]  # the paper's own mathematics ends here
     parts = [commands.replace(r"\newcommand", r"\providecommand")]
     for name in ("numbers.tex", "audit-numbers.tex", "claims-numbers.tex"):
         if (folder / name).is_file():
             parts.append((folder / name).read_text(encoding="utf-8"))
-    path = folder / "sdtps.tex"
-    write_if_changed(path, "".join(parts).encode())
-    return path
+    return "".join(parts)
 
 
 def bundle(main: Path, out: Path) -> list[str]:

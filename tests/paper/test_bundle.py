@@ -11,7 +11,7 @@ import pytest
 from planted import plant_all, planted_study
 
 from analysis.paper.build import Options, build
-from analysis.paper.pdf import PaperError, bundle, compile_pdf, used, write_macros
+from analysis.paper.pdf import PaperError, bundle, compile_pdf, used
 
 OTHER = r"""
 \documentclass{article}
@@ -38,7 +38,6 @@ def other(tmp_path):
     (main.parent / "text" / "more.tex").write_text(r"The first: \res{s}{a}{rank1.best}.")
     options = Options(evidence=False, only=used(main))
     build([study], [], tmp_path / "runs", main.parent / "generated", options)
-    write_macros(main.parent / "generated")
     return main
 
 

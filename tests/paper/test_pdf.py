@@ -14,7 +14,7 @@ from planted import WEIRD
 from pypdf import PdfReader
 
 from analysis.cli import main as analysis
-from analysis.paper.pdf import PaperError, compile_pdf, complaints, outdated
+from analysis.paper.pdf import PaperError, compile_pdf, complaints, is_current
 
 pytestmark = pytest.mark.latex
 STUDY = Path(__file__).resolve().parents[2] / "ablations" / "nograd.yaml"
@@ -109,10 +109,10 @@ def test_compiling_anew_gives_the_same_bytes(compiled, tmp_path):
 def test_an_old_pdf_is_noticed(compiled, tmp_path):
     shutil.copytree(compiled[1].parent, tmp_path / "paper")
     main = tmp_path / "paper" / "main.tex"
-    assert outdated(main) is None
+    assert is_current(main)
     section = main.parent / "sections" / "leak.tex"
     section.write_text(section.read_text() + "% more\n")
-    assert outdated(main) == "changed since: sections/leak.tex"
+    assert not is_current(main)
 
 
 def test_what_was_not_there_before_is_printed(compiled, tmp_path):
@@ -124,7 +124,7 @@ def test_what_was_not_there_before_is_printed(compiled, tmp_path):
     shutil.rmtree(generated)
     (tmp_path / "kept").rename(generated)
     assert len(PdfReader(compile_pdf(main)).pages) > few
-    assert outdated(main) is None
+    assert is_current(main)
 
 
 def test_an_error_is_quoted_with_its_place(compiled, tmp_path):
