@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ablations.study.model import Study
 
 # In the order in which a table's notes name them.
-_WORST_LAST = tuple(dict.fromkeys(("diverged", "failed", "cancelled", *STATES[1:])))
+_WORST_LAST = tuple(dict.fromkeys(("diverged", "failed", "damaged", "cancelled", *STATES[1:])))
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # Kinds of marks, each with what the option that allows it does: `--allow-mixed-code` for `mixed_code`.
 KINDS = {
     "missing": "go on without runs that are missing or unfinished, and say so in print",
-    "damaged": "use runs whose files are not what the run wrote, and say so in print",
+    "damaged": "go on without runs that were changed after they completed, and say so in print",
     "mixed_code": "put runs of different code versions into one table, and say so in print",
     "mixed_data": "put runs on different data of one name into one table, and say so in print",
     "mixed_weights": "put runs from different weights of one name into one table, and say so in print",
@@ -111,8 +111,8 @@ def _against(study: Study, runs: Sequence[Run]) -> Iterator[tuple[Mark, list[str
             [f"{study.name}: {text}.", *lines],
         )
     if damaged := [run for run in runs if run.damage]:
-        text = f"the files of {counted(len(damaged), 'run')} are not what the run wrote"
-        lines = [f"{study.name}: {text}; a file was edited or damaged after the run."]
+        text = f"the files of {counted(len(damaged), 'run')} were changed after completion"
+        lines = [f"{study.name}: {text}."]
         for run in damaged:
             lines.append(f"  {run.variant} seed {run.seed}: {run.folder}")
             lines += [f"    {what}" for what in run.damage]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -15,10 +14,9 @@ import pandas as pd
 from ablations.store.life import from_records
 from analysis.runs import metrics as metricrows
 from analysis.runs.metrics import NOTHING, MetricRows
-from sdtps.config.identity import canonical, identities
 from sdtps.run.folder import RunFolder
-from sdtps.system.errors import ConfigError, YamlError, counted
-from sdtps.system.files import oddity, read_bytes
+from sdtps.system.errors import counted
+from sdtps.system.files import oddity
 
 Epoch = Literal["last", "best"]
 RECORDED: dict[Epoch, str] = {"best": "best", "last": "final"}  # what result.json calls them
@@ -61,12 +59,12 @@ class Run:
 
     Attributes:
         where: its folder below the folder of runs, which is what generated files name.
-        state, kind, reason: see `ablations.store.life`.
+        state, kind, reason: see `ablations.store.life`; `damaged`: completed, and changed since then.
         codes: digests of the sources, in the order in which attempts used them.
         evaluated_by: metrics that `sdtps evaluate` added, each with the digest of the code that did.
         data, weights: digests. precision: what `train.amp: auto` came to.
         wall_seconds: for which all attempts held a machine. peak_memory_mib: the most of any attempt.
-        damage: how its files differ from what the run wrote.
+        damage: what of its files has other contents than when it completed.
         best, last: metric to value at the selected and at the last epoch, fractions in [0, 1]; empty
             unless it completed. not_finite: `best/METRIC` or `final/METRIC` that are no finite number.
         jobs: the scheduler's. source: the log that an imported run was read from.
@@ -184,7 +182,11 @@ def read(source: Source, runs_dir: Path, *, curves: bool = True) -> Run:
     life = from_records(folder.path)
     state, status = life.state, life.status
     reason = life.detail
-    if run.get("imported") and state not in ("completed", "unknown"):
+    damage = tuple(folder.damage()) if state == "completed" else ()
+    if damage:  # neither its scores nor its curves are read
+        state, curves = "damaged", False
+        reason = "; ".join(damage)
+    if run.get("imported") and state not in ("completed", "unknown", "damaged"):
         reason = str(
             status.get("reason") or reason
         )  # nothing of ours resumes it: its log says how it is
@@ -205,7 +207,6 @@ def read(source: Source, runs_dir: Path, *, curves: bool = True) -> Run:
     notes += [*warnings, *scored.notes]
     if state == "completed" and not scored.best and not scored.last:
         notes.append("result.json holds no metric")
-    ours = source.planned and not run.get("imported")
     return Run(
         study=source.study,
         variant=source.variant,
@@ -242,7 +243,7 @@ def read(source: Source, runs_dir: Path, *, curves: bool = True) -> Run:
         host=_word(environment.get("host")) or _word(attempts[-1].get("host") if attempts else None),
         torch=_word(mapping(environment.get("packages")).get("torch")),
         generated_data=bool(data.get("generated")),
-        damage=tuple(_contradictions(source, rows, scored)) if ours else (),
+        damage=damage,
         warnings=warnings,
         notes=tuple(notes),
         jobs=tuple(dict.fromkeys(str(a["job_id"]) for a in attempts if a.get("job_id"))),
@@ -371,43 +372,6 @@ def run_of(folder: RunFolder) -> tuple[dict[str, Any], str | None]:
         return {}, f"{name} cannot be read: {error.strerror}"
 
 
-def _contradictions(source: Source, rows: MetricRows, scored: _Scored) -> list[str]:
-    """Where the files of a run of ours contradict each other, as an edit by hand makes them do."""
-    found = []
-    canonical = _canonical(source.folder)
-    if canonical is not None and identities(canonical, [source.seed])[0] != source.identity:
-        found.append("config.yaml is not the configuration whose hash the folder has in its name")
-    for epoch, name in RECORDED.items():
-        row = scored.row(epoch)
-        logged = rows.evaluation(row.get("step"))
-        found += [
-            f"result.json has {name} {metric} {value:g}, metrics.jsonl {logged[metric]:g} at that step"
-            for metric, value in row.items()
-            if metric not in _NOT_A_SCORE and metric in logged and amount(value) is not None
-            if not math.isclose(float(value), logged[metric], rel_tol=1e-9, abs_tol=1e-12)
-        ]
-    return found
-
-
-def _canonical(folder: RunFolder) -> str | None:
-    """What of config.yaml can change a result; empty for no configuration, None without the file."""
-    try:
-        text = read_bytes(folder.config_file)
-    except OSError:
-        return None
-    if text is None:
-        return None
-    if text not in _KNOWN:
-        try:
-            _KNOWN[text] = canonical(folder.config())
-        except (ConfigError, YamlError):
-            _KNOWN[text] = ""
-    return _KNOWN[text]
-
-
-_KNOWN: dict[bytes, str] = {}  # the seeds of a variant have one configuration
-
-
 # -- values of files that anybody may have edited: those of the wrong type count as missing --------
 
 
@@ -439,27 +403,3 @@ def seconds(stamp: Any) -> float | None:
         return datetime.fromisoformat(str(stamp).replace("Z", "+00:00")).timestamp()
     except ValueError:
         return None
-
-
-# -- has anything changed? -------------------------------------------------------------------------
-
-
-def fingerprint(study_folder: Path) -> str:
-    """Digest of results, later evaluations, how unfinished runs ended, and the length of logs."""
-    digest = hashlib.sha256()
-    for folder in sorted(study_folder.glob("*/seed*")):
-        digest.update(folder.name.encode())
-        metrics = folder / "metrics.jsonl"
-        ended = _content(folder / "result.json")
-        digest.update(ended if ended is not None else _content(folder / "status.json") or b"")
-        digest.update(_content(folder / "evaluations.jsonl") or b"")
-        if metrics.is_file():
-            digest.update(str(metrics.stat().st_size).encode())
-    return digest.hexdigest()[:16]
-
-
-def _content(path: Path) -> bytes | None:
-    try:
-        return read_bytes(path)
-    except OSError as error:  # not to be read is a state, too, and may end
-        return str(error.errno).encode()

@@ -210,6 +210,14 @@ def plant(
     return folder
 
 
+def reseal(folder: RunFolder, **fields: Any) -> None:
+    """As if the run had completed with its files as they are now, and with `fields` in its result."""
+    result = {**(folder.result() or {}), **fields}
+    result.pop("seal", None)
+    folder.result_file.unlink()
+    folder.write_result(result)
+
+
 def plant_all(runs_dir: Path, study: Any, **fields: Any) -> None:
     """Every planned run of `study`, completed; seeds differ by 0.01 in every score."""
     for number, variant in enumerate(study.variants):

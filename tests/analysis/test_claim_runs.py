@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from planted import plant, planted_study
+from planted import plant, planted_study, reseal
 
 from analysis.claims.runs import Call, Expression, ExpressionError, StudyRuns, statement
 from analysis.claims.verdicts import Statement, verdict
@@ -160,6 +160,7 @@ def test_an_epoch_s_own_mean_is_read_where_the_trainer_wrote_it(tmp_path: Path) 
     folder = next(r for r in STUDY.runs() if (r.variant, r.seed) == ("gumbel_tau1", 0)).folder(tmp_path)
     row = {"attempt": 1, "kind": "train", "epoch": 2, "step": 10, "loss": 12.0, "epoch_loss": 77.0}
     RunFolder(folder).append_metrics(row)
+    reseal(RunFolder(folder))
     answer = ask(tmp_path, EXPLODES)
     assert answer.numbers["peak_loss(gumbel_tau1), seed 0"] == 77.0
 

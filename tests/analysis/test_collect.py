@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from planted import OTHER_CODE, plant, plant_all, planted_study
+from planted import OTHER_CODE, plant, plant_all, planted_study, reseal
 
 from ablations.store.life import from_records
 from analysis.runs import metrics as metricrows
 from analysis.runs.collect import collect
 from analysis.runs.comparable import refuse_to_average
 from analysis.runs.record import as_rows
+from analysis.tables.forms import to_csv
 from analysis.tables.study import compute_table, table
 from sdtps.run.folder import RunFolder
 from sdtps.system.errors import AggregationError
@@ -75,6 +76,7 @@ def test_peak_memory_is_the_most_of_any_attempt_with_a_result_or_without(tmp_pat
         for seed, state in enumerate(("completed", "failed", "failed"))
     )
     whole.update_run(attempts=[{"attempt": 1, "peak_memory_mib": 700.0}, {"attempt": 2}])
+    reseal(whole)
     failed.update_run(attempts=[{"attempt": 1, "peak_memory_mib": 300.5}])
     old.update_run(attempts=[{"attempt": 1, "peak_memory_mib": "much"}])
     collected = collect([study], tmp_path)
@@ -105,6 +107,7 @@ def test_a_torn_line_costs_that_line_only_and_is_noted(tmp_path, study):
     folder = plant(tmp_path, study, "topk", 0)
     lines = folder.metrics_file.read_text().splitlines()
     folder.metrics_file.write_text("\n".join([lines[0], lines[1][:20], *lines[2:]]) + "\n")
+    reseal(folder)
     collected = collect([study], tmp_path)
     assert len(collected.runs[0].rows.series("train", "loss")[0]) == 9
     assert collected.runs[0].notes == ("1 unreadable line in metrics.jsonl",)
@@ -118,6 +121,7 @@ def test_a_completed_run_without_a_course_is_noted(tmp_path, study, found):
         folder.metrics_file.touch()
     elif found == "a folder":
         folder.metrics_file.mkdir()
+    reseal(folder)
     run = collect([study], tmp_path).runs[0]
     what = "a directory" if found == "a folder" else "missing or empty: no curves"
     assert (run.state, run.notes) == ("completed", (f"metrics.jsonl is {what}",))
@@ -125,10 +129,7 @@ def test_a_completed_run_without_a_course_is_noted(tmp_path, study, found):
 
 def test_a_result_without_a_number_is_noted(tmp_path, study):
     folder = plant(tmp_path, study, "topk", 0)
-    result = json.loads(folder.result_file.read_text())
-    for row in ("best", "final"):
-        result[row] = {"epoch": result[row]["epoch"]}
-    folder.result_file.write_text(json.dumps(result))
+    reseal(folder, best={"epoch": 1}, final={"epoch": 2})
     assert collect([study], tmp_path).runs[0].notes == ("result.json holds no metric",)
 
 
@@ -256,29 +257,21 @@ def test_conditions_scored_after_training_are_metrics_of_the_run(tmp_path: Path)
     assert run.last["mAP"] == (folder.result() or {})["final"]["mAP"] != 0.9
 
 
-def test_an_edited_configuration_is_told_by_name(tmp_path, study):
+@pytest.mark.parametrize("name", ["config.yaml", "run.json", "metrics.jsonl", "result.json"])
+def test_a_run_that_was_changed_after_it_completed_is_no_result(tmp_path, study, name):
     plant_all(tmp_path, study)
     folder = study.runs()[1].folder(tmp_path)
-    text = (folder / "config.yaml").read_text()
-    (folder / "config.yaml").write_text(text.replace("keep_ratio: 0.05", "keep_ratio: 0.25"))
-    assert text != (folder / "config.yaml").read_text()
-    with pytest.raises(AggregationError, match="are not what the run wrote") as refused:
-        refuse_to_average(collect([study], tmp_path))
-    assert "config.yaml is not the configuration whose hash" in str(refused.value)
-    assert str(folder) in str(refused.value) and "--allow-damaged" in str(refused.value)
-    marks = refuse_to_average(collect([study], tmp_path), allow={"damaged"})
-    assert [mark.kind for mark in marks] == ["damaged"]
-
-
-def test_a_result_that_contradicts_its_own_log_is_told_by_name(tmp_path, study):
-    plant_all(tmp_path, study)
-    folder = RunFolder(study.runs()[0].folder(tmp_path))
-    result = folder.result()
-    result["final"]["mAP"] = 0.9999
-    folder.result_file.write_text(json.dumps(result))
-    (run,) = [run for run in collect([study], tmp_path).runs if run.damage]
-    assert run.folder == str(folder.path)
-    assert run.damage == ("result.json has final mAP 0.9999, metrics.jsonl 0.5 at that step",)
+    text = (folder / name).read_text()
+    (folder / name).write_text(text.replace("0", "1", 1))
+    collected = collect([study], tmp_path)
+    run = collected.runs[1]
+    assert run.state == "damaged" and name in run.reason and not run.best and not run.rows.blocks
+    with pytest.raises(AggregationError) as refused:
+        refuse_to_average(collected)
+    assert all(part in str(refused.value) for part in (str(folder), name, "--allow-damaged"))
+    made = table(collected, study, study.tables[0], refuse_to_average(collected, allow={"damaged"}))
+    assert "(2/3)" in to_csv(made) and "seed 1 damaged" in " ".join(made.notes)
+    assert any("1 run" in sentence and "changed" in sentence for sentence in made.caption)
 
 
 def test_without_curves_nothing_is_said_about_them(tmp_path, study):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from planted import plant, planted_study
+from planted import plant, planted_study, reseal
 
 from ablations.store.life import DAMAGED, from_records
 from analysis.paper.explain import describe
@@ -92,17 +92,15 @@ def test_a_result_that_cannot_be_read_is_replaced(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.result_file.touch()
     folder.write_result({"attempt": 2})
-    assert folder.result() == {"attempt": 2}
+    assert (folder.result() or {})["attempt"] == 2
 
 
-@pytest.mark.parametrize("value", ["1e999", "-1e999", "9" * 400])
-def test_a_score_that_is_no_finite_number_is_a_note_of_its_run(tmp_path: Path, value: str) -> None:
+def test_a_score_that_is_no_finite_number_is_a_note_of_its_run(tmp_path: Path) -> None:
     study = planted_study("s", ["a"], seeds=(0, 1))
     for seed in study.seeds:
         folder = plant(tmp_path, study, "a", seed)
-    result = json.loads(folder.result_file.read_text())
-    text = json.dumps({**result, "final": {**result["final"], "mAP": "X"}, "train_seconds": "X"})
-    folder.result_file.write_text(text.replace('"X"', value))
+    final = (folder.result() or {})["final"]
+    reseal(folder, final={**final, "mAP": 10**400}, train_seconds=10**400)
     collected = collect([study], tmp_path)
     assert collected.runs[1].notes == ("result.json: final mAP is no finite number",)
     for made in tables(collected, study):

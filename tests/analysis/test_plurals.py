@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from planted import plant, planted_study
+from planted import plant, planted_study, reseal
 
 from analysis import commands
 from analysis.cli import main
@@ -32,6 +32,7 @@ def test_a_study_of_one_run_is_told_in_the_singular(tmp_path, capsys, monkeypatc
     folder = plant(tmp_path / "runs", study, "a", 0, scores={"mAP": [0.5]})
     with folder.metrics_file.open("a") as stream:
         stream.write("torn\n")
+    reseal(folder)
     build([study], [], tmp_path / "runs", tmp_path / "generated", Options())
     monkeypatch.setattr(commands, "load", lambda _: [study])
     monkeypatch.setattr(commands, "others", lambda _: [])
