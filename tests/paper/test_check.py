@@ -228,7 +228,7 @@ def test_pictures_of_other_libraries_are_not_compared_but_numbers_are(paper, mon
         build([study], [], runs, main.parent / "generated", OPTIONS)
     (only,) = findings(paper)
     assert only.kind == ("not compared" if older else "stale")
-    assert only.files == ("figures/s-loss.pdf",)
+    assert only.files == ("figures/s-differences.pdf", "figures/s-loss.pdf")
     shutil.rmtree(study.runs()[0].folder(runs))
     plant(runs, study, "a", 0, scores={"mAP": [0.9], "rank1": [0.9]})
     (stale,) = (f for f in findings(paper) if f.kind == "stale")
