@@ -2,11 +2,11 @@
 
 Simulated seeds with a known truth go through the code that tables, verdicts and claims use. Printed
 for n = 2, 3 and 5 seeds, in per cent with the simulation's standard error: how often a 95 % interval
-covers the truth (95 +- 2 %), how many tables of equal variants have a star (at most 5 %), how often a
-reported number at exactly the tolerance is called a match (at most 5 %), and how often a claim without
-a true effect is decided (at most 5 %). Tests that are exact lie at 5 %, on both sides of it by the
-standard error. A rule is beyond its limit, and the exit code 1, where the one-sided binomial test of
-"the true rate is within the limit" gives p < 0.001.
+covers the truth (95 +- 2 %); how many tables of equal variants have a star, how often a reported number
+at exactly the tolerance is called reproduced, and one of equal truth higher or lower, and how often a
+claim without a true effect is decided (at most 5 % each). Tests that are exact lie at 5 %, on both
+sides of it by the standard error. A rule is beyond its limit, and the exit code 1, where the one-sided
+binomial test of "the true rate is within the limit" gives p < 0.001.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from scipy.stats import binomtest
 from ablations.study.schema import MetricSpec
 from analysis.results import stats
 from analysis.results.frames import Result, Results, from_outcomes, verdict
+from analysis.results.numbers import fixed
 from analysis.results.outcomes import Outcome
 from analysis.runs.record import Run
 
@@ -35,6 +36,7 @@ PERCENT = MetricSpec(direction="up", digits=1)
 ROWS, METRICS = 13, ("mAP", "rank1")  # of a table of equal variants, as the quick study's
 COVERS = (0.93, 0.97)  # how often an interval of 95 % may cover
 SPREAD = 0.01  # standard deviation over seeds, as a fraction
+RUN_SD = 0.1  # of reported numbers and our seeds beside them, in per cent
 BEYOND = 0.001  # of the test that a rate is within its limits
 Once = Callable[[np.random.Generator, int], bool]
 Many = Callable[[np.random.Generator, int, int], np.ndarray]
@@ -117,9 +119,27 @@ def simulate(trials: int, seed: int = 0) -> list[Rule]:
         many("the same, skewed seeds and spreads of 1 to 3", _starred(_skewed), high=None),
         rule("the same, a variant having lost its two worst seeds", _starred_after_loss, part=20),
         rule("the same, at the best epoch", _starred_at_best, part=20),
-        many("match with a gap of the tolerance, single reported run", _matches(1)),
-        many("match with a gap of the tolerance, reported mean of 5", _matches(5)),
-        rule("better or worse, reported from the same distribution", _better_or_worse),
+        *(
+            rule(
+                f"tables of {variants} equal variants with a star, {name}",
+                _tied(variants, stored),
+                part=20,
+            )
+            for name, stored in STORED.items()
+            for variants in (3, 14)
+        ),
+        *(
+            rule(
+                f"{word}, {digits} digits, {'rounded by half a unit' if edge else 'one run'}",
+                once(digits, edge),
+            )
+            for word, once in (
+                ("reproduced at a gap of the tolerance", _reproduced),
+                ("higher or lower at equal truth", _higher_or_lower),
+            )
+            for digits in (0, 1, 2)
+            for edge in (False, True)
+        ),
         rule("equivalent at a gap of the margin", _equivalent),
         rule("claim decided without an effect", _decided),
         rule("claim 'within the margin' at the margin", _decided_within),
@@ -215,6 +235,23 @@ def _starred_after_loss(rng: np.random.Generator, n: int) -> bool:
     return any(found.get(f"v{ROWS}", metric).starred for metric in METRICS)
 
 
+# How a share of correct answers is stored: of 997 queries as float32, of 30 with four digits.
+STORED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "float32 of k/997": lambda k: (k.astype(np.float32) / np.float32(997)).astype(np.float64),
+    "four digits of k/30": lambda k: np.round(k / 30, 4),
+}
+
+
+def _tied(variants: int, stored: Callable[[np.ndarray], np.ndarray]) -> Once:
+    """Whole numbers of correct answers: two seeds often differ by the same but for rounding."""
+
+    def starred(rng: np.random.Generator, n: int) -> bool:
+        correct = np.round(rng.normal(21, 1.5, (variants + 1, n, len(METRICS))))
+        return any(row.starred for row in table_results(stored(correct)))
+
+    return starred
+
+
 def _starred_at_best(rng: np.random.Generator, n: int) -> bool:
     found = table_results(equal_variants(rng, n, 1, _normal)[0])
     return any(row.starred for row in found if row.epoch == "best")
@@ -223,37 +260,30 @@ def _starred_at_best(rng: np.random.Generator, n: int) -> bool:
 # -- reported numbers and claims ----------------------------------------------------------------
 
 
-def reproduced(
-    rng: np.random.Generator, n: int, times: int, *, gap: float, m: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Our seeds [times, n] and reported means [times] of m runs, in per cent: `gap` above ours."""
-    ours = rng.normal(70.0, 25 * SPREAD, (times, n))
-    return ours, rng.normal(70.0 + gap, 25 * SPREAD / math.sqrt(m), times)
+def judged(rng: np.random.Generator, n: int, digits: int, gap: float, *, edge: bool) -> str:
+    """The verdict on a reported number whose truth is `gap` above ours, in per cent; the tolerance is 1
+    where there is a gap, else none.
 
-
-def matched(ours: np.ndarray, reported: np.ndarray, m: int) -> np.ndarray:
-    """Which reported means [times] `verdict` calls a match at a tolerance of 1."""
-    n = ours.shape[1]
-    error = ours.std(axis=1, ddof=1) * math.sqrt(1 / n + 1 / m)
-    gap = ours.mean(axis=1) - reported
-    found: np.ndarray = special.stdtr(n - 1, -(1.0 - np.abs(gap)) / error) < stats.ALPHA
-    return found
-
-
-def _matches(m: int) -> Many:
-    return lambda rng, n, times: matched(*reproduced(rng, n, times, gap=1.0, m=m), m)
-
-
-def told(ours: np.ndarray, reported: float, m: int) -> str:
-    """The verdict on one reported mean of m runs, at a tolerance of 1 %."""
+    Args:
+        edge: the mean of very many runs that lies just below half a unit and is rounded down by all of
+            it, the worst case; otherwise a single run anywhere.
+    """
+    unit = 10.0**-digits
+    truth = 70.0 + unit * (0.499 if edge else float(rng.random()))
+    ours = rng.normal(truth - gap, RUN_SD, n)
+    reported = truth if edge else rng.normal(truth, RUN_SD)
     values = _seeds(ours / 100)
-    result = Result("s", "v", "mAP", "last", "v", False, "", "", len(ours), len(ours), values=values)
-    return verdict(f"{reported:.9f}", result, PERCENT, tolerance=1.0, reported_n=m)
+    result = Result("s", "v", "mAP", "last", "v", False, "", "", n, n, values=values)
+    text = fixed(reported, digits)
+    return verdict(text, result, PERCENT, tolerance=1.0 if gap else None, n=10**6 if edge else 1)
 
 
-def _better_or_worse(rng: np.random.Generator, n: int) -> bool:
-    ours, reported = reproduced(rng, n, 1, gap=0.0, m=1)
-    return told(ours[0], reported[0], 1) in ("ours is better", "ours is worse")
+def _reproduced(digits: int, edge: bool) -> Once:
+    return lambda rng, n: judged(rng, n, digits, 1.0, edge=edge) == "reproduced"
+
+
+def _higher_or_lower(digits: int, edge: bool) -> Once:
+    return lambda rng, n: judged(rng, n, digits, 0.0, edge=edge) in ("higher", "lower")
 
 
 def _equivalent(rng: np.random.Generator, n: int) -> bool:

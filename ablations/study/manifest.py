@@ -427,6 +427,8 @@ def check_references(
     for path, entry in reported:
         if entry.variant is not None:
             variant((*path, "variant"), entry.variant)
+            for name in entry.settings:
+                key((*path, "settings", name), name)
         for name in entry.values:
             metric((*path, "values", name), name)
 
@@ -503,15 +505,10 @@ def _look_up(
         return None
     row = found[0]
     entry = {
-        "variant": reference.variant,
-        "method": reference.method,
+        **reference.model_dump(exclude={"csv", "where", "columns"}),
         "dataset": reference.dataset or row.get("dataset") or None,
         "source": reference.source or row.get("source") or reference.csv,
-        "by": reference.by,
         "values": {m: row[c] for m, c in reference.columns.items()},
-        "tolerance": reference.tolerance,
-        "n": reference.n,
-        "note": reference.note,
     }
     try:
         return Reported.model_validate(tuples(entry))

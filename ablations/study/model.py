@@ -185,6 +185,17 @@ class Study:
             if self._flat_base.get(k) != flat.get(k)
         }
 
+    def other_settings(self, entry: Reported) -> dict[str, tuple[Any, Any]]:
+        """Dotted key to (value behind a reported number, value of its variant) where they differ."""
+        if entry.variant is None:
+            return {}
+        ours = flatten(resolved(self.variants[entry.variant].config))
+        return {
+            key: (theirs, ours.get(key))
+            for key, theirs in entry.settings.items()
+            if as_written(theirs) != as_written(ours.get(key))
+        }
+
 
 def as_written(item: Any) -> str:
     """A configuration value as the manifest would write it."""

@@ -301,20 +301,29 @@ Printed = Annotated[
 ]
 
 
-class Reported(Frozen):
-    """A number that somebody else reports, as text: its digits say how exact it is meant."""
+class _ReportedBy(Frozen):
+    """Whose number it is and how it was made, as far as the source says."""
 
     # The variant it is compared with, or the name of a method that we have no runs of: one of the two.
     variant: str | None = None
     method: str | None = None
     dataset: str | None = None
-    source: str  # paper, table, row
     by: Literal["authors", "third party"] = "authors"
-    values: dict[str, Printed]  # metric -> value in the metric's printed unit
     # Largest difference, in the printed unit, that counts as reproduced whatever the seeds' spread.
     tolerance: NonNegative | None = None
     n: PositiveInt | None = None  # seeds behind it, where the source says so
+    # Settings that it ran with, as the variant's: plan and table name those that ours has otherwise.
+    settings: dict[str, Any] = Field(default_factory=dict)
     note: str = ""
+
+
+class Reported(_ReportedBy):
+    """A number that somebody else reports, as text: its digits say how exact it is meant."""
+
+    source: str  # paper, table, row
+    values: dict[str, Printed]  # metric -> value in the metric's printed unit
+    # metric -> its standard deviation over n seeds, where given
+    sd: dict[str, Printed] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _one_subject(self) -> Reported:
@@ -324,6 +333,10 @@ class Reported(Frozen):
             )
         if not self.values:
             raise ValueError("'values' is empty")
+        if self.sd and (self.n or 1) < 2:
+            raise ValueError("'sd' needs 'n', the seeds that it was computed over: 2 or more")
+        if extra := sorted(self.sd.keys() - self.values.keys()):
+            raise ValueError(f"'sd' of {', '.join(extra)}, which 'values' does not have")
         return self
 
 
@@ -366,17 +379,10 @@ class BudgetSpec(Frozen):
     gpu_hours: Annotated[float, Field(gt=0)]  # of all attempts, failed ones included
 
 
-class ReportedCsv(Frozen):
+class ReportedCsv(_ReportedBy):
     """Reported values taken from a CSV file: the one row that `where` selects."""
 
     csv: str  # beside the manifest, or relative to one of the folders above it
     where: dict[str, str]  # column -> text
     columns: dict[str, str]  # metric -> column
-    variant: str | None = None
-    method: str | None = None
-    dataset: str | None = None
     source: str | None = None  # null: the file's own `source` column
-    by: Literal["authors", "third party"] = "authors"
-    tolerance: NonNegative | None = None
-    n: PositiveInt | None = None
-    note: str = ""

@@ -46,6 +46,7 @@ class Result:
         starred: the last epoch, all seeds there, and adjusted_p below 0.05.
         least_starred: the smallest difference that could have been, with this spread, n and family; NaN
             where nothing was tested, or seeds are not paired.
+        unit: in which the metric's values were written, 0 where unknown (`stats.resolution`).
         family: the tables whose differences are tested together, or `study`.
         look: of a study in rounds: the seeds at which the difference was last looked at.
         why: why there is no difference, interval or p.
@@ -81,6 +82,7 @@ class Result:
     family_size: int = 0
     look: int = 0
     why: str = ""
+    unit: float = 0.0
     values: Mapping[int, float] = field(default_factory=dict)
     differences: Mapping[int, float] = field(default_factory=dict)
     states: Mapping[int, str] = field(default_factory=dict)
@@ -141,17 +143,30 @@ def differences_to(study: Study, spec: TableSpec) -> str | None:
 def from_outcomes(study: Study, baseline: str, found: dict[str, Outcome]) -> Results:
     """The results of a study whose runs came to `found`."""
     in_rounds = getattr(study, "rounds", None) is not None  # imported studies have none
+    units = {metric: unit_of(found, metric) for metric in study.metrics}
     rows = [
-        _result(outcome, found.get(baseline), metric, epoch, in_rounds=in_rounds)
+        _result(outcome, found.get(baseline), metric, epoch, unit, in_rounds=in_rounds)
         for outcome in found.values()
-        for metric in study.metrics
+        for metric, unit in units.items()
         for epoch in EPOCHS
     ]
     return Results(study, baseline, found, _with_stars(study, baseline, found, rows))
 
 
+def unit_of(found: Mapping[str, Outcome], metric: str) -> float:
+    """The unit in which a study's values of a metric were written (`stats.resolution`)."""
+    every = (outcome.values(metric, epoch) for outcome in found.values() for epoch in EPOCHS)
+    return stats.resolution(value for values in every for value in values.values())
+
+
 def _result(
-    outcome: Outcome, baseline: Outcome | None, metric: str, epoch: Epoch, *, in_rounds: bool
+    outcome: Outcome,
+    baseline: Outcome | None,
+    metric: str,
+    epoch: Epoch,
+    unit: float,
+    *,
+    in_rounds: bool,
 ) -> Result:
     """One row without what needs the whole family."""
     values = outcome.values(metric, epoch)
@@ -172,16 +187,23 @@ def _result(
         selected_on=outcome.selected_on if epoch == "best" else "",
         n=len(values),
         planned=outcome.planned,
+        unit=unit,
         values=values,
         states={run.seed: run.state for run in outcome.runs},
         runs=tuple(run.where for run in outcome.runs),
         **spread,
-        **_difference(outcome, baseline, metric, epoch, in_rounds=in_rounds),
+        **_difference(outcome, baseline, metric, epoch, unit, in_rounds=in_rounds),
     )
 
 
 def _difference(
-    outcome: Outcome, baseline: Outcome | None, metric: str, epoch: Epoch, *, in_rounds: bool
+    outcome: Outcome,
+    baseline: Outcome | None,
+    metric: str,
+    epoch: Epoch,
+    unit: float,
+    *,
+    in_rounds: bool,
 ) -> dict[str, Any]:
     """What is known of the difference. In rounds the baseline has more seeds than a decided variant."""
     if baseline is None or outcome.key == baseline.key:
@@ -189,9 +211,9 @@ def _difference(
     ours, theirs = outcome.values(metric, epoch), baseline.values(metric, epoch)
     paired = not (outcome.imported or baseline.imported)
     answer = (
-        stats.paired(ours, theirs)
+        stats.paired(ours, theirs, unit)
         if paired
-        else stats.unpaired(list(ours.values()), list(theirs.values()))
+        else stats.unpaired(list(ours.values()), list(theirs.values()), unit)
     )
     found: dict[str, Any] = {
         "paired": paired,
@@ -330,12 +352,13 @@ def _families(study: Study, baseline: str, rows: list[Result]) -> dict[tuple[str
 # -- reported numbers ---------------------------------------------------------------------------
 
 
-# Verdicts and what they mean.
+# Verdicts and what they mean. Ours is higher or lower.
 VERDICTS = {
-    "match": "shown to differ by less than the tolerance (two one-sided tests at 5 %)",
-    "ours is better": "the 95 % interval of the difference excludes 0",
-    "ours is worse": "the 95 % interval of the difference excludes 0",
-    "inconclusive": "neither is shown: too few seeds, too much spread, or no tolerance stated",
+    "reproduced": "shown to differ by less than the tolerance (two one-sided tests at 5 %)",
+    "higher": "ours; the 95 % interval of the difference excludes 0",
+    "lower": "ours; the 95 % interval of the difference excludes 0",
+    "cannot be told": "neither is shown: too few seeds, too much spread, digits too coarse for the "
+    "tolerance, or no tolerance stated",
     "unit unclear": "one of the two seems to be in per cent and the other a fraction",
 }
 
@@ -346,33 +369,35 @@ def verdict(
     metric: MetricSpec,
     *,
     tolerance: float | None = None,
-    reported_n: int | None = None,
+    n: int | None = None,
+    sd: str | None = None,
 ) -> str:
     """Judge a reported number against our seeds; one of `VERDICTS`, or `not run`.
 
-    `match` has to be shown: |ours - reported| < `tolerance` (in the printed unit) by two one-sided
-    tests. The reported mean is a draw of `reported_n` runs (1 where the source does not say), so the
-    standard error is sd * sqrt(1/m + 1/n). At a true gap of exactly the tolerance, 5 % pass.
+    A reported number is the interval of half a unit around its printed digits, and the mean of `n`
+    runs (1 where the source does not say) with spread `sd`, text of its own digits (None: as ours).
+    `reproduced` has to be shown; at a true gap of exactly the tolerance at most 5 % are called that.
     """
     if not result.values:
         return "not run"
+    scale = 100.0 if metric.unit == "%" else 1.0
     values = [float(numbers.in_unit(value, metric)) for value in result.values.values()]
-    target, m = float(Decimal(reported)), reported_n or 1
+    target = float(reported)
     if _a_hundredfold(target, values, metric.unit):
         return "unit unclear"
-    if tolerance:
-        same = stats.equivalence_to_mean(values, target, tolerance, reported_n=m)
-        if isinstance(same, stats.Equivalence) and same.equivalent:
-            return "match"
-    difference = stats.difference_to_mean(values, target, reported_n=m)
-    if isinstance(difference, stats.Refusal) or difference.interval is None:
-        return "inconclusive"
-    if difference.interval.low > 0 or difference.interval.high < 0:
-        if metric.direction is None:
-            return "inconclusive"
-        better = (difference.mean > 0) == (metric.direction == "up")
-        return "ours is better" if better else "ours is worse"
-    return "inconclusive"
+    found = stats.gap_to_reported(
+        *(values, target, numbers.half_unit(reported)),
+        n=n or 1,
+        sd=None if sd is None else float(sd) + numbers.half_unit(sd),
+        unit=scale * result.unit,
+    )
+    if isinstance(found, stats.Refusal):
+        return "cannot be told"
+    if tolerance and found.within(tolerance):
+        return "reproduced"
+    if found.nonzero:
+        return "higher" if found.mean > 0 else "lower"
+    return "cannot be told"
 
 
 def gap(reported: str, result: Result, metric: MetricSpec) -> Decimal:

@@ -89,11 +89,11 @@ class Outcome:
             words: dict[str, list[int]] = {}
             for run in runs:
                 words.setdefault(run.word, []).append(run.seed)
-            parts += [f"{_seeds(seeds)} {word}" for word, seeds in words.items()]
+            parts += [f"{seed_list(seeds)} {word}" for word, seeds in words.items()]
         return "; ".join(parts) if parts else None
 
 
-def _seeds(seeds: Sequence[int]) -> str:
+def seed_list(seeds: Sequence[int]) -> str:
     return f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"
 
 

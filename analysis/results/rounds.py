@@ -174,10 +174,11 @@ def _look(
             for name in (variant, baseline)
         )
         verdicts[key] = Verdict(look=look, family=family)
-        difference = stats.paired(ours, base)
+        unit = stats.resolution(v for by in values.values() for v in by[metric].values())
+        difference = stats.paired(ours, base, unit)
         if isinstance(difference, stats.Difference) and difference.p is not None:
             tested.append((difference.p, key))
-        same = stats.equivalence(ours, base, margin[metric], alpha=level)
+        same = stats.equivalence(ours, base, margin[metric], unit=unit, alpha=level)
         if isinstance(same, stats.Equivalence) and same.equivalent:
             verdicts[key] = replace(verdicts[key], state="equivalent")
     largest = 0.0

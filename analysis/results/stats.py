@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,6 +22,25 @@ EQUAL = "all seeds give the same value: no spread to test against"
 # Percentile bootstrap intervals at 95 % cover 74 %, 83 % and 89 % with 3, 5 and 10 values.
 BOOTSTRAP_MINIMUM = 20
 EXACT_LIMIT = 14  # paired differences whose sign flips are counted one by one (2^14 = 16,384)
+
+
+TIE = 1.5  # units of the last digit within which differences lie that rounding alone makes
+
+
+def resolution(values: Iterable[float]) -> float:
+    """The unit in which the values of a metric were written: 0.0001 where all have four decimals.
+
+    At most six decimals count as written ones. Otherwise values that are all float32 have the unit of
+    the largest; 0 where they are neither.
+    """
+    array = np.unique(np.fromiter(values, dtype=np.float64))
+    largest = float(np.abs(array).max(initial=0.0))
+    for digits in range(7):
+        if np.abs(array - np.round(array, digits)).max(initial=0.0) <= 1e-12 * max(1.0, largest):
+            return 10.0**-digits
+    if (array == array.astype(np.float32)).all():
+        return 4 / TIE * 2**-24 * largest
+    return 0.0
 
 
 @dataclass(frozen=True)
@@ -115,8 +134,13 @@ class Difference:
     by_seed: Mapping[int, float] = field(default_factory=dict)
 
 
-def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Difference | Refusal:
-    """Difference by seed of two variants; seeds that only one of them has do not enter."""
+def paired(a: Mapping[int, float], b: Mapping[int, float], unit: float = 0.0) -> Difference | Refusal:
+    """Difference by seed of two variants; seeds that only one of them has do not enter.
+
+    Args:
+        unit: in which the values were written (`resolution`). Differences that are equal but for
+            rounding are not tested: their spread is not that of seeds.
+    """
     seeds = sorted(a.keys() & b.keys())
     if not seeds:
         return Refusal("no seed is finished in both variants")
@@ -127,14 +151,18 @@ def paired(a: Mapping[int, float], b: Mapping[int, float]) -> Difference | Refus
         return Difference(n, mean, refusal="an interval needs at least 2 paired seeds", by_seed=by_seed)
     sd = float(np.std(values, ddof=1))
     interval = t_interval(values)
-    if isinstance(interval, Refusal):
-        reason = "all seeds differ by the same amount: no spread to test against"
-        return Difference(n, mean, sd, refusal=reason, by_seed=by_seed)
+    if isinstance(interval, Refusal) or _no_spread(values, unit):
+        return Difference(n, mean, sd, refusal=_tied(unit), by_seed=by_seed)
     p = 2 * _t_above(abs(mean) / (sd / math.sqrt(n)), n - 1)
     return Difference(n, mean, sd, interval, p, by_seed=by_seed)
 
 
-def unpaired(a: Sequence[float], b: Sequence[float]) -> Difference | Refusal:
+def _tied(unit: float) -> str:
+    rounding = f" (values are written in units of {unit:.2g})" if unit else ""
+    return f"all seeds differ by the same amount{rounding}: no spread to test against"
+
+
+def unpaired(a: Sequence[float], b: Sequence[float], unit: float = 0.0) -> Difference | Refusal:
     """Difference of two independent samples (Welch): for runs whose seeds mean nothing to ours."""
     if not len(a) or not len(b):
         return Refusal("one of the two has no finished run")
@@ -142,7 +170,7 @@ def unpaired(a: Sequence[float], b: Sequence[float]) -> Difference | Refusal:
     n, mean = min(len(left), len(right)), float(np.mean(left) - np.mean(right))
     if n < 2:
         return Difference(n, mean, refusal="an interval needs at least 2 runs of each")
-    if _no_spread(left) and _no_spread(right):
+    if _no_spread(left, unit) and _no_spread(right, unit):
         return Difference(n, mean, refusal=EQUAL)
     test = ttest_ind(left, right, equal_var=False)
     low, high = test.confidence_interval(CONFIDENCE)
@@ -224,7 +252,12 @@ class Equivalence:
 
 
 def equivalence(
-    a: Mapping[int, float], b: Mapping[int, float], margin: float, *, alpha: float = ALPHA
+    a: Mapping[int, float],
+    b: Mapping[int, float],
+    margin: float,
+    *,
+    unit: float = 0.0,
+    alpha: float = ALPHA,
 ) -> Equivalence | Refusal:
     """Whether two variants, paired by seed, differ by less than `margin`.
 
@@ -238,61 +271,79 @@ def equivalence(
         _positive(margin)
         return Refusal("equivalence needs at least 2 paired seeds")
     difference = _sample([a[s] - b[s] for s in seeds])
-    if _no_spread(difference):
-        return Refusal("all seeds differ by the same amount: no spread to test against")
-    return _within(difference, 0.0, margin, 1 / len(seeds), alpha)
+    if _no_spread(difference, unit):
+        return Refusal(_tied(unit))
+    return _within(difference, margin, alpha)
 
 
-def equivalence_to_mean(
+@dataclass(frozen=True)
+class Gap:
+    """Our mean minus a mean that somebody reports, with what keeps either from the truth.
+
+    Attributes:
+        rounding: half a unit of the reported number's last digit.
+        error: standard error of the gap; freedom: degrees of freedom of its t quantiles.
+    """
+
+    mean: float
+    rounding: float
+    error: float
+    freedom: float
+
+    def within(self, tolerance: float) -> bool:
+        """Whether the truths differ by less than `tolerance`: two one-sided tests at 5 %."""
+        half = _t_quantile(1 - ALPHA, self.freedom) * self.error
+        return abs(self.mean) + self.rounding + half < tolerance
+
+    @property
+    def nonzero(self) -> bool:
+        """Whether the truths differ: the 95 % interval, widened by the rounding, excludes 0."""
+        half = _t_quantile((1 + CONFIDENCE) / 2, self.freedom) * self.error
+        return abs(self.mean) - self.rounding - half > 0
+
+
+def gap_to_reported(
     values: Sequence[float] | np.ndarray,
     reported: float,
-    margin: float,
+    rounding: float,
     *,
-    reported_n: int = 1,
-    alpha: float = ALPHA,
-) -> Equivalence | Refusal:
-    """Whether the truth behind a mean that somebody reports is within `margin` of ours.
+    n: int = 1,
+    sd: float | None = None,
+    unit: float = 0.0,
+) -> Gap | Refusal:
+    """Our seeds against a reported mean of `n` runs, which is a draw too.
 
-    The reported mean of m runs is a draw, too: the standard error is sd * sqrt(1/m + 1/n), with our
-    spread standing in for theirs. m is 1 unless the source says otherwise.
+    Without a reported spread ours stands in for theirs: the standard error is s sqrt(1/m + 1/n) with
+    our degrees of freedom. With one it is Welch's; at two runs of either with one degree of freedom.
 
-    Raises:
-        ValueError: the margin is not positive.
+    Args:
+        rounding: half a unit of the reported mean's last digit.
+        sd: what the reported spread may be at most, its own rounding included; needs n of 2 or more.
+        unit: in which our values were written (`resolution`).
     """
     array = _sample(values)
-    if len(array) < 2:
-        _positive(margin)
-        return Refusal("equivalence needs at least 2 seeds")
-    if _no_spread(array):
+    ours, gap = len(array), float(np.mean(array)) - reported
+    if ours < 2:
+        return Refusal("a verdict needs at least 2 seeds")
+    if _no_spread(array, unit):
         return Refusal(EQUAL)
-    return _within(array, reported, margin, 1 / len(array) + 1 / reported_n, alpha)
+    variance = float(np.var(array, ddof=1)) / ours
+    if sd is None:
+        return Gap(gap, rounding, math.sqrt(variance * (1 + ours / n)), ours - 1)
+    theirs = sd**2 / n
+    total = variance + theirs
+    freedom = total**2 / (variance**2 / (ours - 1) + theirs**2 / (n - 1))
+    return Gap(gap, rounding, math.sqrt(total), 1 if min(ours, n) == 2 else freedom)
 
 
-def difference_to_mean(
-    values: Sequence[float] | np.ndarray, reported: float, *, reported_n: int = 1
-) -> Difference | Refusal:
-    """Our mean minus a reported mean of `reported_n` runs, with the interval of that difference."""
-    array = _sample(values)
-    n, mean = len(array), float(np.mean(array)) - reported
-    if n < 2 or _no_spread(array):
-        return Difference(n, mean, refusal=EQUAL if n > 1 else "an interval needs at least 2 seeds")
-    sd = float(np.std(array, ddof=1))
-    error = sd * math.sqrt(1 / n + 1 / reported_n)
-    half = _t_quantile((1 + CONFIDENCE) / 2, n - 1) * error
-    p = 2 * _t_above(abs(mean) / error, n - 1)
-    return Difference(n, mean, sd, Interval(mean - half, mean + half), p)
-
-
-def _within(
-    values: np.ndarray, target: float, margin: float, share: float, alpha: float
-) -> Equivalence:
-    """Two one-sided tests of |mean - target| < margin; `share` is the standard error's (1/m + 1/n)."""
+def _within(values: np.ndarray, margin: float, alpha: float = ALPHA) -> Equivalence:
+    """Two one-sided tests of |mean| < margin."""
     _positive(margin)
-    n, gap = len(values), float(np.mean(values)) - target
-    error = float(np.std(values, ddof=1)) * math.sqrt(share)
+    n, mean = len(values), float(np.mean(values))
+    error = float(np.std(values, ddof=1)) / math.sqrt(n)
     half = _t_quantile(1 - alpha, n - 1) * error
-    p = max(_t_above((margin + gap) / error, n - 1), _t_above((margin - gap) / error, n - 1))
-    return Equivalence(p < alpha, p, Interval(gap - half, gap + half), margin)
+    p = max(_t_above((margin + mean) / error, n - 1), _t_above((margin - mean) / error, n - 1))
+    return Equivalence(p < alpha, p, Interval(mean - half, mean + half), margin)
 
 
 def _positive(margin: float) -> None:
@@ -352,7 +403,7 @@ def decide_within(differences: Sequence[float], margin: float) -> Decision:
     interval = t_interval(array)
     if isinstance(interval, Refusal):
         return Decision(None, interval.reason)
-    if _within(array, 0.0, margin, 1 / len(array), ALPHA).equivalent:
+    if _within(array, margin).equivalent:
         return Decision(True, interval=interval)
     if interval.low >= margin or interval.high <= -margin:
         return Decision(False, interval=interval)
@@ -397,7 +448,7 @@ def identical_curves(curves: Mapping[Hashable, Sequence[float] | np.ndarray]) ->
 
 
 # Student's t without scipy.stats' checks of arguments, which take a hundred times as long.
-def _t_quantile(share: float, freedom: int) -> float:
+def _t_quantile(share: float, freedom: float) -> float:
     return float(special.stdtrit(freedom, share))
 
 
@@ -415,6 +466,6 @@ def _sample(values: Sequence[float] | np.ndarray) -> np.ndarray:
     return array
 
 
-def _no_spread(array: np.ndarray) -> bool:
-    """Whether all values are equal but for rounding errors of floating point."""
-    return float(np.ptp(array)) <= 1e-12 * max(1.0, float(np.abs(array).max()))
+def _no_spread(array: np.ndarray, unit: float = 0.0) -> bool:
+    """Whether all values are equal but for rounding, of floating point or to `unit`."""
+    return float(np.ptp(array)) <= max(TIE * unit, 1e-12 * max(1.0, float(np.abs(array).max())))

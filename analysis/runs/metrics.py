@@ -24,6 +24,7 @@ from sdtps.system.files import read_bytes
 POSITION = ("attempt", "epoch", "step")
 NOT_A_METRIC = frozenset({*POSITION, "kind", "nonfinite"})
 TIME = "time"  # rows may carry seconds since 1970 under this key
+_CLOCKED = frozenset({TIME, "images_per_s", "memory_mib"})  # differ between equal runs
 NONFINITE = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf}
 
 
@@ -68,6 +69,19 @@ class MetricRows:
         values = np.concatenate([b.values[:, b.metrics.index(metric)] for b in blocks])
         order = np.argsort(place[:, 2], kind="stable")
         return place[order], values[order]
+
+    def content(self) -> bytes:
+        """Places and values of all rows, without the times: equal for runs that logged the same."""
+        parts = []
+        for block in self.blocks:
+            kept = [i for i, name in enumerate(block.metrics) if name not in _CLOCKED]
+            if kept:
+                names = " ".join(block.metrics[i] for i in kept)
+                values = np.ascontiguousarray(block.values[:, kept])
+                parts.append(
+                    f"{block.kind} {names} ".encode() + block.place[:, 1:].tobytes() + values.tobytes()
+                )
+        return b"".join(sorted(parts))
 
     def by_epoch(self, metric: str) -> np.ndarray:
         """The mean of a metric's training values in each epoch, in order of epochs."""

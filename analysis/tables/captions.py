@@ -10,7 +10,7 @@ import numpy as np
 
 from analysis.results import numbers, stats
 from analysis.results.frames import Epoch, Results
-from analysis.results.outcomes import Outcome
+from analysis.results.outcomes import Outcome, seed_list
 from analysis.runs.collect import Collected
 from analysis.runs.comparable import Mark, readable, setting, varying
 from analysis.tables.model import Column, Row, Table, file_name
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 CEILING = 0.98
 # Behind the names of rows whose evaluation gives a query the dense text of its own target image.
 LEAK = "†"
+TEST = "t test, which takes the seeds' differences to be normally distributed"
 
 
 def sentence(text: str) -> str:
@@ -58,6 +59,7 @@ def declared(
         rows=tuple(rows),
         caption=tuple(filter(None, (sentence(spec.caption or spec.title or title), *caption, *warned))),
         notes=(
+            *absent(study, metrics, shown),
             *notes(collected, study, shown),
             *leak_note(study, metrics, shown),
             *more,
@@ -69,9 +71,9 @@ def declared(
     )
 
 
-def statistic(rows: Sequence[Outcome]) -> str:
+def statistic(rows: Sequence[Outcome], metrics: Sequence[str], epoch: Epoch = "last") -> str:
     """What a cell's number is, and over how many seeds."""
-    counts = {len(row.completed) for row in rows if row.completed}
+    counts = {len(row.values(metric, epoch)) for row in rows for metric in metrics} - {0}
     planned = {row.planned for row in rows}
     if not counts:
         return "No run has finished yet."
@@ -164,7 +166,7 @@ def differences(
     if families:
         starred = any(cell.note == "*" for cell in cells)
         size = max(families.values())
-        test = f"t test, Holm-corrected over {_family(size, len(shown))}"
+        test = f"{TEST}, Holm-corrected over {_family(size, len(shown))}"
         if rounds := getattr(found.study, "rounds", None):
             looks = ", ".join(map(str, rounds.looks))
             test = (
@@ -239,6 +241,10 @@ def notes(collected: Collected, study: Study, rows: Iterable[Outcome]) -> tuple[
         sentences.append(f"Imported from other people's logs{which}.")
     warned = (warning for row in rows for run in row.runs for warning in run.warnings)
     sentences += [sentence(f"Data: {text}") for text in dict.fromkeys(warned)]
+    for labels in identical_logs(rows):
+        sentences.append(
+            f"One result, imported {len(labels)} times, value for value: {'; '.join(labels)}."
+        )
     for row in rows:
         for seeds in identical_seeds(row):
             listed = ", ".join(map(str, seeds))
@@ -254,6 +260,45 @@ def identical_seeds(row: Outcome) -> list[tuple]:
         run.seed: run.rows.series("train", "loss")[1] for run in row.runs
     }
     return stats.identical_curves(values)
+
+
+def identical_logs(rows: Sequence[Outcome]) -> list[list[str]]:
+    """Groups of imported variants that logged the same values at the same steps, throughout."""
+    groups: dict[object, list[str]] = {}
+    for row in rows:
+        logged = tuple(sorted(content for run in row.runs if (content := run.rows.content())))
+        if row.imported and logged:
+            groups.setdefault(logged, []).append(row.label)
+    return [labels for labels in groups.values() if len(labels) > 1]
+
+
+def absent(study: Study, metrics: Sequence[str], rows: Iterable[Outcome]) -> tuple[str, ...]:
+    """One sentence for each metric that some finished seeds of a variant lack."""
+    sentences = []
+    for row in rows:
+        for name in metrics:
+            lacking = [run for run in row.completed if name not in run.last]
+            if 0 < len(lacking) < len(row.completed):
+                bad = [run.seed for run in lacking if f"final/{name}" in run.not_finite]
+                silent = [run.seed for run in lacking if run.seed not in bad]
+                parts = [f"not a finite number in {seed_list(bad)}"] if bad else []
+                parts += [f"not logged by {seed_list(silent)}"] if silent else []
+                label = study.metrics[name].label or name
+                sentences.append(f"{row.label}: {label} is {' and '.join(parts)}.")
+    return tuple(sentences)
+
+
+def beyond(
+    found: Results, rows: Sequence[Outcome], metrics: Sequence[str], epochs: Sequence[Epoch]
+) -> str:
+    """A warning where a spread or an interval reaches beyond what a share can be."""
+    for name in metrics:
+        if found.study.metrics[name].unit == "%":
+            for result in (found.get(row.key, name, epoch) for row in rows for epoch in epochs):
+                low, high = result.mean - result.sd, result.mean + result.sd
+                if 0 <= result.mean <= 1 and (low < 0 or high > 1):
+                    return "± is symmetric: where it reaches beyond 0 or 100 %, no seed does."
+    return ""
 
 
 def leaks(study: Study, metrics: Sequence[str], row: Outcome) -> bool:

@@ -203,13 +203,17 @@ def compare(found: Results, a: str, name: str, epoch: Epoch, margin: float | Non
         low, high = result.difference_low, result.difference_high
         interval = f"[{printed_signed(low, metric)}, {printed_signed(high, metric)}]"
         answer["difference"] += f" {interval} (95 % t interval, {pairs})"
+        if metric.direction is not None and (low > 0 or high < 0):
+            first = "better" if (low > 0) == (metric.direction == "up") else "worse"
+            answer["difference"] += f": the first is {first}"
     else:
         answer["difference"] += f" ({pairs})"
     if not result.whole or not other.whole:
         answer["missing seeds"] = (
             "the finished seeds may be the better ones; read no difference from them"
         )
-    answer["t test"] = result.why or f"p = {fixed(result.p, 4)} (of this comparison alone)"
+    alone = "of this comparison alone; differences taken to be normally distributed"
+    answer["t test"] = result.why or f"p = {fixed(result.p, 4)} ({alone})"
     if result.paired:
         differences = list(result.differences.values())
         flipped = stats.sign_flip_test(differences)
@@ -229,7 +233,8 @@ def compare(found: Results, a: str, name: str, epoch: Epoch, margin: float | Non
             f"{len(right)} of {other.planned} runs)"
         )
     if margin is not None and result.paired:
-        same = stats.equivalence(left, right, margin / (100.0 if metric.unit == "%" else 1.0))
+        own = margin / (100.0 if metric.unit == "%" else 1.0)
+        same = stats.equivalence(left, right, own, unit=result.unit)
         answer[f"equivalent within {margin:g}"] = (
             same.reason
             if isinstance(same, stats.Refusal)

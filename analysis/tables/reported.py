@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from analysis.results import numbers
 from analysis.results.frames import VERDICTS, Epoch, Results, gap, results, verdict
 from analysis.runs.collect import Collected
-from analysis.runs.comparable import Mark
+from analysis.runs.comparable import Mark, readable
 from analysis.tables import captions
 from analysis.tables.latex import TEMPLATES
 from analysis.tables.model import EMPTY, Cell, Column, Row, Table, score_cell, text
@@ -74,7 +74,7 @@ def reported_table(
         metrics=metrics,
         caption=(
             "Reported numbers keep their printed digits.",
-            captions.statistic(used) if used else "",
+            captions.statistic(used, metrics, epoch) if used else "",
             captions.epochs((epoch,), found, [row.key for row in used]) if used else "",
             _legend(rows, compared),
         ),
@@ -84,16 +84,21 @@ def reported_table(
 def _legend(rows: Sequence[Row], compared: Sequence[Reported]) -> str:
     """What Δ and the verdicts of these rows mean."""
     cells = [row.cells[-2:] for row in rows if row.cells]
-    said = {word.text for _, word in cells}
+    given = {word.text for _, word in cells}
     words: dict[str, list[str]] = {}
     for word, meaning in VERDICTS.items():
-        if word in said:
+        if word in given:
             words.setdefault(meaning, []).append(word)
     parts = [f"{' or '.join(same)}: {meaning}" for meaning, same in words.items()]
     if any(difference.kind == "number" for difference, _ in cells):
         parts.insert(0, "Δ: ours minus reported, from unrounded values")
-    if words and any(entry.n is None for entry in compared):
-        parts.append("a reported number without n counts as a single run")
+    if words.keys() - {VERDICTS["unit unclear"]}:
+        parts.append(
+            "a reported number may lie half a unit of its last digit away; a spread that is not "
+            "reported is taken to be ours, and seeds to be normally distributed"
+        )
+        if any(entry.n is None for entry in compared):
+            parts.append("a reported number without n counts as a single run")
     return f"{'; '.join(parts)}." if parts else ""
 
 
@@ -107,23 +112,24 @@ def _row(entry: Reported, name: str, spec: TableSpec, found: Results, epoch: Epo
         subject += f", {entry.dataset}"
     if outcome is not None and captions.leaks(study, spec.metrics, outcome):
         subject += f" {captions.LEAK}"
-    said = [f"n = {entry.n}"] if entry.n else []
+    known = [f"n = {entry.n}"] if entry.n else []
     if entry.tolerance is not None and outcome is not None:
-        said.append(f"tolerance {entry.tolerance:g}")
-    reported = Cell("text", entry.values[name], note=", ".join(said) or None, metric=name)
+        known.append(f"tolerance {entry.tolerance:g}")
+    printed, sd = entry.values[name], entry.sd.get(name)
+    reported = Cell("text", printed, spread=sd, note=", ".join(known) or None, metric=name)
     ours, difference, word = EMPTY, EMPTY, EMPTY
     if outcome is not None:
         result = found.get(outcome.key, name, epoch)
         ours = score_cell(result, outcome, metric)
-        judged = verdict(
-            entry.values[name], result, metric, tolerance=entry.tolerance, reported_n=entry.n
-        )
+        judged = verdict(printed, result, metric, tolerance=entry.tolerance, n=entry.n, sd=sd)
         glyph = outcome.glyph()
         word = Cell("text", judged if result.values or glyph == "--" else glyph, runs=ours.runs)
         if result.values and judged != "unit unclear":
             difference = _gap_cell(entry, name, found, outcome.key, epoch)
     key = f"{entry.variant or entry.method}|{entry.source}|{name}"
-    source = entry.source + (f"; {entry.note}" if entry.note else "")
+    other = study.other_settings(entry) if outcome is not None and not outcome.imported else {}
+    pairs = (f"{key} = {readable(a)}, here {readable(b)}" for key, (a, b) in other.items())
+    source = "; ".join(filter(None, (entry.source, entry.note, *pairs)))
     cells = (text(subject), text(source), text(f"{metric.label or name}{unit}"), reported, ours)
     return Row(key, (*cells, difference, word))
 

@@ -85,11 +85,12 @@ def table(collected: Collected, study: Study, spec: TableSpec, marks: Sequence[M
         shown=chosen,
         metrics=metrics,
         caption=(
-            captions.statistic(chosen),
+            captions.statistic(chosen, metrics, epochs[0]),
             captions.epochs(epochs, found, [row.key for row in chosen]),
             captions.differences(found, baseline, rows, metrics, epochs[0]) if baseline else "",
             captions.ranking(any(cell.rank for row in rows for cell in row.cells)),
             captions.ceiling(found, chosen, metrics, epochs),
+            captions.beyond(found, chosen, metrics, epochs),
             captions.data(collected, study),
         ),
         more=slice_note,
@@ -142,7 +143,7 @@ def conditions_table(
         shown=[outcome],
         metrics=shown,
         caption=(
-            captions.statistic([outcome]),
+            captions.statistic([outcome], shown, epochs[0]),
             captions.epochs(epochs, found, [outcome.key]),
             captions.data(collected, study),
         ),

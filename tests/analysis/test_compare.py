@@ -24,7 +24,10 @@ def test_three_seeds_give_an_interval_and_no_sign_flip_test(tmp_path):
     answer = answers(tmp_path, {"a": [0.71, 0.73, 0.70], "b": [0.69, 0.70, 0.70]}, margin=10.0)
     assert answer["a"] == "71.3 ± 1.5 (n = 3, interquartile mean 71.3)"
     assert answer["difference"] == "+1.7 [-2.1, +5.5] (95 % t interval, 3 of 3 seeds, paired)"
-    assert answer["t test"] == "p = 0.1994 (of this comparison alone)"
+    assert (
+        answer["t test"]
+        == "p = 0.1994 (of this comparison alone; differences taken to be normally distributed)"
+    )
     assert answer["sign-flip test"].startswith("with 3 paired seeds the smallest possible p is 0.25")
     assert (
         answer["probability that a run of the first is better"] == "0.89 (3 of 3 against 3 of 3 runs)"

@@ -91,19 +91,51 @@ def test_runs_whose_seeds_are_not_ours_are_compared_unpaired():
     assert stats.unpaired([0.5], [0.4, 0.5]).p is None
 
 
-def test_a_reported_mean_is_a_draw_of_its_own_runs():
+def test_a_reported_mean_is_an_interval_and_a_draw_of_its_own_runs():
     values = [0.740, 0.742, 0.744]
     sd, n = np.std(values, ddof=1), 3
     for m in (1, 5):
+        gap = stats.gap_to_reported(values, 0.73, 0.0005, n=m)
         error = sd * math.sqrt(1 / n + 1 / m)
-        same = stats.equivalence_to_mean(values, 0.74, 0.01, reported_n=m)
-        p = max(
-            scipy_stats.t.sf((0.002 + 0.01) / error, 2), scipy_stats.t.cdf((0.002 - 0.01) / error, 2)
-        )
-        assert same.p == pytest.approx(p)
-        gap = stats.difference_to_mean(values, 0.74, reported_n=m)
-        half = scipy_stats.t.ppf(0.975, 2) * error
-        assert (gap.interval.low, gap.interval.high) == pytest.approx((0.002 - half, 0.002 + half))
+        assert (gap.mean, gap.error, gap.freedom) == pytest.approx((0.012, error, 2))
+        least = 0.012 + 0.0005 + scipy_stats.t.ppf(0.95, 2) * error
+        assert gap.within(least + 1e-9) and not gap.within(least - 1e-9)
+        assert gap.nonzero is bool(0.012 - 0.0005 - scipy_stats.t.ppf(0.975, 2) * error > 0)
+
+
+def test_a_reported_spread_is_used_as_welch_does():
+    values, other = [0.740, 0.742, 0.744], [0.70, 0.72, 0.71, 0.69]
+    gap = stats.gap_to_reported(values, np.mean(other), 0.0, n=4, sd=float(np.std(other, ddof=1)))
+    test = scipy_stats.ttest_ind(values, other, equal_var=False)
+    assert (gap.mean / gap.error, gap.freedom) == pytest.approx((test.statistic, test.df))
+    assert stats.gap_to_reported(values[:2], 0.7, 0.0, n=4, sd=0.01).freedom == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "unit"),
+    [
+        ([0.1234, 0.5, 0.9], 1e-4),
+        ([81.3 / 100, 57.1 / 100], 1e-3),
+        ([3.0, 4.0], 1.0),
+        ([float(np.float32(k / 30)) for k in (20, 25)], 4 / 1.5 * 2**-24 * float(np.float32(25 / 30))),
+        ([1 / 3, 0.7123456], 0.0),
+        ([], 1.0),
+    ],
+)
+def test_the_unit_of_written_values(values, unit):
+    assert stats.resolution(values) == pytest.approx(unit)
+
+
+@pytest.mark.parametrize(
+    "written", [lambda k: float(np.float32(k) / np.float32(30)), lambda k: round(k / 30, 4)]
+)
+def test_differences_that_only_rounding_tells_apart_are_not_tested(written):
+    a, b = ({0: written(k), 1: written(k + 1)} for k in (22, 21))
+    unit = stats.resolution([*a.values(), *b.values()])
+    assert stats.paired(a, b).p is not None  # as if seeds had a spread
+    found = stats.paired(a, b, unit)
+    assert found.p is None and found.interval is None and "same amount" in found.refusal
+    assert isinstance(stats.equivalence(a, b, 0.1, unit=unit), stats.Refusal)
 
 
 @pytest.mark.parametrize(
