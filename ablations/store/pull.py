@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Raises RunError where rsync is missing or fails."""
     from ablations.store import life
-    from ablations.study.arguments import run_folders
+    from sdtps.run.locations import run_folders
 
     if shutil.which("rsync") is None:
         raise RunError("pull needs rsync: install it on both machines")

@@ -16,16 +16,15 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdtps.run.locations import runs_root
+from sdtps.run.locations import runs_root, the_one
 from sdtps.system.commandline import add_json, add_runs_dir, add_seeds, add_variants
-from sdtps.system.errors import ManifestError, RunError, did_you_mean
+from sdtps.system.errors import ManifestError, did_you_mean
 from sdtps.system.files import read_bytes
 
 if TYPE_CHECKING:
     from ablations.study.model import RunSpec, Study
     from ablations.study.site import Site
 
-_LISTED = 10  # candidates that a message names
 DATA_ROOT = "SDTPS_DATA_ROOT"
 SHIPPED = Path(__file__).resolve().parents[1]  # the manifests that come with the program
 
@@ -248,38 +247,6 @@ def read_study(arguments: argparse.Namespace) -> Study:
     return filtered(read_whole(arguments), arguments.variant, arguments.seed)
 
 
-def run_folders(runs_dir: Path) -> list[Path]:
-    """Every folder runs_dir/STUDY/VARIANT/seed*, by two levels of listing."""
-    found = []
-    for study in _folders(runs_dir):
-        for variant in _folders(study):
-            found += [run for run in _folders(variant) if run.name.startswith("seed")]
-    return found
-
-
-def _folders(path: Path) -> list[Path]:
-    try:
-        with os.scandir(path) as entries:
-            names = sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
-    except OSError:
-        return []
-    return [path / name for name in names]
-
-
-def find_folder(text: str, runs_dir: Path) -> Path:
-    """The run folder that `text` names.
-
-    Raises:
-        RunError: none, or more than one, does; the text lists candidates.
-    """
-    for path in (Path(text), runs_dir / text):
-        if (path / "config.yaml").is_file() or (path / "run.json").is_file():
-            return path
-    folders = run_folders(runs_dir)
-    names = {str(f.relative_to(runs_dir)): f for f in folders}
-    return names[_the_one(text, names, f"below {runs_dir}")]
-
-
 def find_run(text: str, study: Study) -> RunSpec:
     """The planned run that `text` names: VARIANT/seedK, VARIANT alone (its first seed), or a part.
 
@@ -292,19 +259,7 @@ def find_run(text: str, study: Study) -> RunSpec:
             return run
         if text in (f"{run.slug}/seed{run.seed}", f"{run.variant}/{run.seed}", str(run.folder("runs"))):
             return run
-    return runs[_the_one(text, runs, f"in {study.path}")]
-
-
-def _the_one(text: str, names: Iterable[str], where: str) -> str:
-    names = list(names)
-    found = [n for n in names if text.strip("/") in n]
-    if len(found) == 1:
-        return found[0]
-    listed = found or names
-    more = f"\n  and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
-    what = f"'{text}' names {len(found)} runs" if found else f"'{text}' names no run"
-    shown = "".join(f"\n  {n}" for n in listed[:_LISTED])
-    raise RunError(f"{what} {where}.{' Runs:' if shown else ' There are no runs.'}{shown}{more}")
+    return runs[the_one(text, runs, f"in {study.path}")]
 
 
 def filtered(study: Study, variants: list[str], seeds: list[int]) -> Study:

@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    from ablations.study.arguments import find_folder
+    from sdtps.run.locations import find_folder
 
     folder = find_folder(arguments.run, arguments.runs_dir.resolve())
     for line in follow(folder) if arguments.follow else read(folder):

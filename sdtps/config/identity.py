@@ -54,6 +54,7 @@ CAME_LATER = {
     "image_encoder.resize_positions": False,
     "data.file": None,
     "data.normalise": "fixed",
+    "data.bits": None,
     "optim.layer_decay": 1.0,
     "train.init": None,
     "train.freeze_epochs": 0,

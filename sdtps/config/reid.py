@@ -53,6 +53,10 @@ class ReidDataConfig(Frozen):
     # `fixed`: (value / 255 - 0.5) / 0.5, as DeMo; `image`: each channel of each image has mean 0 and
     # deviation 1, against differences of exposure between sensors or dates.
     normalise: Literal["fixed", "image"] = "fixed"
+    # How many bits hold a value in image files of 16 bits a channel, as thermal cameras with 12 or 14
+    # write them. Null: as the file says (PNG's sBIT), else 16; images that leave the upper bits empty
+    # are refused.
+    bits: int | None = Field(default=None, ge=9, le=16)
     # `jpeg` decodes per access (the reference); `cached` decodes once and augments in batches.
     pipeline: Literal["jpeg", "cached"] = "jpeg"
     workers: int = Field(default=4, ge=0)  # not in the identity: a result must not depend on it

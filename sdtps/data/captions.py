@@ -11,16 +11,20 @@ Published counts: Flickr30K 29,000 / 1,014 / 1,000 images (train, dev, test), MS
 
 from __future__ import annotations
 
-import hashlib
 import json
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sdtps.data.images import raise_mistakes
+from sdtps.data import contents
+from sdtps.data.images import picture_mistake, raise_mistakes
 from sdtps.system.errors import DataError
 
 LINES_SHOWN = 8
+# A line of Flickr30K's own file: `1000092795.jpg#0<TAB>Two young guys ...`.
+FLICKR_LINE = re.compile(r"(.+)#\d+\t(.*)")
 # Where LAPS keeps the images: beside the folder of the captions.
 LAPS_IMAGES = {"f30k": "flickr30k-images", "coco": "coco-images"}
 
@@ -35,6 +39,7 @@ class CaptionSplit:
     per_image: int
     dense: tuple[str, ...] | None  # one for each image; None = not asked for
     left_out: int = 0  # captions of images that have more than the others
+    digests: tuple[str, ...] = ()  # of the images' bytes
 
     def counts(self) -> dict[str, int]:
         """How many images, captions and dense texts the split holds."""
@@ -42,14 +47,10 @@ class CaptionSplit:
         counts = {"images": len(self.images), "captions": len(self.captions), "dense_texts": dense}
         return {**counts, "captions_left_out": self.left_out} if self.left_out else counts
 
-    def fingerprint(self) -> str:
-        """Changes with the images' names and sizes and with every text."""
-        digest = hashlib.sha256()
-        for image in self.images:
-            digest.update(f"{image.name}:{image.stat().st_size}\n".encode())
-        for text in (*self.captions, "", *(self.dense or ())):
-            digest.update(f"{text}\n".encode())
-        return digest.hexdigest()[:16]
+    def digest(self) -> str:
+        """Of what the images hold and of every text; no names."""
+        dense = self.dense or ()
+        return contents.digest(*self.digests, self.per_image, *self.captions, len(dense), *dense)
 
 
 def read_split(
@@ -66,8 +67,9 @@ def read_split(
         DataError: missing or broken files, counts that do not fit, empty texts; with file and line.
     """
     root = Path(root)
-    images, id_lines = _images(dataset, split, root, image_root)
-    captions = _captions(root / f"{split}_caps.txt")
+    image_root = image_root or _image_root(dataset, root)
+    images, id_lines, lines = _images(split, root, image_root)
+    captions = _captions(root / f"{split}_caps.txt", images)
     if len(captions) % len(images) or id_lines not in (len(images), len(captions)):
         raise DataError(
             f"{root / f'{split}_caps.txt'}: {len(captions)} captions, but {split}_ids.txt has "
@@ -82,7 +84,25 @@ def read_split(
                 f"{root / f'{dataset}_{split}.jsonl'}: {len(texts)} dense texts, but {split}_ids.txt "
                 f"names {len(images)} images; there must be one a line, in the order of the ids"
             )
-    return CaptionSplit(split, images, captions, len(captions) // len(images), texts)
+    read = CaptionSplit(split, images, captions, len(captions) // len(images), texts)
+    return with_digests(read, image_root, lines)
+
+
+def with_digests(
+    split: CaptionSplit, folder: Path, lines: Mapping[Path, str] | None = None
+) -> CaptionSplit:
+    """The split with the digests of its images.
+
+    Args:
+        lines: which line names a file.
+
+    Raises:
+        DataError: files that are missing or no images, all of them.
+    """
+    digests, wrong = contents.look(folder, split.images, picture_mistake)
+    mistakes = [f"{(lines or {}).get(file, '')}{file}: {text}" for file, text in wrong.items()]
+    raise_mistakes(f"split {split.name}", mistakes)
+    return replace(split, digests=tuple(digests[image] for image in split.images))
 
 
 def _image_root(dataset: str, root: Path) -> Path:
@@ -116,16 +136,16 @@ def _lines(path: Path, why: str) -> list[str]:
     return lines
 
 
-def _images(
-    dataset: str, split: str, root: Path, image_root: Path | None
-) -> tuple[tuple[Path, ...], int]:
-    """The images of a split, and the number of lines that name them."""
+def _images(split: str, root: Path, image_root: Path) -> tuple[tuple[Path, ...], int, dict[Path, str]]:
+    """The images of a split, the number of lines that name them, and which line names each first."""
     mapping_file = root / "id_mapping.json"
-    mapping = _json("\n".join(_lines(mapping_file, "it maps image ids to file names")), mapping_file)
+    mapping = parsed_json(
+        "\n".join(_lines(mapping_file, "it maps image ids to file names")), mapping_file
+    )
     ids_file = root / f"{split}_ids.txt"
     lines = _lines(ids_file, f"it lists the images of the split '{split}'")
-    image_root = image_root or _image_root(dataset, root)
     mistakes: list[str] = []
+    named: dict[Path, str] = {}
     found: dict[str, Path] = {}
     previous = None
     for number, line in enumerate(lines, start=1):
@@ -139,18 +159,31 @@ def _images(
             mistakes.append(f"{ids_file}:{number}: image '{key}' is not in {mapping_file.name}")
         else:
             found[key] = image_root / str(mapping[key])
-            if not found[key].is_file():
-                mistakes.append(f"{ids_file}:{number}: image {key}: no file {found[key]}")
+            named[found[key]] = f"{ids_file}:{number}: image {key}: "
     raise_mistakes(f"{root}: split {split}", mistakes)
-    return tuple(found.values()), len(lines)
+    return tuple(found.values()), len(lines), named
 
 
-def _captions(path: Path) -> tuple[str, ...]:
+def _captions(path: Path, images: Sequence[Path]) -> tuple[str, ...]:
+    """The captions; in Flickr's form, where every line must name the image that it belongs to."""
     lines = _lines(path, "it holds the captions, one a line")
     empty = [str(n) for n, line in enumerate(lines, start=1) if not line.strip()]
     if empty:
         raise DataError(f"{path}:{empty[0]}: empty caption (lines {', '.join(empty[:LINES_SHOWN])})")
-    return tuple(line.strip() for line in lines)
+    matches = [FLICKR_LINE.fullmatch(line.strip()) for line in lines]
+    if not all(matches):
+        return tuple(line.strip() for line in lines)
+    each = max(1, len(lines) // len(images))
+    texts = []
+    for number, match in enumerate(filter(None, matches)):
+        image = images[min(number // each, len(images) - 1)].name
+        if match[1] != image:
+            raise DataError(
+                f"{path}:{number + 1}: a caption of {match[1]}, where the ids have {image}: captions "
+                "must stand in the order of the ids"
+            )
+        texts.append(match[2].strip())
+    return tuple(texts)
 
 
 def _dense(path: Path) -> tuple[str, ...]:
@@ -162,7 +195,7 @@ def _dense(path: Path) -> tuple[str, ...]:
     texts = []
     for number, line in enumerate(lines, start=1):
         where = f"{path}:{number}"
-        entry = _json(line, where)
+        entry = parsed_json(line, where)
         text = entry.get("text")
         if not isinstance(text, str):
             raise DataError(f"{where}: no string under the key 'text'; found keys {sorted(entry)}")
@@ -172,9 +205,19 @@ def _dense(path: Path) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _json(text: str, where: Path | str) -> dict[str, Any]:
+def parsed_json(text: str, where: Path | str) -> dict[str, Any]:
+    """A JSON object without a key twice. Raises DataError."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        tree = dict(pairs)
+        if len(tree) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in tree if keys.count(key) > 1)
+            raise DataError(f"{where}: the key '{twice}' stands there twice, for two values")
+        return tree
+
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=once)
     except json.JSONDecodeError as error:
         raise DataError(f"{where}: not JSON: {error.msg} at column {error.colno}") from None
     if not isinstance(value, dict):
@@ -190,9 +233,29 @@ def too_few_captions(captions: int, batch_size: int) -> str:
     return f"data.batch_size {batch_size} is more than the training split's {captions} captions"
 
 
-def warnings_of(splits: dict[str, CaptionSplit]) -> list[str]:
+def digest_of(splits: Mapping[str, CaptionSplit]) -> str:
+    """Of what all splits hold."""
+    return contents.digest(*(f"{name} {split.digest()}" for name, split in sorted(splits.items())))
+
+
+def repeated(splits: Mapping[str, CaptionSplit]) -> list[tuple[Path, Path, str]]:
+    """Images of two splits that hold the same bytes, with a sentence: their test would be no test."""
+    seen: dict[str, tuple[Path, str]] = {}
+    found = []
+    for name, split in splits.items():
+        for image, here in zip(split.images, split.digests, strict=True):
+            first, other = seen.setdefault(here, (image, name))
+            if other != name:
+                same = "" if first == image else f", as {first.name}"
+                found.append((first, image, f"{image} is in both {other} and {name}{same}"))
+    return found
+
+
+def warnings_of(splits: Mapping[str, CaptionSplit]) -> list[str]:
     """What a reader of the results should know."""
-    return [
+    twice = [text for _, _, text in repeated(splits)]
+    found = [f"{len(twice)} image(s) of two splits: {twice[0]}"] if twice else []
+    return found + [
         f"split {name}: {split.left_out} captions are left out: only the first {split.per_image} of an "
         "image are used"
         for name, split in splits.items()

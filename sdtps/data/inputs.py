@@ -6,7 +6,6 @@ do. No torch is imported unless weights are read to their end.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -14,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from sdtps.config import Config, ReidConfig, RetrievalConfig
-from sdtps.data.captions import too_few_captions, warnings_of
+from sdtps.data.captions import digest_of, too_few_captions, warnings_of
+from sdtps.data.contents import digest, file_digest
 from sdtps.data.images import check_images
 from sdtps.data.load import load_reid_data, load_splits, split_names
 from sdtps.data.reid_folders import too_few
@@ -97,7 +97,7 @@ def _look_at_data(config: Config, found: Look, images: bool) -> None:
     try:
         found.data, files = data_record(config)
         if images:
-            check_images(files, cache_root())
+            check_images(files, cache_root(), getattr(config.data, "bits", None))
     except DataError as error:
         found.mistakes.append(str(error))
     else:
@@ -115,8 +115,8 @@ def _too_small(config: Config, count: int) -> list[str]:
     return [too_few_captions(count, size)] if count < size else []
 
 
-def data_record(config: Config) -> tuple[dict[str, Any], list[Path]]:
-    """Name, root, counts and warnings of the data that a configuration reads, and its image files.
+def data_record(config: Config) -> tuple[dict[str, Any], dict[Path, str]]:
+    """Name, root, digest, counts and warnings of a configuration's data, and its images' digests.
 
     Raises:
         DataError: as the readers say.
@@ -124,14 +124,13 @@ def data_record(config: Config) -> tuple[dict[str, Any], list[Path]]:
     if isinstance(config, ReidConfig):
         dataset, _ = load_reid_data(config)
         warnings = dataset.warnings(camera_embedding=config.backbone.camera_embedding)
-        record = {"name": dataset.name, "root": str(dataset.root), "counts": dataset.counts()}
-        return {**record, "warnings": warnings}, dataset.files()
+        record = {"name": dataset.name, "root": str(dataset.root), "digest": dataset.digest()}
+        return {**record, "counts": dataset.counts(), "warnings": warnings}, dataset.digests()
     splits, folder, _ = load_splits(config, split_names(config))
     counts = {name: split.counts() for name, split in splits.items()}
-    record = {"name": config.data.dataset, "root": str(folder), "counts": counts}
-    return {**record, "warnings": warnings_of(splits)}, [
-        path for split in splits.values() for path in split.images
-    ]
+    record = {"name": config.data.dataset, "root": str(folder), "digest": digest_of(splits)}
+    images = {p: d for s in splits.values() for p, d in zip(s.images, s.digests, strict=True)}
+    return {**record, "counts": counts, "warnings": warnings_of(splits)}, images
 
 
 def _weights_of(config: Config) -> dict[str, str]:
@@ -180,11 +179,9 @@ def _load_once(config: Config, part: str, file: Path) -> None:
     Raises:
         SdtpsError: they do not load; as the builders say.
     """
-    state = file.stat()
     settings = getattr(config, part)
     size = (config.data.height, config.data.width) if isinstance(config, ReidConfig) else ()
-    what = f"{file.absolute()}:{state.st_size}:{state.st_mtime_ns} {settings.model_dump_json()} {size}"
-    record = cache_root() / f"checked-{hashlib.sha256(what.encode()).hexdigest()[:20]}"
+    record = cache_root() / f"checked-{digest(file_digest(file), settings.model_dump_json(), size)}"
     if record.exists():
         return
     _builder(config, part)()

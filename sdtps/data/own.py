@@ -19,7 +19,6 @@ Image paths are relative to the file's folder (retrieval: to `data.image_root`, 
 from __future__ import annotations
 
 import csv
-import json
 import os
 from collections import Counter
 from collections.abc import Iterable
@@ -27,12 +26,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sdtps.data.captions import LAPS_IMAGES, CaptionSplit
-from sdtps.data.images import raise_mistakes, signature_mistake
-from sdtps.data.reid_folders import ReidDataset, Sample, checked
+from sdtps.data.captions import LAPS_IMAGES, CaptionSplit, parsed_json, with_digests
+from sdtps.data.images import raise_mistakes
+from sdtps.data.reid_folders import Mistakes, ReidDataset, Sample, checked
 from sdtps.system.errors import DataError, did_you_mean
 
-MODALITIES = {"rgb": 0, "vis": 0, "nir": 1, "ni": 1, "tir": 2, "ti": 2, "th": 2}
+LETTERS = {"rgb": "r", "vis": "r", "nir": "n", "ni": "n", "tir": "t", "ti": "t", "th": "t"}
 NAMES = ("rgb", "nir", "tir")
 REID_SPLITS = {
     "train": ("train",),
@@ -54,19 +53,23 @@ class _Row:
         return self.values.get(column, "")
 
 
-def _table(path: Path, required: tuple[str, ...], optional: tuple[str, ...]) -> list[_Row]:
-    """The rows of a CSV file with a header, separated by commas, semicolons or tabs.
-
-    Raises:
-        DataError: no such file, not UTF-8, a column missing, an unknown column near a known one, a row
-            with more values than columns or an empty one.
-    """
+def _text(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; data.file names it") from None
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read: {error}") from None
+
+
+def _table(path: Path, required: tuple[str, ...]) -> list[_Row]:
+    """The rows of a CSV file with a header, separated by commas, semicolons or tabs.
+
+    Raises:
+        DataError: no such file, not UTF-8, a column missing or twice, a row with more or fewer values
+            than columns, or one without a value that is required.
+    """
+    text = _text(path)
     header = text.partition("\n")[0]
     reader = csv.reader(text.splitlines(), delimiter=max(",;\t", key=header.count))
     columns = [name.strip().lower() for name in next(reader, [])]
@@ -97,6 +100,59 @@ def _table(path: Path, required: tuple[str, ...], optional: tuple[str, ...]) -> 
 # -- re-identification ------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Picture:
+    """One sample of a table or folder.
+
+    Attributes:
+        paths: a file for each modality that it has, by r, n, t; retrieval has r alone.
+        pid, camid, split: as given; empty where unknown.
+    """
+
+    name: str
+    paths: dict[str, Path]
+    pid: str = ""
+    camid: str = ""
+    split: str = ""
+
+    @property
+    def shown(self) -> Path:
+        return next(iter(self.paths.values()))
+
+
+def read_table(
+    path: Path, required: tuple[str, ...] = ("path",)
+) -> tuple[list[Picture], dict[Path, str], list[str]]:
+    """The samples of a CSV file in its order, the line that names each file, and mistakes.
+
+    Raises:
+        DataError: a broken table.
+    """
+    mistakes: list[str] = []
+    lines: dict[Path, str] = {}
+    groups: dict[tuple[str, str, str, str], Picture] = {}
+    for row in _table(path, required):
+        where = f"{path}:{row.line}"
+        split, modality = row["split"].lower(), (row["modality"] or "rgb").lower()
+        if split and split not in REID_SPLITS:
+            mistakes.append(f"{where}: split '{row['split']}'. {did_you_mean(split, REID_SPLITS)}")
+            continue
+        if modality not in LETTERS:
+            mistakes.append(f"{where}: modality '{row['modality']}'. {did_you_mean(modality, NAMES)}")
+            continue
+        file = Path(os.path.normpath((path.parent / row["path"]).absolute()))
+        key = (split, row["pid"], row["camid"], row["sample"] or file.stem)
+        picture = groups.setdefault(key, Picture(key[3], {}, row["pid"], row["camid"], split))
+        before = picture.paths.setdefault(LETTERS[modality], file)
+        if before is not file:
+            mistakes.append(
+                f"{where}: {file.name} and {before.name} are both the {modality} "
+                f"image of sample '{key[3]}'; a column `sample` tells samples apart"
+            )
+        lines.setdefault(file, where)
+    return list(groups.values()), lines, mistakes
+
+
 def read_own_reid(path: Path, *, trains: bool = True) -> ReidDataset:
     """The data set of a CSV file; its view rule is the camera.
 
@@ -108,54 +164,31 @@ def read_own_reid(path: Path, *, trains: bool = True) -> ReidDataset:
 
     Raises:
         DataError: a broken table, an image that is missing or none, a sample without one of the data
-            set's modalities or with two of one, and what every data set is refused for.
+            set's modalities or with two of one, a picture that stands where it must not, and what every
+            data set is refused for.
     """
-    mistakes: list[str] = []
-    groups: dict[tuple[str, str, str, str], dict[int, Path]] = {}
-    for row in _table(path, ("path", "pid", "camid", "split"), ("modality", "sample")):
-        where = f"{path}:{row.line}"
-        split, modality = row["split"].lower(), (row["modality"] or "rgb").lower()
-        if split not in REID_SPLITS:
-            mistakes.append(f"{where}: split '{row['split']}'. {did_you_mean(split, REID_SPLITS)}")
-            continue
-        if modality not in MODALITIES:
-            mistakes.append(f"{where}: modality '{row['modality']}'. {did_you_mean(modality, NAMES)}")
-            continue
-        file = Path(os.path.normpath((path.parent / row["path"]).absolute()))
-        wrong = signature_mistake(file)
-        if wrong is not None:
-            mistakes.append(f"{where}: {file}: {wrong}")
-        key = (split, row["pid"], row["camid"], row["sample"] or file.stem)
-        images = groups.setdefault(key, {})
-        if MODALITIES[modality] in images:
+    pictures, lines, mistakes = read_table(path, ("path", "pid", "camid", "split"))
+    present = [m for m in "rnt" if any(m in picture.paths for picture in pictures)]
+    for one in pictures:
+        if missing := [n for n in NAMES if n[0] in present and n[0] not in one.paths]:
             mistakes.append(
-                f"{where}: {file.name} and {images[MODALITIES[modality]].name} are both the {modality} "
-                f"image of sample '{key[3]}'; a column `sample` tells samples apart"
-            )
-        images[MODALITIES[modality]] = file
-    present = sorted({modality for images in groups.values() for modality in images})
-    for (split, pid, camid, which), images in groups.items():
-        if missing := [NAMES[m] for m in present if m not in images]:
-            mistakes.append(
-                f"{path}: sample '{which}' ({split}, pid {pid}, camid {camid}) has no "
+                f"{path}: sample '{one.name}' ({one.split}, pid {one.pid}, camid {one.camid}) has no "
                 f"{' and no '.join(missing)} image; a column `sample` says which images belong together"
             )
-    raise_mistakes(path, mistakes)
-    pids, camids = _numbers(key[1] for key in groups), _numbers(key[2] for key in groups)
+    pids, camids = _numbers(p.pid for p in pictures), _numbers(p.camid for p in pictures)
     cameras = {number: index for index, number in enumerate(sorted(camids.values()))}
     splits: dict[str, list[Sample]] = {"train": [], "query": [], "gallery": []}
-    for (split, pid, camid, _), images in sorted(groups.items()):
+    for one in sorted(pictures, key=lambda one: (one.split, one.pid, one.camid, one.name)):
         # Absent modalities stand in the sample as another image and are zeroed in every batch.
-        rgb, nir, tir = (images.get(m, images[present[0]]) for m in range(3))
-        sample = Sample((rgb, nir, tir), False, pids[pid], cameras[camids[camid]], sceneid=-1)
-        for name in REID_SPLITS[split]:
+        rgb, nir, tir = (one.paths.get(m, one.shown) for m in "rnt")
+        sample = Sample((rgb, nir, tir), False, pids[one.pid], cameras[camids[one.camid]], sceneid=-1)
+        for name in REID_SPLITS[one.split]:
             splits[name].append(sample)
-    absent = "".join(name[0] for m, name in enumerate(NAMES) if m not in present)
+    absent = "".join(m for m in "rnt" if m not in present)
     train, query, gallery = (tuple(splits[name]) for name in ("train", "query", "gallery"))
-    files = [image for images in groups.values() for image in images.values()]
-    root = Path(os.path.commonpath([path.parent.absolute(), *files]))
+    root = Path(os.path.commonpath([path.parent.absolute(), *lines]))
     dataset = ReidDataset("own", root, train, query, gallery, "camera", absent)
-    return checked(dataset, trains=trains)
+    return checked(dataset, Mistakes(mistakes, lines), trains=trains)
 
 
 def _numbers(words: Iterable[str]) -> dict[str, int]:
@@ -203,7 +236,7 @@ def read_own_captions(
                 mistakes.append(f"{where}: another dense text for {image} than before")
         splits[name] = _split(path, name, texts, described, folder, dense[name], mistakes)
     raise_mistakes(path, mistakes)
-    return splits
+    return {name: with_digests(split, folder) for name, split in splits.items()}
 
 
 def _split(
@@ -226,10 +259,6 @@ def _split(
         )
     if not texts:
         mistakes.append(f"{path}: no image of the split {name}")
-    for image in texts:
-        wrong = signature_mistake(folder / image)
-        if wrong is not None:
-            mistakes.append(f"{path}: {folder / image}: {wrong}")
     undescribed = [image for image in texts if image not in described]
     if dense and undescribed:
         mistakes.append(
@@ -251,7 +280,7 @@ _Caption = tuple[str, str, str, str, str]  # where, image, split, caption, dense
 
 def _caption_rows(path: Path, dataset: str) -> tuple[list[_Caption], list[Path]]:
     rows, mistakes = [], []
-    for row in _table(path, ("image", "caption", "split"), ("dense",)):
+    for row in _table(path, ("image", "caption", "split")):
         where, split = f"{path}:{row.line}", row["split"].lower()
         split = OTHER_NAMES.get(split, split)
         if split not in CAPTION_SPLITS:
@@ -262,13 +291,7 @@ def _caption_rows(path: Path, dataset: str) -> tuple[list[_Caption], list[Path]]
 
 
 def _karpathy_rows(path: Path, dataset: str) -> tuple[list[_Caption], list[Path]]:
-    try:
-        tree = json.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file; data.file names it") from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read as JSON: {error}") from None
-    images = tree.get("images") if isinstance(tree, dict) else None
+    images = parsed_json(_text(path), path).get("images")
     if not isinstance(images, list):
         raise DataError(f"{path}: no list `images`, as Karpathy's dataset_flickr30k.json has it")
     rows: list[_Caption] = []

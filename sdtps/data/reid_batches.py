@@ -31,7 +31,8 @@ from sdtps.data.augment import (
     normalise_,
 )
 from sdtps.data.cache import mapped_once, new_map
-from sdtps.data.images import BICUBIC, BILINEAR, files_key, open_image, raise_mistakes
+from sdtps.data.contents import digest
+from sdtps.data.images import BICUBIC, BILINEAR, open_image, raise_mistakes
 from sdtps.data.reid_folders import Sample, third, too_few
 from sdtps.system import distributed
 from sdtps.system.errors import DataError
@@ -77,17 +78,17 @@ def without(images: Tensor, missing: str) -> Tensor:
     return images
 
 
-def decode(sample: Sample, height: int, width: int, resampling: Image.Resampling) -> list[np.ndarray]:
+def decode(sample: Sample, config: ReidDataConfig, resampling: Image.Resampling) -> list[np.ndarray]:
     """The three modalities of a sample as uint8 [height, width, 3].
 
     Raises:
         DataError: a file that cannot be decoded to its end, or be cut into three (named).
     """
-    opened = {path: open_image(path) for path in dict.fromkeys(sample.images)}
+    opened = {path: open_image(path, config.bits) for path in dict.fromkeys(sample.images)}
     images = [opened[path] for path in sample.images]
     if sample.side_by_side:
         images = [third(image, sample.images[0], m) for m, image in enumerate(images)]
-    return [np.asarray(image.resize((width, height), resampling)) for image in images]
+    return [np.asarray(image.resize((config.width, config.height), resampling)) for image in images]
 
 
 def own_rows(batch_size: int) -> slice:
@@ -179,7 +180,7 @@ class TrainImages(Dataset[tuple[np.ndarray, int, int]]):
     def __getitem__(self, place: tuple[int, int, int]) -> tuple[np.ndarray, int, int]:
         epoch, position, index = place
         sample = self.samples[index]
-        decoded = decode(sample, self.config.height, self.config.width, BICUBIC)
+        decoded = decode(sample, self.config, BICUBIC)
         rng = np.random.default_rng([self.seed, epoch, position, 102])
         images = np.stack([augment_image(pixels, self.augment, rng) for pixels in decoded])
         return images, sample.label, sample.camid
@@ -205,7 +206,7 @@ class TestImages(Dataset[tuple[np.ndarray, int, int]]):
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, int, int]:
         sample = self.samples[index]
-        decoded = decode(sample, self.config.height, self.config.width, self.resampling)
+        decoded = decode(sample, self.config, self.resampling)
         by_image = self.config.normalise == "image"
         images = [normalise(pixels, pixels if by_image else None) for pixels in decoded]
         return np.stack(images), sample.label, sample.camid
@@ -323,9 +324,9 @@ def cached_pixels(
 
 
 def pixels_key(samples: Sequence[Sample], config: ReidDataConfig, resampling: Image.Resampling) -> str:
-    """Changes with every file's path, size and time, and with the size they are brought to."""
-    paths = (path for sample in samples for path in sample.images)
-    return files_key(paths, f"{config.height}x{config.width}", resampling.name, DECODING_VERSION)
+    """Changes with what the files hold, and with how they are decoded and resized."""
+    how = (config.height, config.width, config.bits, resampling.name, DECODING_VERSION)
+    return digest(how, *(sample.digests for sample in samples))
 
 
 def _decode_all(
@@ -337,7 +338,7 @@ def _decode_all(
 
     def fill(index: int) -> None:
         try:
-            images = decode(samples[index], config.height, config.width, resampling)
+            images = decode(samples[index], config, resampling)
         except DataError as error:
             mistakes.append(str(error))
             return

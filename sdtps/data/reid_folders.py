@@ -9,17 +9,17 @@ Every mistake found in one pass over the names is reported at once.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from sdtps.data.images import list_images, raise_mistakes, signature_mistake
+from sdtps.data import contents
+from sdtps.data.images import list_images, picture_mistake, raise_mistakes
 from sdtps.system.errors import DataError, did_you_mean
 
 # RGBNT201 calls near and thermal infrared NI and TI, MSVR310 ni and th.
@@ -41,6 +41,7 @@ class Sample:
     camid: int  # from 0
     sceneid: int  # MSVR310; -1 elsewhere
     label: int = -1  # index of the identity in training, -1 outside
+    digests: tuple[str, ...] = ()  # of the images' bytes
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,11 @@ class ReidDataset:
         splits = (*self.train, *self.query, *self.gallery)
         return list(dict.fromkeys(path for sample in splits for path in sample.images))
 
+    def digests(self) -> dict[Path, str]:
+        """The digest of every image file."""
+        splits = (*self.train, *self.query, *self.gallery)
+        return {p: d for s in splits for p, d in zip(s.images, s.digests, strict=True)}
+
     def counts(self) -> dict[str, Any]:
         """How many samples, image files, identities and cameras each split holds; skipped queries."""
         counts: dict[str, Any] = {}
@@ -119,24 +125,45 @@ class ReidDataset:
                 f"{self.skipped_queries} of {len(self.query)} queries are skipped: no other "
                 f"{self.view_rule} in the gallery shows their identity"
             )
+        if len({s.pid for s in self.query}) == 1:
+            found.append("all queries are of one identity: their score says little of a model")
+        for kind, pairs in self.repeated().items():
+            found.append(f"{kind}, {len(pairs)} times: {pairs[0]} for one")
         return found
 
-    def fingerprint(self) -> str:
-        """Sixteen hexadecimal digits of the names and sizes of all files, in order of split."""
-        digest = hashlib.sha256()
-        for split in (self.train, self.query, self.gallery):
-            for sample in split:
-                for path in dict.fromkeys(sample.images):
-                    name = Path(os.path.relpath(path, self.root)).as_posix()
-                    digest.update(f"{name}:{path.stat().st_size}\n".encode())
-                if self.name == "own":  # whose labels are not in the names
-                    digest.update(f"{sample.pid} {sample.camid}\n".encode())
-            digest.update(b"\n")
-        return digest.hexdigest()[:16]
+    def repeated(self) -> dict[str, list[str]]:
+        """Pictures that stand twice where they must not, by what is wrong with that."""
+        seen: dict[str, tuple[Path, str, Sample]] = {}
+        found: dict[str, list[str]] = {}
+        tested = dict.fromkeys((*self.query, *self.gallery))
+        for part, samples in (("training", self.train), ("test", tested)):
+            for sample in samples:
+                for path, here in dict(zip(sample.images, sample.digests, strict=True)).items():
+                    first, where, other = seen.setdefault(here, (path, part, sample))
+                    if where != part:
+                        kind = "the same picture is in training and test"
+                    elif other.pid != sample.pid:
+                        kind = f"the same picture has two identities in {part}"
+                    elif part == "test" and self.view(other) != self.view(sample):
+                        kind = f"the same picture has two {self.view_rule}s, so a query finds itself"
+                    else:
+                        continue
+                    names = (Path(os.path.relpath(p, self.root)).as_posix() for p in (path, first))
+                    pair = f"{next(names)} (identity {sample.pid}) and {next(names)} ({other.pid})"
+                    found.setdefault(kind, []).append(pair)
+        return found
+
+    def digest(self) -> str:
+        """Of what all images hold, in order of split, with what is known of each; no names."""
+        rows: list[object] = [self.view_rule, self.absent]
+        for name in ("train", "query", "gallery"):
+            rows.append(name)
+            rows += [(*s.digests, s.pid, s.camid, s.sceneid) for s in getattr(self, name)]
+        return contents.digest(*rows)
 
 
 def read_dataset(name: str, root: Path) -> ReidDataset:
-    """The data set `name` below `root` (the folder that contains RGBNT201/, RGBNT100/ or MSVR310/).
+    """The data set `name` at `root`: the folder that holds RGBNT201/, RGBNT100/ or MSVR310/, or itself.
 
     Raises:
         DataError: a missing folder or modality file, a file that is no image, a name that cannot be
@@ -145,24 +172,55 @@ def read_dataset(name: str, root: Path) -> ReidDataset:
     """
     if name not in READERS:
         raise DataError(f"unknown data set '{name}'. {did_you_mean(name, READERS)}")
-    mistakes = _Mistakes()
-    return checked(READERS[name](Path(root), mistakes), mistakes)
+    mistakes = Mistakes()
+    check = _wide_mistake if name == "rgbnt100" else picture_mistake
+    return checked(READERS[name](Path(root), mistakes), mistakes, check=check)
 
 
 def checked(
-    dataset: ReidDataset, mistakes: _Mistakes | None = None, *, trains: bool = True
+    dataset: ReidDataset,
+    mistakes: Mistakes | None = None,
+    *,
+    check: contents.Check = picture_mistake,
+    trains: bool = True,
 ) -> ReidDataset:
-    """The data set with its training labels.
+    """The data set with the digests of its images and its training labels.
+
+    In data of one's own, a picture that stands where it must not is a mistake; of published data, whose
+    users cannot change it, it is told (`ReidDataset.warnings`).
+
+    Args:
+        check: what is wrong with an image file, asked once of each.
 
     Raises:
-        DataError: `mistakes` so far, an empty split, an identity in both training and test, or no query
-            that can be matched. All of them.
+        DataError: `mistakes` so far, files that are no images, an empty split, an identity in both
+            training and test, or no query that can be matched. All of them.
     """
-    mistakes = mistakes or _Mistakes()
-    _check_splits(dataset, mistakes, trains)
-    raise_mistakes(f"{dataset.name} at {dataset.root}", mistakes.found)
+    mistakes = mistakes or Mistakes()
+    digests, wrong = contents.look(dataset.root, dataset.files(), check)
+    for path, text in wrong.items():
+        more = ": each image must exist in all three modalities" * (text == "is missing")
+        mistakes.add(path, text + more)
     labels = {pid: i for i, pid in enumerate(sorted({s.pid for s in dataset.train}))}
-    return replace(dataset, train=tuple(replace(s, label=labels[s.pid]) for s in dataset.train))
+
+    def known(split: tuple[Sample, ...], labels: Mapping[int, int]) -> tuple[Sample, ...]:
+        return tuple(
+            replace(s, label=labels.get(s.pid, -1), digests=tuple(digests.get(p, "") for p in s.images))
+            for s in split
+        )
+
+    dataset = replace(
+        dataset,
+        train=known(dataset.train, labels),
+        query=known(dataset.query, {}),
+        gallery=known(dataset.gallery, {}),
+    )
+    _check_splits(dataset, mistakes, trains)
+    if dataset.name == "own" and not wrong:
+        for kind, pairs in dataset.repeated().items():
+            mistakes.found += [f"{kind}: {pair}" for pair in pairs]
+    raise_mistakes(f"{dataset.name} at {dataset.root}", mistakes.found)
+    return dataset
 
 
 def too_few(identities: int, wanted: int) -> str:
@@ -173,25 +231,29 @@ def too_few(identities: int, wanted: int) -> str:
     )
 
 
-class _Mistakes:
-    def __init__(self) -> None:
-        self.found: list[str] = []
+class Mistakes:
+    """What is wrong, each with its file, and with the line that names the file where one does."""
+
+    def __init__(self, found: Sequence[str] = (), lines: Mapping[Path, str] | None = None) -> None:
+        self.found = list(found)
+        self.lines = lines or {}
 
     def add(self, path: Path, text: str) -> None:
-        self.found.append(f"{path}: {text}")
+        named = f"{self.lines[path]}: " if path in self.lines else ""
+        self.found.append(f"{named}{path}: {text}")
 
 
 # -- RGBNT201: train_171 and test, with RGB, NI and TI folders of the same names -------------------
 
 
-def _rgbnt201(root: Path, mistakes: _Mistakes) -> ReidDataset:
-    base = root / "RGBNT201"
+def _rgbnt201(root: Path, mistakes: Mistakes) -> ReidDataset:
+    base = _base(root, "RGBNT201", "train_171")
     train = _rgbnt201_split(base / "train_171", mistakes)
     test = _rgbnt201_split(base / "test", mistakes)  # query and gallery are the same folder
     return ReidDataset("rgbnt201", base, train, test, test, view_rule="camera")
 
 
-def _rgbnt201_split(folder: Path, mistakes: _Mistakes) -> tuple[Sample, ...]:
+def _rgbnt201_split(folder: Path, mistakes: Mistakes) -> tuple[Sample, ...]:
     """`000258_cam1_0_00.jpg`: identity 258, camera 1."""
     samples = []
     for name, paths in _triples(folder, RGBNT201_FOLDERS, mistakes):
@@ -206,8 +268,8 @@ def _rgbnt201_split(folder: Path, mistakes: _Mistakes) -> tuple[Sample, ...]:
 # -- RGBNT100: one wide file for three modalities --------------------------------------------------
 
 
-def _rgbnt100(root: Path, mistakes: _Mistakes) -> ReidDataset:
-    base = root / "RGBNT100" / "rgbir"
+def _rgbnt100(root: Path, mistakes: Mistakes) -> ReidDataset:
+    base = _base(root, "RGBNT100/rgbir", "bounding_box_train")
     train, query, gallery = (
         _rgbnt100_split(base / name, mistakes)
         for name in ("bounding_box_train", "query", "bounding_box_test")
@@ -215,7 +277,7 @@ def _rgbnt100(root: Path, mistakes: _Mistakes) -> ReidDataset:
     return ReidDataset("rgbnt100", base, train, query, gallery, view_rule="camera")
 
 
-def _rgbnt100_split(folder: Path, mistakes: _Mistakes) -> tuple[Sample, ...]:
+def _rgbnt100_split(folder: Path, mistakes: Mistakes) -> tuple[Sample, ...]:
     """`0001_c1_...jpg`: identity 1 to 600, camera 1 to 8; identity -1 is junk and left out.
 
     DeMo searches the pattern in the whole path, so a folder such as `data_1_c2` would win; we read
@@ -229,24 +291,25 @@ def _rgbnt100_split(folder: Path, mistakes: _Mistakes) -> tuple[Sample, ...]:
             continue
         if not (1 <= pid <= 600 and 1 <= camera <= 8):
             mistakes.add(path, "name is not PID_cC_... with PID 1 to 600 and C 1 to 8")
-        elif _complete([path], mistakes) and _cut_in_three(path, mistakes):
+        else:
             samples.append(Sample((path, path, path), True, pid, camera - 1, sceneid=-1))
     return tuple(samples)
 
 
-def _cut_in_three(path: Path, mistakes: _Mistakes) -> bool:
-    """Whether the file is as wide as three images side by side; only its header is read."""
+def _wide_mistake(path: Path, start: bytes) -> str | None:
+    """What is wrong with a file that holds three images side by side, by its header."""
+    wrong = picture_mistake(path, start)
+    if wrong is not None:
+        return wrong
     try:
         with Image.open(path) as image:
             turned = image.getexif().get(ORIENTATION, 1) >= 5  # by a quarter
             _third_of(image.size[::-1] if turned else image.size, path)
     except DataError as error:
-        mistakes.found.append(str(error))
-        return False
+        return str(error).removeprefix(f"{path}: ")
     except (OSError, SyntaxError) as error:
-        mistakes.add(path, f"cannot be decoded: {error}")
-        return False
-    return True
+        return f"cannot be decoded: {error}"
+    return None
 
 
 def third(image: Image.Image, path: Path, number: int) -> Image.Image:
@@ -273,8 +336,8 @@ def _third_of(size: tuple[int, int], path: Path) -> int:
 # -- MSVR310: a folder for each identity, vis, ni and th inside ------------------------------------
 
 
-def _msvr310(root: Path, mistakes: _Mistakes) -> ReidDataset:
-    base = root / "MSVR310"
+def _msvr310(root: Path, mistakes: Mistakes) -> ReidDataset:
+    base = _base(root, "MSVR310", "bounding_box_train")
     train, query, gallery = (
         _msvr310_split(base / name, mistakes)
         for name in ("bounding_box_train", "query3", "bounding_box_test")
@@ -282,7 +345,7 @@ def _msvr310(root: Path, mistakes: _Mistakes) -> ReidDataset:
     return ReidDataset("msvr310", base, train, query, gallery, view_rule="scene")
 
 
-def _msvr310_split(folder: Path, mistakes: _Mistakes) -> tuple[Sample, ...]:
+def _msvr310_split(folder: Path, mistakes: Mistakes) -> tuple[Sample, ...]:
     """`<vid>/vis/0001_s001_v1_...jpg`: identity 1, scene 1, camera 1 (0 to 7, not shifted)."""
     samples = []
     for vehicle in _subfolders(folder, mistakes):
@@ -312,8 +375,14 @@ READERS = {"rgbnt201": _rgbnt201, "rgbnt100": _rgbnt100, "msvr310": _msvr310}
 # -- shared ----------------------------------------------------------------------------------------
 
 
+def _base(root: Path, name: str, split: str) -> Path:
+    """The folder of a data set's splits: `name` below `root`, or `root` itself under any name."""
+    itself = not (root / name).is_dir() and (root / split).is_dir()
+    return root if itself else root / name
+
+
 def _triples(
-    folder: Path, modalities: Sequence[str], mistakes: _Mistakes
+    folder: Path, modalities: Sequence[str], mistakes: Mistakes
 ) -> list[tuple[str, tuple[Path, Path, Path]]]:
     """(name without suffix, its three files) for the names in the modalities' folders, sorted."""
     listings = [_listing(folder / modality, mistakes) for modality in modalities]
@@ -324,12 +393,11 @@ def _triples(
             listing.get(name, folder / modality / f"{name}{suffix}")
             for modality, listing in zip(modalities, listings, strict=True)
         )
-        if _complete((rgb, nir, tir), mistakes):
-            triples.append((name, (rgb, nir, tir)))
+        triples.append((name, (rgb, nir, tir)))
     return triples
 
 
-def _listing(folder: Path, mistakes: _Mistakes) -> dict[str, Path]:
+def _listing(folder: Path, mistakes: Mistakes) -> dict[str, Path]:
     """The images in `folder` by name without suffix, sorted."""
     if not folder.is_dir():
         mistakes.add(folder, "folder is missing")
@@ -339,27 +407,14 @@ def _listing(folder: Path, mistakes: _Mistakes) -> dict[str, Path]:
     return images
 
 
-def _subfolders(folder: Path, mistakes: _Mistakes) -> list[Path]:
+def _subfolders(folder: Path, mistakes: Mistakes) -> list[Path]:
     if not folder.is_dir():
         mistakes.add(folder, "folder is missing")
         return []
     return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def _complete(paths: Iterable[Path], mistakes: _Mistakes) -> bool:
-    """Whether all files exist and begin as an image does. A torn end shows when it is decoded."""
-    good = True
-    for path in paths:
-        wrong = signature_mistake(path)
-        if wrong == "is missing":
-            wrong += ": each image must exist in all three modalities"
-        if wrong is not None:
-            mistakes.add(path, wrong)
-            good = False
-    return good
-
-
-def _check_splits(dataset: ReidDataset, mistakes: _Mistakes, trains: bool) -> None:
+def _check_splits(dataset: ReidDataset, mistakes: Mistakes, trains: bool) -> None:
     for name in ("train", "query", "gallery") if trains else ("query", "gallery"):
         if not getattr(dataset, name):
             mistakes.add(dataset.root, f"split {name} is empty: no usable image")

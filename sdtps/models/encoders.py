@@ -20,10 +20,10 @@ from torch.nn import functional as F
 
 from sdtps.config.retrieval import ImageEncoderConfig, RetrievalConfig, TextEncoderConfig
 from sdtps.data.caption_batches import OwnVocabulary, PublishedVocabulary, Vocabulary
+from sdtps.data.contents import file_digest
 from sdtps.models.checkpoints import ImageTower, TextTower, compile_layers, read_image, read_text
 from sdtps.models.published import TIMM_SWIN, TIMM_VIT, VISION
 from sdtps.models.weights import find_weights, load_exactly, read_tensors
-from sdtps.run.provenance import file_digest
 from sdtps.system.errors import ConfigError, WeightsError
 
 # Package that carries weights -> how its weight file is found inside it.
@@ -243,6 +243,9 @@ def build_text_encoder(config: TextEncoderConfig, texts: list[str]) -> TextEncod
     else:
         settings = {}
     bert = BertConfig(**settings)
+    if config.weights != "random":
+        folder = weight_file(config.name, config.weights).parent
+        _check_vocabulary(folder, vocabulary.size, bert.vocab_size)
     network = BertModel(bert, add_pooling_layer=False)
     _load(network, config)
     return TextEncoder(network, bert.hidden_size, vocabulary)
@@ -256,8 +259,18 @@ def _text_tower(config: TextEncoderConfig) -> TextEncoder:
             f"{found.folder}: its tokenizer has {vocabulary.size} entries, and its text tower a table "
             f"of {found.tokens}: the tokenizer belongs to another checkpoint"
         )
+    _check_vocabulary(found.folder, vocabulary.size, found.tokens)
     tower = TextTower(found, vocabulary.padding)
     return PublishedTextEncoder(tower, found.width, vocabulary)
+
+
+def _check_vocabulary(folder: Path, size: int, rows: int) -> None:
+    """Raises WeightsError where words of the encoder's table have no name; some tables are padded."""
+    if size < 0.99 * rows:
+        raise WeightsError(
+            f"{folder}: its vocabulary has {size} of the encoder's {rows} words: the file is "
+            "truncated; copy it again"
+        )
 
 
 def check_text_limits(config: RetrievalConfig) -> None:
@@ -309,11 +322,11 @@ def weight_file(name: str, weights: str) -> Path:
 
 
 def weights_record(name: str, weights: str) -> dict[str, str] | None:
-    """File and sha256 of an encoder's weights, for run.json; None for random ones."""
+    """File and digest of an encoder's weights, for run.json; None for random ones."""
     if weights == "random":
         return None
     file = weight_file(name, weights)
-    return {"file": str(file), "sha256": file_digest(file)}
+    return {"file": str(file), "digest": file_digest(file)}
 
 
 def _package(module: str, distribution: str) -> Any:

@@ -21,7 +21,6 @@ from sdtps.config import ReidConfig
 from sdtps.data import augment, cache, images, reid_batches
 from sdtps.data.cache import Ragged, cache_key, mapped_once, new_map
 from sdtps.data.caption_batches import Source, Texts
-from sdtps.data.images import files_key
 from sdtps.data.reid_batches import (
     CachedTestBatches,
     JpegTestBatches,
@@ -121,15 +120,14 @@ def image_features(
     Args:
         digest: of the encoder's name and weights.
     """
-    files, size = source.split.images, source.pixels.size
-    count = len(files)
+    size, count = source.pixels.size, len(source.split.images)
 
     def write(file: Path) -> None:
         run = _evaluated(encoder, device)
         blocks = (range(i, min(i + at_once, count)) for i in range(0, count, at_once))
         _write_rows(file, count, (run(source.images(block)).half().cpu().numpy() for block in blocks))
 
-    key = cache_key(images=files_key(files), size=size, encoder=digest)
+    key = cache_key(images=source.split.digests, size=size, encoder=digest)
     return mapped_once(folder / f"images-{key}.npy", (count,), write)
 
 

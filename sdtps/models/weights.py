@@ -166,7 +166,15 @@ def _unpacked(content: Any, path: Path) -> dict[str, Any]:
         return next(iter(found.values()))
     if isinstance(content, dict) and any(hasattr(value, "shape") for value in content.values()):
         return content
-    raise WeightsError(f"{path}: holds no named tensors")
+    what = "an optimiser's state only" if _is_optimizer(content) else "no named tensors"
+    raise WeightsError(f"{path}: holds {what}")
+
+
+def _is_optimizer(content: Any) -> bool:
+    """Whether it is, or holds in one of its parts, what an optimiser saves."""
+    if not isinstance(content, dict):
+        return False
+    return "param_groups" in content or any(map(_is_optimizer, content.values()))
 
 
 def _sets(content: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -212,11 +220,14 @@ def load_exactly(model: nn.Module, tensors: dict[str, Tensor], source: str) -> N
         for name, value in tensors.items()
         if value.is_floating_point() and not torch.isfinite(value).all()
     ]
+    whole = {name for name, value in model.state_dict().items() if value.is_floating_point()}
+    integers = [n for n in whole & found.keys() if not tensors[n].is_floating_point()]
     problems = [
         _listed("missing", [name for name in wanted if name not in found]),
         _listed("unexpected", [name for name in found if name not in wanted]),
         _listed("of another shape", mismatched),
         _listed("with NaN or infinite values", broken),
+        _listed("of integers: quantised weights, whose scales are not read", sorted(integers)),
     ]
     problems = [p for p in problems if p]
     problems += _other_architecture(wanted, found)

@@ -4,18 +4,65 @@ from __future__ import annotations
 
 import os
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sdtps.system.errors import DataError
+from sdtps.system.errors import DataError, RunError
 
+_LISTED = 10  # candidates that a message names
 CHECKOUT = Path(__file__).resolve().parents[2]  # or site-packages, of an installed copy
 
 
 def runs_root() -> Path:
     """The folder of all runs: SDTPS_RUNS_DIR, else runs/ in the current folder."""
     return Path(os.environ.get("SDTPS_RUNS_DIR") or "runs").expanduser()
+
+
+def run_folders(runs_dir: Path) -> list[Path]:
+    """Every folder runs_dir/STUDY/VARIANT/seed*, by two levels of listing."""
+    found = []
+    for study in _folders(runs_dir):
+        for variant in _folders(study):
+            found += [run for run in _folders(variant) if run.name.startswith("seed")]
+    return found
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        with os.scandir(path) as entries:
+            names = sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+    except OSError:
+        return []
+    return [path / name for name in names]
+
+
+def find_folder(text: str, runs_dir: Path) -> Path:
+    """The run folder that `text` names.
+
+    Raises:
+        RunError: none, or more than one, does; the text lists candidates.
+    """
+    for path in (Path(text), runs_dir / text):
+        if (path / "config.yaml").is_file() or (path / "run.json").is_file():
+            return path
+    names = {str(f.relative_to(runs_dir)): f for f in run_folders(runs_dir)}
+    if Path(text).absolute().is_relative_to(runs_dir.absolute()):  # runs/STUDY/VARIANT
+        text = str(Path(text).absolute().relative_to(runs_dir.absolute()))
+    return names[the_one(text, names, f"below {runs_dir}")]
+
+
+def the_one(text: str, names: Iterable[str], where: str) -> str:
+    """The one of `names` that contains `text`. Raises RunError where none or several do, with them."""
+    names = list(names)
+    found = [n for n in names if text.strip("/") in n]
+    if len(found) == 1:
+        return found[0]
+    listed = found or names
+    more = f"\n  and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
+    what = f"'{text}' names {len(found)} runs" if found else f"'{text}' names no run"
+    shown = "".join(f"\n  {n}" for n in listed[:_LISTED])
+    raise RunError(f"{what} {where}.{' Runs:' if shown else ' There are no runs.'}{shown}{more}")
 
 
 def shipped(name: str) -> Path:

@@ -205,12 +205,6 @@ def slurm() -> dict[str, str]:
     return {key: os.environ[name] for key, name in SLURM_VARIABLES.items() if name in os.environ}
 
 
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file's content, read in pieces."""
-    with Path(path).open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 @dataclass(frozen=True)
 class Origin:
     """Digests of sources, data and weights, kept in checkpoints and in result.json.
@@ -221,18 +215,17 @@ class Origin:
     """
 
     code: list[str]  # `source_digest` of every attempt that trained it, in order
-    data: str | None  # fingerprint of the data set
-    weights: dict[str, str]  # sha256 of each file of weights, by the part that it was loaded into
+    data: str | None  # digest of what the data set holds
+    weights: dict[str, str]  # digest of each file of weights, by the part that it was loaded into
     amp: str | None = None  # precision of the products: off, fp16 or bf16
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Origin:
         """Of a run that begins here, from `Task.record`."""
         data, weights = record.get("data") or {}, record.get("weights") or {}
-        files = {"backbone": weights} if "sha256" in weights else weights
-        files = {**files, "init": record.get("init")}
-        digests = {part: file["sha256"] for part, file in files.items() if file is not None}
-        return cls([source_digest()], data.get("fingerprint"), digests, record.get("amp"))
+        files = {**weights, "init": record.get("init")}
+        digests = {part: file["digest"] for part, file in files.items() if file is not None}
+        return cls([source_digest()], data.get("digest"), digests, record.get("amp"))
 
     def resumed_from(self, saved: Mapping[str, Any], checkpoint: Path) -> Origin:
         """Of a run that resumes here from `checkpoint`, which holds `saved`.
@@ -242,14 +235,12 @@ class Origin:
         """
         mistakes = []
         if saved["data"] != self.data:
-            mistakes.append(
-                f"trained on data with the fingerprint {saved['data']}, here is {self.data}"
-            )
+            mistakes.append(f"trained on other data (digest {saved['data']}) than here ({self.data})")
         for part in sorted({*saved["weights"], *self.weights}):
             theirs, ours = (of.get(part, "none") for of in (saved["weights"], self.weights))
             if theirs != ours:
                 mistakes.append(
-                    f"trained from weights of {part} with sha256 {theirs[:12]}, here are {ours[:12]}"
+                    f"trained from other weights of {part} (digest {theirs}) than here ({ours})"
                 )
         if saved.get("amp") not in (None, self.amp):
             mistakes.append(

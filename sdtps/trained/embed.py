@@ -4,38 +4,36 @@
     sdtps rank RUN|FILE GALLERY     a page of pictures, each query with what the model finds for it
 
 IMAGES or GALLERY is a folder of pictures, a folder with a sub-folder for each modality (RGB, NI, TI;
-files of one name are one sample), or a CSV file with the column `path` and, where known, `pid`, `camid`
-(the number of a training camera, from 1), `modality` (rgb, nir, tir) and `sample` (images of one sample
-share it; without it, the file's name without suffix).
+files of one name are one sample), or a CSV file as for training (`sdtps.data.own`) of which only the
+column `path` is needed; `camid` is then the number of a training camera, from 1.
 
 For `rank`: in re-identification, `--query` names a picture, a folder or a CSV file; in retrieval,
-`--text` gives captions, to each of which a `--dense` description may belong. The page is one
-self-contained HTML file.
+`--text` gives captions, to each of which a `--dense` description may belong. Of a table with splits,
+queries and gallery are those of its test (`--split`). As in the evaluation, a query does not find its
+own file, nor pictures of its identity by its own camera. The page is one self-contained HTML file.
 """
 
 from __future__ import annotations
 
 import argparse
 import base64
-import csv
 import html
 import io
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdtps.system.commandline import at_least
-from sdtps.system.errors import DataError, RunError, did_you_mean
+from sdtps.system.errors import DataError, RunError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sdtps.data.own import Picture
     from sdtps.trained.model import Trained
 
-LETTERS = {"rgb": "r", "vis": "r", "nir": "n", "ni": "n", "tir": "t", "ti": "t", "th": "t"}
-COLUMNS = ("path", "pid", "camid", "modality", "sample")
 THUMBNAIL = 160  # pixels of the longer side
 STYLE = """
 body { font: 14px/1.4 system-ui, sans-serif; margin: 24px; color: #1a1a1a; background: #fff; }
@@ -46,25 +44,6 @@ img { display: block; min-width: 64px; max-width: 160px; border: 3px solid trans
 figcaption { font-size: 12px; overflow-wrap: anywhere; }
 blockquote { margin: 0 22px 0 0; width: 160px; }
 """
-
-
-@dataclass(frozen=True)
-class Picture:
-    """One sample: a path for each modality that it has, and what is known of it.
-
-    Attributes:
-        paths: by r, n, t; retrieval has r alone.
-        pid, camid: as given; empty where unknown.
-    """
-
-    name: str
-    paths: dict[str, str]
-    pid: str = ""
-    camid: str = ""
-
-    @property
-    def shown(self) -> Path:
-        return Path(next(iter(self.paths.values())))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,7 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_target(parser: argparse.ArgumentParser) -> None:
     """The trained model, and where it computes."""
     parser.add_argument(
-        "target", type=Path, metavar="RUN|FILE", help="a run's folder, or a weights file (.safetensors)"
+        "target",
+        type=Path,
+        metavar="RUN|FILE",
+        help="a run (its folder, or STUDY/VARIANT/seedK), or a weights file (.safetensors)",
     )
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="config.yaml, for a weights file without one"
@@ -116,33 +98,54 @@ def command(arguments: argparse.Namespace) -> int:
     with replacing(arguments.out) as stream:
         stream.write(safetensors.torch.save({"features": features.contiguous()}))
     about = {"weights": str(trained.file), "epoch": trained.epoch, "shape": list(features.shape)}
-    write_json(index, {**about, "rows": [asdict(picture) for picture in pictures]})
+    write_json(index, {**about, "rows": [_row(picture) for picture in pictures]})
     shape = " x ".join(map(str, features.shape))
     print(f"{arguments.out}: features {shape} of {len(pictures)} samples; row by row in {index.name}")
     return 0
 
 
-def read_pictures(place: Path) -> list[Picture]:
+def _row(picture: Picture) -> dict[str, Any]:
+    return {**asdict(picture), "paths": {m: str(path) for m, path in picture.paths.items()}}
+
+
+def read_pictures(place: Path, splits: Sequence[str] = ()) -> list[Picture]:
     """The samples of a folder or of a CSV file, in order of name or of line.
 
+    Args:
+        splits: of a table with splits, those that are wanted; empty: all.
+
     Raises:
-        DataError: nothing there, no pictures, a wrong column or modality, a file that is no image.
+        DataError: nothing there, no pictures, a broken table, a file that is no image.
     """
-    from sdtps.data.images import check_images
+    from sdtps.data.contents import look
+    from sdtps.data.images import FORMATS, check_images, picture_mistake, raise_mistakes
+    from sdtps.data.own import Picture, read_table
     from sdtps.run.locations import cache_root
 
+    lines: dict[Path, str] = {}
     if place.is_dir():
         pictures = _of_folder(place)
+    elif place.suffix.lower() in FORMATS and place.is_file():
+        pictures = [Picture(place.name, {"r": place})]
     elif place.is_file():
-        pictures = _of_table(place)
+        pictures, lines, mistakes = read_table(place)
+        raise_mistakes(place, mistakes)
+        found = sorted({picture.split for picture in pictures})
+        pictures = [p for p in pictures if not (splits and p.split) or p.split in splits]
+        if not pictures:
+            raise DataError(f"{place}: no rows of the split {splits[0]}; it has {', '.join(found)}")
     else:
         raise DataError(f"{place}: there is no folder and no file of that name")
-    check_images((Path(path) for picture in pictures for path in picture.paths.values()), cache_root())
+    files = [path for picture in pictures for path in picture.paths.values()]
+    digests, wrong = look(place if place.is_dir() else place.parent, files, picture_mistake)
+    raise_mistakes(place, [f"{lines.get(f, place)}: {f}: {text}" for f, text in wrong.items()])
+    check_images(digests, cache_root())
     return pictures
 
 
 def _of_folder(place: Path) -> list[Picture]:
     from sdtps.data.images import FORMATS, NOT_READ, list_images, raise_mistakes
+    from sdtps.data.own import LETTERS, Picture
 
     parts = [p for p in sorted(place.iterdir()) if p.is_dir() and p.name.lower() in LETTERS]
     if not parts:
@@ -154,54 +157,19 @@ def _of_folder(place: Path) -> list[Picture]:
         )
         if not files:
             raise DataError(f"{place}: holds no pictures ({', '.join(FORMATS)})")
-        return [Picture(p.relative_to(place).as_posix(), {"r": str(p)}) for p in files]
-    grouped: dict[str, dict[str, str]] = {}
+        return [Picture(p.relative_to(place).as_posix(), {"r": p}) for p in files]
+    grouped: dict[str, dict[str, Path]] = {}
     mistakes = []
     for part in parts:
         images, wrong = list_images(part)
         mistakes += wrong
         for stem, file in images.items():
-            if grouped.setdefault(stem, {}).setdefault(LETTERS[part.name.lower()], str(file)) != str(
-                file
-            ):
+            if grouped.setdefault(stem, {}).setdefault(LETTERS[part.name.lower()], file) != file:
                 mistakes.append(f"{file}: another folder of this modality has a picture of that name")
     raise_mistakes(str(place), mistakes)
     if not grouped:
         raise DataError(f"{place}: {', '.join(p.name for p in parts)} hold no pictures")
     return [Picture(name, paths) for name, paths in sorted(grouped.items())]
-
-
-def _of_table(place: Path) -> list[Picture]:
-    try:
-        text = place.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{place}: cannot be read as a CSV file: {error}") from None
-    reader = csv.DictReader(text.splitlines())
-    columns = [name.strip().lower() for name in reader.fieldnames or ()]
-    if "path" not in columns:
-        raise DataError(f"{place}:1: no column 'path'. {did_you_mean('path', columns)}")
-    grouped: dict[tuple[str, str, str], dict[str, str]] = {}
-    mistakes = []
-    for values in reader:
-        row = {(k or "").strip().lower(): (v or "").strip() for k, v in values.items() if k}
-        path = place.parent / row["path"]
-        modality = (row.get("modality") or "rgb").lower()
-        where = f"{place}:{reader.line_num}"
-        if modality not in LETTERS:
-            mistakes.append(
-                f"{where}: unknown modality '{modality}'. {did_you_mean(modality, LETTERS)}"
-            )
-            continue
-        sample = row.get("sample") or path.stem
-        paths = grouped.setdefault((sample, row.get("pid", ""), row.get("camid", "")), {})
-        if LETTERS[modality] in paths:
-            mistakes.append(f"{where}: sample '{sample}' has two {modality} images")
-        paths[LETTERS[modality]] = str(path)
-    if mistakes:
-        raise DataError("\n".join(mistakes))
-    if not grouped:
-        raise DataError(f"{place}: holds no rows below its header")
-    return [Picture(name, paths, pid, camid) for (name, pid, camid), paths in grouped.items()]
 
 
 class Embedder:
@@ -291,9 +259,7 @@ class Embedder:
             samples = []
             for number in numbers:
                 picture = pictures[number]
-                first, second, third = (
-                    Path(picture.paths.get(m, picture.shown)) for m in MODALITY_LETTERS
-                )
+                first, second, third = (picture.paths.get(m, picture.shown) for m in MODALITY_LETTERS)
                 camid = int(picture.camid) - 1 if known else 0
                 samples.append(Sample((first, second, third), False, -1, camid, -1))
             self.model.backbone.coefficient = coefficient if known else 0.0
@@ -364,7 +330,7 @@ class Embedder:
         folder = self.trained.folder
         trained = ((folder.run().get("weights") or {}).get(part) or {}) if folder is not None else {}
         here = self.task.record["weights"][part] or {}
-        if trained.get("sha256") != here.get("sha256") and trained:
+        if trained.get("digest") != here.get("digest") and trained:
             raise RunError(
                 f"{self.trained.name}: its frozen {part} came from {trained.get('file')}, and "
                 f"{here.get('file')} holds other weights"
@@ -387,6 +353,12 @@ def rank_add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dense", action="append", default=[], help="retrieval: a dense text for each --text"
     )
     parser.add_argument(
+        "--split",
+        choices=("test", "train", "all"),
+        default="test",
+        help="of a table with splits, which rows are queries and gallery [test]",
+    )
+    parser.add_argument(
         "--top", type=at_least(1), default=10, metavar="N", help="results per query [10]"
     )
     parser.add_argument(
@@ -396,6 +368,8 @@ def rank_add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def rank_command(arguments: argparse.Namespace) -> int:
     """The verb `rank`."""
+    import torch
+
     from sdtps.system.files import write_text
     from sdtps.trained.model import load
 
@@ -408,13 +382,20 @@ def rank_command(arguments: argparse.Namespace) -> int:
         raise RunError(
             f"{len(arguments.dense)} --dense for {len(arguments.text)} --text: give one for each"
         )
-    gallery = read_pictures(arguments.gallery)
+    wanted = {"train": ("train",), "test": ("test", "gallery"), "all": ()}[arguments.split]
+    gallery = read_pictures(arguments.gallery, wanted)
     embedder = Embedder(trained, arguments.device)
     features = embedder.images(gallery)
     queries: list[Picture | str]
+    left_out = 0
     if reid:
-        found = _query_pictures(arguments.query)
+        if arguments.split == "test":
+            wanted = ("test", "query")
+        found = read_pictures(arguments.query, wanted)
         scores = embedder.images(found) @ features.T
+        own = torch.tensor([[_is_own(q, picture) for picture in gallery] for q in found])
+        scores[own] = -torch.inf
+        left_out = int(own.sum())
         queries = list(found)
     else:
         scores = embedder.similarities(features, arguments.text, arguments.dense)
@@ -422,26 +403,35 @@ def rank_command(arguments: argparse.Namespace) -> int:
     write_text(arguments.out, page(trained.name, queries, gallery, scores, arguments.top))
     top = min(arguments.top, len(gallery))
     print(f"{arguments.out}: {len(queries)} queries, the first {top} of {len(gallery)} for each")
+    if any(picture.split for picture in gallery):
+        print(f"Queries and gallery are those of the split {arguments.split} (--split).")
+    if left_out:
+        print(
+            f"Left out as in the evaluation: {left_out} times a query's own file, or a picture of its "
+            "identity by its own camera."
+        )
     return 0
 
 
-def _query_pictures(place: Path) -> list[Picture]:
-    from sdtps.data.images import FORMATS
-
-    if place.suffix.lower() in FORMATS:
-        if not place.is_file():
-            raise DataError(f"{place}: there is no file of that name")
-        return [Picture(place.name, {"r": str(place)})]
-    return read_pictures(place)
+def _is_own(query: Picture, picture: Picture) -> bool:
+    """Whether a query must not find this picture: the evaluation would not count it."""
+    if set(query.paths.values()) & set(picture.paths.values()):
+        return True
+    known = query.pid and query.camid
+    return bool(known) and (query.pid, query.camid) == (picture.pid, picture.camid)
 
 
 def ranked(scores: Tensor, top: int) -> list[list[tuple[int, float]]]:
-    """Per query [Q, G] its `top` gallery rows with scores, best first; ties keep the order."""
+    """Per query [Q, G] its `top` gallery rows with scores, best first; ties keep the order.
+
+    Rows of -inf are left out.
+    """
     import torch
 
     order = torch.sort(scores, dim=1, descending=True, stable=True).indices[:, :top]
     return [
-        [(i, row[i].item()) for i in places.tolist()] for row, places in zip(scores, order, strict=True)
+        [(i, row[i].item()) for i in places.tolist() if row[i] > -torch.inf]
+        for row, places in zip(scores, order, strict=True)
     ]
 
 

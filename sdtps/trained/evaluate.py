@@ -46,7 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--missing", action="store_true", help="all six missing-modality conditions of DeMo"
     )
-    parser.add_argument("--data-root", type=Path, metavar="FOLDER", help="other data: data root")
+    parser.add_argument(
+        "--data-root",
+        type=Path,
+        metavar="FOLDER|FILE",
+        help="other data: the folder of a data set or of several, or a CSV file as for data.file",
+    )
     parser.add_argument("--dataset", metavar="NAME", help="other data: name of the benchmark")
     parser.add_argument(
         "--as",
@@ -74,8 +79,7 @@ def command(arguments: argparse.Namespace) -> int:
         say=lambda text: print(text, file=sys.stderr, flush=True),
     )
     if arguments.json:
-        for row in rows:
-            print(json.dumps(row))
+        print(json.dumps(rows if len(rows) > 1 else rows[0], indent=2))
     else:
         _print(rows)
     return 1 if any(row["differs"] for row in rows) else 0
@@ -95,7 +99,7 @@ def evaluate(
 ) -> list[dict[str, Any]]:
     """One row for each of the weights and conditions, also written beside the run.
 
-    Row: time, weights, epoch, step, condition, data (name, root, fingerprint, own, as), metrics
+    Row: time, weights, epoch, step, condition, data (name, root, digest, own, as), metrics
     (fractions), code, and `differs`: metrics that training measured otherwise on the same data.
 
     Args:
@@ -105,12 +109,13 @@ def evaluate(
         SdtpsError: no finished run, an unknown condition, data that cannot be read, weights that do
             not fit the configuration.
     """
-    from sdtps.trained.model import load
+    from sdtps.trained.model import find_target, load
 
+    target = find_target(target)
     if name is not None and not re.fullmatch(r"[a-z0-9_]+", name):
         raise SdtpsError(f"--as {name}: becomes part of names; use small letters, digits and _")
     rows = []
-    for which in weights if Path(target).is_dir() else weights[:1]:
+    for which in weights if target.is_dir() else weights[:1]:
         trained = load(target, which, config)
         rows += _rows(trained, conditions, data_root, dataset, name, device, say)
     return rows
@@ -138,8 +143,8 @@ def _rows(
     task = task_of(trained, settings, prepare_torch(settings))
     data = task.record["data"]
     run = trained.folder.run() if trained.folder is not None else {}
-    trained_on = (run.get("data") or {}).get("fingerprint", data["fingerprint"])
-    own = data["fingerprint"] == trained_on
+    trained_on = (run.get("data") or {}).get("digest", data["digest"])
+    own = data["digest"] == trained_on
     if own and name is not None:
         raise SdtpsError(
             f"--as {name} is for other data, and {data['root']} is {trained.name}'s own: "
@@ -168,7 +173,7 @@ def _rows(
             "step": trained.step,
             "condition": condition,
             "data": {
-                **{key: data[key] for key in ("name", "root", "fingerprint")},
+                **{key: data[key] for key in ("name", "root", "digest")},
                 "own": own,
                 "as": name,
             },

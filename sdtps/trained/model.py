@@ -13,8 +13,11 @@ from sdtps.config import AnyConfig, CommandConfig, Config, ReidConfig, load_conf
 from sdtps.models.published import convert, find_layout
 from sdtps.models.weights import load_exactly, read_tensors
 from sdtps.run.folder import RunFolder, Weights
+from sdtps.run.locations import find_folder, runs_root
 from sdtps.system.errors import ConfigError, RunError, WeightsError
 from sdtps.training.checkpoint import load_weights
+
+WEIGHTS = (".safetensors", ".pt", ".pth", ".bin")
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,14 @@ class Trained:
     metrics: dict[str, float]
 
 
+def find_target(target: Path) -> Path:
+    """A weights file as it is named, or the folder of a run (`find_folder`). Raises RunError."""
+    target = Path(target)
+    if target.is_file() or target.suffix in WEIGHTS:
+        return target
+    return find_folder(str(target), runs_root())
+
+
 def load(target: Path, which: Weights = "best", config: Path | None = None) -> Trained:
     """The model in a run's folder, or in a weights file.
 
@@ -52,7 +63,7 @@ def load(target: Path, which: Weights = "best", config: Path | None = None) -> T
         RunError: no finished run, or a file that cannot be read or does not say what it is of.
         ConfigError: a configuration with mistakes.
     """
-    target = Path(target)
+    target = find_target(target)
     folder = RunFolder(target) if target.is_dir() else None
     if folder is not None:
         file = folder.weights_file(which)
@@ -110,17 +121,21 @@ def _under_our_names(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return convert(weights, layout, "ours")
 
 
-def with_data(config: Config, root: Path | None, dataset: str | None) -> Config:
-    """`config` with other data: a folder, a benchmark, or both; generated data give way."""
+def with_data(config: Config, place: Path | None, dataset: str | None) -> Config:
+    """`config` with other data: a folder or a table, a benchmark, or both; generated data give way."""
     changes: dict[str, Any] = {}
-    if root is not None:
-        changes |= {"root": str(root.absolute())}
+    if place is not None and place.is_file():
+        changes |= {"dataset": "own", "file": str(place.absolute()), "generate": None}
+    elif place is not None:
+        changes |= {"root": str(place.absolute()), "generate": None}
     if dataset is not None:
         changes |= {"dataset": dataset, "generate": None}
     if not changes:
         return config
     tree = config.model_dump(mode="json")
     tree["data"] |= changes
+    if tree["data"]["dataset"] != "own" and config.task == "reid":
+        tree["data"]["file"] = None
     changed = parse_config(tree, where="--data-root, --dataset")
     assert not isinstance(changed, CommandConfig)
     return changed

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,9 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from sdtps.data.contents import file_digest
 from sdtps.models.weights import read_tensors
 from sdtps.run.folder import RunFolder, finite
-from sdtps.run.provenance import file_digest
 from sdtps.system.errors import RunError, WeightsError
 from sdtps.system.files import replacing
 
@@ -29,14 +29,15 @@ HEADER = "sdtps"  # of a weights file: what the weights are of, as JSON
 
 
 def save(path: Path, content: dict[str, Any]) -> None:
-    """Write `content` whole or not at all.
+    """Write `content` whole or not at all, with the names of its tensors that are not finite.
 
     Raises:
         OSError: disk full, permission; the checkpoint before it is untouched.
     """
+    broken = not_finite(content)
     with replacing(path) as stream:
         try:
-            torch.save({"format": FORMAT, **content}, stream)
+            torch.save({"format": FORMAT, **content, "not_finite": broken}, stream)
         except RuntimeError as error:
             if isinstance(error.__context__, OSError):  # torch hides why a write failed
                 raise error.__context__ from None
@@ -47,7 +48,8 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any] | Non
     """The checkpoint at `path`, or None where there is none.
 
     Raises:
-        RunError: a file that is no checkpoint of this format.
+        RunError: a file that is no checkpoint of this format, or in which a value has become NaN or
+            infinite since it was written: training did not do that.
     """
     if not path.exists():
         return None
@@ -62,7 +64,33 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any] | Non
         raise RunError(
             f"{path}: checkpoint of another format, expected {FORMAT}. Delete it to start anew."
         )
+    broken = set(not_finite(content)) - set(content.get("not_finite", ()))
+    if broken:
+        names = ", ".join(sorted(broken)[:5])
+        raise RunError(
+            f"{path}: damaged: NaN or infinite values in {names}, which the run did not write. "
+            "Restore the file, or delete it to start anew."
+        )
     return content
+
+
+def not_finite(content: Any, name: str = "") -> list[str]:
+    """Dotted names of the tensors in nested containers that hold NaN or infinite values."""
+    if isinstance(content, Tensor):
+        bad = content.is_floating_point() and not content.isfinite().all()
+        return [name] if bad else []
+    return [
+        found
+        for key, value in _parts(content)
+        for found in not_finite(value, f"{name}.{key}".lstrip("."))
+    ]
+
+
+def _parts(content: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(content, Mapping):
+        yield from content.items()
+    elif isinstance(content, (list, tuple)):
+        yield from enumerate(content)
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
@@ -113,16 +141,8 @@ def link_weights(source: Path, target: Path) -> None:
             shutil.copyfileobj(read, stream)
 
 
-def load_initial(model: nn.Module, start: str) -> dict[str, Any]:
-    """Take over every tensor of the same name and shape from a run's best weights or from a file.
-
-    Returns:
-        For run.json: file, sha256, how many tensors were loaded, and the names of those left as they
-        were (`left`), of another shape, and not used.
-
-    Raises:
-        RunError, WeightsError: nothing to start from, or nothing in it that fits.
-    """
+def initial_file(start: str) -> Path:
+    """The weights file behind `train.init`. Raises RunError where it is not there."""
     place = Path(start).expanduser()
     file = RunFolder(place).weights_file("best") if place.is_dir() else place
     if not file.is_file():
@@ -130,24 +150,50 @@ def load_initial(model: nn.Module, start: str) -> dict[str, Any]:
         if place.is_dir():
             what = "has no best.safetensors: the run has not completed"
         raise RunError(f"train.init: {place.absolute()}: {what}")
+    return file
+
+
+def load_initial(model: nn.Module, start: str) -> dict[str, Any]:
+    """Take over every tensor of the same name and shape from a run's best weights or from a file.
+
+    Returns:
+        For run.json: file, digest, how many tensors were loaded, and the names of those left as they
+        were (`left`), of another shape, and not used.
+
+    Raises:
+        RunError, WeightsError: nothing to start from, or nothing in it that fits.
+    """
+    file = initial_file(start)
     given = load_weights(file)[0] if file.suffix == ".safetensors" else read_tensors(file)
     own = model.state_dict()
     fits = {n: v for n, v in given.items() if n in own and own[n].shape == v.shape}
-    if not fits:
-        raise WeightsError(
-            f"train.init: {file}: none of its {len(given)} tensors fits the model by name and shape. "
-            "Published files: sdtps convert FILE OURS first"
+    other = sorted((given.keys() & own.keys()) - fits.keys())
+    # What is left out on purpose (another number of identities, another head) is less than half.
+    if 2 * len(fits) < min(len(given), len(own)):
+        shapes = (
+            f"{other[0]} is {tuple(given[other[0]].shape)}, not {tuple(own[other[0]].shape)}. "
+            if other
+            else ""
         )
-    broken = [n for n, v in fits.items() if v.is_floating_point() and not v.isfinite().all()]
+        raise WeightsError(
+            f"train.init: {file}: only {len(fits)} of its {len(given)} tensors fit the model by name "
+            f"and shape: it is another architecture. {shapes}Published files: sdtps convert first"
+        )
+    broken = not_finite(fits)
     if broken:
         raise WeightsError(f"train.init: {file}: NaN or infinite values in {', '.join(broken[:5])}")
+    integers = [n for n, v in fits.items() if own[n].is_floating_point() > v.is_floating_point()]
+    if integers:
+        raise WeightsError(
+            f"train.init: {file}: quantised weights without scales: {', '.join(integers[:5])}"
+        )
     model.load_state_dict(fits, strict=False)
     return {
         "file": str(file.absolute()),
-        "sha256": file_digest(file),
+        "digest": file_digest(file),
         "loaded": len(fits),
         "left": sorted(own.keys() - fits.keys()),
-        "other_shape": sorted((given.keys() & own.keys()) - fits.keys()),
+        "other_shape": other,
         "not_used": sorted(given.keys() - own.keys()),
     }
 

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from sdtps.config import ReidConfig
 from sdtps.config.reid import MODALITY_LETTERS, Condition
+from sdtps.data.contents import file_digest
 from sdtps.data.images import BICUBIC, BILINEAR, check_images
 from sdtps.data.load import load_reid_data
 from sdtps.data.reid_batches import (
@@ -29,7 +30,6 @@ from sdtps.models.frozen import backbone_tokens
 from sdtps.models.reid import ReidModel, module_groups, reid_loss, trunk
 from sdtps.models.weights import find_weights
 from sdtps.run.locations import cache_root
-from sdtps.run.provenance import file_digest
 from sdtps.system import distributed
 from sdtps.system.errors import ConfigError, DataError
 
@@ -68,7 +68,7 @@ class ReidTask:
             "data": {
                 "name": self.dataset.name,
                 "root": str(self.dataset.root),
-                "fingerprint": self.dataset.fingerprint(),
+                "digest": self.dataset.digest(),
                 "generated": generated,
                 "counts": self.dataset.counts(),
                 "warnings": self.dataset.warnings(camera_embedding=config.backbone.camera_embedding),
@@ -101,14 +101,14 @@ class ReidTask:
             if trains:
                 self.batches = CachedBatches(train, training, data, seed, device, absent)
         else:
-            check_images(self.dataset.files(), cache_root())
+            check_images(self.dataset.digests(), cache_root(), data.bits)
             self.test_batches = JpegTestBatches(samples, data, device, absent=absent)
             if trains:
                 self.batches = JpegBatches(train, data, seed, device, absent)
         self.steps_per_epoch = self.batches.steps_per_epoch if trains else 0
         if config.backbone.weights != "random":
             file = find_weights(config.backbone.weights)
-            self.record["weights"] = {"file": str(file), "sha256": file_digest(file)}
+            self.record["weights"] = {"backbone": {"file": str(file), "digest": file_digest(file)}}
 
     def train_batches(self, epoch: int, first: int) -> Iterator[ReidBatch]:
         return self.batches.epoch(epoch, first)

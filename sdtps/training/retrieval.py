@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from sdtps.config import RetrievalConfig
 from sdtps.config.retrieval import DenseText
 from sdtps.data.caption_batches import RetrievalBatch, Source, TrainPairs, tokenised
-from sdtps.data.captions import CaptionSplit, warnings_of
+from sdtps.data.captions import CaptionSplit, digest_of, warnings_of
 from sdtps.data.images import PixelFormat, check_images
 from sdtps.data.load import load_splits, split_names
 from sdtps.evaluation import Progress, no_progress
@@ -51,7 +50,8 @@ class RetrievalTask:
         splits, root, generated = load_splits(config, split_names(config))
         self._check_folds(len(splits[config.eval.test_split].images))
         if not config.image_encoder.frozen:  # else all are decoded for the features
-            check_images((path for split in splits.values() for path in split.images), cache_root())
+            images = {p: d for s in splits.values() for p, d in zip(s.images, s.digests, strict=True)}
+            check_images(images, cache_root())
         encoders = Encoders(config, splits["train"], device)
         sources = {name: encoders.source(split) for name, split in splits.items()}
         self.test = sources[config.eval.test_split]
@@ -68,7 +68,7 @@ class RetrievalTask:
             "data": {
                 "name": config.data.dataset,
                 "root": str(root),
-                "fingerprint": _joint_fingerprint(splits),
+                "digest": digest_of(splits),
                 "generated": generated,
                 "counts": {name: split.counts() for name, split in splits.items()},
                 "warnings": [*warnings_of(splits), *encoders.warnings()],
@@ -168,11 +168,6 @@ class RetrievalTask:
         return module_groups(self.model)
 
 
-def _joint_fingerprint(splits: dict[str, CaptionSplit]) -> str:
-    prints = [f"{name} {split.fingerprint()}" for name, split in sorted(splits.items())]
-    return hashlib.sha256("\n".join(prints).encode()).hexdigest()[:16]
-
-
 class Encoders:
     """Builds encoders where they are needed: in the model, or to compute features that are cached."""
 
@@ -197,7 +192,7 @@ class Encoders:
         return []
 
     def image_record(self) -> dict[str, Any] | None:
-        """File and sha256 of the image encoder's weights, and what of them was interpolated."""
+        """File and digest of the image encoder's weights, and what of them was interpolated."""
         record = weights_record(self.config.image_encoder.name, self.config.image_encoder.weights)
         adapted = self.image_encoder.adapted
         return {**record, "interpolated": adapted} if record and adapted else record
@@ -239,5 +234,5 @@ def _encoder_digest(name: str, weights: str, encoder: nn.Module) -> str:
     """What decides an encoder's output: its weight file, or its random weights themselves."""
     record = weights_record(name, weights)
     if record is not None:
-        return f"{name} {record['sha256']}"
+        return f"{name} {record['digest']}"
     return f"{name} {state_digest(encoder)}"

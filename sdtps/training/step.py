@@ -53,7 +53,7 @@ class Task(StepTask, Protocol):
     select_metric: str  # of evaluate(): the epoch where it is highest is the best (ties: the earliest)
     conditions: tuple[str, ...]  # under which the selected and the last weights are scored too
     selected_on: str  # the split behind it: dev, or test as the publications do
-    record: dict[str, Any]  # what run.json must know: data (name, root, fingerprint), weights (sha256)
+    record: dict[str, Any]  # what run.json must know: data (name, root, digest), weights
 
     def train_batches(self, epoch: int, first: int) -> Iterator[Any]:
         """Batches `first`, `first` + 1, ... of `epoch` (from 1)."""

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from ablations.study.arguments import find_folder, find_run
+from ablations.study.arguments import find_run
 from ablations.study.manifest import load_study
+from sdtps.run.locations import find_folder
 from sdtps.system.errors import RunError
 
 

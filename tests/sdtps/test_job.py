@@ -81,7 +81,7 @@ def test_a_run_completes_with_its_provenance(tmp_path: Path) -> None:
     assert result is not None and 0 <= result["final"]["rank1"] <= 1
     assert run["code"]["digest"] == provenance.source_digest()
     assert run["environment"]["packages"]["torch"]
-    assert run["data"]["generated"]["train_pids"] == 8 and len(run["data"]["fingerprint"]) == 16
+    assert run["data"]["generated"]["train_pids"] == 8 and len(run["data"]["digest"]) == 32
     assert run["parameters"] > 1000
     assert [a["ended_as"] for a in run["attempts"]] == ["completed"]
     assert execute(folder.path) == "completed"  # again: nothing happens

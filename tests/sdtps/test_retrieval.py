@@ -105,7 +105,7 @@ def test_every_arrangement_runs_to_its_result(tmp_path: Path, sections: dict[str
     assert all(0 <= result["final"][f"{d}_r{k}"] <= 1 for d in ("i2t", "t2i") for k in (1, 5, 10))
     run = folder.run()
     assert run["data"]["generated"] == chosen.data.generate.model_dump()
-    assert run["data"]["fingerprint"]
+    assert run["data"]["digest"]
 
 
 def test_result_does_not_depend_on_workers_chunks_or_interruption(tmp_path: Path) -> None:

@@ -216,8 +216,8 @@ def test_another_seeds_checkpoint_is_refused(tmp_path: Path) -> None:
 def test_a_run_goes_on_only_with_the_data_and_weights_it_began_with(tmp_path: Path) -> None:
     def task(data: str, weights: str) -> ToyTask:
         made = ToyTask()
-        files = {"backbone": {"file": "w.pt", "sha256": weights}, "text": None}
-        made.record = {"data": {"fingerprint": data}, "weights": files}  # type: ignore[misc]
+        files = {"backbone": {"file": "w.pt", "digest": weights}, "text": None}
+        made.record = {"data": {"digest": data}, "weights": files}  # type: ignore[misc]
         return made
 
     run = folder(tmp_path / "r", config())
@@ -225,7 +225,7 @@ def test_a_run_goes_on_only_with_the_data_and_weights_it_began_with(tmp_path: Pa
     written = run.run_file.read_bytes()
     with pytest.raises(RunError) as error:
         train(task("d2", "w2"), run, config(), seed=3, attempt=2)
-    for part in ("fingerprint d1, here is d2", "weights of backbone with sha256 w1, here are w2"):
+    for part in (r"other data \(digest d1\)", r"other weights of backbone \(digest w1\)"):
         assert part in str(error.value)
     assert run.run_file.read_bytes() == written  # still says what the checkpoint was trained on
     assert train(task("d1", "w1"), run, config(), seed=3, attempt=2) == "completed"

@@ -292,7 +292,7 @@ def test_a_folder_of_pictures_and_one_with_a_folder_for_each_modality(
     with pytest.raises(SdtpsError, match="holds no pictures"):
         read_pictures(reid.path)
     for folder in ("triples/NI", "plain"):
-        (tmp_path / folder / "scan.tif").write_bytes(b"")
+        (tmp_path / folder / "scan.gif").write_bytes(b"")
         with pytest.raises(SdtpsError, match="not read"):
             read_pictures(tmp_path / folder.partition("/")[0])
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sdtps.config.reid import GeneratedReidConfig
+from sdtps.config.reid import GeneratedReidConfig, ReidDataConfig
 from sdtps.data.generated import generate_rgbnt201, identity_symbols, rgbnt201_name
 from sdtps.data.images import BILINEAR
 from sdtps.data.reid_batches import decode
@@ -38,7 +38,7 @@ def test_it_is_read_as_rgbnt201(tmp_path: Path) -> None:
     dataset = read_dataset("rgbnt201", generate_rgbnt201(SMALL, 64, 32, tmp_path))
     assert (len(dataset.train), len(dataset.query), dataset.train_pids) == (24, 16, 6)
     assert dataset.cameras == 2
-    pixels = decode(dataset.train[0], 64, 32, BILINEAR)
+    pixels = decode(dataset.train[0], ReidDataConfig(height=64, width=32), BILINEAR)
     assert all(p.shape == (64, 32, 3) for p in pixels)
 
 

@@ -48,9 +48,9 @@ def table(
     for split, pids in (("train", (1, 2)), ("test", (3, 4))):
         for pid in pids:
             for camera in cameras:
-                for modality in modalities.split():
+                for number, modality in enumerate(modalities.split()):
                     name = f"{modality}/{pid}_{camera}.png"
-                    picture(root / name, 20 * pid)
+                    picture(root / name, 20 * pid + 5 * cameras.index(camera) + number)
                     rows.append(f"{name},{pid},{camera},{modality},{split}")
     return rows
 
@@ -98,13 +98,13 @@ def test_a_table_is_a_data_set(tmp_path: Path, read: Callable[[list[str]], ReidD
     assert dataset.query == dataset.gallery and len(dataset.query) == 4
     assert [path.parent.name for path in dataset.query[0].images] == ["rgb", "nir", "tir"]
     assert dataset.absent == "" and dataset.warnings(camera_embedding=True) == []
-    before = dataset.fingerprint()
+    before = dataset.digest()
     rows = [
         row.replace(",1,", ",7,", 1) if row.startswith("rgb/1_1") else row for row in table(tmp_path)
     ]
     with pytest.raises(DataError, match="has no nir and no tir image"):
         read(rows)
-    assert read([row.replace(",4,", ",5,", 1) for row in table(tmp_path)]).fingerprint() != before
+    assert read([row.replace(",4,", ",5,", 1) for row in table(tmp_path)]).digest() != before
 
 
 def test_words_serve_as_identities_and_cameras(
@@ -187,7 +187,7 @@ def test_images_may_lie_anywhere(tmp_path: Path, read: Callable[[list[str]], Rei
     dataset, _ = load_reid_data(config(tmp_path, file="tables/data.csv"))
     assert dataset.root == tmp_path
     assert all(path.is_relative_to(dataset.root) for path in dataset.files())
-    assert dataset.fingerprint() == read(absolute).fingerprint()
+    assert dataset.digest() == read(absolute).digest()
 
 
 def test_a_table_of_test_images_alone_serves_an_evaluation(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def captions(root: Path, **data: Any) -> Any:
 def rows_of_captions(root: Path) -> list[str]:
     rows = ["image,caption,split"]
     for number, split in enumerate(("train",) * 4 + ("val",) * 2 + ("test",) * 2):
-        picture(root / f"{number}.png")
+        picture(root / f"{number}.png", number)
         rows += [f'{number}.png,"a ramp, number {number} said {i} times",{split}' for i in (1, 2)]
     return rows
 
@@ -302,7 +302,7 @@ def test_dense_texts_come_from_a_column_or_are_asked_for(tmp_path: Path) -> None
 def karpathy(root: Path, folder: str, filepath: str | None = None) -> Path:
     images = []
     for number, split in enumerate(("train", "restval", "val", "test")):
-        picture(root / folder / (filepath or "") / f"{number}.png")
+        picture(root / folder / (filepath or "") / f"{number}.png", number)
         said = [{"raw": f" A  ramp {i}. ", "tokens": ["a", "ramp"]} for i in range(5 + number)]
         entry = {"filename": f"{number}.png", "split": split, "sentences": said}
         images.append({**entry, "filepath": filepath} if filepath else entry)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from sdtps.config.reid import ReidDataConfig
 from sdtps.data.images import BICUBIC
 from sdtps.data.reid_batches import decode
 from sdtps.data.reid_folders import read_dataset
@@ -66,7 +67,7 @@ def test_rgbnt201_names_give_identity_and_camera_in_sorted_order(tmp_path: Path)
 def test_rgbnt100_cuts_one_wide_image_into_three(tmp_path: Path) -> None:
     dataset = read_dataset("rgbnt100", rgbnt100(tmp_path))
     assert [(s.pid, s.camid) for s in dataset.train] == [(11, 0), (11, 7)]
-    images = decode(dataset.train[0], 128, 256, BICUBIC)
+    images = decode(dataset.train[0], ReidDataConfig(height=128, width=256), BICUBIC)
     assert [round(float(i.mean())) for i in images] == pytest.approx([0, 100, 200], abs=1)
 
 
@@ -130,12 +131,12 @@ def test_a_torn_jpeg_is_named_when_decoded(tmp_path: Path) -> None:
     torn.write_bytes(torn.read_bytes()[:200])
     dataset = read_dataset("rgbnt201", root)
     with pytest.raises(DataError, match=r"NI/000258_cam1_0_00\.jpg: cannot be decoded"):
-        decode(dataset.query[0], 16, 8, BICUBIC)
+        decode(dataset.query[0], ReidDataConfig(height=16, width=8), BICUBIC)
 
 
-def test_the_fingerprint_follows_the_files(tmp_path: Path) -> None:
+def test_the_digest_follows_the_files(tmp_path: Path) -> None:
     root = rgbnt201(tmp_path)
-    before = read_dataset("rgbnt201", root).fingerprint()
-    assert before == read_dataset("rgbnt201", root).fingerprint()
+    before = read_dataset("rgbnt201", root).digest()
+    assert before == read_dataset("rgbnt201", root).digest()
     picture(root / "RGBNT201/test/NI/000258_cam1_0_00.jpg", (80, 80), 90)
-    assert read_dataset("rgbnt201", root).fingerprint() != before
+    assert read_dataset("rgbnt201", root).digest() != before
