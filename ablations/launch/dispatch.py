@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ablations.launch.plan import Action, Chunk, Plan, chunks, halves
+from ablations.launch.plan import Action, Chunk, Contents, Plan, chunks, halves
 from ablations.slurm import commands as slurm
 from ablations.slurm import executor as batch
 from ablations.slurm.queue import Scheduler
@@ -81,6 +81,7 @@ def submit(
     max_steps: int | None = None,
     after: str | None = None,
     report: SubmitReport | None = None,
+    contents: Contents = lambda config: {},
 ) -> SubmitReport:
     """Submit those of `runs` that no other submission holds; on local slots, run them.
 
@@ -92,6 +93,7 @@ def submit(
         max_steps: stop each run after so many steps (a canary).
         after: sbatch's dependency, such as `afterok:17`.
         report: is filled as runs are submitted, and returned.
+        contents: what data and weights hold now, for the runs' records.
 
     Raises:
         SubmissionError: refused (nothing of the refused part is recorded), or no clear answer.
@@ -108,6 +110,7 @@ def submit(
         max_steps=max_steps,
         after=after,
         report=report or SubmitReport(),
+        contents=contents,
     )
     folders = [run.folder(runs_dir) for run in runs]
     submissions.repair(folders)
@@ -212,6 +215,7 @@ class _Order:
     entry: str
     max_steps: int | None = None
     after: str | None = None
+    contents: Contents = lambda config: {}
     report: SubmitReport = field(default_factory=SubmitReport)
     over: frozenset[Path] = frozenset()
     judged: dict[Path, Claim | None] = field(default_factory=dict)
@@ -328,7 +332,12 @@ class _Order:
     ) -> None:
         """The run folders' own files, then the intent."""
         labels = {v.name: v.label for v in self.study.variants.values()}
-        texts = {run.variant: config_text(run.config) for run in {r.variant: r for r in runs}.values()}
+        configs = {run.variant: run.config for run in runs}
+        texts = {variant: config_text(config) for variant, config in configs.items()}
+        data = {}  # so that another submission knows what a run will train on before it does
+        for variant, config in configs.items():
+            if digest := self.contents(config).get("data"):
+                data[variant] = {"digest": digest, "root": config.data.root}
 
         def write(run: RunSpec, folder: Path) -> None:
             if folder not in claimed.fresh:
@@ -342,6 +351,8 @@ class _Order:
                 "seed": run.seed,
                 "identity": run.identity,
             }
+            if run.variant in data:
+                record["data"] = data[run.variant]
             RunFolder(folder).create(texts[run.variant], record)
 
         # Each file waits for the disk; many at once wait together.

@@ -16,6 +16,7 @@ Planning is read-only and quick: one listing for each variant, small JSON files,
     failed: oom                   skip                   `oom`: with twice the memory
     failed: anything else         skip                   `failed`: from its checkpoint
     cancelled                     skip                   `cancelled`: from its checkpoint
+    trained on other data         refused                `stale`: from scratch
 
 In a copy of a store nothing is submitted again that was submitted from the original, unless asked.
 """
@@ -24,11 +25,11 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ablations.slurm import options
 from ablations.slurm.commands import DEFAULT_MAX_ARRAY_SIZE
@@ -48,6 +49,8 @@ _BY_NODE = frozenset({"node", "start", "killed", "lost"})
 
 # new: nothing there. resume: from the run's checkpoint. over: from nothing, what is there is put aside.
 Start = Literal["new", "resume", "over"]
+# Digests of what a configuration reads on this machine now (`sdtps.data.inputs.Here`).
+Contents = Callable[[Any], Mapping[str, str]]
 What = Literal["submit", "skip", "release", "link"]
 
 
@@ -189,6 +192,8 @@ class Plan:
     estimate: Estimate
     warnings: tuple[str, ...] = ()
     max_array_size: int = DEFAULT_MAX_ARRAY_SIZE
+    mixed: tuple[str, ...] = ()  # runs of other data or weights than are here, with what they are of
+    contents: Contents = lambda config: {}
     spending: Spending | None = None
 
     @property
@@ -281,6 +286,7 @@ def make_plan(
     retry: Iterable[str] = (),
     retry_runs: Iterable[str] = (),
     code: str | Callable[[], str] | None = None,
+    contents: Contents = lambda config: {},
     max_array_size: int = DEFAULT_MAX_ARRAY_SIZE,
 ) -> Plan:
     """Decide what happens with each run of `study`.
@@ -291,6 +297,7 @@ def make_plan(
         retry_runs: names of runs (`RunSpec.name`) to run again whatever ended them.
         code: digest of the sources that would run, or a function that gives it, which is asked only
             where a run is there to compare with; None leaves staleness out.
+        contents: what data and weights hold here, asked only where a run records what it was trained on.
     """
     runs_dir = Path(runs_dir)
     runs = study.runs()
@@ -303,22 +310,53 @@ def make_plan(
     ]
     equal = equal_runs(new, runs_dir)
     made_by_other = 0
+    mixed: list[str] = []
     actions = []
     for run, status in zip(runs, states, strict=True):
         folder = run.folder(runs_dir)
         made_by = _code(folder) if code and status.state in ("completed", "diverged") else None
         stale = made_by is not None and made_by != digest()
         action = _decide(run, folder, status, stale, made_by, retry, run.name in retry_runs)
+        other = None if status.state == "planned" else _other_contents(folder, run, contents)
+        if other and (
+            status.state in (*"completed", "diverged", *life.ACTIVE)
+            or RunFolder(folder).checkpoint_file.exists()
+        ):
+            over = status.state not in life.ACTIVE and ("stale" in retry or run.name in retry_runs)
+            reason = f"{status.state}, trained on {other}"
+            action = Action(run, "submit" if over else "skip", reason, folder, status, "over")
+            mixed += [] if over else [f"{run.name}: {reason}"]
         made_by_other += stale and status.state == "completed" and action.action == "skip"
-        actions.append(_of_equal(action, equal.get(folder, ()), retry, digest))
+        actions.append(_of_equal(action, equal.get(folder, ()), retry, digest, contents))
     warnings = []
     if made_by_other:
         warnings.append(
             f"{made_by_other} completed run{'s were' * (made_by_other > 1) or ' was'} made by other "
             "code than is here now; tables tell them apart. --retry stale runs them again"
         )
+    if mixed:
+        warnings.append(
+            f"{counted(len(mixed), 'run')} of other data or weights than are here now, not to be "
+            f"averaged with new ones ({mixed[0]}). To keep them, give the study another name; to train "
+            "them again on these: --retry stale"
+        )
     empty = Plan(study, runs_dir, (), (), Estimate(), tuple(warnings), max_array_size)
-    return replan(empty, tuple(actions))
+    return replan(replace(empty, mixed=tuple(mixed), contents=contents), tuple(actions))
+
+
+def _other_contents(folder: Path, run: RunSpec, contents: Contents) -> str | None:
+    """Which of data and weights a run records with another digest than is here now, in words."""
+    record = read_json(folder / "run.json")
+    data, init, weights = (record.get(key) for key in ("data", "init", "weights"))
+    parts = {"data": data, "init": init, **(weights if isinstance(weights, dict) else {})}
+    known = {k: v for k, v in parts.items() if isinstance(v, dict) and isinstance(v.get("digest"), str)}
+    here = contents(run.config) if known else {}
+    for part, file in known.items():
+        if here.get(part, file["digest"]) != file["digest"]:
+            what = "data" if part == "data" else f"weights ({part})"
+            place = file.get("root") or file.get("file")
+            return f"other {what}: {file['digest'][:12]} at {place}, here is {here[part][:12]}"
+    return None
 
 
 def _decide(
@@ -409,18 +447,29 @@ def _code(folder: Path) -> str | None:
 
 
 def _of_equal(
-    action: Action, equal: Sequence[Life], retry: frozenset[str], digest: Callable[[], str | None]
+    action: Action,
+    equal: Sequence[Life],
+    retry: frozenset[str],
+    digest: Callable[[], str | None],
+    contents: Contents,
 ) -> Action:
     """What is done with a run that is not there, where equal runs elsewhere in the store are."""
     why = action.reason
+    same = []
     for one in equal:
+        other = _other_contents(one.folder, action.run, contents)
+        if other is None:
+            same.append(one)
+        else:
+            why = f"configured as {one.name}, which was trained on {other}"
+    for one in same:
         if one.state == "completed":
             made_by, current = _code(one.folder), digest()
             if current is None or made_by == current:
                 why = f"equal to {one.name}, which is completed: taken over"
                 return replace(action, action="link", reason=why, equal=one.folder)
             why = f"equal to {one.name}, but other code made that ({made_by})"
-    for one in equal:
+    for one in same:
         if one.active or (one.state == "unknown" and "unknown" not in retry):
             what = f"{one.state} ({one.detail})" if one.detail else one.state
             why = f"equal to {one.name}, which is {what}: submit again when that has ended"

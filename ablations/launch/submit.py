@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,10 +160,11 @@ def plan_add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def plan_command(arguments: argparse.Namespace) -> int:
-    plans = [
-        plan_study(filtered(whole, arguments.variant, arguments.seed), arguments)
-        for whole in read_studies(arguments)
-    ]
+    plans = []
+    for whole in read_studies(arguments):
+        plan = plan_study(filtered(whole, arguments.variant, arguments.seed), arguments)
+        found = check_inputs(plan, here=False, data=False)
+        plans.append(dataclasses.replace(plan, warnings=(*plan.warnings, *found)))
     if arguments.json:
         print_json([plan_json(plan) for plan in plans])
     else:
@@ -183,6 +185,13 @@ def plan_study(
 
     runs_dir = arguments.runs_dir.resolve()
     on_slurm = (executor or choose_executor("auto")) == "slurm"
+
+    @functools.cache
+    def here() -> Callable[[Any], Mapping[str, str]]:
+        from sdtps.data.inputs import Here  # NumPy is imported where there is something to compare
+
+        return Here()
+
     scheduler = Scheduler(runs_dir, patience_s=site_of(arguments).squeue_seconds)
     states = run_states(study.runs(), runs_dir, scheduler)
     plan = make_plan(
@@ -192,6 +201,7 @@ def plan_study(
         retry=getattr(arguments, "retry", ()),
         retry_runs=retry_runs,
         code=source_digest,
+        contents=lambda config: here()(config),
         max_array_size=slurm.max_array_size() if on_slurm else slurm.DEFAULT_MAX_ARRAY_SIZE,
     )
     plan = within_budget(plan)
@@ -277,6 +287,13 @@ def send(
 
     if not arguments.json:
         print("\n".join(plan_lines(plan)))
+    if plan.mixed:
+        raise SubmissionError(
+            "\n  ".join(
+                [f"{whole.name}: would mix data or weights; nothing was submitted.", *plan.mixed]
+            )
+            + "\n  Give the study another name to keep these runs, or train them again: --retry stale"
+        )
     report = SubmitReport()
     try:
         if plan.released:
@@ -353,12 +370,13 @@ def release(plan: Plan, arguments: argparse.Namespace) -> None:
     _say(f"Released {counted(len(done), 'held run')}.")
 
 
-def check_inputs(plan: Plan, *, here: bool, deep: bool = True) -> list[str]:
+def check_inputs(plan: Plan, *, here: bool, deep: bool = True, data: bool = True) -> list[str]:
     """Warnings about data and weights that are not here or not whole: nodes may see other folders.
 
     Args:
         here: the runs are this machine's own, and start now.
         deep: whether weights are read to their end.
+        data: whether data are looked at, too.
 
     Raises:
         SubmissionError: `here`, and they would all fail.
@@ -367,7 +385,7 @@ def check_inputs(plan: Plan, *, here: bool, deep: bool = True) -> list[str]:
 
     configs = [action.run.config for action in plan.submitted]
     ours = [config for config in configs if not isinstance(config, CommandConfig)]
-    looks = look_at(ours, deep=deep)
+    looks = look_at(ours, deep=deep, data=data)
     unseen, wrong, known = (
         list(dict.fromkeys(text for look in looks for text in getattr(look, kind)))
         for kind in ("unseen", "mistakes", "warnings")
@@ -440,6 +458,7 @@ def dispatch(plan: Plan, arguments: argparse.Namespace, executor: str, report: S
         replace=[a.folder for a in actions if a.start == "resume"],
         over=[a.folder for a in actions if a.start == "over"],
         after=after,
+        contents=plan.contents,
         report=report,
     )
     if not arguments.json:

@@ -216,8 +216,7 @@ def load_images(config: ReidConfig, dataset: ReidDataset, samples: Sequence[Samp
     from sdtps.data.reid_batches import decode
     from sdtps.multimodal import MODALITIES
 
-    size = config.data.height, config.data.width
-    decoded = [zip(MODALITIES, decode(sample, *size, BILINEAR), strict=True) for sample in samples]
+    decoded = [zip(MODALITIES, decode(s, config.data, BILINEAR), strict=True) for s in samples]
     pixels = [{m: image for m, image in images if m[0] not in dataset.absent} for images in decoded]
     return Images(tuple(name_of(s, dataset) for s in samples), tuple(pixels))
 

@@ -155,7 +155,7 @@ def _what_changed(stale: Sequence[Run], runs: Sequence[Run]) -> list[str]:
 
 NOT_RECORDED = "not recorded"
 SHOWN = 12  # digits of a digest that a reader needs; as long as `not recorded`
-# What decides which files of a data set a run reads, and so its fingerprint; the place does not.
+# What decides which files of a data set a run reads, and so its digest; the place does not.
 _WHAT_IS_READ = (
     *("data.dataset", "data.generate"),
     *("eval.select_on", "eval.test_split", "eval.also_dense_text"),

@@ -220,7 +220,7 @@ def read(source: Source, runs_dir: Path, *, curves: bool = True) -> Run:
         codes=tuple(codes),
         evaluated_by=scored.by,
         dataset=_word(data.get("name")) or _word(mapping(imported.get("facts")).get("dataset")),
-        data=_word(origin["data"] if "data" in origin else data.get("fingerprint")),
+        data=_word(origin["data"] if "data" in origin else data.get("digest")),
         weights=_weights(origin["weights"] if "weights" in origin else run.get("weights")),
         precision=_word(origin.get("amp")),
         commit=_word(code.get("commit")),
@@ -325,11 +325,9 @@ def _word(value: Any) -> str | None:
 
 
 def _weights(found: Any) -> dict[str, str]:
-    """sha256 of each part's file of weights, from `origin` of result.json or from run.json."""
+    """Digest of each part's file of weights, from `origin` of result.json or from run.json."""
     parts = mapping(found)
-    if "sha256" in parts:  # run.json of a run with one file
-        parts = {"backbone": parts}
-    digests = {part: _word(mapping(file).get("sha256") or file) for part, file in parts.items()}
+    digests = {part: _word(mapping(file).get("digest") or file) for part, file in parts.items()}
     return {part: digest for part, digest in digests.items() if digest}
 
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sdtps.config import Config, ReidConfig, RetrievalConfig
 from sdtps.data.captions import digest_of, too_few_captions, warnings_of
-from sdtps.data.contents import digest, file_digest
-from sdtps.data.images import check_images
+from sdtps.data.contents import digest
+from sdtps.data.images import check_images, raise_mistakes
 from sdtps.data.load import load_reid_data, load_splits, split_names
-from sdtps.data.reid_folders import too_few
+from sdtps.data.reid_folders import impossible, too_few
 from sdtps.run.locations import cache_root, data_file, data_root
 from sdtps.system.errors import DataError, SdtpsError, WeightsError
 
@@ -41,31 +42,59 @@ class Look:
     warnings: list[str] = field(default_factory=list)
 
 
-def look_at(configs: Iterable[Config], *, deep: bool = True, images: bool = False) -> list[Look]:
+def look_at(
+    configs: Iterable[Config], *, deep: bool = True, images: bool = False, data: bool = True
+) -> list[Look]:
     """`look` at each configuration; those that read the same files alike are looked at once."""
     # A variant that is another program (`task: command`) reads what it reads.
     distinct = {_inputs_of(config): config for config in configs if hasattr(config, "data")}
-    return [look(config, deep=deep, images=images) for config in distinct.values()]
+    return [look(config, deep=deep, images=images, data=data) for config in distinct.values()]
 
 
-def look(config: Config, *, deep: bool = True, images: bool = False) -> Look:
+def look(config: Config, *, deep: bool = True, images: bool = False, data: bool = True) -> Look:
     """The data and the weights of a configuration.
 
     Args:
         deep: weights are loaded as a run loads them (architecture, resolution, NaN), instead of their
             first bytes and length alone. Once for each file: the cache records what was found good.
         images: every image is decoded, as a run does at its start, instead of its name read alone.
+        data: False looks at the weights alone.
     """
     found = Look()
-    _look_at_data(config, found, images)
+    if data:
+        _look_at_data(config, found, images)
     for part, weights in _weights_of(config).items():
         _look_at_weights(config, part, weights, found, deep)
     return found
 
 
+class Here:
+    """Digests of what configurations read on this machine now, asked once where they read the same."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, dict[str, str]] = {}
+
+    def __call__(self, config: Config) -> dict[str, str]:
+        """Digests of the data (`data`) and of each part's weights, without what is not here."""
+        if not hasattr(config, "data"):
+            return {}
+        key = _inputs_of(config)
+        if key not in self._seen:
+            self._seen[key] = found = {}
+            with suppress(SdtpsError, OSError):  # not here or not right: told where runs are submitted
+                if config.data.generate is None:
+                    found["data"] = data_record(config)[0]["digest"]
+            from sdtps.models.weights import weights_digest
+
+            for part, weights in _weights_of(config).items():
+                with suppress(SdtpsError, OSError):
+                    found[part] = weights_digest(_weights_file(config, part, weights), part)
+        return self._seen[key]
+
+
 def _inputs_of(config: Config) -> str:
     """Equal for configurations that read the same files in the same way."""
-    tree = config.data.model_dump()
+    tree = config.data.model_dump() | {"init": config.train.init}
     for key in ("test_batch_size", "flip", "pad", "erase", "workers"):
         tree.pop(key, None)
     if isinstance(config, ReidConfig):
@@ -123,6 +152,7 @@ def data_record(config: Config) -> tuple[dict[str, Any], dict[Path, str]]:
     """
     if isinstance(config, ReidConfig):
         dataset, _ = load_reid_data(config)
+        raise_mistakes("eval.also", impossible(config.eval.also, dataset.absent))
         warnings = dataset.warnings(camera_embedding=config.backbone.camera_embedding)
         record = {"name": dataset.name, "root": str(dataset.root), "digest": dataset.digest()}
         return {**record, "counts": dataset.counts(), "warnings": warnings}, dataset.digests()
@@ -137,40 +167,48 @@ def _weights_of(config: Config) -> dict[str, str]:
     """Part of the model to the weights that it loads; untrained parts are left out."""
     parts = ("backbone",) if isinstance(config, ReidConfig) else ("image_encoder", "text_encoder")
     named = {part: getattr(config, part).weights for part in parts}
+    named |= {"init": config.train.init or "random"}
     return {part: weights for part, weights in named.items() if weights != "random"}
 
 
-def _look_at_weights(config: Config, part: str, weights: str, found: Look, deep: bool) -> None:
-    from sdtps.models.weights import file_mistake, find_weights
+def _weights_file(config: Config, part: str, weights: str) -> Path:
+    """The file that a part of the model loads; no torch is imported unless it comes in a package.
 
-    settings = getattr(config, part)
+    Raises:
+        WeightsError: it is not there.
+    """
+    from sdtps.models.weights import find_weights, initial_file
+
+    if part == "init":
+        return initial_file(weights)
     if weights == "packaged":
-        if not deep:
-            return
         from sdtps.models.encoders import weight_file
 
-        try:
-            file = weight_file(settings.name, weights)
-        except WeightsError as error:
-            found.mistakes.append(f"{part}.weights: {error}")
-            return
-    else:
-        try:
-            file = find_weights(weights)
-        except WeightsError as error:
-            found.unseen.append(f"{part}.weights: {error}".rstrip("."))
-            return
+        return weight_file(getattr(config, part).name, weights)
+    return find_weights(weights)
+
+
+def _look_at_weights(config: Config, part: str, weights: str, found: Look, deep: bool) -> None:
+    from sdtps.models.weights import file_mistake
+
+    if weights == "packaged" and not deep:
+        return
+    key = "train.init" if part == "init" else f"{part}.weights"
+    try:
+        file = _weights_file(config, part, weights)
+    except WeightsError as error:
+        known = found.mistakes if weights == "packaged" else found.unseen
+        known.append(f"{key}: {error}".rstrip("."))
+        return
     found.weights[part] = str(file)
     wrong = file_mistake(file)
     if wrong is not None:
-        found.mistakes.append(f"{part}.weights: {file}: {wrong}")
+        found.mistakes.append(f"{key}: {file}: {wrong}")
     elif deep:
         try:
-            if part == "text_encoder":
-                _check_text_limits(config)
             _load_once(config, part, file)
         except SdtpsError as error:
-            found.mistakes.append(f"{part}.weights: {error}")
+            found.mistakes.append(f"{key}: {str(error).removeprefix(f'{key}: ')}")
 
 
 def _load_once(config: Config, part: str, file: Path) -> None:
@@ -179,9 +217,11 @@ def _load_once(config: Config, part: str, file: Path) -> None:
     Raises:
         SdtpsError: they do not load; as the builders say.
     """
-    settings = getattr(config, part)
-    size = (config.data.height, config.data.width) if isinstance(config, ReidConfig) else ()
-    record = cache_root() / f"checked-{digest(file_digest(file), settings.model_dump_json(), size)}"
+    from sdtps.models.weights import weights_digest
+
+    limits = config.data.model_dump(include={"height", "width", "max_words", "max_dense_words"})
+    sections = [section.model_dump_json() for section in _sections(config, part)]
+    record = cache_root() / f"checked-{digest(part, weights_digest(file, part), limits, *sections)}"
     if record.exists():
         return
     _builder(config, part)()
@@ -192,22 +232,49 @@ def _load_once(config: Config, part: str, file: Path) -> None:
         pass
 
 
-def _check_text_limits(config: Config) -> None:
-    from sdtps.models.encoders import check_text_limits
-
-    assert isinstance(config, RetrievalConfig)
-    check_text_limits(config)
+def _sections(config: Config, part: str) -> list[Any]:
+    """What of a configuration decides whether a part's weights load."""
+    if part != "init":
+        return [getattr(config, p) for p in (part, "matching", "eval", "sdtps") if hasattr(config, p)]
+    names = ("backbone", "image_encoder", "text_encoder", "sdtps", "fusion", "loss", "matching")
+    return [getattr(config, name) for name in names if hasattr(config, name)]
 
 
 def _builder(config: Config, part: str) -> Callable[[], object]:
+    if part == "init":
+        return lambda: _load_initial(config)
     if isinstance(config, ReidConfig):
         from sdtps.models.backbones import build_backbone
 
         data = config.data
         return lambda: build_backbone(config.backbone, data.height, data.width, cameras=1)
     assert isinstance(config, RetrievalConfig)
-    from sdtps.models.encoders import build_image_encoder, build_text_encoder
+    from sdtps.models.encoders import build_image_encoder, build_text_encoder, check_text_limits
 
     if part == "image_encoder":
         return lambda: build_image_encoder(config.image_encoder)
+    check_text_limits(config)
     return lambda: build_text_encoder(config.text_encoder, [])
+
+
+def _load_initial(config: Config) -> None:
+    """A model of the configuration, started from `train.init`; tables of the data's size are small."""
+    import torch
+
+    from sdtps.training.checkpoint import load_initial
+
+    assert config.train.init is not None
+    if isinstance(config, ReidConfig):
+        from sdtps.models.reid import ReidModel
+
+        model: torch.nn.Module
+        model = reid = ReidModel(config, 1, 1)
+        if config.backbone.frozen:
+            reid.take_backbone()
+    else:
+        from sdtps.data.captions import CaptionSplit
+        from sdtps.training.retrieval import Encoders
+
+        nothing = CaptionSplit("train", (), (), 1, None)
+        model = Encoders(config, nothing, torch.device("cpu")).model()
+    load_initial(model, config.train.init)

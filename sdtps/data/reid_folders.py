@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
+from sdtps.config.reid import Condition
 from sdtps.data import contents
 from sdtps.data.images import list_images, picture_mistake, raise_mistakes
 from sdtps.system.errors import DataError, did_you_mean
@@ -229,6 +230,19 @@ def too_few(identities: int, wanted: int) -> str:
         f"a batch takes data.batch_size / data.instances = {wanted} identities, the training split has "
         f"{identities}; lower data.batch_size or raise data.instances"
     )
+
+
+def impossible(conditions: Iterable[str], absent: str) -> list[str]:
+    """A sentence for each condition (`eval.also`) that would show only modalities the data lack."""
+    known = [Condition.parse(name) for name in conditions if name]
+    names = {name[0]: name for name in ("rgb", "nir", "tir")}
+    return [
+        f"{c.name}: the data hold no {' and no '.join(names[m] for m in side)} images, so its features "
+        "would all be equal"
+        for c in known
+        for side in dict.fromkeys((c.query, c.gallery))
+        if set(side) <= set(absent)
+    ]
 
 
 class Mistakes:

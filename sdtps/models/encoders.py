@@ -20,10 +20,9 @@ from torch.nn import functional as F
 
 from sdtps.config.retrieval import ImageEncoderConfig, RetrievalConfig, TextEncoderConfig
 from sdtps.data.caption_batches import OwnVocabulary, PublishedVocabulary, Vocabulary
-from sdtps.data.contents import file_digest
 from sdtps.models.checkpoints import ImageTower, TextTower, compile_layers, read_image, read_text
 from sdtps.models.published import TIMM_SWIN, TIMM_VIT, VISION
-from sdtps.models.weights import find_weights, load_exactly, read_tensors
+from sdtps.models.weights import find_weights, load_exactly, read_tensors, weights_digest
 from sdtps.system.errors import ConfigError, WeightsError
 
 # Package that carries weights -> how its weight file is found inside it.
@@ -321,12 +320,12 @@ def weight_file(name: str, weights: str) -> Path:
     return Path(library.__file__).parent / inside
 
 
-def weights_record(name: str, weights: str) -> dict[str, str] | None:
+def weights_record(part: str, config: ImageEncoderConfig | TextEncoderConfig) -> dict[str, str] | None:
     """File and digest of an encoder's weights, for run.json; None for random ones."""
-    if weights == "random":
+    if config.weights == "random":
         return None
-    file = weight_file(name, weights)
-    return {"file": str(file), "digest": file_digest(file)}
+    file = weight_file(config.name, config.weights)
+    return {"file": str(file), "digest": weights_digest(file, part)}
 
 
 def _package(module: str, distribution: str) -> Any:

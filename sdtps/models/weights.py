@@ -14,12 +14,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sdtps.data.contents import digest, file_digest
 from sdtps.system.errors import WeightsError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 FOLDER_FILES = ("model.safetensors", "pytorch_model.bin")
+VOCABULARIES = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "tokenizer.model"),
+)
 NAMES_SHOWN = 8
 # What frameworks put in front of every name: DataParallel, torch.compile, Lightning and the like.
 WRAPPING = ("module.", "_orig_mod.", "model.")
@@ -46,6 +51,28 @@ def find_weights(path: str) -> Path:
         "Give a file, a folder with model.safetensors or pytorch_model.bin, set SDTPS_WEIGHTS to the "
         "folder that holds it, or ask for untrained weights with the word 'random'."
     )
+
+
+def weights_digest(file: Path, part: str) -> str:
+    """The digest of a file of weights; of a text encoder with the vocabulary beside it."""
+    if part != "text_encoder":
+        return file_digest(file)
+    files = [file, *(file.parent / name for name in VOCABULARIES)]
+    return digest(*(f"{f.name} {file_digest(f)}" for f in files if f.is_file()))
+
+
+def initial_file(start: str) -> Path:
+    """The weights file behind `train.init`. Raises WeightsError where it is not there."""
+    from sdtps.run.folder import RunFolder
+
+    place = Path(start).expanduser()
+    file = RunFolder(place).weights_file("best") if place.is_dir() else place
+    if not file.is_file():
+        what = "there is no such file"
+        if place.is_dir():
+            what = "has no best.safetensors: the run has not completed"
+        raise WeightsError(f"{place.absolute()}: {what}")
+    return file
 
 
 def file_mistake(path: Path) -> str | None:

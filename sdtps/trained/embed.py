@@ -382,16 +382,15 @@ def rank_command(arguments: argparse.Namespace) -> int:
         raise RunError(
             f"{len(arguments.dense)} --dense for {len(arguments.text)} --text: give one for each"
         )
-    wanted = {"train": ("train",), "test": ("test", "gallery"), "all": ()}[arguments.split]
-    gallery = read_pictures(arguments.gallery, wanted)
+    splits = {"train": ("train",), "test": ("test", "gallery"), "all": ()}[arguments.split]
+    gallery = read_pictures(arguments.gallery, splits)
     embedder = Embedder(trained, arguments.device)
     features = embedder.images(gallery)
     queries: list[Picture | str]
     left_out = 0
     if reid:
-        if arguments.split == "test":
-            wanted = ("test", "query")
-        found = read_pictures(arguments.query, wanted)
+        splits = ("test", "query") if arguments.split == "test" else splits
+        found = read_pictures(arguments.query, splits)
         scores = embedder.images(found) @ features.T
         own = torch.tensor([[_is_own(q, picture) for picture in gallery] for q in found])
         scores[own] = -torch.inf

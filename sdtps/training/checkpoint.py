@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from sdtps.data.contents import file_digest
-from sdtps.models.weights import read_tensors
-from sdtps.run.folder import RunFolder, finite
+from sdtps.models.weights import initial_file, read_tensors
+from sdtps.run.folder import finite
 from sdtps.system.errors import RunError, WeightsError
 from sdtps.system.files import replacing
 
@@ -139,18 +139,6 @@ def link_weights(source: Path, target: Path) -> None:
     except OSError:
         with source.open("rb") as read, replacing(target) as stream:
             shutil.copyfileobj(read, stream)
-
-
-def initial_file(start: str) -> Path:
-    """The weights file behind `train.init`. Raises RunError where it is not there."""
-    place = Path(start).expanduser()
-    file = RunFolder(place).weights_file("best") if place.is_dir() else place
-    if not file.is_file():
-        what = "there is no such file"
-        if place.is_dir():
-            what = "has no best.safetensors: the run has not completed"
-        raise RunError(f"train.init: {place.absolute()}: {what}")
-    return file
 
 
 def load_initial(model: nn.Module, start: str) -> dict[str, Any]:

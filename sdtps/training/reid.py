@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from sdtps.config import ReidConfig
 from sdtps.config.reid import MODALITY_LETTERS, Condition
 from sdtps.data.contents import file_digest
-from sdtps.data.images import BICUBIC, BILINEAR, check_images
+from sdtps.data.images import BICUBIC, BILINEAR, check_images, raise_mistakes
 from sdtps.data.load import load_reid_data
 from sdtps.data.reid_batches import (
     CachedBatches,
@@ -23,7 +23,7 @@ from sdtps.data.reid_batches import (
     cached_pixels,
     without,
 )
-from sdtps.data.reid_folders import ReidDataset, Sample
+from sdtps.data.reid_folders import ReidDataset, Sample, impossible
 from sdtps.evaluation import Progress, no_progress
 from sdtps.evaluation.reid import Features, evaluate
 from sdtps.models.frozen import backbone_tokens
@@ -59,6 +59,7 @@ class ReidTask:
         self.config = config
         self.device = device
         self.dataset, generated = load_reid_data(config, trains=trained is None)
+        raise_mistakes("eval.also", impossible(config.eval.also, self.dataset.absent))
         pids, cameras = self.dataset.train_pids, self.dataset.cameras
         if trained is not None:
             pids, cameras = _sizes(trained, self.dataset)
@@ -135,7 +136,9 @@ class ReidTask:
 
         Raises:
             FloatingPointError: the features are not finite.
+            DataError: a condition that shows only modalities that the data lack.
         """
+        raise_mistakes("conditions", impossible(conditions, self.dataset.absent))
         wanted = [Condition.parse(name) if name else Condition() for name in conditions]
         shown = list(dict.fromkeys(m for c in wanted for m in (c.query, c.gallery)))
         blocks = -(-len(self.own_samples) // self.config.data.test_batch_size)

@@ -75,7 +75,7 @@ class RetrievalTask:
             },
             "weights": {
                 "image_encoder": encoders.image_record(),
-                "text_encoder": weights_record(config.text_encoder.name, config.text_encoder.weights),
+                "text_encoder": weights_record("text_encoder", config.text_encoder),
             },
         }
 
@@ -193,7 +193,7 @@ class Encoders:
 
     def image_record(self) -> dict[str, Any] | None:
         """File and digest of the image encoder's weights, and what of them was interpolated."""
-        record = weights_record(self.config.image_encoder.name, self.config.image_encoder.weights)
+        record = weights_record("image_encoder", self.config.image_encoder)
         adapted = self.image_encoder.adapted
         return {**record, "interpolated": adapted} if record and adapted else record
 
@@ -215,24 +215,21 @@ class Encoders:
         source = Source(split, pixels, None, captions, dense, vocabulary)
         folder, device, data = cache_root(), self.device, config.data
         if config.image_encoder.frozen:
-            settings, encoder = config.image_encoder, self.image_encoder
-            digest = _encoder_digest(settings.name, settings.weights, encoder)
+            encoder = self.image_encoder
+            digest = self._digest("image_encoder", encoder)
             source.image_features = image_features(
                 source, encoder, digest, data.test_batch_size, device, folder
             )
         if config.text_encoder.frozen:
-            words, texts = config.text_encoder, self.text_encoder
-            digest = _encoder_digest(words.name, words.weights, texts)
-            rest = (texts, digest, device, folder)
+            digest = self._digest("text_encoder", self.text_encoder)
+            rest = (self.text_encoder, digest, device, folder)
             source.captions = text_features(source, captions, data.max_words, *rest)
             if dense is not None:
                 source.dense = text_features(source, dense, data.max_dense_words, *rest)
         return source
 
-
-def _encoder_digest(name: str, weights: str, encoder: nn.Module) -> str:
-    """What decides an encoder's output: its weight file, or its random weights themselves."""
-    record = weights_record(name, weights)
-    if record is not None:
-        return f"{name} {record['digest']}"
-    return f"{name} {state_digest(encoder)}"
+    def _digest(self, part: str, encoder: nn.Module) -> str:
+        """What decides an encoder's output: its weight file, or its random weights themselves."""
+        settings = getattr(self.config, part)
+        record = weights_record(part, settings)
+        return f"{settings.name} {record['digest'] if record else state_digest(encoder)}"

@@ -131,7 +131,7 @@ def plant(
             "code": dict(code or {}),
             "environment": {"host": host, "gpu": gpu, "python": "3.11"},
             "parameters": 1000,
-            "data": {"name": "rgbnt201", "root": "data", "fingerprint": "f00d", "generated": True},
+            "data": {"name": "rgbnt201", "root": "data", "digest": "f00d", "generated": True},
             "attempts": [
                 {
                     "attempt": attempt,

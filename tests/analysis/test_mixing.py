@@ -50,7 +50,7 @@ def test_a_seed_on_other_data_is_refused_and_said_in_print_when_allowed(tmp_path
 
 def test_where_a_result_names_no_data_its_run_does(tmp_path, study):
     folder = folders(tmp_path, study)[0]
-    folder.update_run(data={"name": "rgbnt201", "fingerprint": "beef"})
+    folder.update_run(data={"name": "rgbnt201", "digest": "beef"})
     reseal(folder)
     (mark,) = marks(tmp_path, study)
     assert mark.kind == "mixed_data"
@@ -66,7 +66,7 @@ def test_a_study_of_data_sets_compares_each_with_itself(tmp_path):
 
 
 def test_settings_that_read_the_same_files_must_have_read_the_same(tmp_path):
-    """Another batch size reads no other data: fingerprints must agree across it."""
+    """Another batch size reads no other data: digests must agree across it."""
     other = parse_config({"task": "reid", "data": {"batch_size": 8, "instances": 4}})
     study = planted_study("demo", {"a": {}, "b": {"config": other}})
     for folder in folders(tmp_path, study):
@@ -87,7 +87,7 @@ def test_files_of_one_name_must_be_one_file(tmp_path, recorded):
         if recorded == "origin":
             rest_on(folder, weights={"backbone": digest})
         else:
-            folder.update_run(weights={"file": "/clip.pt", "sha256": digest})
+            folder.update_run(weights={"backbone": {"file": "/clip.pt", "digest": digest}})
             reseal(folder)
     (mark,) = marks(tmp_path, study)
     assert mark.kind == "mixed_weights" and list(mark.runs.values()) == ["2" * 12]

@@ -94,7 +94,7 @@ def test_images_may_lie_elsewhere(root: Path, tmp_path: Path) -> None:
     assert data.images[0].parent == tmp_path / "photographs"
 
 
-def test_fingerprint_changes_with_a_text(root: Path) -> None:
+def test_the_digest_changes_with_a_text(root: Path) -> None:
     before = read_split("f30k", "dev", root).digest()
     assert read_split("f30k", "dev", root).digest() == before
     edit(root / "dev_caps.txt", 1, "another caption .")
