@@ -67,8 +67,7 @@ def read_split(
         DataError: missing or broken files, counts that do not fit, empty texts; with file and line.
     """
     root = Path(root)
-    image_root = image_root or _image_root(dataset, root)
-    images, id_lines, lines = _images(split, root, image_root)
+    images, id_lines, lines = _images(dataset, split, root, image_root)
     captions = _captions(root / f"{split}_caps.txt", images)
     if len(captions) % len(images) or id_lines not in (len(images), len(captions)):
         raise DataError(
@@ -85,7 +84,7 @@ def read_split(
                 f"names {len(images)} images; there must be one a line, in the order of the ids"
             )
     read = CaptionSplit(split, images, captions, len(captions) // len(images), texts)
-    return with_digests(read, image_root, lines)
+    return with_digests(read, root, lines)
 
 
 def with_digests(
@@ -136,7 +135,9 @@ def _lines(path: Path, why: str) -> list[str]:
     return lines
 
 
-def _images(split: str, root: Path, image_root: Path) -> tuple[tuple[Path, ...], int, dict[Path, str]]:
+def _images(
+    dataset: str, split: str, root: Path, image_root: Path | None
+) -> tuple[tuple[Path, ...], int, dict[Path, str]]:
     """The images of a split, the number of lines that name them, and which line names each first."""
     mapping_file = root / "id_mapping.json"
     mapping = parsed_json(
@@ -144,6 +145,7 @@ def _images(split: str, root: Path, image_root: Path) -> tuple[tuple[Path, ...],
     )
     ids_file = root / f"{split}_ids.txt"
     lines = _lines(ids_file, f"it lists the images of the split '{split}'")
+    image_root = image_root or _image_root(dataset, root)
     mistakes: list[str] = []
     named: dict[Path, str] = {}
     found: dict[str, Path] = {}

@@ -447,9 +447,8 @@ def page(
         cells = []
         for rank, (number, score) in enumerate(row, start=1):
             picture = gallery[number]
-            known = isinstance(query, Picture) and query.pid and picture.pid
             kind = ""
-            if known and isinstance(query, Picture):
+            if not isinstance(query, str) and query.pid and picture.pid:
                 kind = "right" if query.pid == picture.pid else "wrong"
             cells.append(_figure(picture, kind, f"{rank}. {score:.4f} {picture.name}"))
         sections.append(f"<section>{head}{''.join(cells)}</section>")

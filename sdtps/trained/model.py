@@ -47,7 +47,8 @@ class Trained:
 def find_target(target: Path) -> Path:
     """A weights file as it is named, or the folder of a run (`find_folder`). Raises RunError."""
     target = Path(target)
-    if target.is_file() or target.suffix in WEIGHTS:
+    of_runs = any(next(target.glob(f"{level}seed*-*"), None) for level in ("", "*/"))
+    if target.is_file() or target.suffix in WEIGHTS or (target.is_dir() and not of_runs):
         return target
     return find_folder(str(target), runs_root())
 
