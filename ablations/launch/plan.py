@@ -297,7 +297,7 @@ def make_plan(
         retry_runs: names of runs (`RunSpec.name`) to run again whatever ended them.
         code: digest of the sources that would run, or a function that gives it, which is asked only
             where a run is there to compare with; None leaves staleness out.
-        contents: what data and weights hold here, asked only where a run records what it was trained on.
+        contents: what data and weights hold here, asked where a run records what it was trained on.
     """
     runs_dir = Path(runs_dir)
     runs = study.runs()

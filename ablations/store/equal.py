@@ -12,8 +12,8 @@ from pathlib import Path
 from ablations.slurm.queue import Scheduler
 from ablations.store import life
 from ablations.store.life import Life, RunStatus
-from ablations.study.arguments import run_folders
 from ablations.study.model import RunSpec
+from sdtps.run.locations import run_folders
 
 
 def equal_runs(

@@ -85,7 +85,7 @@ def test_missing_images_are_all_named_with_the_line_that_wants_them(root: Path) 
     with pytest.raises(DataError) as error:
         read_split("f30k", "dev", root)
     assert "dev_ids.txt:1: image 4: " in str(error.value)
-    assert "dev_ids.txt:11: image 6: no file" in str(error.value)
+    assert "dev_ids.txt:11: image 6: " in str(error.value)
 
 
 def test_images_may_lie_elsewhere(root: Path, tmp_path: Path) -> None:
