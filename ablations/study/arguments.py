@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdtps.run.locations import runs_root, the_one
 from sdtps.system.commandline import add_json, add_runs_dir, add_seeds, add_variants
-from sdtps.system.errors import ManifestError, did_you_mean
+from sdtps.system.errors import ManifestError, RunError, did_you_mean
 from sdtps.system.files import read_bytes
 
 if TYPE_CHECKING:
