@@ -161,7 +161,7 @@ class Study:
         return list(self._runs)
 
     @cached_property
-    def _flat_base(self) -> dict[str, Any]:
+    def flat_base(self) -> dict[str, Any]:
         return flatten(resolved(self.base))
 
     def models(self) -> dict[str, Config]:
@@ -178,11 +178,11 @@ class Study:
         flat = flatten(resolved(config))
         if config.task != self.base.task:  # a program beside our own models
             return {k: (None, v) for k, v in flat.items() if v not in (None, {})}
-        keys = [*self._flat_base, *(k for k in flat if k not in self._flat_base)]
+        keys = [*self.flat_base, *(k for k in flat if k not in self.flat_base)]
         return {
-            k: (self._flat_base.get(k), flat.get(k))
+            k: (self.flat_base.get(k), flat.get(k))
             for k in keys
-            if self._flat_base.get(k) != flat.get(k)
+            if self.flat_base.get(k) != flat.get(k)
         }
 
     def other_settings(self, entry: Reported) -> dict[str, tuple[Any, Any]]:

@@ -359,15 +359,17 @@ class ImportedStudy:
         return []
 
     @cached_property
-    def _usual(self) -> dict[str, str]:
+    def flat_base(self) -> dict[str, str]:
         return self.variants[self.baseline].config if self.variants else {}
 
     def differences(self, variant: str) -> dict[str, tuple[Any, Any]]:
         """Settings in which a variant differs from the baseline: (there, here)."""
         config = self.variants[variant].config
-        keys = [*self._usual, *(k for k in config if k not in self._usual)]
+        keys = [*self.flat_base, *(k for k in config if k not in self.flat_base)]
         return {
-            k: (self._usual.get(k), config.get(k)) for k in keys if self._usual.get(k) != config.get(k)
+            k: (self.flat_base.get(k), config.get(k))
+            for k in keys
+            if self.flat_base.get(k) != config.get(k)
         }
 
 

@@ -29,13 +29,13 @@ from analysis.importers.text import clean, decode
 from analysis.results import curves as curveframe
 from analysis.results import numbers
 from analysis.results.curves import Clock, Curve
-from analysis.results.frames import EPOCHS, Results, results
+from analysis.results.frames import EPOCHS, Results, results, standing
 from analysis.runs import hints
 from analysis.runs.collect import Collected
 from analysis.runs.comparable import KINDS, refuse_to_average
 from analysis.runs.record import RECORDED, Run, as_rows
 from analysis.tables.forms import to_html
-from analysis.tables.model import Table, score_cell
+from analysis.tables.model import Table, difference_cell, score_cell
 from sdtps.audit.table import gradient_table
 from sdtps.run.folder import RunFolder
 from sdtps.run.locations import runs_root
@@ -45,8 +45,8 @@ from sdtps.system.files import read_bytes
 ASSETS = Path(__file__).parent / "assets"
 # In the order in which they use each other.
 SCRIPTS = (
-    *("dom.js", "chart.js", "curves.js", "panel.js"),
-    *("compare.js", "runs.js", "sections.js", "main.js"),
+    *("dom.js", "chart.js", "curves.js", "panel.js", "settings.js"),
+    *("compare.js", "runs.js", "sections.js", "view.js", "main.js"),
 )
 LINE_WIDTH = 2.0  # pixels; dashes are in line widths
 # Numbers in all curves of a report together: about 8 MB of text, which a browser opens in a second.
@@ -163,6 +163,7 @@ def _study(
             for name, spec in study.metrics.items()
         ],
         "names": {metric: metric_name(study, metric) for _, metric in logged},
+        "base": {k: as_written(v) for k, v in study.flat_base.items()},
         "variants": variants,
         "kinds": kinds,
         "marks": [mark.text for mark in marks],
@@ -196,7 +197,9 @@ def _variants(study: Any, found: Results) -> list[dict[str, Any]]:
                 "overrides": [
                     [k, as_written(v)] for k, v in (variant.overrides if variant else {}).items()
                 ],
+                "known": variant is not None,
                 "differences": _differences(study, key) if variant else {},
+                "differences_to_baseline": _to_baseline(found, key),
                 "scores": {
                     metric: {
                         epoch: score_cell(found.get(key, metric, epoch), outcome, spec).plain
@@ -213,6 +216,26 @@ def _differences(study: Any, variant: str) -> dict[str, list[str]]:
     """Setting to its value in the base and in the variant."""
     found = study.differences(variant)
     return {key: [as_written(base), as_written(here)] for key, (base, here) in found.items()}
+
+
+def _to_baseline(found: Results, key: str) -> dict[str, dict[str, Any]]:
+    """Metric to its difference at the last epoch, as the forest plot draws it, in the printed unit."""
+    drawn = {}
+    for name, spec in found.study.metrics.items():
+        row = found.get(key, name)
+        scale = 100.0 if spec.unit == "%" else 1.0
+        ends = {
+            "mean": row.difference,
+            "low": row.difference_low,
+            "high": row.difference_high,
+            "least": row.least_starred,
+        }
+        drawn[name] = {
+            **{k: round(v * scale, 6) if math.isfinite(v) else None for k, v in ends.items()},
+            "word": standing(row, spec),
+            "text": difference_cell(row, spec).plain or found.outcomes[key].glyph(),
+        }
+    return drawn
 
 
 # -- curves -------------------------------------------------------------------------------------

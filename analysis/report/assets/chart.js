@@ -26,7 +26,7 @@ class Chart {
     this.draw();
   }
 
-  reset() { this.zoom = null; this.draw(); }
+  reset() { this.zoom = null; this.draw(); this.zoomed?.(); }
 
   // Positions along an axis are linear in `across(v)`.
   #across(v) { return this.logX ? Math.log10(v) : v; }
@@ -38,6 +38,7 @@ class Chart {
     const [least, most] = this.#fullX();
     if (this.zoom[0] <= least && this.zoom[1] >= most) this.zoom = null;
     this.draw();
+    this.zoomed?.();
   }
 
   #fullX() {
@@ -240,6 +241,7 @@ class Chart {
     this.drag = null;
     if (this.frame.X(b) - this.frame.X(a) > 6) this.zoom = [a, b];
     this.draw();
+    this.zoomed?.();
   }
 
   #key(event) {

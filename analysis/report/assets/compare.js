@@ -1,9 +1,11 @@
 // Two variants or two runs side by side: their curves, and only what differs.
-const pair = { a: null, b: null };
+const pair = { a: null, b: null, chosen: false };
 let pairChart;
 
-const sides = (study) => [...study.variants.map((v) => ({ key: `v|${v.name}`, text: v.label, variant: v })),
-  ...data.runs.filter((r) => r.study === study.index).map((r) => ({ key: `r|${r.where}`, text: runName(r), variant: variantOf(r), run: r }))];
+// This study's variants and runs, and the variants of the others.
+const sides = (study) => [...study.variants.map((v) => ({ key: `v|${v.name}`, text: v.label, variant: v, study })),
+  ...data.studies.filter((s) => s !== study).flatMap((s) => s.variants.map((v) => ({ key: `s|${s.name}|${v.name}`, text: `${s.name}: ${v.label}`, variant: v, study: s }))),
+  ...data.runs.filter((r) => r.study === study.index).map((r) => ({ key: `r|${r.where}`, text: runName(r), variant: variantOf(r), run: r, study }))];
 
 function buildCompare(study) {
   const host = body("compare"), all = sides(study);
@@ -13,8 +15,8 @@ function buildCompare(study) {
   if (!known(pair.a)) pair.a = all[0].key;
   if (!known(pair.b)) pair.b = all.find((s) => s.key !== pair.a).key;
   const pick = (id, side, label) => {
-    const select = el("select", { id, "aria-label": label, on: { change: () => { pair[side] = select.value; drawCompared(study); } } },
-      [["Variants", all.filter((s) => !s.run)], ["Runs", all.filter((s) => s.run)]].map(([title, members]) => el("optgroup", { label: title }, members.map((s) => el("option", { value: s.key, selected: s.key === pair[side] }, s.text)))));
+    const select = el("select", { id, "aria-label": label, on: { change: () => { pair[side] = select.value; pair.chosen = true; drawCompared(study); } } },
+      [["Variants", all.filter((s) => !s.run && s.study === study)], ["Other studies", all.filter((s) => s.study !== study)], ["Runs", all.filter((s) => s.run)]].map(([title, members]) => members.length > 0 && el("optgroup", { label: title }, members.map((s) => el("option", { value: s.key, selected: s.key === pair[side] }, s.text)))));
     return select;
   };
   const plot = el("div", { class: "chart" });
@@ -31,22 +33,25 @@ function drawCompared(study) {
   if (!document.getElementById("differences")) return;
   const [a, b] = picked(study);
   if (!a || !b) return;
-  const lines = [a, b].flatMap((side) => (side.run ? runLines(side.run) : variantLines(study, side.variant)));
+  const lines = [a, b].flatMap((side) => (side.run ? runLines(side.run) : variantLines(side.study, side.variant)));
   if (a.variant === b.variant) lines.filter((l) => l.label === b.text).forEach((l) => { l.color = "#D55E00"; l.dash = []; l.marker = "^"; });
+  if (a.study !== b.study) { const own = new Set(variantLines(a.study, a.variant).map((l) => l.label)); lines.forEach((l, i) => { if (i >= lines.length - variantLines(b.study, b.variant).length) { l.color = "#D55E00"; l.dash = []; l.marker = "^"; if (own.has(l.label)) l.label = `${b.study.name}: ${l.label}`; } }); }
   const shown = lines.filter((l) => l.alpha !== 0 && l.x.some((x) => x !== null));
-  pairChart.set({ lines: shown, marks: endMarks(shown), log: chosen.log ?? explodes(study), logX: chosen.logX, xLabel: xName(study), yLabel: chartLabel(study), format: chartFormat(study) });
+  pairChart.set({ lines: shown, marks: endMarks(shown), log: isLog(study), logX: chosen.logX, xLabel: xName(study), yLabel: chartLabel(study), format: chartFormat(study) });
   pairChart.canvas.setAttribute("aria-label", `${chartLabel(study)} of ${a.text} and ${b.text}`);
   const rows = facts2(study, a, b), differ = rows.filter(([, p, q]) => p !== q);
   const equal = rows.filter(([, p, q]) => p === q && p !== "–").map(([name]) => name);
   fill(document.getElementById("differences"), differ.length ? grid(["Differs in", a.text, b.text], differ) : el("p", {}, "Nothing that this report knows differs."));
   const foreign = [a, b].some((side) => runsOf(side).some((r) => r.imported)), same = equal.length ? `${equal.join(", ")} ${equal.length === 1 ? "is" : "are"} equal.` : "";
   document.getElementById("equal").textContent = foreign ? `Of imported runs only those settings are known that their logs print. ${same}` : `All other settings are equal; ${same}`;
+  keepView();
 }
 
 // Names with both values: settings, commit, machine, metrics.
 function facts2(study, a, b) {
-  const keys = [...new Set([...Object.keys(a.variant.differences), ...Object.keys(b.variant.differences)])];
-  const value = (side, key) => (key in side.variant.differences ? side.variant.differences[key][1] : (a.variant.differences[key] ?? b.variant.differences[key])[0]);
+  const own = ({ variant, study: s }) => [...Object.keys(variant.differences), ...(a.study === b.study ? [] : Object.keys(s.base))];
+  const value = (side, key) => settingOf(side.study, side.variant, key) ?? "–";
+  const keys = [...new Set([...own(a), ...own(b)])].filter((key) => value(a, key) !== value(b, key));
   const both = (name, of) => [name, ...[a, b].map((side) => { const found = [...new Set(runsOf(side).map(of).filter((v) => v !== null && v !== undefined && v !== ""))]; return found.length ? found.join(", ") : "–"; })];
   return [
     ...keys.map((key) => [key, value(a, key), value(b, key)]),
@@ -66,7 +71,7 @@ function pairCsv(study) {
 }
 
 function comparedWith(run, side) {
-  pair[side] = `r|${run.where}`;
+  pair[side] = `r|${run.where}`; pair.chosen = true;
   panel.close();
   buildCompare(studyOf(run));
   document.getElementById("compare").scrollIntoView();

@@ -1,8 +1,25 @@
 // The curves section: one metric of one study against steps, epochs, wall clock or GPU hours.
-// log is null until somebody decides: then it is what the values ask for.
-const chosen = { kind: "train", metric: "loss", x: "step", log: null, logX: false, smooth: 0, seeds: true, hidden: new Set() };
+// logs holds a metric's vertical axis once somebody decides; until then it is what the values ask for. more: metrics with a chart of their own.
+const chosen = { kind: "train", metric: "loss", x: "step", logs: {}, logX: false, smooth: 0, seeds: true, hidden: new Set(), more: new Set() };
 const WORTH_A_LOG_AXIS = 50; // largest over smallest value, as in the figures
 let curveChart;
+const moreCharts = new Map(); // "kind|metric" to its chart
+
+const metricKey = () => `${chosen.kind}|${chosen.metric}`;
+const isLog = (study) => chosen.logs[metricKey()] ?? explodes(study);
+
+// The metric that a study opens on.
+function firstMetric(study) {
+  const kind = study.kinds.train.includes("loss") || !study.kinds.eval.length ? "train" : "eval";
+  return `${kind}|${study.kinds[kind].includes("loss") ? "loss" : study.kinds[kind][0]}`;
+}
+
+// What `make` gives where another metric is chosen.
+function withMetric(key, make) {
+  const before = [chosen.kind, chosen.metric];
+  [chosen.kind, chosen.metric] = key.split(/\|(.*)/s);
+  try { return make(); } finally { [chosen.kind, chosen.metric] = before; }
+}
 
 const seriesOf = (study, kind, metric) => data.series[`${study}|${kind}|${metric}`] ?? { seeds: [], means: [] };
 
@@ -106,13 +123,39 @@ const chartLabel = (study) => (study.names[chosen.metric] ?? chosen.metric) + (p
 
 function drawCurves(study) {
   const lines = study.variants.filter((v) => !chosen.hidden.has(v.name)).flatMap((v) => variantLines(study, v));
-  const log = chosen.log ?? explodes(study), marks = endMarks(lines), absent = unlogged(study);
+  const log = isLog(study), marks = endMarks(lines), absent = unlogged(study);
   document.getElementById("log-axis").checked = log;
   const shown = lines.filter((l) => l.alpha !== 0 && l.x.some((x) => x !== null));
   curveChart.set({ lines: shown, marks, log, logX: chosen.logX, xLabel: xName(study), yLabel: chartLabel(study), format: chartFormat(study) });
   curveChart.canvas.setAttribute("aria-label", `${chartLabel(study)} against ${xName(study)} of ${study.name}: ${shown.filter((l) => !l.silent).map((l) => l.label).join(", ")}`);
   drawValues(study, shown);
   document.getElementById("curve-note").textContent = notes(study, lines, marks, log, absent).join(" ");
+  drawMore(study);
+  keepView();
+}
+
+// The chosen metrics beside the first one, a small chart each.
+function drawMore(study) {
+  const host = document.getElementById("more-charts"), keys = [...chosen.more];
+  if (keys.join() !== [...moreCharts.keys()].join() || !host.children.length) {
+    moreCharts.clear();
+    fill(host, keys.map((key) => { const plot = el("div", { class: "chart" }); moreCharts.set(key, new Chart(plot, { height: 190 })); return el("div", { "data-chart": key }, plot); }));
+  }
+  for (const [key, chart] of moreCharts) withMetric(key, () => {
+    const lines = study.variants.filter((v) => !chosen.hidden.has(v.name)).flatMap((v) => variantLines(study, v)).filter((l) => l.alpha !== 0 && l.x.some((x) => x !== null));
+    chart.set({ lines, marks: endMarks(lines), log: isLog(study), logX: chosen.logX, xLabel: xName(study), yLabel: chartLabel(study), format: chartFormat(study) });
+    chart.canvas.setAttribute("aria-label", `${chartLabel(study)} against ${xName(study)}`);
+  });
+}
+
+// Which metrics have a small chart.
+function morePicker(study) {
+  const every = Object.entries(study.kinds).flatMap(([kind, names]) => names.map((name) => [`${kind}|${name}`, study.names[name] ?? name]));
+  for (const key of chosen.more) if (!every.some(([k]) => k === key)) chosen.more.delete(key);
+  const boxes = every.map(([key, text]) => { const input = el("input", { type: "checkbox", "data-more": key, checked: chosen.more.has(key), on: { change: () => { if (input.checked) chosen.more.add(key); else chosen.more.delete(key); drawCurves(study); } } }); return el("label", { class: "compact" }, input, text); });
+  const all = (on) => { chosen.more = new Set(on ? every.map(([key]) => key) : []); for (const input of host.querySelectorAll("input")) input.checked = on; drawCurves(study); };
+  const host = el("details", { class: "unprinted", open: chosen.more.size > 0 }, el("summary", {}, "More charts at once"), el("div", { class: "row" }, boxes, button("All", () => all(true), { "aria-label": "Show a chart of every metric" }), button("None", () => all(false), { "aria-label": "Show no further chart" })));
+  return host;
 }
 
 function notes(study, lines, marks, log, absent) {
@@ -155,11 +198,12 @@ function drawValues(study, lines) {
 // What the chart shows as CSV: one row a point, the mean's without a seed.
 function curvesCsv(study) {
   const quote = (v) => (v === null || v === undefined ? "" : /[",\n]/.test(String(v)) ? `"${String(v).replaceAll('"', '""')}"` : String(v));
-  const rows = [["study", "variant", "seed", "metric", "step", xName(study), "value", "smoothed", "low", "high", "n"]];
+  const other = chosen.x === "step" ? [] : [xName(study)];
+  const rows = [["study", "variant", "seed", "metric", "step", ...other, "value", "smoothed", "low", "high", "n"]];
   for (const line of curveChart.lines) {
     if (line.raw) continue;
     const variant = line.run ? variantOf(line.run).name : study.variants.find((v) => v.label === line.label)?.name, values = line.raw_y ?? line.y;
-    line.steps.forEach((step, i) => rows.push([study.name, variant, line.run?.seed, chosen.metric, step, line.x[i], values[i], line.raw_y ? line.y[i] : null, line.lo?.[i], line.hi?.[i], line.n?.[i]]));
+    line.steps.forEach((step, i) => rows.push([study.name, variant, line.run?.seed, chosen.metric, step, ...(other.length ? [line.x[i]] : []), values[i], line.raw_y ? line.y[i] : null, line.lo?.[i], line.hi?.[i], line.n?.[i]]));
   }
   return rows.map((row) => row.map(quote).join(",")).join("\n") + "\n";
 }
@@ -176,8 +220,7 @@ function buildCurves(study) {
   const host = body("curves"), kinds = study.kinds;
   if (!kinds.train.length && !kinds.eval.length) return void fill(host, el("p", { class: "muted" }, "Nothing has been logged yet."));
   if (!kinds[chosen.kind].includes(chosen.metric)) {
-    chosen.kind = kinds.train.includes("loss") || !kinds.eval.length ? "train" : "eval";
-    chosen.metric = kinds[chosen.kind].includes("loss") ? "loss" : kinds[chosen.kind][0];
+    [chosen.kind, chosen.metric] = firstMetric(study).split(/\|(.*)/s);
   }
   const redraw = () => { drawCurves(study); drawCompared(study); };
   const metric = el("select", { id: "metric", on: { change: () => { [chosen.kind, chosen.metric] = metric.value.split(/\|(.*)/s); redraw(); } } },
@@ -188,6 +231,7 @@ function buildCurves(study) {
   if (chosen.x === "gpu" && !gpus) chosen.x = "step";
   const x = el("select", { id: "x-axis", on: { change: () => { chosen.x = x.value; curveChart.zoom = null; redraw(); } } }, units.map(([v, text]) => el("option", { value: v, selected: v === chosen.x, disabled: v === "gpu" && !gpus }, text)));
   const box = (id, text, key, after = () => {}) => { const input = el("input", { type: "checkbox", id, checked: chosen[key], on: { change: () => { chosen[key] = input.checked; after(); redraw(); } } }); return el("label", { class: "compact" }, input, text); };
+  const logInput = el("input", { type: "checkbox", id: "log-axis", on: { change: () => { chosen.logs[metricKey()] = logInput.checked; redraw(); } } }), logAxis = el("label", { class: "compact" }, logInput, "Logarithmic y");
   const amount = el("output", {}, String(chosen.smooth)), slider = el("input", { type: "range", id: "smoothing", min: "0", max: "0.99", step: "0.01", value: String(chosen.smooth), on: { input: () => { chosen.smooth = Number(slider.value); amount.textContent = slider.value; redraw(); } } });
   const plot = el("div", { class: "chart" });
   const legend = el("ul", { class: "legend", "aria-label": "Variants" }, study.variants.map((variant) => {
@@ -196,13 +240,16 @@ function buildCurves(study) {
   }));
   const every = (on) => { for (const v of study.variants) if (on) chosen.hidden.delete(v.name); else chosen.hidden.add(v.name); for (const input of legend.querySelectorAll("input")) input.checked = on; drawCurves(study); };
   fill(host, el("div", { class: "card" },
-    el("div", { class: "row" }, el("label", { class: "compact" }, "Metric ", metric), el("label", { class: "compact" }, "Against ", x), box("log-axis", "Logarithmic y", "log"), box("log-x", "Logarithmic x", "logX", () => { curveChart.zoom = null; }),
+    el("div", { class: "row" }, el("label", { class: "compact" }, "Metric ", metric), el("label", { class: "compact" }, "Against ", x), logAxis, box("log-x", "Logarithmic x", "logX", () => { curveChart.zoom = null; }),
       el("label", { class: "compact" }, "Smoothing ", slider, amount), box("seed-lines", "Single seeds", "seeds")),
     el("div", { class: "plot" }, plot, el("div", {}, el("div", { class: "row" }, button("All", () => every(true), { "aria-label": "Show all variants" }), button("None", () => every(false), { "aria-label": "Hide all variants" })), legend)),
     el("div", { class: "row" }, el("span", { class: "chips", role: "group", "aria-label": "Zoom" }, button("+", () => curveChart.scale(0.7), { "aria-label": "Zoom in" }), button("−", () => curveChart.scale(1.4), { "aria-label": "Zoom out" }), button("Reset zoom", () => curveChart.reset())),
       saveButtons(() => curveChart, () => `${study.name}-${chosen.metric}`, () => curvesCsv(study))),
     el("p", { class: "small muted", id: "curve-note" }), el("p", { class: "small muted unprinted" }, "Drag to zoom, double-click to reset; with the keyboard: arrows read values, + and − zoom, 0 resets."),
+    morePicker(study), el("div", { class: "grid", id: "more-charts" }),
     el("div", { id: "curve-values" })));
+  const zoom = curveChart?.zoom ?? null;
   curveChart = new Chart(plot, { height: innerWidth < 600 ? 300 : 420 });
+  Object.assign(curveChart, { zoom, zoomed: keepView });
   drawCurves(study);
 }

@@ -66,7 +66,7 @@ const studyOf = (run) => data.studies[run.study];
 const variantOf = (run) => studyOf(run).variants[run.variant];
 const runName = (run) => `${variantOf(run).label}, seed ${run.seed}`;
 
-// Runs by their folder below runs/: what tables and claims name, and what `#run=` links to.
+// Runs by their folder below runs/: what tables and claims name, and what `#run=` in the address opens.
 let byWhere = new Map();
 
 function prepare() {

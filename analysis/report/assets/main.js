@@ -1,11 +1,18 @@
-// Puts the page together. One study at a time; `#run=FOLDER` opens a run. A live page asks for news every second.
+// Puts the page together. One study at a time; the address keeps the view (view.js). A live page asks for news every second.
+let themeChosen = "";
 const shownStudy = () => data.studies[Number(document.getElementById("study").value)];
 
 function showStudy(index) {
   const study = data.studies[index];
+  buildMarks(study); buildCurves(study); buildCompare(study); buildTables(study); buildSettings(study); buildOverview(study); buildRuns(study);
+}
+
+// Another study, by the reader's hand: what was hidden or searched in the last one is forgotten.
+function changeStudy(index) {
   chosen.hidden.clear();
-  table.words = "";
-  buildMarks(study); buildCurves(study); buildCompare(study); buildTables(study); buildOverview(study); buildRuns(study);
+  Object.assign(table, { words: "", group: "" });
+  if (curveChart) curveChart.zoom = null;
+  showStudy(index);
 }
 
 // New data of the same studies: what is chosen, typed and focused stays.
@@ -22,6 +29,7 @@ function refresh(news) {
   buildMarks(study);
   if (here("compare")) drawCompared(study); else buildCompare(study);
   if (!here("tables")) buildTables(study);
+  if (!here("settings")) buildSettings(study);
   if (!here("overview")) buildOverview(study);
   drawRuns(study);
 }
@@ -39,21 +47,28 @@ async function follow() {
 function start() {
   prepare();
   const select = document.getElementById("study");
-  const theme = (name) => { document.documentElement.dataset.theme = name; if (curveChart) { const study = shownStudy(); buildCurves(study); buildCompare(study); } };
+  const theme = (name) => { document.documentElement.dataset.theme = name; if (curveChart) { const study = shownStudy(); buildCurves(study); buildCompare(study); buildTables(study); buildSettings(study); } };
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  theme(dark.matches ? "dark" : "light");
-  dark.addEventListener("change", () => theme(dark.matches ? "dark" : "light"));
-  document.getElementById("theme").addEventListener("click", () => theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
+  const view = viewOf(location.hash);
+  if (["light", "dark"].includes(view.theme)) themeChosen = view.theme;
+  theme(themeChosen || (dark.matches ? "dark" : "light"));
+  dark.addEventListener("change", () => { if (!themeChosen) theme(dark.matches ? "dark" : "light"); });
+  document.getElementById("theme").addEventListener("click", () => { themeChosen = document.documentElement.dataset.theme === "dark" ? "light" : "dark"; theme(themeChosen); keepView(); });
   fill(select, data.studies.map((s, i) => el("option", { value: String(i) }, s.name)));
-  select.addEventListener("change", () => showStudy(Number(select.value)));
+  select.addEventListener("change", () => changeStudy(Number(select.value)));
   document.getElementById("headline").textContent = data.headline;
-  fill(document.getElementById("nav"), [...document.querySelectorAll("main > section")].map((s) => el("a", { href: `#${s.id}` }, s.querySelector("h2").textContent)));
+  fill(document.getElementById("nav"), [...document.querySelectorAll("main > section")].map((s) => el("a", { href: `#${s.id}`, on: { click: (event) => { event.preventDefault(); s.scrollIntoView(); } } }, s.querySelector("h2").textContent)));
   buildAudit(); buildClaims(); buildPatches();
   if (data.live) setTimeout(follow, 1000);
   if (!data.studies.length) return void fill(body("overview"), el("p", { class: "mark" }, "No study was given to this report."));
-  const wanted = location.hash.startsWith("#run=") ? byWhere.get(decodeURIComponent(location.hash.slice(5))) : null;
-  showStudy(wanted ? wanted.study : 0);
-  select.value = String(wanted ? wanted.study : 0);
-  if (wanted) openRun(wanted);
+  const run = byWhere.get(view.run), index = run ? run.study : Math.max(0, data.studies.findIndex((s) => s.name === view.study));
+  select.value = String(index);
+  chooseView(view, data.studies[index]);
+  showStudy(index);
+  const zoom = (view.zoom ?? "").split(",").map(Number);
+  if (curveChart && zoom.length === 2 && zoom.every(Number.isFinite)) { curveChart.zoom = zoom; curveChart.draw(); }
+  if (run) openRun(run);
+  viewIsKept = true;
+  if (!Object.keys(view).length && location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
 }
 start();

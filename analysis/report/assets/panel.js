@@ -1,7 +1,7 @@
 // The dialog: one run in full, or the runs behind a number.
 const panel = document.getElementById("panel");
 panel.addEventListener("click", (event) => { if (event.target === panel) panel.close(); });
-panel.addEventListener("close", () => { if (location.hash.startsWith("#run=")) history.replaceState(null, "", location.pathname + location.search); });
+panel.addEventListener("close", () => { opened = null; keepView(); });
 
 function openPanel(title, ...content) {
   fill(panel,
@@ -56,9 +56,10 @@ function openRun(run) {
     run.rerun && [el("h4", {}, "Run it again"), command(run.rerun)],
     el("h4", {}, "End of its log"), run.log ? el("pre", { class: "log", tabindex: "0" }, run.log) : el("p", { class: "muted" }, "No log was found in its folder."));
   const lines = runLines(run);
-  if (lines.length) new Chart(chartHost, { height: 190, label: `${chartLabel(study)} of ${runName(run)}` }).set({ lines, marks: endMarks(lines), log: chosen.log ?? explodes(study), xLabel: xName(study), yLabel: chartLabel(study), format: chartFormat(study) });
+  if (lines.length) new Chart(chartHost, { height: 190, label: `${chartLabel(study)} of ${runName(run)}` }).set({ lines, marks: endMarks(lines), log: isLog(study), xLabel: xName(study), yLabel: chartLabel(study), format: chartFormat(study) });
   else fill(chartHost, el("p", { class: "muted" }, `No ${chartLabel(study)} was logged.`));
-  history.replaceState(null, "", `#run=${encodeURIComponent(run.where)}`);
+  opened = run;
+  keepView();
 }
 
 // runs: the runs behind a number; value(run) shows what each contributes.

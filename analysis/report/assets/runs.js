@@ -1,5 +1,5 @@
 // The runs table of one study: sorted by any column, filtered by words and states.
-const table = { key: "variant", down: false, words: "", states: new Set(), only: null, title: "", shown: 200 };
+const table = { key: "variant", down: false, words: "", group: "", states: new Set(), only: null, title: "", shown: 200 };
 
 function runColumns(study) {
   const metric = (m) => ({ key: `final:${m.name}`, title: m.label, value: true, of: (r) => r.final[m.name]?.[0] ?? null, show: (r) => numberButton(r.final[m.name]?.[1], () => openRun(r), `${m.label} of ${runName(r)}`) });
@@ -8,6 +8,7 @@ function runColumns(study) {
     { key: "seed", title: "Seed", value: true, of: (r) => r.seed, show: (r) => String(r.seed) },
     { key: "state", title: "State", of: (r) => STATES.indexOf(r.state), show: (r) => stateBadge(r) },
     ...study.metrics.map(metric),
+    ...varying(study).map((key) => ({ key: `setting:${key}`, title: key, of: (r) => settingOf(study, variantOf(r), key), show: (r) => settingOf(study, variantOf(r), key) ?? "–" })),
     { key: "best_epoch", title: "Best epoch", value: true, of: (r) => r.best_epoch, show: (r) => r.best_epoch ?? "–" },
     { key: "time", title: "Time", value: true, of: (r) => r.train_seconds ?? r.wall_seconds, show: (r) => duration(r.train_seconds ?? r.wall_seconds) },
     { key: "reason", title: "Why", of: (r) => r.reason, show: (r) => r.reason ?? "" },
@@ -23,6 +24,7 @@ function numberButton(text, action, label) {
 
 function compare(a, b) {
   if (typeof a === "number" && typeof b === "number") return a - b;
+  if (a !== "" && b !== "" && Number.isFinite(Number(a)) && Number.isFinite(Number(b))) return a - b; // settings are text: 1e-4 < 0.1
   return String(a).localeCompare(String(b), "en", { numeric: true });
 }
 
@@ -30,7 +32,7 @@ function selectedRuns(study, column) {
   const words = table.words.toLowerCase().split(/\s+/).filter(Boolean);
   const found = data.runs.filter((run) => run.study === study.index
     && (!table.only || table.only.has(run)) && (!table.states.size || table.states.has(run.state))
-    && words.every((word) => run.text.includes(word)));
+    && words.every((word) => run.text.includes(word) || settingText(study, run).includes(word)));
   const absent = (v) => v === null || v === undefined || v === "";
   return found.map((run) => [column.of(run), run]).sort(([a, p], [b, q]) => {
     if (absent(a) || absent(b)) return absent(a) - absent(b) || p.index - q.index; // absent last, either way
@@ -43,14 +45,21 @@ function drawRuns(study) {
   const runs = selectedRuns(study, column), all = data.runs.filter((r) => r.study === study.index).length;
   const head = columns.map((c) => el("th", { scope: "col", class: c.value ? "value" : null, "aria-sort": c === column ? (table.down ? "descending" : "ascending") : "none" },
     el("button", { type: "button", class: "sort", "data-key": c.key, on: { click: () => { table.down = table.key === c.key ? !table.down : Boolean(c.key.startsWith("final:")); table.key = c.key; drawRuns(study); document.querySelector(`#runs .sort[data-key="${CSS.escape(c.key)}"]`).focus(); } } }, c.title)));
-  const rows = runs.slice(0, table.shown).map((run) => el("tr", { "data-run": run.identity, "data-state": run.state }, columns.map((c) => el("td", { class: c.value ? "value" : c.key === "reason" ? "why" : null }, c.show(run)))));
+  const grouped = columns.find((c) => c.key === table.group), groups = new Map();
+  if (grouped) { for (const run of runs) { const of = grouped.key === "variant" ? variantOf(run).label : grouped.key === "state" ? run.state : String(grouped.of(run) ?? "–"); groups.set(of, [...(groups.get(of) ?? []), run]); } }
+  const line = (run) => el("tr", { "data-run": run.identity, "data-state": run.state }, columns.map((c) => el("td", { class: c.value ? "value" : c.key === "reason" ? "why" : null }, c.show(run))));
+  const ordered = [...groups].sort(([a], [b]) => compare(a, b)).flatMap(([of, members]) => members.map((run, i) => [run, i ? null : el("tr", { class: "heading" }, el("th", { colspan: columns.length, scope: "rowgroup" }, `${grouped.title}: ${of} (${counted(members.length, "run")})`))]));
+  const rows = (grouped ? ordered : runs.map((run) => [run, null])).slice(0, table.shown).flatMap(([run, head]) => [head, line(run)]).filter(Boolean);
   fill(document.getElementById("runs-table"), el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows)));
   fill(document.getElementById("runs-more"), runs.length > table.shown && el("button", { type: "button", on: { click: () => { table.shown += 500; drawRuns(study); } } }, `Show more (${runs.length - table.shown} left)`));
   const text = `${runs.length} of ${counted(all, "run")}`;
   document.getElementById("runs-count").textContent = text;
   say(text);
   fill(document.getElementById("runs-only"), table.only && el("button", { type: "button", class: "chip", "aria-pressed": "true", on: { click: () => { table.only = null; drawRuns(study); } } }, `Only: ${table.title} ✕`));
+  keepView();
 }
+
+const settingText = (study, run) => varying(study).map((key) => `${key}=${settingOf(study, variantOf(run), key) ?? ""}`).join(" ").toLowerCase();
 
 function buildRuns(study) {
   const runs = data.runs.filter((r) => r.study === study.index);
@@ -63,8 +72,11 @@ function buildRuns(study) {
     } } }, `${s} ${runs.filter((r) => r.state === s).length}`);
     return chip;
   });
+  const groups = runColumns(study).filter((c) => ["variant", "state", "host", "gpu"].includes(c.key) || c.key.startsWith("setting:"));
+  if (!groups.some((c) => c.key === table.group)) table.group = "";
+  const group = el("select", { id: "runs-group", on: { change: () => { table.group = group.value; drawRuns(study); } } }, el("option", { value: "" }, "nothing"), groups.map((c) => el("option", { value: c.key, selected: c.key === table.group }, c.title)));
   fill(body("runs"), el("div", { class: "card" },
-    el("div", { class: "row" }, search, el("span", { class: "chips", role: "group", "aria-label": "States" }, chips), el("span", { id: "runs-only" }), el("span", { class: "muted small", id: "runs-count" })),
+    el("div", { class: "row" }, search, el("label", { class: "compact" }, "Group by ", group), el("span", { class: "chips", role: "group", "aria-label": "States" }, chips), el("span", { id: "runs-only" }), el("span", { class: "muted small", id: "runs-count" })),
     el("div", { class: "scroll", id: "runs-table" }), el("div", { id: "runs-more" })));
   drawRuns(study);
 }

@@ -22,8 +22,9 @@ function buildOverview(study) {
 
 // Tables as `sdtps tables` writes them in HTML; every number leads to the runs behind it.
 function buildTables(study) {
-  if (!study.tables.length) return void fill(body("tables"), el("p", { class: "muted" }, "This study declares no table."));
-  fill(body("tables"), study.tables.map((t) => el("div", { class: "card" }, el("h3", {}, t.title),
+  const forest = buildForest(study);
+  if (!study.tables.length && !forest) return void fill(body("tables"), el("p", { class: "muted" }, "This study declares no table."));
+  fill(body("tables"), forest, study.tables.map((t) => el("div", { class: "card" }, el("h3", {}, t.title),
     t.marks.map((m) => el("p", { class: "mark" }, m)),
     linked(t))));
 }

@@ -15,6 +15,7 @@ import pytest
 from planted import plant, planted_study
 from pypdf import PdfReader
 
+from ablations.study.schema import TableSpec
 from analysis.report import command, live
 from analysis.report.payload import page, payload
 from analysis.runs.collect import Collected, collect
@@ -400,6 +401,120 @@ def test_printed_tables_are_whole(open_page, report: Path) -> None:
     assert tab.evaluate(beyond) == 0
     text = "".join("".join(page.extract_text().split()) for page in pages)
     assert "Untrained(%)" in text and "ScoreMLP" in text
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two studies whose variants differ in keep_ratio; the first one's scores rise with it."""
+    folder = tmp_path_factory.mktemp("swept")
+    tables = (TableSpec(name="main", baseline="topk"),)
+    studies = [
+        planted_study(name, variants, seeds=(0, 1, 2), tables=tables)
+        for name, variants in (("one", ["topk", "low", "high"]), ("two", ["topk", "wide"]))
+    ]
+    for study in studies:
+        for number, variant in enumerate(study.variants):
+            for seed in study.seeds:
+                score = 0.5 + 0.1 * number + 0.001 * seed * (1 + number)
+                scores = {"mAP": [score - 0.1, score], "rank1": [score, score]}
+                plant(folder / "runs", study, variant, seed, scores=scores)
+    command.write(collect(studies, folder / "runs"), folder / "report.html")
+    return folder / "report.html"
+
+
+RATIOS = ["0.05", "0.095", "0.14"]
+
+
+def test_settings_are_columns_that_sort_filter_and_group(open_page, swept: Path) -> None:
+    tab = open_page(swept)
+    tab.click("#runs .sort[data-key='setting:sdtps.keep_ratio']")
+    assert column(tab, 6) == [ratio for ratio in RATIOS for _ in range(3)]
+    tab.fill("#filter", "keep_ratio=0.095")
+    assert tab.inner_text("#runs-count") == "3 of 9 runs"
+    tab.fill("#filter", "")
+    tab.select_option("#runs-group", "setting:sdtps.keep_ratio")
+    heads = tab.locator("#runs tr.heading").all_inner_texts()
+    assert heads == [f"sdtps.keep_ratio: {ratio} (3 runs)" for ratio in RATIOS]
+
+
+def test_several_charts_at_once(open_page, swept: Path) -> None:
+    tab = open_page(swept)
+    tab.click("#curves summary >> text=More charts")
+    tab.check("#curves [data-more='eval|mAP']")
+    tab.check("#curves [data-more='train|lr']")
+    assert tab.locator("#more-charts canvas").count() == 2
+    assert tab.evaluate("() => moreCharts.get('eval|mAP').yLabel") == "mAP (%)"
+    tab.get_by_role("button", name="Show a chart of every metric").click()
+    assert tab.locator("#more-charts canvas").count() == tab.locator("[data-more]").count() > 3
+
+
+def test_a_metric_keeps_its_own_axis(open_page, swept: Path) -> None:
+    tab = open_page(swept)
+    tab.check("#log-axis")
+    tab.select_option("#metric", "eval|mAP")
+    assert not tab.is_checked("#log-axis")
+    tab.select_option("#metric", "train|loss")
+    assert tab.is_checked("#log-axis")
+
+
+def test_results_against_settings(open_page, swept: Path) -> None:
+    tab = open_page(swept)
+    tab.select_option("#scatter-x", "sdtps.keep_ratio")
+    tab.select_option("#scatter-y", "rank1")
+    assert tab.locator("#scatter .dot-run").count() == 9
+    places = tab.locator("#scatter .dot-run title").all_text_contents()
+    assert sum("sdtps.keep_ratio 0.14" in text for text in places) == 3
+    assert tab.locator("#parallel .variant-line").count() == 3
+    tab.locator("#scatter .dot-run").first.click()
+    assert tab.inner_text("#panel-title") == "topk, seed 0"
+
+
+def test_differences_to_the_baseline_are_drawn(open_page, swept: Path) -> None:
+    tab = open_page(swept)
+    tab.select_option("#forest-metric", "rank1")
+    rows = [text.split("\t") for text in tab.locator("#forest tbody tr").all_inner_texts()]
+    assert [row[0] for row in rows[:2]] == ["low", "high"]
+    assert rows[0][2].startswith("+10.") and rows[0][3] == "starred"
+
+
+def test_a_variant_of_another_study_is_compared(open_page, swept: Path) -> None:
+    tab = open_page(swept)
+    tab.select_option("#compare-a", "v|high")
+    tab.select_option("#compare-b", "s|two|wide")
+    rows = dict(
+        (row[0], row[1:])
+        for row in (text.split("\t") for text in tab.locator("#differences tbody tr").all_inner_texts())
+    )
+    assert rows["sdtps.keep_ratio"] == ["0.14", "0.095"]
+    assert rows["mAP, last epoch"][0].startswith("70.")
+    assert len(tab.evaluate("() => pairChart.lines.filter((l) => !l.silent)")) == 2
+
+
+def test_a_link_keeps_the_view(open_page, swept: Path) -> None:
+    tab = open_page(swept)
+    tab.select_option("#metric", "eval|mAP")
+    tab.select_option("#x-axis", "epoch")
+    tab.check("#log-axis")
+    tab.uncheck("#curves input[data-variant='low']")
+    tab.get_by_role("button", name="Zoom in").click()
+    tab.select_option("#compare-b", "v|high")
+    tab.fill("#filter", "seed1")
+    tab.click("#theme")
+    view = """() => [chosen.kind, chosen.metric, chosen.x, chosen.hidden.has("low"), curveChart.log,
+      table.words, curveChart.zoom.map((v) => v.toPrecision(5)), pair.b, document.documentElement.dataset.theme]"""
+    before = tab.evaluate(view)
+    other = open_page(swept, tab.url[tab.url.index("#") :])
+    assert other.evaluate(view) == before
+    assert before[:3] == ["eval", "mAP", "epoch"] and before[-1] == "dark"
+
+
+def test_a_step_is_in_a_chart_s_csv_once(open_page, swept: Path) -> None:
+    tab = open_page(swept)
+    heads = [tab.evaluate("() => curvesCsv(shownStudy()).split('\\n')[0].split(',')")]
+    tab.select_option("#x-axis", "epoch")
+    heads.append(tab.evaluate("() => curvesCsv(shownStudy()).split('\\n')[0].split(',')"))
+    assert [head.count("step") for head in heads] == [1, 1]
+    assert [("epoch" in head) for head in heads] == [False, True]
 
 
 @pytest.fixture
