@@ -465,8 +465,8 @@ def test_results_against_settings(open_page, swept: Path) -> None:
     places = tab.locator("#scatter .dot-run title").all_text_contents()
     assert sum("sdtps.keep_ratio 0.14" in text for text in places) == 3
     assert tab.locator("#parallel .variant-line").count() == 3
-    tab.locator("#scatter .dot-run").first.click()
-    assert tab.inner_text("#panel-title") == "topk, seed 0"
+    tab.locator("#scatter .dot-run").last.click()
+    assert tab.inner_text("#panel-title") == "high, seed 2"
 
 
 def test_differences_to_the_baseline_are_drawn(open_page, swept: Path) -> None:
@@ -501,7 +501,8 @@ def test_a_link_keeps_the_view(open_page, swept: Path) -> None:
     tab.fill("#filter", "seed1")
     tab.click("#theme")
     view = """() => [chosen.kind, chosen.metric, chosen.x, chosen.hidden.has("low"), curveChart.log,
-      table.words, curveChart.zoom.map((v) => v.toPrecision(5)), pair.b, document.documentElement.dataset.theme]"""
+      table.words, curveChart.zoom.map((v) => v.toPrecision(5)), pair.b,
+      document.documentElement.dataset.theme]"""
     before = tab.evaluate(view)
     other = open_page(swept, tab.url[tab.url.index("#") :])
     assert other.evaluate(view) == before
