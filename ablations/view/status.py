@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,11 @@ _LISTED = 40  # failed runs that are listed one by one
 
 # Exit codes of `status`, so that scripts need not read its text. 2 is a usage error, as everywhere.
 COMPLETE, ENDED_BADLY, ACTIVE_RUNS, NOT_SUBMITTED = 0, 1, 3, 4
+DAMAGED = "damaged"
 
 
 def exit_code(statuses: Sequence[RunStatus]) -> int:
-    """0 all completed; 1 some ended badly, unknown or held; 3 some active; 4 some to submit.
+    """0 all completed; 1 some ended badly, unknown, held or damaged; 3 some active; 4 some to submit.
 
     Active wins over everything (wait and ask again), then failure, then what was never submitted or
     was interrupted. A held run is not waited for: it needs somebody.
@@ -38,9 +40,18 @@ def exit_code(statuses: Sequence[RunStatus]) -> int:
     states = {s.state for s in statuses if not s.held}
     if states & life.ACTIVE:
         return ACTIVE_RUNS
-    if states & life.ENDED_BADLY or "unknown" in states or any(s.held for s in statuses):
+    odd = any(s.held or s.kind == DAMAGED for s in statuses)
+    if states & life.ENDED_BADLY or "unknown" in states or odd:
         return ENDED_BADLY
     return NOT_SUBMITTED if states & {"planned", "interrupted"} else COMPLETE
+
+
+def with_damage(status: RunStatus, runs_dir: Path) -> RunStatus:
+    """A completed run whose files were changed since then, as `completed (damaged)`."""
+    if status.state != "completed":
+        return status
+    damage = RunFolder(status.run.folder(runs_dir)).damage(only_newer=True)
+    return replace(status, kind=DAMAGED, detail="; ".join(damage)) if damage else status
 
 
 def word(status: RunStatus) -> str:
@@ -101,7 +112,8 @@ def _lines(
     bad = ("failed", "diverged", "cancelled", "interrupted", "unknown")
     ended = [s for s in statuses if s.state in bad]
     held = [s for s in statuses if s.held]
-    stopped = [*ended, *held]
+    damaged = [s for s in statuses if s.kind == DAMAGED]
+    stopped = [*ended, *held, *damaged]
     for status in stopped[:_LISTED]:
         yield ""
         yield f"{status.run.name}: {word(status)}{': ' + status.detail if status.detail else ''}"
@@ -115,6 +127,9 @@ def _lines(
     for note in dict.fromkeys(s.detail for s in statuses if s.active and "does not answer" in s.detail):
         yield ""
         yield f"States are {note}"
+    if damaged:
+        yield ""
+        yield "Restore the files of damaged runs, or delete their folders and submit again."
     if held:
         yield ""
         yield f"Release what is held: {commands.retry('--held')}"
@@ -181,7 +196,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_steering(parser, more=True)
     parser.epilog = (
         "Exit code, the first that applies: 3, runs are queued or running; 1, runs failed, diverged, "
-        "were cancelled, are unknown or held; 4, runs are not submitted yet or were interrupted; "
+        "were cancelled, are unknown, held or damaged; 4, runs are not submitted yet or interrupted; "
         "0, all are completed. Unplanned runs do not count."
     )
 
@@ -196,7 +211,8 @@ def command(arguments: argparse.Namespace) -> int:
     texts: list[str] = []
     for whole in read_studies(arguments):
         study = filtered(whole, arguments.variant, arguments.seed)
-        statuses = shown_states(study.runs(), runs_dir)
+        states = shown_states(study.runs(), runs_dir)
+        statuses = [with_damage(status, runs_dir) for status in states]
         gone = life.of_folders(life.unplanned(whole, runs_dir), Scheduler(runs_dir))
         everything += statuses
         if arguments.json:

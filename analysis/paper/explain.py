@@ -178,7 +178,8 @@ def describe(where: str, runs_dir: Path) -> dict[str, Any]:
     """Everything that leads back to how a run was made; absent facts are null."""
     folder = RunFolder(runs_dir / where)
     life = from_records(folder.path)
-    state = life.state
+    damage = folder.damage()
+    state, reason = ("damaged", "; ".join(damage)) if damage else (life.state, life.detail)
     run, unread = run_of(folder)
     code, environment = run.get("code") or {}, run.get("environment") or {}
     attempts = run.get("attempts") or []
@@ -191,7 +192,7 @@ def describe(where: str, runs_dir: Path) -> dict[str, Any]:
         "seed": run.get("seed"),
         "identity": run.get("identity"),
         "state": state,
-        "reason": life.detail or None,
+        "reason": reason or None,
         "notes": unread,
         "commit": code.get("commit"),
         "dirty": code.get("dirty"),

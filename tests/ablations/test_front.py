@@ -505,3 +505,20 @@ def test_what_a_terminal_would_obey_is_shown_in_plan_and_status_not_sent_to_it(
     assert call("status", manifest, "--runs-dir", tmp_path) == 1
     out = capsys.readouterr().out
     assert "\x1b" not in out and r"no \x1b[1mdata" in out
+
+
+def test_status_names_a_run_that_was_changed_after_it_completed(
+    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = load_study(manifest).runs()
+    for run in runs:
+        complete(run, tmp_path)
+    words = ("status", manifest, "--runs-dir", tmp_path)
+    assert call(*words) == 0
+    config = RunFolder(runs[0].folder(tmp_path)).config_file
+    config.write_text(config.read_text().replace("0", "1", 1))
+    capsys.readouterr()
+    assert call(*words) == 1
+    printed = capsys.readouterr().out
+    assert f"{runs[0].name}: completed (damaged): config.yaml" in printed
+    assert not any(run.name in printed for run in runs[1:])

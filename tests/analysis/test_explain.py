@@ -58,6 +58,14 @@ def test_a_run_is_described_down_to_its_log(built):
     assert run["jobs"] == ["77_2"] and run["logs"] == [str(built / "runs" / where / "train.log")]
 
 
+def test_a_run_that_was_changed_after_it_completed_is_described_as_damaged(tmp_path):
+    study = planted_study("s", ["a"], seeds=(0,))
+    folder = plant(tmp_path, study, "a", 0)
+    folder.run_file.write_text(folder.run_file.read_text().replace("00:02:00", "00:03:00"))
+    run = describe(str(folder.path), tmp_path)
+    assert run["state"] == "damaged" and "run.json" in run["reason"] and run["final"] is None
+
+
 def test_the_rerun_command_names_exactly_these_runs(built):
     runs = [describe(w, built / "runs") for w in find("hard-main:NA:mAP", built / "generated").runs]
     assert hints.again(runs, Path("runs")) == [
