@@ -36,7 +36,10 @@ NAMES = {
     "alignment": "the alignment's MLP",
     "projections": "the projections",
     "pife": "the combined global features (PIFE)",
-    "fusion": "DeMo's fusion",
+    "fusion": "the fusion of modalities",
+    "sacr": "SACR",
+    "lif": "LIF's quality maps",
+    "frca": "FRCA",
     "heads": "the heads",
 }
 # The part whose factor leads the sentence, if it exploded: where the damage is done.
@@ -54,6 +57,9 @@ TRAINED = (
     "projections",
     "pife",
     "fusion",
+    "sacr",
+    "lif",
+    "frca",
     "heads",
 )
 

@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from sdtps.config.axes import SECTIONS, VALUES, Axes, acting_with
 from sdtps.config.identity import flatten, resolved
+from sdtps.config.reid import DGAF
 from sdtps.config.wording import shown
 
 _TRUNK = ("optim.layer_decay", "train.freeze_epochs")  # only an encoder that trains has use for them
@@ -110,18 +111,34 @@ REID = (
         "backbone.frozen false",
     ),
     Rule(
-        ("fusion.heads",),
+        ("fusion.heads", "fusion.tau", "fusion.alpha", "fusion.beside_sdtps"),
         lambda c: c.fusion.kind != "none",
         "a fusion.kind",
         switched_off=True,
     ),
-    Rule(("fusion.heads",), lambda c: c.fusion.kind == "hdm_atmoe", "fusion.kind hdm_atmoe"),
+    Rule(
+        ("fusion.heads",),
+        lambda c: c.fusion.kind in ("hdm_atmoe", "dgaf_v3", "parallel"),
+        "fusion.kind hdm_atmoe, dgaf_v3 or parallel",
+    ),
+    Rule(
+        ("fusion.tau", "fusion.alpha"),
+        lambda c: c.fusion.kind in DGAF,
+        f"fusion.kind {', '.join(DGAF)}",
+    ),
+    Rule(
+        ("fusion.beside_sdtps",),
+        lambda c: c.sdtps.enabled and c.fusion.kind in DGAF[:3],
+        f"sdtps.enabled true and fusion.kind {', '.join(DGAF[:3])}",
+    ),
+    Rule(("fusion.dilations",), lambda c: c.fusion.sacr != "none", "a fusion.sacr"),
+    Rule(("fusion.lif_beta", "fusion.lif_weight"), lambda c: c.fusion.lif, "fusion.lif true"),
     Rule(("fusion.direct",), lambda c: c.loss.global_branch, "loss.global_branch true"),
     Rule(("loss.label_smoothing",), lambda c: c.loss.id_weight > 0, "loss.id_weight above 0"),
     Rule(("loss.triplet_margin",), lambda c: c.loss.triplet_weight > 0, "loss.triplet_weight above 0"),
     Rule(
         ("eval.feature",),
-        lambda c: c.sdtps.enabled or c.fusion.kind != "none",
+        lambda c: c.second_branch,
         "sdtps.enabled true or a fusion.kind",
         switched_off=True,
     ),

@@ -12,6 +12,7 @@ from sdtps.config.common import (
     Frozen,
     NonNegative,
     OptimConfig,
+    Positive,
     PositiveInt,
     SdtpsConfig,
     TrainConfig,
@@ -105,13 +106,39 @@ class BackboneConfig(Frozen):
         return self
 
 
-class FusionConfig(Frozen):
-    """DeMo's own fusion (PIFE, HDM, ATMoE); off in the SDTPS studies."""
+DGAF = ("dgaf_v1", "dgaf_v1_global", "dgaf_v3", "parallel")
 
-    kind: Literal["none", "hdm", "hdm_atmoe"] = "none"
+
+class FusionConfig(Frozen):
+    """DeMo's own fusion (PIFE, HDM, ATMoE) and DeMo2's modules; off in the SDTPS studies.
+
+    Formulas and sources: `sdtps.models.reid` and `sdtps.models.demo2`.
+    """
+
+    # DGAF's vectors: v1 = means of the selected tokens, v1_global = PIFE of them and the global feature
+    # (from 665f66a on), v3 = pooled by attention; of the patches where there is no SDTPS. `parallel`:
+    # nine heads, of SDTPS, DGAF v3 of the patches, and the global features of each modality.
+    kind: Literal["none", "hdm", "hdm_atmoe", "dgaf_v1", "dgaf_v1_global", "dgaf_v3", "parallel"] = (
+        "none"
+    )
     # PIFE: global feature = QuickGELU(Linear(LN([class token, mean of patches]))).
     global_local: bool = False
-    heads: PositiveInt = 4  # ATMoE gate heads: 4 (RGBNT201), 8 (RGBNT100, MSVR310)
+    # ATMoE gate heads: 4 (RGBNT201), 8 (RGBNT100, MSVR310); attention heads of DGAF v3: 8.
+    heads: PositiveInt = 4
+    # DGAF: temperature of the entropies, start of the balance before its sigmoid, and whether SDTPS has
+    # a head of its own beside DGAF's (from 3126d45 to 4e180fd).
+    tau: Positive = 1.0
+    alpha: float = 0.5
+    beside_sdtps: bool = False
+    # Before SDTPS: SACR on each modality's patches, or on all three.
+    sacr: Literal["none", "single", "multimodal_v1", "multimodal_v2"] = "none"
+    dilations: tuple[PositiveInt, ...] = (2, 3, 4)
+    # Before SDTPS: patches weighted by their images' quality, and the weight of its loss.
+    lif: bool = False
+    lif_beta: Positive = 0.4
+    lif_weight: NonNegative = 0.2
+    # In SDTPS's place.
+    frca: bool = False
     # One classifier on the concatenated modalities (DIRECT 1), or one for each.
     direct: bool = True
 
@@ -212,15 +239,33 @@ class ReidConfig(Frozen):
     train: TrainConfig = TrainConfig(amp="fp16")
     eval: ReidEvalConfig = ReidEvalConfig()
 
+    @property
+    def second_branch(self) -> bool:
+        """Whether there is more than the global features."""
+        return self.sdtps.enabled or self.fusion.kind != "none" or self.fusion.frca
+
     @model_validator(mode="after")
     def _parts_fit(self) -> ReidConfig:
-        if self.sdtps.enabled and self.fusion.kind != "none":
+        fusion = self.fusion
+        if self.sdtps.enabled and (fusion.kind in ("hdm", "hdm_atmoe") or fusion.frca):
+            other = "frca" if fusion.frca else f"kind {fusion.kind}"
             raise ValueError(
-                f"fusion.kind {self.fusion.kind} and sdtps.enabled exclude each other: "
-                "both are the second branch"
+                f"fusion.{other} and sdtps.enabled exclude each other: both are the second branch"
             )
-        if not (self.sdtps.enabled or self.fusion.kind != "none" or self.loss.global_branch):
+        if not (self.second_branch or self.loss.global_branch):
             raise ValueError("nothing to train: sdtps, fusion and loss.global_branch are all off")
+        parts = (self.sdtps.enabled, fusion.global_local, self.loss.global_branch, not fusion.direct)
+        if fusion.kind == "parallel" and not all(parts):
+            raise ValueError(
+                "fusion.kind parallel needs sdtps.enabled, fusion.global_local and loss.global_branch "
+                "true, and fusion.direct false"
+            )
+        if fusion.kind == "dgaf_v1_global" and not fusion.global_local:
+            raise ValueError("fusion.kind dgaf_v1_global needs fusion.global_local true")
+        if fusion.lif and self.backbone.frozen:
+            raise ValueError(
+                "fusion.lif sees the images, which a frozen backbone's cache does not hold"
+            )
         if self.eval.feature == "global" and not self.loss.global_branch:
             raise ValueError(
                 "eval.feature global would rank an untrained branch: loss.global_branch is false. "

@@ -1,8 +1,8 @@
 """The re-identification model and its loss: DeMo's with SDTPS as second branch.
 
 One encoder for the three modalities, a branch on the plain global features, a branch on the selected
-and aggregated tokens (or DeMo's own fusion), a BNNeck and a bias-free classifier on each. DeMo's fusion
-of three modalities (AAAI 2025):
+and aggregated tokens (or DeMo's own fusion, or DeMo2's modules, `sdtps.models.demo2`), a BNNeck and a
+bias-free classifier on each. DeMo's fusion of three modalities (AAAI 2025):
 
 PIFE    class token and mean patch of a modality -> its global feature
 HDM     seven learnable queries, one for each non-empty set of modalities, attend to the set's tokens
@@ -11,6 +11,7 @@ ATMoE   an expert for each of the seven vectors, weighed by an attention gate
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal, cast
 
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from sdtps.config import ReidConfig
 from sdtps.data.reid_batches import ReidBatch
 from sdtps.models.backbones import Backbone, build_backbone
+from sdtps.models.demo2 import Dgaf, Frca, Lif, build_sacr, lif_losses, to_map, to_patches
 from sdtps.models.losses import batch_hard_triplet, label_smooth_cross_entropy
 from sdtps.multimodal import MODALITIES, MultiModal
 from sdtps.selection import part_of
@@ -197,18 +199,35 @@ class ReidModel(nn.Module):
         # None where batches hold its outputs (see `take_backbone`).
         self.backbone: Backbone | None = backbone
         width, patches = backbone.embed, backbone.patches
-        self.pife = Pife(width) if config.fusion.global_local else None
-        self.sdtps: MultiModal | None = None
-        self.fusion: Fusion | None = None
-        heads: dict[str, Head] = {}
-        if config.sdtps.enabled:
-            self.sdtps = MultiModal(config.sdtps, width, patches)
-            heads["sdtps"] = Head(3 * width, pids)
-        elif config.fusion.kind != "none":
-            self.fusion = Fusion(config.fusion.kind, width, config.fusion.heads)
-            heads["fusion"] = Head(len(SETS) * width, pids)
+        fusion = config.fusion
+        self.kind = fusion.kind
+        # Rows of the map that patches make.
+        self.rows = round(math.sqrt(patches * config.data.height / config.data.width))
+        self.pife = Pife(width) if fusion.global_local else None
+        self.sacr = build_sacr(fusion, width)
+        self.lif = Lif(fusion.lif_beta) if fusion.lif else None
+        self.sdtps = MultiModal(config.sdtps, width, patches) if config.sdtps.enabled else None
+        self.frca = nn.ModuleDict({m: Frca(width) for m in MODALITIES}) if fusion.frca else None
+        self.fusion: Fusion | Dgaf | None = None
+        if fusion.kind in ("hdm", "hdm_atmoe"):
+            self.fusion = Fusion(fusion.kind, width, fusion.heads)
+        elif fusion.kind != "none":
+            attends = fusion.kind in ("dgaf_v3", "parallel")
+            self.fusion = Dgaf(width, fusion.tau, fusion.alpha, fusion.heads if attends else None)
+        # The second branch's heads; DGAF's replaces that of SDTPS unless it stands beside it.
+        second: dict[str, int] = {}
+        if fusion.kind == "parallel":
+            second = {f"{part}_{m}": width for part in ("sdtps", "fusion") for m in MODALITIES}
+        else:
+            if config.sdtps.enabled and (fusion.kind == "none" or fusion.beside_sdtps):
+                second["sdtps"] = 3 * width
+            if self.fusion is not None or fusion.frca:
+                hdm = isinstance(self.fusion, Fusion)
+                second["fusion"] = (len(SETS) if hdm else len(MODALITIES)) * width
+        self.second = tuple(second)
+        heads = {name: Head(size, pids) for name, size in second.items()}
         if config.loss.global_branch:
-            if config.fusion.direct:
+            if fusion.direct:
                 heads["global"] = Head(3 * width, pids)
             else:
                 heads |= {m: Head(width, pids) for m in MODALITIES}
@@ -235,8 +254,8 @@ class ReidModel(nn.Module):
     def forward(self, images: Tensor, camids: Tensor) -> dict[str, Tensor]:
         """Images [M, B, 3, H, W], or tokens [M, B, 1 + N, C]; camids [B] -> features by name.
 
-        `global` [B, 3C], one for each modality [B, C], and `sdtps` [B, 3C] or `fusion` [B, 7C] where
-        the model has that branch.
+        `global` [B, 3C], one for each modality [B, C], and those of the second branch (`self.second`)
+        where the model has one; in training `lif` [3], the losses of LIF's quality maps.
         """
         count, batch = images.shape[:2]
         if self.backbone is None:
@@ -248,11 +267,40 @@ class ReidModel(nn.Module):
         patches_of = dict(zip(MODALITIES, patches, strict=True))
         globals_ = class_of if self.pife is None else self.pife(patches_of, class_of)
         features = {**globals_, "global": torch.cat([globals_[m] for m in MODALITIES], dim=-1)}
+        if self.sacr is not None:
+            patches_of = self.sacr(patches_of, self.rows)
+        if self.lif is not None:
+            images_of = dict(zip(MODALITIES, images, strict=True))
+            qualities = self.lif.qualities(images_of)
+            patches_of = self.lif.weigh(patches_of, qualities, self.rows)
+            if self.training:
+                features["lif"] = lif_losses(qualities, images_of)
+        return features | self._second_branch(patches_of, globals_)
+
+    def _second_branch(self, patches: Mapping[str, Tensor], globals_: Mapping[str, Tensor]) -> Any:
+        """Its features by name, from patches [B, N, C] and global features [B, C] a modality."""
+        if not self.second:
+            return {}
+        if isinstance(self.fusion, Fusion):
+            return {"fusion": self.fusion(patches, globals_)}
+        tokens = patches
         if self.sdtps is not None:
-            features["sdtps"] = self.sdtps(patches_of, globals_)["feature"]
+            tokens = self.sdtps(patches, globals_)["tokens"]
+        elif self.frca is not None:
+            tokens = {m: to_patches(self.frca[m](to_map(patches[m], self.rows))) for m in MODALITIES}
+        means = {m: tokens[m].mean(dim=1) for m in MODALITIES}
+        fused = means
         if self.fusion is not None:
-            features["fusion"] = self.fusion(patches_of, globals_)
-        return features
+            inputs = {"dgaf_v1": means, "dgaf_v3": tokens, "parallel": patches}.get(self.kind)
+            if inputs is None:  # dgaf_v1_global
+                assert self.pife is not None
+                inputs = self.pife(tokens, globals_)
+            fused = self.fusion(inputs)
+        features = {f"sdtps_{m}": means[m] for m in MODALITIES}
+        features |= {f"fusion_{m}": fused[m] for m in MODALITIES}
+        features["sdtps"] = torch.cat([means[m] for m in MODALITIES], dim=-1)
+        features["fusion"] = torch.cat([fused[m] for m in MODALITIES], dim=-1)
+        return {name: features[name] for name in self.second}
 
 
 def reid_loss(
@@ -276,10 +324,15 @@ def reid_loss(
             parts["accuracy"] = (logits.detach().argmax(dim=1) == labels).double().mean()
         identity = label_smooth_cross_entropy(logits, labels, settings.label_smoothing)
         triplet = batch_hard_triplet(feature, labels, settings.triplet_margin)
-        weight = config.sdtps.loss_weight if name == "sdtps" else 1.0
+        # As published: of the first head, whatever it is of.
+        weight = config.sdtps.loss_weight if config.sdtps.enabled and len(parts) == 1 else 1.0
         loss = settings.id_weight * identity + settings.triplet_weight * triplet
         total = total + weight * loss
         parts |= {f"{name}_id": identity.detach(), f"{name}_triplet": triplet.detach()}
+    if model.lif is not None:
+        quality = distributed.gather_batch(features["lif"]).sum() / distributed.world_size()
+        total = total + config.fusion.lif_weight * quality
+        parts["lif"] = quality.detach()
     return total, parts
 
 
@@ -291,14 +344,14 @@ def trunk(model: ReidModel) -> list[nn.Parameter]:
 
 
 def module_groups(model: ReidModel) -> dict[str, list[nn.Parameter]]:
-    """backbone, SDTPS's parts, fusion, pife, and each head."""
+    """backbone, SDTPS's parts, the modules beside it, and each head."""
     groups: dict[str, list[nn.Parameter]] = {}
     if model.backbone is not None:
         groups["backbone"] = list(model.backbone.parameters())
     for name, parameter in model.named_parameters():
         if name.startswith("sdtps."):
             groups.setdefault(part_of(name), []).append(parameter)
-    for part in ("fusion", "pife"):
+    for part in ("fusion", "pife", "sacr", "lif", "frca"):
         module = getattr(model, part)
         if module is not None:
             groups[part] = list(module.parameters())

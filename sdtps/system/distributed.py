@@ -84,19 +84,27 @@ class _GatherRows(_GatherBatch):
         return total[begin : begin + context.rows]
 
 
-class BatchNorm1d(nn.BatchNorm1d):
+class _WholeBatch(nn.modules.batchnorm._BatchNorm):
     """Batch normalisation over the batches of all processes, for features before `gather_batch`.
 
     Each process goes on with its own rows. torch's SyncBatchNorm does the same on GPUs only.
     """
 
     def forward(self, features: Tensor) -> Tensor:
-        """[b, C] -> [b, C]; equal b everywhere in training."""
+        """[b, C, ...] -> the same shape; equal b everywhere in training."""
         if not self.training or world_size() == 1:
             return super().forward(features)
         begin = rank() * len(features)
         whole = super().forward(_GatherRows.apply(features))
         return whole[begin : begin + len(features)]
+
+
+class BatchNorm1d(_WholeBatch, nn.BatchNorm1d):
+    """Of vectors [b, C]."""
+
+
+class BatchNorm2d(_WholeBatch, nn.BatchNorm2d):
+    """Of maps [b, C, h, w]."""
 
 
 def from_first_process(values: Tensor) -> Tensor:

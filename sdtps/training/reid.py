@@ -206,11 +206,11 @@ def ranked_features(model: ReidModel, config: ReidConfig, images: Tensor, camids
         images: [M, B, 3, H, W]; camids: [B].
     """
     features = model(images, camids)
-    second = features.get("sdtps", features.get("fusion"))
     wanted = config.eval.feature
-    if second is None:
-        chosen = features["global"]
-    elif wanted == "sdtps" or not config.loss.global_branch:
+    if not model.second:
+        return F.normalize(features["global"].float())
+    second = torch.cat([features[name] for name in model.second], dim=-1)
+    if wanted == "sdtps" or not config.loss.global_branch:
         chosen = second
     elif wanted == "global":
         chosen = features["global"]
