@@ -77,15 +77,6 @@ def half_unit(text: str) -> float:
     return 0.5 * 10.0 ** -decimals(text)
 
 
-def counted_short(count: int) -> str:
-    """A large count: 999, 365 k, 25.6 M, 1.2 G."""
-    for size, suffix in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
-        if count >= size:
-            scaled = count / (1e3 if suffix == " k" else size)
-            return f"{fixed(scaled, 0 if scaled >= 99.95 else 1)}{suffix}"
-    return str(count)
-
-
 def scientific(value: float, digits: int = 1) -> tuple[str, int]:
     """Mantissa text and exponent: 7.0e9 is ("7.0", 9). Zero is ("0.0", 0)."""
     if value == 0:

@@ -57,7 +57,7 @@ function facts2(study, a, b) {
     ...keys.map((key) => [key, value(a, key), value(b, key)]),
     ...study.metrics.flatMap((m) => [["last epoch", "final"], ["best epoch", "best"]].map(([word, which]) => [`${m.label}, ${word}`, score(a, m, which), score(b, m, which)])),
     both("state", (r) => r.state), both("why", (r) => r.reason), both("seed", (r) => r.seed), both("commit", (r) => (r.commit ? r.commit.slice(0, 10) + (r.dirty ? " with uncommitted changes" : "") : null)), both("code", (r) => r.code), both("machine", (r) => r.host), both("GPU", (r) => r.gpu),
-    both("attempts", (r) => r.attempts), both("parameters", (r) => r.parameters), both("training time", (r) => (r.train_seconds === null ? null : duration(r.train_seconds))), both("peak memory", (r) => (r.peak_memory_mib === null ? null : `${Math.round(r.peak_memory_mib)} MiB`)),
+    both("attempts", (r) => r.attempts), both("parameters", (r) => (r.parameters === null ? null : count(r.parameters))), both("training time", (r) => (r.train_seconds === null ? null : duration(r.train_seconds))), both("peak memory", (r) => (r.peak_memory_mib === null ? null : `${Math.round(r.peak_memory_mib)} MiB`)),
   ];
 }
 

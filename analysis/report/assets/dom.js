@@ -47,6 +47,12 @@ function short(value) {
   return String(Number(value.toPrecision(5))).replace("-", "−");
 }
 
+/* A large count with three digits: 999, 365 k, 25.6 M. */
+function count(n) {
+  const [size, unit] = [[1e9, " G"], [1e6, " M"], [1e3, " k"]].find(([size]) => n >= size) || [1, ""];
+  return unit ? `${(n / size).toFixed(n / size >= 99.95 ? 0 : 1)}${unit}` : `${n}`;
+}
+
 function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
   if (seconds < 90) return `${Math.round(seconds)} s`;

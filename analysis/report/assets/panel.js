@@ -46,7 +46,7 @@ function openRun(run) {
       ["Selected on", run.selected_on], ["Training time", run.train_seconds !== null ? duration(run.train_seconds) : null],
       ["Time on machines", run.wall_seconds !== null ? duration(run.wall_seconds) : null],
       ["Peak memory", run.peak_memory_mib !== null ? `${Math.round(run.peak_memory_mib)} MiB` : null],
-      ["Parameters", run.parameters !== null ? run.parameters.toLocaleString("en") : null],
+      ["Parameters", run.parameters !== null ? count(run.parameters) : null],
       ["Read from", run.source], ["Notes", run.notes],
     ]),
     scoreTable(run),
