@@ -1,0 +1,128 @@
+"""Seeds in rounds, end to end on local slots: a program as variants, killed within a round."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = """\
+import random, sys
+from sdtps.log import log
+level, seed = float(sys.argv[1]), int(sys.argv[2])
+if len(sys.argv) > 3 and seed == int(sys.argv[3]):
+    sys.exit(3)
+shared = random.Random(seed).gauss(0, 0.01)
+own = random.Random(1000 * level + seed).gauss(0, 0.004)
+log("eval", epoch=1, step=1, accuracy=level + shared + own)
+"""
+MANIFEST = """\
+study: small
+task: command
+overrides:
+  command: "{{python}} p.py {{settings.level}} {{seed}}"
+  settings: {{level: 0.5}}
+seeds: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
+baseline: base
+varies: [settings, command]
+metrics: {{accuracy: {{direction: up}}}}
+resources: {{cpus: 1, timeout_min: 2{resources}}}
+rounds: {{looks: [3, 6, 12], margin: 1.0}}
+variants:
+  base: {{}}
+  far: {{settings.level: 0.7}}
+  near: {{settings.level: 0.5001}}
+{more}
+"""
+
+
+def write(folder: Path, resources: str = "", more: str = "") -> Path:
+    (folder / "p.py").write_text(PROGRAM)
+    path = folder / "small.yaml"
+    path.write_text(MANIFEST.format(resources=resources, more=more))
+    return path
+
+
+def sdtps(folder: Path, room: str, verb: str, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", room, verb, str(folder / "small.yaml"), *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [*command, "--runs-dir", str(folder / "runs")],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def submit(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return sdtps(folder, "ablations", "submit", "--executor", "local", "--slots", "2", *words)
+
+
+def completed(folder: Path) -> dict[str, int]:
+    files = (folder / "runs" / "small").glob("*/seed*/result.json")
+    names = [file.parent.parent.name for file in files]
+    return {name: names.count(name) for name in sorted(set(names))}
+
+
+def decided(folder: Path) -> dict[str, Any]:
+    return json.loads(sdtps(folder, "analysis", "rounds", "--json").stdout)
+
+
+def test_rounds_train_open_variants_only_and_go_on_after_a_kill(tmp_path: Path) -> None:
+    write(tmp_path)
+    command = [sys.executable, "-m", "ablations", "submit", "small.yaml", "--executor", "local"]
+    command += ["--slots", "1", "--runs-dir", str(tmp_path / "runs")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    killed = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    deadline = time.time() + 120
+    while sum(completed(tmp_path).values()) < 2 and time.time() < deadline:
+        time.sleep(0.05)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+
+    done = submit(tmp_path, "--retry", "unknown")
+    assert done.returncode == 0, done.stderr
+    assert completed(tmp_path) == {"base": 3, "far": 3, "near": 3}
+    assert decided(tmp_path)["seeds_of"] == {"base": 6, "far": 3, "near": 6}
+    assert submit(tmp_path).returncode == 0
+    assert completed(tmp_path) == {"base": 6, "far": 3, "near": 6}
+    states = {v["variant"]: v["state"] for v in decided(tmp_path)["verdicts"]}
+    assert states == {"far": "starred", "near": "equivalent"}
+    assert "Nothing to submit" in submit(tmp_path).stdout
+
+
+def test_a_budget_is_kept_with_failing_runs_and_named_with_exit_code_5(tmp_path: Path) -> None:
+    budget = "budget: {gpu_hours: 0.2}\n"  # twelve minutes: six runs at their limit of two
+    failing = (
+        "  broken: {command: '{python} p.py {settings.level} {seed} 0', settings.level: 0.6}\n" + budget
+    )
+    write(tmp_path, more=failing)
+    done = submit(tmp_path)
+    assert done.returncode in (1, 5), done.stderr
+    assert "beyond the budget" in done.stdout
+    counts = completed(tmp_path)
+    assert sum(counts.values()) <= 6
+    again = submit(tmp_path)  # measured runs take seconds, so the rest fits now
+    assert again.returncode in (0, 1), again.stderr
+    assert completed(tmp_path) == {"base": 3, "broken": 2, "far": 3, "near": 3}
+    document = json.loads(sdtps(tmp_path, "ablations", "plan", "--json").stdout)
+    assert 0 < document["budget"]["spent"] < 0.2
+
+
+@pytest.mark.parametrize("verb", ["status", "plan"])
+def test_verbs_show_the_seeds_that_rounds_have_come_to(tmp_path: Path, verb: str) -> None:
+    write(tmp_path)
+    document = json.loads(sdtps(tmp_path, "ablations", verb, "--json").stdout)
+    assert len(document["runs"]) == 9
