@@ -185,11 +185,12 @@ RETRIEVAL = (
     ),
     Rule(
         ("data.train_dense_words",),
-        lambda c: not c.text_encoder.frozen,
-        "text_encoder.frozen false",
+        lambda c: c.matching.dense_text != "none" and not c.text_encoder.frozen,
+        "matching.dense_text own or shuffled and text_encoder.frozen false",
+        switched_off=True,
     ),
     Rule(
-        ("loss.lambda_dense", "data.train_dense_words"),
+        ("loss.lambda_dense",),
         lambda c: c.matching.dense_text != "none",
         "matching.dense_text own or shuffled",
     ),
