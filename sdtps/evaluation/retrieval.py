@@ -80,38 +80,69 @@ class Scorer:
         source, config = self.source, self.config
         if targets is None:
             targets = captions // source.split.per_image
-        effective = {mode: mode if takes_dense(config) else "none" for mode in modes}
-        results = {mode: torch.empty(len(images), len(captions)) for mode in set(effective.values())}
-        size = self.config.data.test_batch_size
-        parts = _blocks(len(captions), size)
+        owners: dict[DenseText, np.ndarray] = {}  # of the dense text that a mode gives each caption
+        if takes_dense(config) and source.dense is not None:
+            count = len(source.split.images)
+            owners = {mode: dense_owner(count, mode)[targets] for mode in modes if mode != "none"}
+        results = {mode: torch.empty(len(images), len(captions)) for mode in modes}
+        rows, done = torch.from_numpy(images).to(self.device), 0
+        size = config.data.test_batch_size
         if self.device.type == "cpu":
             size = min(size, IMAGES_BETWEEN_REPORTS)
-        done, total = 0, len(images) * len(captions) * len(results)
-        for part in parts:
+        for part in _blocks(len(captions), config.data.test_batch_size):
             texts = source.texts(source.captions, captions[part].tolist(), config.data.max_words)
             texts = texts.to(self.device)
-            words = self.model.words(texts)
-            for mode, result in results.items():
-                dense = self._dense(mode, targets[part])
-                for block in _blocks(len(images), size):
-                    tokens = self.tokens[torch.from_numpy(images[block])]
-                    matches = self.model.crossnet(tokens, words, texts.lengths, *dense)
-                    result[block, part] = matches.similarity
-                    done += matches.similarity.numel()
-                    progress(done, total)
-        return {mode: results[effective[mode]] for mode in modes}
+            sparse = self.model.words(texts), texts.lengths
+            dense, places = self._dense({mode: owner[part] for mode, owner in owners.items()})
+            scored: list[dict[DenseText, Tensor]] = []
+            for block in rows.split(size):
+                scored.append(self._pairs(self.tokens[block], sparse, dense, places, modes))
+                done += len(block) * (part.stop - part.start)
+                progress(done, len(rows) * len(captions))
+            for mode, result in results.items():  # once a block of captions: a copy makes a GPU wait
+                result[:, part] = torch.cat([similarity[mode] for similarity in scored])
+        return results
 
-    def _dense(self, mode: DenseText, targets: np.ndarray) -> tuple[Tensor, ...]:
-        """Words and lengths of the dense text of each query; nothing for `none`."""
+    def _dense(
+        self, owners: dict[DenseText, np.ndarray]
+    ) -> tuple[tuple[Tensor, ...], dict[DenseText, Tensor]]:
+        """Words and lengths of all dense texts of some captions, and which of them a mode gives each."""
         source = self.source
-        if mode == "none" or source.dense is None:
-            return ()
-        owner = dense_owner(len(source.split.images), mode)[targets]
-        unique, place = np.unique(owner, return_inverse=True)  # captions of an image share theirs
+        if not owners or source.dense is None:
+            return (), {}
+        unique, place = np.unique(np.stack(list(owners.values())), return_inverse=True)
         texts = source.texts(source.dense, unique.tolist(), self.config.data.max_dense_words)
         texts = texts.to(self.device)
-        rows = torch.from_numpy(place).to(self.device)
-        return self.model.words(texts)[rows], texts.lengths[rows]
+        rows = torch.from_numpy(place.reshape(len(owners), -1)).to(self.device)
+        return (self.model.words(texts), texts.lengths), dict(zip(owners, rows, strict=True))
+
+    def _pairs(
+        self,
+        tokens: Tensor,
+        sparse: tuple[Tensor, Tensor],
+        dense: tuple[Tensor, ...],
+        places: dict[DenseText, Tensor],
+        modes: Sequence[DenseText],
+    ) -> dict[DenseText, Tensor]:
+        """Similarity of images and captions by mode.
+
+        Where the form allows it, a dense text that captions share is scored once for all of them, and
+        a caption once for all modes.
+        """
+        net = self.model.crossnet
+        apart = bool(places) and net.scores_apart
+        alone = net(tokens, *sparse).similarity if apart or len(places) < len(modes) else None
+        shared = net.dense_similarity(tokens, *dense) if apart else None
+        result: dict[DenseText, Tensor] = {}
+        for mode in modes:
+            if mode not in places:
+                assert alone is not None
+                result[mode] = alone
+            elif alone is not None and shared is not None:
+                result[mode] = alone + shared[:, places[mode]]
+            else:
+                result[mode] = net(tokens, *sparse, *(x[places[mode]] for x in dense)).similarity
+        return result
 
 
 def _blocks(count: int, size: int) -> list[slice]:
