@@ -135,8 +135,8 @@ def compute(case: Case, way: Way) -> Callable[[], list[Tensor]]:
             return similarity_loop(net, *inputs[:3], *(x[rows] for x in inputs[3:]))
         if case.per_text == 1:
             return net(*inputs).similarity
-        images, words, lengths, *dense = inputs
-        return net(images, words, lengths).similarity + net.dense_similarity(images, *dense)[:, rows]
+        alone, dense = net.apart(*inputs)
+        return alone + dense[:, rows]
 
     def once() -> list[Tensor]:
         with torch.set_grad_enabled(case.training):

@@ -20,7 +20,7 @@ at a time: class token, aggregated (or kept) patches, extra token. `CrossNet` ch
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property, reduce
 from typing import Any, NamedTuple, cast
 
@@ -76,6 +76,8 @@ class Matches(NamedTuple):
     @staticmethod
     def joined(parts: list[Matches]) -> Matches:
         """Matches of further images below one another."""
+        if len(parts) == 1:
+            return parts[0]
         columns = zip(*parts, strict=True)
         similarity, *decisions = [None if c[0] is None else torch.cat(c) for c in columns]
         assert similarity is not None
@@ -462,11 +464,13 @@ class CrossNet(nn.Module):
         dense = None
         if dense_words is not None and dense_lengths is not None:
             dense = Text(dense_words, dense_lengths)
-        return self._in_parts(images, sparse, lambda part: self._score(part, sparse, dense))
+        with no_autocast(images):
+            parts = self._divided(images, sparse)
+            return Matches.joined([self._score(part, sparse, dense) for part in parts])
 
     @property
     def scores_apart(self) -> bool:
-        """Whether a pair's similarity is that of its caption plus `dense_similarity`.
+        """Whether the similarity of a pair is the sum of the two that `apart` gives.
 
         Not where each pair draws noise of its own.
         """
@@ -474,29 +478,43 @@ class CrossNet(nn.Module):
         draws = decision.draws_noise and decision.acts(self.config, self.training)
         return self.dense_selection is not None and not self.matching.axis.together and not draws
 
-    def dense_similarity(self, images: Tensor, words: Tensor, lengths: Tensor) -> Tensor:
-        """(B, T) of dense texts alone: words (T, L, C), lengths (T).
+    def apart(
+        self,
+        images: Tensor,
+        words: Tensor,
+        lengths: Tensor,
+        dense_words: Tensor,
+        dense_lengths: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """(B, T) of captions alone and (B, D) of dense texts alone; arguments as those of `forward`.
 
-        Captions that share a text need it scored once.
+        Captions that share a dense text need it scored once.
         """
-        text, selection = Text(words, lengths), self.dense_selection
-        assert selection is not None
-
-        def score(part: Images) -> Matches:
-            return self._score_alone(selection, part, text, [text.mean])
-
-        return self._in_parts(images, text, score).similarity
-
-    def _in_parts(self, images: Tensor, text: Text, score: Callable[[Images], Matches]) -> Matches:
+        assert self.sparse_selection is not None and self.dense_selection is not None
+        sparse, dense = Text(words, lengths), Text(dense_words, dense_lengths)
         with no_autocast(images):
-            images, words = full_precision(images), text.words
-            if torch.is_grad_enabled():  # what a backward pass needs is kept anyway
-                return score(self._images(images))
+            guides = [sparse.mean] if self.matching.sparse_guide else []
+            branches = [
+                (self.sparse_selection, sparse, guides),
+                (self.dense_selection, dense, [dense.mean]),
+            ]
+            scored = [
+                [self._score_alone(selection, part, text, by) for selection, text, by in branches]
+                for part in self._divided(images, sparse)
+            ]
+        first, second = (Matches.joined(list(parts)).similarity for parts in zip(*scored, strict=True))
+        return first, second
+
+    def _divided(self, images: Tensor, text: Text) -> Iterator[Images]:
+        """The images, so many at once as the device takes; all where a backward pass keeps all."""
+        images = full_precision(images)
+        size = len(images)
+        if not torch.is_grad_enabled():
             pairs = SCORES_ON_CPU // images.shape[1]
             if images.device.type != "cpu":
-                pairs = SELECTED_AT_ONCE * self._pairs(images, words)
-            parts = images.split(max(1, pairs // len(words)))
-            return Matches.joined([score(self._images(part)) for part in parts])
+                pairs = SELECTED_AT_ONCE * self._pairs(images, text.words)
+            size = max(1, pairs // len(text.words))
+        return (self._images(part) for part in images.split(size))
 
     def _images(self, tokens: Tensor) -> Images:
         return Images(self.config, tokens, class_token=self.class_token)

@@ -106,7 +106,7 @@ class Scorer:
     def _dense(
         self, owners: dict[DenseText, np.ndarray]
     ) -> tuple[tuple[Tensor, ...], dict[DenseText, Tensor]]:
-        """Words and lengths of all dense texts of some captions, and which of them a mode gives each."""
+        """Words and lengths of some captions' dense texts, and which of them each mode gives each."""
         source = self.source
         if not owners or source.dense is None:
             return (), {}
@@ -130,19 +130,13 @@ class Scorer:
         a caption once for all modes.
         """
         net = self.model.crossnet
-        apart = bool(places) and net.scores_apart
-        alone = net(tokens, *sparse).similarity if apart or len(places) < len(modes) else None
-        shared = net.dense_similarity(tokens, *dense) if apart else None
-        result: dict[DenseText, Tensor] = {}
-        for mode in modes:
-            if mode not in places:
-                assert alone is not None
-                result[mode] = alone
-            elif alone is not None and shared is not None:
-                result[mode] = alone + shared[:, places[mode]]
-            else:
-                result[mode] = net(tokens, *sparse, *(x[places[mode]] for x in dense)).similarity
-        return result
+        if places and net.scores_apart:
+            alone, shared = net.apart(tokens, *sparse, *dense)
+            return {m: alone + shared[:, places[m]] if m in places else alone for m in modes}
+        texts = {m: [x[places[m]] for x in dense] if m in places else [] for m in modes}
+        if not places:
+            return dict.fromkeys(modes, net(tokens, *sparse).similarity)
+        return {m: net(tokens, *sparse, *text).similarity for m, text in texts.items()}
 
 
 def _blocks(count: int, size: int) -> list[slice]:

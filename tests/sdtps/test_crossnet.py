@@ -134,6 +134,18 @@ def test_captions_of_one_chunk_come_back_in_order() -> None:
 
 
 @pytest.mark.parametrize("aggregation", ["single", "dual"])
+def test_captions_that_share_a_dense_text_are_scored_with_it_once(aggregation: str) -> None:
+    net = build({"aggregation": aggregation}, {"form": "released"}).eval()
+    images, words, lengths, dense, dense_lengths = inputs(net)
+    texts, text_lengths, rows = dense[:2], dense_lengths[:2], torch.tensor([0, 0, 1, 1, 1])
+    loop = similarity_loop(net, images, words, lengths, texts[rows], text_lengths[rows])
+    for graded in (True, False):
+        with torch.set_grad_enabled(graded):
+            alone, shared = net.apart(images, words, lengths, texts, text_lengths)
+        torch.testing.assert_close(alone + shared[:, rows], loop, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("aggregation", ["single", "dual"])
 def test_logits_far_apart_do_not_underflow(aggregation: str) -> None:
     """Kept patches may all be e^-200 of the one that a caption drops."""
     net = build({"aggregation": aggregation}, {}).float()

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from sdtps.config import RetrievalConfig, identity, parse_config
+from sdtps.crossnet import CrossNet
 from sdtps.data.caption_batches import dense_owner
 from sdtps.data.load import load_splits
 from sdtps.evaluation import retrieval
@@ -198,6 +199,20 @@ def test_modes_of_dense_text_are_scored_on_the_same_model() -> None:
     assert not torch.allclose(scored["own"], scored["none"])
     laps = RetrievalTask(config(**LAPS), 0, CPU).evaluate()
     assert laps["rsum@own"] == laps["rsum@shuffled"] == laps["rsum@none"] == laps["rsum"]
+
+
+def test_modes_scored_together_equal_each_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The released form scores a caption once for all modes and a dense text once for its captions."""
+    modes: tuple[Any, ...] = ("own", "shuffled", "none")
+    task = RetrievalTask(config(**RELEASED), 0, CPU)
+    task.model.double()
+    tokens = task.model.tokens
+    monkeypatch.setattr(task.model, "tokens", lambda images: tokens(images.double()))
+    together = similarities(task.model, task.test, task.config, modes, CPU)
+    monkeypatch.setattr(CrossNet, "scores_apart", False)
+    for mode in modes:
+        alone = similarities(task.model, task.test, task.config, (mode,), CPU)[mode]
+        assert torch.equal(together[mode], alone)  # rounded to float32
 
 
 def test_an_evaluation_reports_from_the_first_images_on_and_ends_when_asked(
