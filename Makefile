@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/installed
+# One study or several: make paper PAPER_STUDY="quick gumbel"
 PAPER_STUDY ?= quick
 # Processes that share the tests. One of them mostly waits for SLURM, so there is one more than cores here.
 WORKERS ?= 3
@@ -16,7 +17,8 @@ export OMNIGLOT
 
 .PHONY: help venv test paper check plans studies bench bench-gpu slurm-large clean
 help:
-	@echo "make paper      run the quick study on this machine, then tables, figures, report and paper/main.pdf"
+	@echo "make paper      run the quick study on this machine, then tables, figures, report and paper/main.pdf;"
+	@echo "                PAPER_STUDY='quick gumbel' runs several"
 	@echo "make test       every test, with a real one-node SLURM where it can be installed and started"
 	@echo "make check      ruff and mypy"
 	@echo "make plans      check every manifest in ablations/ and print its plan"
@@ -56,9 +58,11 @@ check: venv
 
 paper: venv
 	.ci/packages latex
-	@$(PY) submit.py $(PAPER_STUDY) --executor local; code=$$?; [ $$code -le 1 ] || exit $$code; \
+	@worst=0; for study in $(PAPER_STUDY); do \
+	  $(PY) submit.py $$study --executor local; code=$$?; \
+	  [ $$code -le 1 ] || exit $$code; [ $$code = 0 ] || worst=1; done; code=$$worst; \
 	$(PY) -m analysis paper $(PAPER_STUDY) $$([ $$code = 0 ] || echo --allow-missing) || exit; \
-	[ $$code = 0 ] || { echo "Some runs failed; the paper shows them as failed: $(PY) -m ablations status $(PAPER_STUDY)" >&2; exit $$code; }
+	[ $$code = 0 ] || { echo "Some runs failed; the paper shows them as failed: $(PY) -m ablations status $(firstword $(PAPER_STUDY))" >&2; exit $$code; }
 
 plans: venv
 	$(PY) -m ablations plan ablations/*.yaml

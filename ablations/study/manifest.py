@@ -412,6 +412,10 @@ def check_references(
         key((*path, "group_by"), table.group_by)
         if not metrics:
             mistakes.add(source, path, "a table needs 'metrics' with their directions")
+        if table.kind == "conditions" and not any("@" in m for m in table.metrics or metrics):
+            text = "kind conditions has a row for each condition of its metrics, and none names one: "
+            text += "declare metrics such as mAP@missing_r, and eval.also: [missing_r]"
+            mistakes.add(source, path, text)
         if table.kind == "reported" and not reported:
             mistakes.add(source, path, "kind reported, but the study has no 'reported' numbers")
     for path, figure in figures:

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    found = find(arguments.what, arguments.generated)
+    found = of_runs(arguments) or find(arguments.what, arguments.generated)
     runs = [describe(where, arguments.runs_dir) for where in found.runs]
     again = hints.again(runs, arguments.runs_dir, _manifests(arguments.generated))
     if arguments.json:
@@ -60,6 +60,32 @@ def command(arguments: argparse.Namespace) -> int:
         return 0
     _show(found, runs, again)
     return 0
+
+
+def of_runs(arguments: argparse.Namespace) -> Behind | None:
+    """A table's cell made from the runs as they are, where no paper has been built with that table."""
+    from ablations.study.arguments import find_study
+    from ablations.study.manifest import load_study
+    from analysis.runs.collect import collect
+    from analysis.tables.model import as_json
+    from analysis.tables.study import tables
+
+    name, _, rest = str(arguments.what).partition(":")
+    if (arguments.generated / "tables" / f"{name}.json").exists() or "/" in name:
+        return None
+    stem = name
+    while stem:  # a table is called STUDY_TABLE or STUDY-TABLE
+        stem = re.sub(r"(^|[-_])[^-_]*$", "", stem)
+        try:
+            study = load_study(find_study(stem)) if stem else None
+        except SdtpsError:
+            continue
+        if study is None or not commands.has_runs(study, arguments.runs_dir):
+            return None
+        collected = collect([study], arguments.runs_dir, curves=False)
+        made = {t.name: t for t in tables(collected, study)}
+        return _cell(as_json(made[name]), rest) if name in made else None
+    return None
 
 
 # -- what was asked about -----------------------------------------------------------------------
@@ -74,7 +100,7 @@ def find(what: str, generated: Path) -> Behind:
         return Behind("run", what, (str(Path(what).resolve()),), {})
     name, _, rest = what.partition(":")
     if (generated / "tables" / f"{name}.json").exists():
-        return _cell(name, rest, generated)
+        return _cell(_read(generated / "tables" / f"{name}.json"), rest)
     if (generated / "figures" / f"{name}.json").exists():
         return _figure(name, rest, generated)
     if what.count("/") >= 2:
@@ -85,8 +111,8 @@ def find(what: str, generated: Path) -> Behind:
     raise ExplainError(f"no table, figure or number '{what}'. {did_you_mean(name, known)}")
 
 
-def _cell(name: str, rest: str, generated: Path) -> Behind:
-    table = _read(generated / "tables" / f"{name}.json")
+def _cell(table: dict[str, Any], rest: str) -> Behind:
+    name = table["table"]
     rows = {row["key"]: row["cells"] for row in table["rows"] if row["cells"]}
     if not rest:
         runs = dict.fromkeys(r for cells in rows.values() for c in cells.values() for r in c["runs"])
@@ -135,7 +161,7 @@ def _number(name: str, generated: Path) -> Behind:
     audit = generated / "tables" / f"{study}-audit.json"
     if key.startswith("audit.") and audit.exists():
         row = next((own for own, slug in slugs.items() if slug == variant), variant)
-        found = _cell(audit.stem, f"{row}:{key.removeprefix('audit.')}", generated)
+        found = _cell(_read(audit), f"{row}:{key.removeprefix('audit.')}")
         manifest = _manifests(generated).get(study, Path(f"ablations/{study}.yaml"))
         how = shlex.join(["python", "-m", "sdtps", "audit", str(manifest)])
         return Behind(f"{found.what}, by {how}", found.text, found.runs, {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,9 +126,15 @@ def collect_command(arguments: argparse.Namespace) -> int:
 
 
 def compare_add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("study", metavar="STUDY", help="a manifest, or the name of an imported study")
-    parser.add_argument("a", metavar="A", help="variant")
-    parser.add_argument("b", nargs="?", metavar="B", help="variant; default: the study's baseline")
+    study = parser.add_argument(
+        "study", metavar="STUDY", help="a manifest, or the name of an imported study"
+    )
+    first = parser.add_argument("a", metavar="A", help="variant")
+    second = parser.add_argument(
+        "b", nargs="?", metavar="B", help="variant; default: the study's baseline"
+    )
+    for argument, completed in ((study, "studies"), (first, "variants"), (second, "variants")):
+        argument.complete = dict.fromkeys(("bash", "zsh"), f"_sdtps_{completed}")  # type: ignore[attr-defined]
     parser.add_argument(
         "--metric",
         action="append",
@@ -171,89 +178,145 @@ def compare_command(arguments: argparse.Namespace) -> int:
     metrics = commands.choose(arguments.metric, list(study.metrics), "metric")
     answers = {name: compare(found, a, name, arguments.epoch, arguments.margin) for name in metrics}
     if arguments.json:
-        print(json.dumps(answers, indent=1, ensure_ascii=False))
+        document = {"study": study.name, "epoch": arguments.epoch, "metrics": answers}
+        print(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False))
         return 0
     console = commands.console()
     labels = [found.outcomes[name].label for name in (a, b)]
     console.print(f"{labels[0]} against {labels[1]}, {arguments.epoch} epoch", markup=False)
     for name, answer in answers.items():
         console.print(f"{name}", style="bold", markup=False)
-        for key, value in answer.items():
-            console.print(f"  {key}: {value}", markup=False)
+        for line in in_words(answer, study.metrics[name]):
+            console.print(f"  {line}", markup=False)
     return 0
 
 
 def compare(found: Results, a: str, name: str, epoch: Epoch, margin: float | None) -> dict[str, Any]:
-    """Each statistic of `a` and the baseline of `found` as text, or why these seeds cannot give it."""
-    from analysis.results import stats
-    from analysis.results.numbers import fixed, printed_signed
+    """Each statistic of `a` and the baseline of `found`, as numbers in the metric's own scale.
 
-    metric, b = found.study.metrics[name], found.baseline
-    result, other = found.get(a, name, epoch), found.get(b, name, epoch)
-    answer: dict[str, Any] = {}
-    for one in (result, other):
-        answer[one.label] = _values(one, found.outcomes[one.variant], metric)
-    if math.isnan(result.difference):
-        return {**answer, "difference": result.why or "the two are one variant"}
-    left, right = result.values, other.values
-    pairs = f"{result.difference_n} of {result.difference_planned} seeds"
-    pairs = f"{pairs}, paired" if result.paired else f"{pairs}, unpaired: imported seeds are not ours"
-    answer["difference"] = printed_signed(result.difference, metric)
-    if not math.isnan(result.difference_low):
-        low, high = result.difference_low, result.difference_high
-        interval = f"[{printed_signed(low, metric)}, {printed_signed(high, metric)}]"
-        answer["difference"] += f" {interval} (95 % t interval, {pairs})"
-        if metric.direction is not None and (low > 0 or high < 0):
-            first = "better" if (low > 0) == (metric.direction == "up") else "worse"
-            answer["difference"] += f": the first is {first}"
-    else:
-        answer["difference"] += f" ({pairs})"
-    if not result.whole or not other.whole:
-        answer["missing seeds"] = (
-            "the finished seeds may be the better ones; read no difference from them"
-        )
-    alone = "of this comparison alone; differences taken to be normally distributed"
-    answer["t test"] = result.why or f"p = {fixed(result.p, 4)} ({alone})"
-    if result.paired:
-        differences = list(result.differences.values())
+    Where these seeds cannot give one, `why` says so and the numbers are null.
+
+    Args:
+        margin: in the printed unit.
+    """
+    from analysis.results import stats
+
+    metric = found.study.metrics[name]
+    first, second = found.get(a, name, epoch), found.get(found.baseline, name, epoch)
+    same = "" if a != found.baseline else "the two are one variant"
+    answer: dict[str, Any] = {
+        "a": _side(first, found.outcomes[a]),
+        "b": _side(second, found.outcomes[found.baseline]),
+        "difference": {
+            "mean": _finite(first.difference),
+            "low": _finite(first.difference_low),
+            "high": _finite(first.difference_high),
+            "n": first.difference_n,
+            "planned": first.difference_planned,
+            "paired": first.paired,
+            "why": first.why or same,
+        },
+    }
+    if math.isnan(first.difference):
+        return answer
+    left, right = first.values, second.values
+    answer["t_test"] = {"p": _finite(first.p), "why": first.why}
+    if first.paired:
+        differences = list(first.differences.values())
         flipped = stats.sign_flip_test(differences)
-        answer["sign-flip test"] = (
-            flipped.reason if isinstance(flipped, stats.Refusal) else f"p = {fixed(flipped, 4)}"
-        )
+        refused = isinstance(flipped, stats.Refusal)
+        answer["sign_flip_test"] = {
+            "p": None if refused else flipped,
+            "why": flipped.reason if isinstance(flipped, stats.Refusal) else "",
+        }
         middle = stats.bootstrap_interval(differences)
         if isinstance(middle, stats.Interval):
-            ends = ", ".join(printed_signed(v, metric) for v in (middle.low, middle.high))
-            answer["interquartile mean of the differences, bootstrap interval"] = f"[{ends}]"
+            answer["bootstrap_of_interquartile_mean"] = {"low": middle.low, "high": middle.high}
     if metric.direction is not None:
-        better = stats.probability_of_improvement(
+        answer["probability_that_a_is_better"] = stats.probability_of_improvement(
             list(left.values()), list(right.values()), direction=metric.direction
         )
-        answer["probability that a run of the first is better"] = (
-            f"{fixed(better, 2)} ({len(left)} of {result.planned} against "
-            f"{len(right)} of {other.planned} runs)"
-        )
-    if margin is not None and result.paired:
+    if margin is not None and first.paired:
         own = margin / (100.0 if metric.unit == "%" else 1.0)
-        same = stats.equivalence(left, right, own, unit=result.unit)
-        answer[f"equivalent within {margin:g}"] = (
-            same.reason
-            if isinstance(same, stats.Refusal)
-            else f"{'yes' if same.equivalent else 'not shown'} (p = {fixed(same.p, 4)})"
-        )
+        tested = stats.equivalence(left, right, own, unit=first.unit)
+        answer["equivalence"] = {"margin": own, "equivalent": None, "p": None, "why": ""}
+        if isinstance(tested, stats.Refusal):
+            answer["equivalence"]["why"] = tested.reason
+        else:
+            answer["equivalence"] |= {"equivalent": tested.equivalent, "p": tested.p}
     return answer
 
 
-def _values(result: Result, outcome: Outcome, metric: MetricSpec) -> str:
+def _side(result: Result, outcome: Outcome) -> dict[str, Any]:
     from analysis.results import stats
-    from analysis.results.numbers import printed
 
-    if not result.values:
-        return outcome.explanation() or "not logged"
-    spread = "" if math.isnan(result.sd) else f" ± {printed(result.sd, metric)}"
-    middle = printed(stats.iqm(list(result.values.values())), metric)
-    count = f"{result.n}" if result.whole else f"{result.n} of {result.planned}"
-    text = f"{printed(result.mean, metric)}{spread} (n = {count}, interquartile mean {middle})"
-    return text if result.whole else f"{text}; {outcome.explanation()}"
+    values = list(result.values.values())
+    return {
+        "variant": result.variant,
+        "label": result.label,
+        "n": result.n,
+        "planned": result.planned,
+        "mean": _finite(result.mean),
+        "sd": _finite(result.sd),
+        "interquartile_mean": stats.iqm(values) if values else None,
+        "values": {str(seed): value for seed, value in result.values.items()},
+        "why": "" if result.whole else outcome.explanation() or "not logged",
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def in_words(answer: Mapping[str, Any], metric: MetricSpec) -> Iterator[str]:
+    """The numbers of `compare` as lines of text, in the printed unit."""
+    from analysis.results.numbers import fixed, printed, printed_signed
+
+    for name in "ab":
+        side = answer[name]
+        if side["mean"] is None:
+            yield f"{side['label']}: {side['why']}"
+            continue
+        spread = "" if side["sd"] is None else f" ± {printed(side['sd'], metric)}"
+        n = f"{side['n']}" if side["n"] == side["planned"] else f"{side['n']} of {side['planned']}"
+        middle = printed(side["interquartile_mean"], metric)
+        why = f"; {side['why']}" if side["why"] else ""
+        yield (
+            f"{side['label']}: {printed(side['mean'], metric)}{spread} "
+            f"(n = {n}, interquartile mean {middle}){why}"
+        )
+    d = answer["difference"]
+    if d["mean"] is None:
+        yield f"difference: {d['why']}"
+        return
+    how = "paired" if d["paired"] else "unpaired: imported seeds are not ours"
+    pairs = f"{d['n']} of {d['planned']} seeds, {how}"
+    text = f"difference: {printed_signed(d['mean'], metric)}"
+    if d["low"] is None:
+        yield f"{text} ({pairs})"
+    else:
+        ends = f"[{printed_signed(d['low'], metric)}, {printed_signed(d['high'], metric)}]"
+        ending = ""
+        if metric.direction is not None and (d["low"] > 0 or d["high"] < 0):
+            better = (d["low"] > 0) == (metric.direction == "up")
+            ending = f": the first is {'better' if better else 'worse'}"
+        yield f"{text} {ends} (95 % t interval, {pairs}){ending}"
+    if any(answer[name]["why"] for name in "ab"):
+        yield "missing seeds: the finished ones may be the better ones; read no difference from them"
+    alone = "of this comparison alone; differences taken to be normally distributed"
+    for key, note in (("t_test", f" ({alone})"), ("sign_flip_test", "")):
+        if test := answer.get(key):
+            given = test["why"] if test["p"] is None else f"p = {fixed(test['p'], 4)}{note}"
+            yield f"{key.replace('_', ' ')}: {given}"
+    if bootstrap := answer.get("bootstrap_of_interquartile_mean"):
+        ends = ", ".join(printed_signed(bootstrap[end], metric) for end in ("low", "high"))
+        yield f"interquartile mean of the differences, bootstrap interval: [{ends}]"
+    if (chance := answer.get("probability_that_a_is_better")) is not None:
+        yield f"probability that a run of the first is better: {fixed(chance, 2)}"
+    if same := answer.get("equivalence"):
+        verdict = "yes" if same["equivalent"] else "not shown"
+        given = same["why"] or f"{verdict} (p = {fixed(same['p'], 4)})"
+        yield f"equivalent within {printed(same['margin'], metric)}: {given}"
 
 
 # -- audit-table: a file of `sdtps audit` as a table --------------------------------------------

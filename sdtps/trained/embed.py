@@ -19,6 +19,7 @@ import argparse
 import base64
 import html
 import io
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -36,12 +37,22 @@ if TYPE_CHECKING:
 
 THUMBNAIL = 160  # pixels of the longer side
 STYLE = """
-body { font: 14px/1.4 system-ui, sans-serif; margin: 24px; color: #1a1a1a; background: #fff; }
-section { display: flex; flex-wrap: wrap; gap: 10px; padding: 14px 0; border-top: 1px solid #ddd; }
-figure { margin: 0; max-width: 180px; } figure.query { margin-right: 22px; }
-img { display: block; min-width: 64px; max-width: 160px; border: 3px solid transparent; }
-.right img { border-color: #16803c; } .wrong img { border-color: #c0392b; }
-figcaption { font-size: 12px; overflow-wrap: anywhere; }
+:root { color-scheme: light dark; --ink: #1a1a1a; --paper: #fff; --line: #ddd; }
+:root { --right: #16803c; --wrong: #c0392b; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e9ec; --paper: #14171b; --line: #313840; }
+  :root { --right: #5fc48d; --wrong: #ff8a80; }
+}
+body { font: 14px/1.4 system-ui, sans-serif; margin: 24px; }
+body { color: var(--ink); background: var(--paper); }
+section { display: flex; flex-wrap: wrap; gap: 10px; padding: 14px 0; }
+section { border-top: 1px solid var(--line); }
+figure { margin: 0; max-width: 100%; } figure.query { margin-right: 22px; }
+figure div { display: flex; gap: 2px; border: 3px solid transparent; }
+img { display: block; max-width: 100%; min-width: 0; }
+.right div { border-color: var(--right); } .wrong div { border-color: var(--wrong); }
+.right b { color: var(--right); } .wrong b { color: var(--wrong); }
+figcaption { font-size: 12px; overflow-wrap: anywhere; width: min-content; min-width: 100%; }
 blockquote { margin: 0 22px 0 0; width: 160px; }
 """
 
@@ -437,42 +448,52 @@ def ranked(scores: Tensor, top: int) -> list[list[tuple[int, float]]]:
 def page(
     title: str, queries: list[Picture | str], gallery: list[Picture], scores: Tensor, top: int
 ) -> str:
-    """The page; borders tell right from wrong where both sides have a pid."""
+    """The page: every modality of a query and of its best matches.
+
+    Args:
+        scores: [Q, G], cosines of features, or (queries are captions) similarities.
+    """
     sections = []
     for query, row in zip(queries, ranked(scores, top), strict=True):
         if isinstance(query, str):
-            head = f"<blockquote>{html.escape(query)}</blockquote>"
+            parts = [f"<blockquote>{html.escape(query)}</blockquote>"]
         else:
-            head = _figure(query, "query", f"query {query.name}")
-        cells = []
+            parts = [_figure(query, "query", html.escape(f"query {query.name}"))]
         for rank, (number, score) in enumerate(row, start=1):
             picture = gallery[number]
-            kind = ""
-            if not isinstance(query, str) and query.pid and picture.pid:
-                kind = "right" if query.pid == picture.pid else "wrong"
-            cells.append(_figure(picture, kind, f"{rank}. {score:.4f} {picture.name}"))
-        sections.append(f"<section>{head}{''.join(cells)}</section>")
+            kind, word, close = "", "", f"similarity {score:.4f}"
+            if not isinstance(query, str):
+                # Features have length 1: the distance that the evaluation ranks by.
+                close = f"distance {math.sqrt(max(0.0, 2 - 2 * score)):.4f}, cosine {score:.4f}"
+                if query.pid and picture.pid:
+                    kind = "right" if query.pid == picture.pid else "wrong"
+                    word = f" <b>{'✓ same' if kind == 'right' else '✗ other'} identity</b>"
+            parts.append(_figure(picture, kind, f"{rank}.{word} {close} {html.escape(picture.name)}"))
+        sections.append(f"<section>{''.join(parts)}</section>")
     said = "Rank, similarity of caption and image, and file of each result."
     if not isinstance(queries[0], str):
-        said = "Rank, cosine of the features, and file of each result."
-    if any("class='right'" in part or "class='wrong'" in part for part in sections):
-        said += " Borders: green for the same identity, red for another."
+        said = "Rank, distance and cosine of the features, and file of each result."
     return (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
+        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
         f"<title>{html.escape(title)}</title><style>{STYLE}</style></head><body><h1>{html.escape(title)}</h1>"
         f"<p>{said}</p>{''.join(sections)}</body></html>\n"
     )
 
 
 def _figure(picture: Picture, kind: str, caption: str) -> str:
+    """All modalities of a sample side by side; `caption` is HTML."""
     from sdtps.data.images import open_image
 
-    image = open_image(picture.shown)
-    image.thumbnail((THUMBNAIL, THUMBNAIL))
-    stream = io.BytesIO()
-    image.save(stream, "JPEG", quality=85)
-    data = base64.b64encode(stream.getvalue()).decode()
+    shown = []
+    for letter, path in picture.paths.items():
+        image = open_image(path)
+        image.thumbnail((THUMBNAIL, THUMBNAIL))
+        stream = io.BytesIO()
+        image.convert("RGB").save(stream, "JPEG", quality=85)
+        data = base64.b64encode(stream.getvalue()).decode()
+        name = {"r": "RGB", "n": "NIR", "t": "TIR"}[letter]
+        shown.append(f"<img alt='{name}' title='{name}' src='data:image/jpeg;base64,{data}'>")
     return (
-        f"<figure class='{kind}'><img alt='' src='data:image/jpeg;base64,{data}'>"
-        f"<figcaption>{html.escape(caption)}</figcaption></figure>"
+        f"<figure class='{kind}'><div>{''.join(shown)}</div><figcaption>{caption}</figcaption></figure>"
     )

@@ -79,7 +79,7 @@ def command(arguments: argparse.Namespace) -> int:
         say=lambda text: print(text, file=sys.stderr, flush=True),
     )
     if arguments.json:
-        print(json.dumps(rows if len(rows) > 1 else rows[0], indent=2))
+        print(json.dumps(rows, indent=2))
     else:
         _print(rows)
     return 1 if any(row["differs"] for row in rows) else 0

@@ -295,6 +295,12 @@ def test_components_must_be_complete_in_a_component_table(load: Load) -> None:
     assert found == "10: variants.x: table 'c' needs its components b too"
 
 
+def test_a_table_of_conditions_says_how_a_condition_is_named(load: Load) -> None:
+    text = f"{HEAD}tables: [{{name: c, kind: conditions, rows: [topk]}}]\nvariants: {{topk: {{}}}}\n"
+    found = only(load, text)
+    assert "mAP@missing_r" in found and "eval.also" in found
+
+
 def test_reported_numbers_come_from_csv_as_printed(load: Load, tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text("row,mAP,source\nA,70.70,Table 3\nB,73.0,Table 3\nB,1,x\n")
     entry = "reported: [{{variant: topk, csv: r.csv, where: {{row: {}}}, columns: {{mAP: {}}}}}]\n"

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from planted import CODE, WEIRD, hard_study, plant, plant_hard, planted_study
 
+from ablations.study.manifest import load_study
 from analysis.cli import VERBS, main
 from analysis.paper.build import Options, build
 from analysis.paper.explain import ExplainError, describe, find
 from analysis.runs import hints
 from sdtps.config import parse_config
+from sdtps.run.locations import shipped
 
 
 @pytest.fixture(scope="module")
@@ -177,3 +179,17 @@ def test_a_terminal_is_shown_what_a_log_or_a_name_holds_and_obeys_none_of_it(
     assert main(["collect", *place]) == 0 and main(["tables", *place]) == 0
     shown = capsys.readouterr().out
     assert "\x1b" not in shown and r"no\x1b[2Jthing" in shown and r"red\x1b[31m" in shown
+
+
+def test_a_cell_is_explained_without_a_paper(tmp_path, monkeypatch, capsys):
+    """The table is made from the runs where none was built."""
+    study = load_study(shipped("ablations/nograd.yaml"))
+    for variant in study.variants:
+        for seed in study.seeds:
+            plant(tmp_path / "runs", study, variant, seed, scores={"mAP": [0.6], "rank1": [0.7]})
+    words = ["--runs-dir", str(tmp_path / "runs"), "--generated", str(tmp_path / "none"), "--json"]
+    assert main(["explain", "nograd_main:none:mAP", *words]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["text"].startswith("60.0") and len(answer["runs"]) == 3
+    assert main(["explain", "nograd_main:nono:mAP", *words]) == 2
+    assert "none" in capsys.readouterr().err

@@ -160,7 +160,7 @@ def test_the_command_prints_a_table_or_json_and_names_mistakes(
     assert main(["evaluate", str(reid.path), "-w", "last"]) == 0
     assert "as trained" in capsys.readouterr().out
     assert main(["evaluate", str(reid.path), "-w", "last", "-c", "rerank", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["metrics"].keys() >= {"mAP@rerank"}
+    assert json.loads(capsys.readouterr().out)[0]["metrics"].keys() >= {"mAP@rerank"}
     assert main(["evaluate", str(reid.path), "-c", "missing_x"]) == 2
     assert "missing_rt" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
@@ -302,14 +302,19 @@ def test_rank_writes_a_page_with_ranks_and_scores(reid: RunFolder, tmp_path: Pat
     samples = pictures_of(reid)
     lines = ["path,pid,modality,sample"]
     for number, sample in enumerate(samples):
-        lines += [f"{sample.images[0]},{sample.pid},rgb,s{number}"]
+        files = zip(sample.images, ("rgb", "nir", "tir"), strict=True)
+        lines += [f"{file},{sample.pid},{modality},s{number}" for file, modality in files]
     (tmp_path / "gallery.csv").write_text("\n".join(lines))
     page = tmp_path / "page.html"
     words = ["rank", str(reid.path), str(tmp_path / "gallery.csv"), "--out", str(page), "--top", "3"]
     assert main([*words, "--query", str(tmp_path / "gallery.csv")]) == 0
     text = page.read_text()
     assert text.count("<section>") == len(samples) and text.count("<figure") == 4 * len(samples)
-    assert "1. 1.0000" not in text and "class='right'" in text  # none finds itself
+    assert text.count("alt='TIR'") == text.count("<figure")  # every modality of each
+    right, wrong = text.count("class='right'"), text.count("class='wrong'")
+    assert right and right + wrong == text.count(", cosine ") == 3 * len(samples)
+    assert text.count("✓ same identity") == right and "prefers-color-scheme: dark" in text
+    assert "cosine 1.0000" not in text  # none finds itself
     assert main([*words, "--text", "a dog"]) == 2
 
 
