@@ -45,7 +45,10 @@ def pytest_configure(config: pytest.Config) -> None:
 SLURM = "tests/slurm/test_"
 TOGETHER = {
     **{f"{SLURM}{name}": "one cluster" for name in ("states", "node", "cluster.", "pack")},
-    **{f"{SLURM}{name}": "the other cluster" for name in ("submission", "training", "clusters")},
+    **{
+        f"{SLURM}{name}": "the other cluster"
+        for name in ("submission", "training", "clusters", "rounds")
+    },
 }
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sdtps.config import Config, ReidConfig, RetrievalConfig
+from sdtps.config import AnyConfig, CommandConfig, Config, ReidConfig, RetrievalConfig
 from sdtps.data.captions import digest_of, too_few_captions, warnings_of
 from sdtps.data.contents import digest
 from sdtps.data.images import check_images, raise_mistakes
@@ -74,9 +74,9 @@ class Here:
     def __init__(self) -> None:
         self._seen: dict[str, dict[str, str]] = {}
 
-    def __call__(self, config: Config) -> dict[str, str]:
+    def __call__(self, config: AnyConfig) -> dict[str, str]:
         """Digests of the data (`data`) and of each part's weights, without what is not here."""
-        if not hasattr(config, "data"):
+        if isinstance(config, CommandConfig):  # another program's: unknown
             return {}
         key = _inputs_of(config)
         if key not in self._seen:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from ablations.slurm import queue
 from tests.slurm.cluster import PATIENCE_S, Cluster, missing
 
 
@@ -53,9 +52,17 @@ def slurm_with_accounting(
     yield from _use(accounting_cluster, monkeypatch)
 
 
+def write_patience(cluster: Cluster, seconds: float) -> None:
+    """The site file of this person: how long an answer of squeue is waited for."""
+    file = cluster.folder / "config" / "sdtps" / "site.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"squeue_seconds: {seconds:.0f}\n")
+
+
 def _use(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     for name in ("SLURM_CONF", "PATH"):
         monkeypatch.setenv(name, cluster.environment()[name])
-    monkeypatch.setattr(queue, "ASK_SECONDS", PATIENCE_S)  # slow is not down
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(cluster.folder / "config"))
+    write_patience(cluster, PATIENCE_S)  # slow is not down
     yield cluster
     cluster.end_jobs()  # a test that fails would leave the next one without a free CPU

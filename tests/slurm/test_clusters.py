@@ -20,7 +20,7 @@ import pytest
 from ablations import cli
 from ablations.launch import dispatch, trial
 from ablations.launch.plan import make_plan
-from ablations.slurm import commands, queue
+from ablations.slurm import commands
 from ablations.slurm.queue import Scheduler
 from ablations.store import attempts as records
 from ablations.store import life
@@ -30,6 +30,7 @@ from ablations.study.model import Study
 from sdtps.run.folder import RunFolder
 from tests.ablations import plant, standin
 from tests.slurm.cluster import GPU_TYPE, PATIENCE_S, Cluster, until
+from tests.slurm.conftest import write_patience
 from tests.slurm.test_states import Look
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
@@ -119,7 +120,7 @@ def test_a_stopped_controller_keeps_nobody_waiting_and_starts_nothing(
     answer = commands.ask
     os.kill(controller, signal.SIGSTOP)
     try:
-        impatient.setattr(queue, "ASK_SECONDS", 2.0)
+        write_patience(slurm, 2.0)
         impatient.setattr(commands, "ask", ask)
         time.sleep(1.5)
         assert sorted(states()) == ["queued", "running", "running"]  # the last answer stands
