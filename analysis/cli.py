@@ -23,6 +23,11 @@ VERBS = {
         "say which of the changes between two variants did it",
         "results",
     ),
+    "seeds": (
+        "analysis.questions.seeds",
+        "say how many seeds settle each difference, and where seeds cannot help",
+        "results",
+    ),
     "rounds": (
         "analysis.questions.rounds",
         "show what is decided of a study in rounds, and which seeds come next",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis import commands
-from sdtps.system.commandline import add_runs_dir
+from sdtps.system.commandline import add_runs_dir, positive
 from sdtps.system.errors import SdtpsError
 
 if TYPE_CHECKING:
@@ -147,22 +147,12 @@ def compare_add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--margin",
-        type=_margin,
+        type=positive,
         metavar="M",
         help="test equivalence within M above 0, in the metric's printed unit",
     )
     add_runs_dir(parser)
     parser.add_argument("--json", action="store_true")
-
-
-def _margin(text: str) -> float:
-    try:
-        margin = float(text)
-    except ValueError:
-        margin = math.nan
-    if not 0 < margin < math.inf:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number above 0, such as 0.5")
-    return margin
 
 
 def compare_command(arguments: argparse.Namespace) -> int:

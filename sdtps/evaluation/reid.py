@@ -30,6 +30,7 @@ class Ranking:
     mean_average_precision: float
     queries: int  # with at least one match left
     skipped: int
+    by_query: dict[str, Tensor]  # of those queries: AP, rank (of the first hit, from 1), identity [Q]
 
     def metrics(self) -> dict[str, float]:
         """mAP, rank1, rank5 and rank10 as a metric row names them."""
@@ -63,7 +64,7 @@ def rank(
     gallery_pids, gallery_views = gallery_pids.to(device), gallery_views.to(device)
     if not torch.isfinite(distances).all():
         raise FloatingPointError("ranking: a distance is not finite, the features have diverged")
-    first_hits, precisions = [], []
+    first_hits, precisions, ranked = [], [], []
     for start in range(0, len(distances), QUERY_CHUNK):
         rows = slice(start, start + QUERY_CHUNK)
         order = torch.sort(distances[rows], dim=1, stable=True).indices
@@ -77,6 +78,7 @@ def rank(
         first = torch.where(hits, position, position.shape[1] + 1).amin(1)
         precisions.append(precision[valid])
         first_hits.append(first[valid])
+        ranked.append(query_pids[rows][valid])
     average_precision, first_hit = torch.cat(precisions), torch.cat(first_hits)
     if len(first_hit) == 0:
         raise DataError(
@@ -85,8 +87,13 @@ def rank(
         )
     ranks = torch.arange(1, min(max_rank, distances.shape[1]) + 1, device=device)
     cmc = (first_hit[:, None] <= ranks).double().mean(0)
+    by_query = {"AP": average_precision, "rank": first_hit, "identity": torch.cat(ranked)}
     return Ranking(
-        cmc.cpu(), average_precision.mean().item(), len(first_hit), len(distances) - len(first_hit)
+        cmc.cpu(),
+        average_precision.mean().item(),
+        len(first_hit),
+        len(distances) - len(first_hit),
+        {name: values.cpu() for name, values in by_query.items()},
     )
 
 
@@ -100,29 +107,43 @@ class Features:
 
 
 # An evaluator is asked with (query, gallery, whether to re-rank) and yields metrics by name, fractions
-# in [0, 1]. A new metric of re-identification is one function in this table.
-Evaluator = Callable[[Features, Features, bool], Iterator[tuple[str, float]]]
+# in [0, 1], or what it knows of each query, a tensor [Q]. A new metric of re-identification is one
+# function in this table.
+Evaluator = Callable[[Features, Features, bool], Iterator[tuple[str, float | Tensor]]]
 
 
-def ranking(query: Features, gallery: Features, rerank: bool) -> Iterator[tuple[str, float]]:
-    """mAP, rank1, rank5 and rank10; raises as `rank` does."""
+def ranking(query: Features, gallery: Features, rerank: bool) -> Iterator[tuple[str, float | Tensor]]:
+    """mAP, rank1, rank5 and rank10, and each query's AP, rank and identity; raises as `rank` does."""
     distances = euclidean_distances(query.values, gallery.values)
     if rerank:
         distances = reranked(query.values, gallery.values)
     found = rank(distances, query.pids, gallery.pids, query.views, gallery.views)
     yield from found.metrics().items()
+    yield from found.by_query.items()
 
 
 EVALUATORS: tuple[Evaluator, ...] = (ranking,)
 
 
 def evaluate(
-    query: Features, gallery: Features, *, rerank: bool = False, suffix: str = ""
+    query: Features,
+    gallery: Features,
+    *,
+    rerank: bool = False,
+    suffix: str = "",
+    queries: dict[str, Tensor] | None = None,
 ) -> Iterator[tuple[str, float]]:
-    """Every evaluator's metrics; with a condition's name as NAME@CONDITION."""
+    """Every evaluator's metrics; with a condition's name as NAME@CONDITION.
+
+    Args:
+        queries: takes what evaluators know of each query.
+    """
     for evaluator in EVALUATORS:
         for name, value in evaluator(query, gallery, rerank):
-            yield (f"{name}@{suffix}" if suffix else name), value
+            if not isinstance(value, Tensor):
+                yield (f"{name}@{suffix}" if suffix else name), value
+            elif queries is not None:
+                queries[name] = value
 
 
 def reranked(

@@ -180,13 +180,22 @@ def takes_dense(config: RetrievalConfig) -> bool:
 
 
 # An evaluator is asked with the similarities and the number of captions of an image and yields metrics
-# by name. A new metric of retrieval is one function in this table.
-Evaluator = Callable[[Tensor, int], Iterator[tuple[str, float]]]
+# by name, or what it knows of each query, a tensor [queries]. A new metric of retrieval is one function
+# in this table.
+Evaluator = Callable[[Tensor, int], Iterator[tuple[str, float | Tensor]]]
 
 
-def recall(similarity: Tensor, per_image: int) -> Iterator[tuple[str, float]]:
-    """`recalls`."""
-    yield from recalls(similarity, per_image).items()
+def recall(similarity: Tensor, per_image: int) -> Iterator[tuple[str, float | Tensor]]:
+    """`recalls`, and the rank (from 1) and the image of each query, both ways."""
+    finite(similarity)
+    found = dict(zip(("i2t", "t2i"), ranks(similarity, per_image), strict=True))
+    yield from _recalls(found).items()
+    for direction, values in found.items():
+        yield f"{direction}_rank", values + 1
+        yield (
+            f"{direction}_identity",
+            torch.arange(len(values)) // (1 if direction == "i2t" else per_image),
+        )
 
 
 EVALUATORS: tuple[Evaluator, ...] = (recall,)
@@ -199,12 +208,20 @@ def evaluate(
     *,
     prefix: str = "",
     suffix: str = "",
+    queries: dict[str, Tensor] | None = None,
 ) -> Iterator[tuple[str, float]]:
-    """Every evaluator's metrics under `protocol`, as PREFIX NAME SUFFIX; folds of `both` as NAME@1k."""
+    """Every evaluator's metrics under `protocol`, as PREFIX NAME SUFFIX; folds of `both` as NAME@1k.
+
+    Args:
+        queries: takes what evaluators know of each query of the whole split.
+    """
     for evaluator in EVALUATORS:
         if protocol != "1k_folds":
             for name, value in evaluator(similarity, per_image):
-                yield f"{prefix}{name}{suffix}", value
+                if not isinstance(value, Tensor):
+                    yield f"{prefix}{name}{suffix}", value
+                elif queries is not None:
+                    queries[name] = value
         if protocol != "full":
             folds = "@1k" if protocol == "both" else ""
             for name, value in in_folds(evaluator, similarity, per_image).items():
@@ -227,7 +244,8 @@ def in_folds(
     for fold in range(folds):
         rows = slice(fold * images, (fold + 1) * images)
         columns = slice(rows.start * per_image, rows.stop * per_image)
-        results.append(dict(evaluator(similarity[rows, columns], per_image)))
+        found = evaluator(similarity[rows, columns], per_image)
+        results.append({name: value for name, value in found if not isinstance(value, Tensor)})
     return {name: sum(r[name] for r in results) / folds for name in results[0]}
 
 
@@ -244,13 +262,23 @@ def recalls(similarity: Tensor, per_image: int) -> dict[str, float]:
     Raises:
         FloatingPointError: the similarities are not finite.
     """
+    finite(similarity)
+    return _recalls(dict(zip(("i2t", "t2i"), ranks(similarity, per_image), strict=True)))
+
+
+def finite(similarity: Tensor) -> None:
+    """Raises FloatingPointError for similarities that are not finite."""
     if not all(torch.isfinite(rows).all() for rows in similarity.split(RANKED_AT_ONCE)):
         raise FloatingPointError("similarities are not finite: the model has diverged")
-    image_ranks, caption_ranks = ranks(similarity, per_image)
-    result = {}
-    for direction, found in (("i2t", image_ranks), ("t2i", caption_ranks)):
-        for k in RANKS:
-            result[f"{direction}_r{k}"] = (found < k).double().mean().item()
+
+
+def _recalls(found: dict[str, Tensor]) -> dict[str, float]:
+    """`recalls` from the ranks of each direction."""
+    result = {
+        f"{direction}_r{k}": (ranks < k).double().mean().item()
+        for direction, ranks in found.items()
+        for k in RANKS
+    }
     result["rsum"] = sum(result.values())
     return result
 

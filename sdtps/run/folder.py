@@ -9,6 +9,7 @@ what is no regular file (a directory, a FIFO, a link round in a circle) as nothi
     train.log       what the trainer said                             submitit/    the scheduler's logs
     claim.json      who submitted it, written before the scheduler is asked
     best.safetensors, last.safetensors    weights of a completed run's selected and last epoch
+    queries.safetensors    average precision, rank and identity of each query, of the last evaluation
     evaluations.jsonl    one object for each evaluation after training (`sdtps evaluate`)
 
 Only the existence of result.json means completed. A completed run has no checkpoint.pt any more, and is
@@ -26,13 +27,16 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
 from sdtps.config import AnyConfig, load_config, resolved
 from sdtps.system.errors import ClaimLost, RunError
-from sdtps.system.files import digest, read_bytes, write_json, write_text
+from sdtps.system.files import digest, read_bytes, write_bytes, write_json, write_text
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # States that the run itself records in status.json. Others (queued, lost, node, cancelled by the
 # scheduler ...) are told by ablations/store/life.py from the scheduler and the heartbeat's age.
@@ -127,6 +131,10 @@ class RunFolder:
         return self.path / "evaluations.jsonl"
 
     @property
+    def queries_file(self) -> Path:
+        return self.path / "queries.safetensors"
+
+    @property
     def result_file(self) -> Path:
         return self.path / "result.json"
 
@@ -199,6 +207,26 @@ class RunFolder:
         lines = [finite(row) for row in (*earlier, *({**row, "attempt": attempt} for row in rows))]
         text = "".join(f"{json.dumps(line, allow_nan=False, ensure_ascii=False)}\n" for line in lines)
         write_text(self.metrics_file, text)
+
+    def write_queries(self, values: Mapping[str, np.ndarray]) -> None:
+        """Replace what is known of each query: AP, rank, identity; two ways: i2t_rank, t2i_rank ..."""
+        import numpy as np  # here: `status` and `plan` start without it
+        from safetensors.numpy import save
+
+        self.check_claim()
+        small = {np.dtype(np.float64): np.float32, np.dtype(np.int64): np.int32}
+        arrays = {n: np.ascontiguousarray(v, dtype=small.get(v.dtype)) for n, v in values.items()}
+        write_bytes(self.queries_file, save(arrays))
+
+    def queries(self) -> dict[str, np.ndarray]:
+        """What `write_queries` wrote; empty where there is none, or none that can be read."""
+        from safetensors import SafetensorError
+        from safetensors.numpy import load
+
+        try:
+            return load(read_bytes(self.queries_file) or b"")
+        except (OSError, ValueError, SafetensorError):
+            return {}
 
     def append_evaluation(self, row: Mapping[str, Any]) -> None:
         """Add one line to evaluations.jsonl, which seals itself."""

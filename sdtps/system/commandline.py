@@ -14,6 +14,7 @@ import difflib
 import errno
 import importlib
 import io
+import math
 import os
 import signal
 import sys
@@ -80,6 +81,17 @@ def at_least(smallest: int) -> Callable[[str], int]:
             raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least {smallest}")
         return int(text)
 
+    return number
+
+
+def positive(text: str) -> float:
+    """An argument that is a number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number above 0, such as 0.5")
     return number
 
 

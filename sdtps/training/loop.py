@@ -327,6 +327,9 @@ class Loop:
             if better and self.writes:
                 self._best_weights = checkpoint.weights_of(self.task.model)
         self.record(row)
+        if self.writes and self.task.queries:
+            found = {name: values.numpy() for name, values in self.task.queries.items()}
+            self.folder.write_queries(found)
         counters.evaluated = counters.epoch
         counters.final = row
         if better:

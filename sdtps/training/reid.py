@@ -65,6 +65,7 @@ class ReidTask:
             pids, cameras = _sizes(trained, self.dataset)
         self.model = ReidModel(config, pids, cameras).to(device)
         _check_pieces(self.model, config)
+        self.queries: dict[str, Tensor] = {}
         self.record: dict[str, Any] = {
             "data": {
                 "name": self.dataset.name,
@@ -150,11 +151,13 @@ class ReidTask:
                 progress(number * blocks + done, len(shown) * blocks)
             features[modalities] = torch.cat(distributed.gather_parts(torch.cat(own), self.device))
         metrics: dict[str, float] = {}
+        self.queries = {}
         for condition in wanted:
             query = self._features(self.dataset.query, features[condition.query])
             gallery = self._features(self.dataset.gallery, features[condition.gallery])
             rerank = condition.rerank
-            metrics |= evaluate(query, gallery, rerank=rerank, suffix=condition.name)
+            by_query = None if condition.name else self.queries
+            metrics |= evaluate(query, gallery, rerank=rerank, suffix=condition.name, queries=by_query)
         return metrics
 
     def _test_batches(self, modalities: str) -> JpegTestBatches | CachedTestBatches:

@@ -64,6 +64,7 @@ class RetrievalTask:
                 sources["train"], config.data, config.matching.dense_text, seed, device
             )
             self.steps_per_epoch = self.batches.steps_per_epoch
+        self.queries: dict[str, Tensor] = {}
         self.record: dict[str, Any] = {
             "data": {
                 "name": config.data.dataset,
@@ -141,8 +142,9 @@ class RetrievalTask:
         )
         per_image = self.test.split.per_image
         metrics: dict[str, float] = {}
+        self.queries = {}
         if own:
-            metrics |= evaluate(scored[main], per_image, protocol)
+            metrics |= evaluate(scored[main], per_image, protocol, queries=self.queries)
         measure = "full" if protocol == "both" else protocol
         for mode, suffix in modes.items():
             metrics |= evaluate(scored[mode], per_image, measure, suffix=suffix)

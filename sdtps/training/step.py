@@ -6,7 +6,7 @@ the AMP scaler skipped) is counted on the device and read where a row is logged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -50,6 +50,7 @@ class Task(StepTask, Protocol):
     """
 
     steps_per_epoch: int
+    queries: Mapping[str, Tensor]  # of each query of the last evaluation, by name
     select_metric: str  # of evaluate(): the epoch where it is highest is the best (ties: the earliest)
     conditions: tuple[str, ...]  # under which the selected and the last weights are scored too
     selected_on: str  # the split behind it: dev, or test as the publications do

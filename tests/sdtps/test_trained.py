@@ -85,6 +85,18 @@ def test_the_numbers_of_result_json_come_out_again_bit_for_bit(
     assert written == [best, last]
 
 
+def test_a_run_keeps_what_is_known_of_each_query(reid: RunFolder, retrieval: RunFolder) -> None:
+    people, captions = ((folder.queries(), folder.result() or {}) for folder in (reid, retrieval))
+    known, final = people[0], people[1]["final"]
+    assert known["AP"].mean() == pytest.approx(final["mAP"], abs=1e-6)
+    assert (known["rank"] <= 5).mean() == pytest.approx(final["rank5"])
+    assert known["identity"].shape == known["AP"].shape
+    known, final = captions[0], captions[1]["final"]
+    for way in ("i2t", "t2i"):
+        assert (known[f"{way}_rank"] <= 5).mean() == pytest.approx(final[f"{way}_r5"])
+    assert set(known["t2i_identity"]) == set(known["i2t_identity"])
+
+
 def test_every_missing_modality_condition_and_one_against_another(reid: RunFolder) -> None:
     conditions = (*MISSING, "r_to_n", "rerank", "missing_r+rerank")
     rows = evaluate(reid.path, weights=("best",), conditions=conditions)

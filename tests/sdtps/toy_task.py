@@ -19,6 +19,7 @@ class ToyTask:
     selected_on = "test"
     conditions: tuple[str, ...] = ()
     record: ClassVar[dict[str, Any]] = {}
+    queries: ClassVar[dict[str, Tensor]] = {}
 
     def __init__(self, seed: int = 0, *, steps: int = 5, blow_up_at: int | None = None) -> None:
         torch.manual_seed(seed)
