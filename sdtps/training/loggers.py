@@ -27,6 +27,7 @@ from filelock import FileLock
 
 from sdtps.config import resolved
 from sdtps.run.folder import RunFolder, row_of
+from sdtps.system.files import digest
 
 CLOSE_SECONDS = 20.0  # that the end of a run waits for all loggers together
 POLL_SECONDS = 1.0
@@ -108,7 +109,7 @@ class MLflow:
 
 
 class WeightsAndBiases:
-    """One W&B run for each attempt; project: the study, group: the variant.
+    """One W&B run for all attempts; project: the study, group: the variant.
 
     Offline, in the run's folder wandb/ (`wandb sync` uploads it), unless WANDB_MODE or WANDB_API_KEY
     is set: a compute node often reaches nothing, and a run must not wait for it.
@@ -119,7 +120,11 @@ class WeightsAndBiases:
 
         study, variant, seed = _names(folder)
         online = "WANDB_API_KEY" in os.environ
+        # One for all attempts; a run that starts over has a first attempt of its own.
+        first = next(iter(folder.run().get("attempts", [])), {}).get("started")
         self.run = wandb.init(
+            id=digest(f"{folder.path.resolve()} {first}".encode())[:16],
+            resume="allow",
             project=study,
             group=variant,
             name=f"{variant}/seed{seed}",

@@ -172,6 +172,30 @@ def test_a_logger_that_fails_or_hangs_does_not_touch_the_run(
     assert len(said) == 1 and said[0].startswith("logger wandb: ") and says in said[0]
 
 
+STUB = """\
+import pathlib, types
+def Settings(**_): pass
+def init(id, resume, dir, **_):
+    with (pathlib.Path(dir) / "ids.txt").open("a") as stream:
+        stream.write(f"{id} {resume}\\n")
+    return types.SimpleNamespace(log=lambda *_, **__: None, finish=lambda: None)
+"""
+
+
+def test_all_attempts_are_one_wandb_run_and_a_new_start_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: RunFolder
+) -> None:
+    (tmp_path / "wandb").mkdir()
+    (tmp_path / "wandb" / "__init__.py").write_text(STUB)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    starts = [{"started": "2026-01-01T00:00:00Z"}], [{"started": "2026-01-02T00:00:00Z"}]
+    for attempts in (starts[0], [*starts[0], *starts[1]], starts[1]):
+        run.update_run(attempts=attempts)
+        Loggers(["wandb"], run, lambda _: None).close(240)
+    first, resumed, over = (run.path / "ids.txt").read_text().splitlines()
+    assert first == resumed != over and first.endswith(" allow")
+
+
 def test_a_program_s_rows_go_to_loggers_and_its_result_is_the_same(run: RunFolder) -> None:
     root = Path(__file__).resolve().parents[2]
     code = "from sdtps.log import log; log('eval', epoch=1, step=1, accuracy=0.75)"
