@@ -343,7 +343,9 @@ def _start(submission: Submission, place: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [*command, str(place)],
         env={**os.environ, PACKED: "1"},
-        start_new_session=True,  # the scheduler signals process groups: each signal comes once, from us
+        start_new_session=True,
+        # Some schedulers signal all processes of a job: until the run has a handler, this ends it.
+        preexec_fn=lambda: signal.signal(signal.SIGUSR2, signal.SIG_IGN),
     )
 
 

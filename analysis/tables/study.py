@@ -58,7 +58,7 @@ def table(collected: Collected, study: Study, spec: TableSpec, marks: Sequence[M
     baseline = differences_to(study, spec)
     found = results(collected, study, baseline)
     chosen, slice_note = _rows(study, spec, found.outcomes)
-    epochs = shown_epochs(spec)
+    epochs = shown_epochs(spec, chosen)
     metrics = spec.metrics or tuple(study.metrics)
     names = _name_columns(study, spec, chosen)
     columns = [*names, *_metric_columns(study, metrics, epochs, baseline, chosen)]
@@ -104,7 +104,7 @@ def conditions_table(
     """One variant's metrics, a row for each condition that its runs were evaluated under."""
     found = results(collected, study)
     outcome = found.outcomes[spec.rows[0]]
-    epochs = shown_epochs(spec)
+    epochs = shown_epochs(spec, [outcome])
     shown = spec.metrics or tuple(study.metrics)
     labels: dict[str, str] = {}  # of mAP, which stands for mAP@missing_r too
     for name in shown:
@@ -150,11 +150,12 @@ def conditions_table(
     )
 
 
-def shown_epochs(spec: TableSpec) -> tuple[Epoch, ...]:
-    """The epochs of a table, the last one first."""
-    if spec.epoch == "both":
-        return EPOCHS
-    return (spec.epoch,)
+def shown_epochs(spec: TableSpec, outcomes: Sequence[Outcome]) -> tuple[Epoch, ...]:
+    """The epochs of a table, the last one first; the best one only where a run selected one."""
+    if spec.epoch != "both":
+        return (spec.epoch,)
+    done = [run for outcome in outcomes for run in outcome.completed]
+    return EPOCHS if not done or any(run.scores("best") for run in done) else EPOCHS[:1]
 
 
 # -- rows ---------------------------------------------------------------------------------------

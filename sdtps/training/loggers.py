@@ -121,7 +121,7 @@ class WeightsAndBiases:
         study, variant, seed = _names(folder)
         online = "WANDB_API_KEY" in os.environ
         # One for all attempts; a run that starts over has a first attempt of its own.
-        first = next(iter(folder.run().get("attempts", [])), {}).get("started")
+        first = (folder.run().get("attempts") or [{}])[0].get("started")
         self.run = wandb.init(
             id=digest(f"{folder.path.resolve()} {first}".encode())[:16],
             resume="allow",

@@ -95,6 +95,49 @@ def test_mistakes_are_told_before_anything_runs(tmp_path: Path, old: str, new: s
     assert says in str(caught.value)
 
 
+LOG = '  log: {file: "{run}/x.csv"%s}\n'
+
+
+@pytest.mark.parametrize(
+    ("log", "says"),
+    [
+        (LOG % "", ["small.yaml:10: overrides.log", "`format`", "`mapping`"]),
+        (LOG % ", format: csv", ["small.yaml:10: overrides.log", "no format 'csv'"]),
+        (LOG % ", format: demo, mapping: m.yaml", ["small.yaml:10: overrides.log"]),
+        (LOG % ", mapping: nope.yaml", ["nope.yaml: no such file"]),
+        (LOG % ", mapping: m.yaml", ["m.yaml:3: metrics.acc.unit: still a question mark"]),
+    ],
+)
+def test_how_a_log_is_read_is_checked_before_anything_runs(
+    tmp_path: Path, log: str, says: list[str]
+) -> None:
+    (tmp_path / "m.yaml").write_text("epoch: epoch\nmetrics:\n  acc: {split: val, unit: '?'}\n")
+    with pytest.raises(ManifestError) as caught:
+        load_study(write(tmp_path, HEAD + log + VARIANTS))
+    assert all(word in str(caught.value) for word in says)
+    good = LOG.replace("{run}/x.csv", "{run}/out") % ", format: demo"
+    assert load_study(write(tmp_path, HEAD + good + VARIANTS)).variants["a"].config
+
+
+def test_a_directory_among_the_overrides_holds_for_all_variants(tmp_path: Path) -> None:
+    study = load_study(write(tmp_path, HEAD + "  directory: checkout\n" + VARIANTS))
+    configs = [variant.config for variant in study.variants.values()]
+    assert {c.directory for c in configs if isinstance(c, CommandConfig)} == {
+        str(tmp_path / "checkout")
+    }
+
+
+def test_a_long_argument_is_passed_on(tmp_path: Path) -> None:
+    folder = make(tmp_path, PROGRAM, f"p.py a.{'x' * 300} {{seed}}")
+    assert execute(folder.path) == "completed"
+
+
+def test_a_pipe_fails_with_its_program(tmp_path: Path) -> None:
+    folder = make(tmp_path, PROGRAM + "sys.exit('CUDA error')\n", "p.py {seed} | cat")
+    with pytest.raises(RunError, match="exit code 1"):
+        execute(folder.path)
+
+
 def test_a_run_is_started_logged_and_completed(tmp_path: Path) -> None:
     folder = make(tmp_path, PROGRAM, select="accuracy")
     assert execute(folder.path) == "completed"
@@ -353,3 +396,25 @@ def test_the_shipped_study_runs_on_local_slots(tmp_path: Path) -> None:
         RunFolder(p.parent).result() or {} for p in tmp_path.glob("command/*/seed0-*/config.yaml")
     ]
     assert len(results) == 3 and all(0.5 < r["final"]["accuracy"] <= 1 for r in results)
+
+
+def test_a_table_shows_a_best_epoch_only_where_something_selects_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "p.py").write_text(PROGRAM)
+    text = (
+        "study: small\ntask: command\nseeds: [0]\nbaseline: a\nvaries: [settings]\n"
+        "metrics: {accuracy: {direction: up}}\ntables: [{name: t}, "
+        "{name: s, kind: sweep, axis: settings.lr}]\n"
+        f"overrides: {{command: 'PYTHONPATH={ROOT} {{python}} p.py --lr {{settings.lr}} {{seed}}', "
+        "settings: {lr: 0.1}}\nvariants:\n  a: {}\n  b: {settings.lr: 1.0}\n"
+    )
+    for select, shown in (("", False), ("select: accuracy, ", True)):
+        manifest = write(tmp_path, text.replace("overrides: {", f"overrides: {{{select}"))
+        common = [str(manifest), "--runs-dir", str(tmp_path / f"runs{shown}")]
+        assert main(["submit", *common, "--executor", "local", "--no-audit"]) == 0
+        capsys.readouterr()
+        assert main(["tables", *common, "--form", "md"]) == 0
+        printed = capsys.readouterr().out
+        assert ("best epoch" in printed) == shown
+        assert "| 0.1 |" in printed and "| 1 |" in printed

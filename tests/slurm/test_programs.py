@@ -43,7 +43,9 @@ overrides:
 variants:
   polite: {{}}
   rude: {{settings.kind: rude}}
-  pipe: {{settings.kind: pipe, command: "{{python}} p.py {{settings.kind}} {{run}} 1 {{seed}} | cat; true"}}
+  pipe:
+    settings.kind: pipe
+    command: "{{python}} p.py {{settings.kind}} {{run}} 1 {{seed}} | cat; true"
 resources: {{partition: gpu, cpus: 1, mem_gb: 0.2, max_requeues: 3, timeout_min: {minutes}{more}}}
 metrics: {{accuracy: {{direction: up}}}}
 """
