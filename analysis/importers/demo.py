@@ -8,11 +8,9 @@ CLIP-ReID trains its prompts first, without an accuracy; these lines become rows
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +33,7 @@ _SECTION = re.compile(r"^([A-Z][A-Z_0-9]*):\s*$")
 _KEY = re.compile(r"^ {2}([A-Z][A-Z_0-9]*): ?(.*)$")
 _SUB_KEY = re.compile(r"^ {4}([A-Z][A-Z_0-9]*): ?(.*)$")
 _TOP_KEY = re.compile(r"^([A-Z][A-Z_0-9]*): (.*)$")
-_SUBSET = re.compile(r"^\s+(train|query|gallery)\s+\|\s+(\d+)\s+\|\s+(\d+)\s+\|\s+(\d+)$")
-_SIZE = re.compile(r"number of (parameters|GFLOPs): ?([\d.]+)$")
+_PARAMETERS = re.compile(r"number of parameters: ?([\d.]+)$")
 # Lines that announce a record; one of these that matches nothing above is reported.
 _RECORD_WORDS = ("Epoch[", "Validation Results", "mAP:", "CMC curve", "Best mAP", "Best Rank")
 MAIN_HEADS = ("moe+ori", "", "moe", "ori")
@@ -65,9 +62,8 @@ class DemoLog(LogReader):
 
     def __init__(self, path: Path, content: bytes, restarts: bool = False) -> None:
         super().__init__(path, content, restarts)
-        self.facts: dict[str, Any] = {"data": {}}
+        self.facts: dict[str, Any] = {}
         self.iterations: dict[int, int] = {}  # epoch -> batches of that epoch
-        self.epoch_rates: dict[int, float] = {}
         self.section = self.subsection = ""
         self.in_config = False
         self.stage1 = False  # the prompts are being trained
@@ -153,16 +149,8 @@ class DemoLog(LogReader):
             self.evaluated, self.head = None, ""
         elif match := _EPOCH_DONE.search(text):
             self._epoch_done(int(match.group(1)), number(match.group(3)))
-        elif match := _SUBSET.match(text):
-            counts = {
-                "ids": int(match.group(2)),
-                "images": int(match.group(3)),
-                "cameras": int(match.group(4)),
-            }
-            self.facts["data"].setdefault(match.group(1), counts)
-        elif match := _SIZE.search(text):
-            scale = {"parameters": ("parameters_million", 1.0), "GFLOPs": ("gflops", 1.0)}
-            self.facts[scale[match.group(1)][0]] = number(match.group(2))
+        elif match := _PARAMETERS.search(text):
+            self.facts["parameters_million"] = number(match.group(1))
         else:
             return False
         return True
@@ -171,9 +159,6 @@ class DemoLog(LogReader):
         epoch, iteration, total = (int(match.group(i)) for i in (1, 2, 3))
         loss, accuracy, rate = (number(match.group(i)) for i in (4, 5, 6))
         self.iterations[epoch] = total
-        if self.epoch_rates and epoch < next(reversed(self.epoch_rates)):  # started again
-            self.epoch_rates = {e: r for e, r in self.epoch_rates.items() if e <= epoch}
-        self.epoch_rates.setdefault(epoch, rate)
         step = self._steps_before(epoch) + iteration
         time = self.last_time.replace(" ", "T") or None
         self.builder.train(epoch, step, line, loss=loss, accuracy=accuracy, lr=rate, time=time)
@@ -214,16 +199,10 @@ class DemoLog(LogReader):
         epochs_planned = int(planned) if planned.isdigit() else None
         last = evaluations[-1]["epoch"] if evaluations else self.last_epoch_done
         finished = bool(epochs_planned) and last >= (epochs_planned or 0)
-        warmup = self.config.get("SOLVER.WARMUP_ITERS", "0")
-        rates = [self.epoch_rates[e] for e in sorted(self.epoch_rates)]
         name, components = arrangement(self.config)
         self.facts |= {
             "dataset": self.config.get("DATASETS.NAMES", "").strip("(')"),
-            "lr_schedule_observed": observed_schedule(
-                rates, warmup_epochs=int(warmup) if warmup.isdigit() else 0, finished=finished
-            ),
             "train_seconds": _seconds(self.first_time, self.last_time),
-            "main_head": main,
         }
         run = self.builder.finish(
             epochs_planned=epochs_planned,
@@ -234,12 +213,6 @@ class DemoLog(LogReader):
             facts=self.facts,
         )
         run.label, run.components = name, components
-        for head in self.heads:
-            if head and (best := _best_row(evaluations, f"mAP/{head}")):
-                run.heads[head] = {
-                    "epoch": best["epoch"],
-                    **{m.split("/")[0]: v for m, v in best.items() if m.endswith(f"/{head}")},
-                }
         settle_ties(run, self.claimed_best)
         return run
 
@@ -255,12 +228,6 @@ def _seconds(first: str, last: str) -> float | None:
         return None
     form = "%Y-%m-%d %H:%M:%S"
     return (datetime.strptime(last, form) - datetime.strptime(first, form)).total_seconds()
-
-
-def _best_row(rows: Sequence[dict[str, Any]], metric: str) -> dict[str, Any] | None:
-    """The row with the highest `metric`; the earliest of equals."""
-    usable = [row for row in rows if row.get(metric, math.nan) == row.get(metric)]
-    return max(usable, key=lambda row: (row[metric], -row["step"]), default=None)
 
 
 def arrangement(config: Mapping[str, str]) -> tuple[str, dict[str, bool]]:
@@ -289,20 +256,14 @@ def settle_ties(run: ImportedRun, printed: Mapping[str, str]) -> None:
     ties = [row for row in rows if row.get("mAP") == run.best["mAP"]]
     claimed = {name: fraction(text) for name, text in printed.items()}
     agreeing = [row for row in ties if all(row.get(n, v) == v for n, v in claimed.items())]
-    run.facts["first_best_epoch"] = run.best["epoch"]
     run.best = (agreeing or ties)[0]
-    run.printed = {
-        name: percent(value)
-        for name, value in run.best.items()
-        if name == "mAP" or name.startswith("rank")
-    }
     if len(ties) > 1:
         epochs = ", ".join(str(row["epoch"]) for row in ties)
         run.notes.append(
-            f"epochs {epochs} tie at the printed best mAP {run.printed['mAP']}%; "
+            f"epochs {epochs} tie at the printed best mAP {percent(run.best['mAP'])}%; "
             f"epoch {run.best['epoch']} agrees with the log's Best lines"
             if agreeing
-            else f"epochs {epochs} tie at the printed best mAP {run.printed['mAP']}%"
+            else f"epochs {epochs} tie at the printed best mAP {percent(run.best['mAP'])}%"
         )
     if not agreeing:
         for name, text in printed.items():
@@ -311,31 +272,3 @@ def settle_ties(run: ImportedRun, printed: Mapping[str, str]) -> None:
                     f"the log says Best {name} {text}%, its evaluation of epoch "
                     f"{run.best['epoch']} says {percent(found)}%"
                 )
-
-
-def observed_schedule(rates: Sequence[float], *, warmup_epochs: int, finished: bool) -> str:
-    """cosine, linear, multistep, constant, or constant-so-far / warmup-so-far; '' without values.
-
-    Args:
-        rates: one learning rate for each epoch, in order.
-        warmup_epochs: leading epochs that may rise and are left out where rates rise in them.
-        finished: the run reached its last planned epoch, so that no later drop can follow.
-    """
-    if not rates:
-        return ""
-    peak = max(range(len(rates)), key=lambda i: (rates[i], i))  # the last of equal peaks
-    rising = all(a <= b for a, b in pairwise(rates[: peak + 1]))
-    first = rates.index(rates[peak])
-    after = list(rates[first if rising else 0 :])
-    levels = [after[0]] + [b for a, b in pairwise(after) if a != b]
-    if len(levels) == 1:
-        if first > 0 and first == len(rates) - 1 and len(rates) <= warmup_epochs:
-            return "warmup-so-far"
-        return "constant" if finished else "constant-so-far"
-    if any(b > a for a, b in pairwise(levels)):
-        return "other"
-    # Steps hold a level for several epochs; an annealed rate changes (almost) every epoch.
-    if len(levels) <= 2 or len(levels) < len(after) / 2:
-        return "multistep"
-    drops = [a - b for a, b in pairwise(levels)]
-    return "linear" if max(drops) <= 1.1 * min(drops) else "cosine"

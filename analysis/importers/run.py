@@ -66,8 +66,6 @@ class ImportedRun:
     final: dict[str, Any] | None = None  # the last evaluation row
     select: str = ""  # "mAP max": how `best` was chosen; "" where nothing selects
     selected_on: str | None = None  # the split that `best` was selected on
-    heads: dict[str, dict[str, Any]] = field(default_factory=dict)  # best row of each head
-    printed: dict[str, str] = field(default_factory=dict)  # best values exactly as the log prints them
     facts: dict[str, Any] = field(default_factory=dict)
     unread: list[Unread] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -86,15 +84,6 @@ def seed_of(text: str | None) -> int | None:
     """A printed seed, or None where there is none."""
     text = (text or "").strip()
     return int(text) if re.fullmatch(r"\d+", text) else None
-
-
-def is_number(text: str) -> bool:
-    """Whether `number` can read `text`."""
-    try:
-        number(text)
-    except ValueError:
-        return False
-    return True
 
 
 def fraction(percent: str) -> float:

@@ -41,6 +41,12 @@ def _printed(row: dict | None, metric: str) -> str:
     return percent(row[metric]) if row and metric in row else ""
 
 
+def _best(run: ImportedRun, metric: str) -> dict | None:
+    """The first evaluation with the highest value."""
+    rows = [row for row in run.rows if row["kind"] == "eval" and metric in row]
+    return max(rows, key=lambda row: (row[metric], -row["step"]), default=None)
+
+
 def _text(value: float | None) -> str:
     return "" if value is None else repr(value)
 
@@ -55,16 +61,15 @@ def _found(run: ImportedRun) -> dict[str, str]:
         "best_r1": _printed(run.best, "rank1"),
         "best_r5": _printed(run.best, "rank5"),
         "best_r10": _printed(run.best, "rank10"),
-        "best_epoch": str(run.facts.get("first_best_epoch", "")),
+        "best_epoch": str((_best(run, "mAP") or {}).get("epoch", "")),
         "final_map": _printed(run.final, "mAP"),
-        "best_map_ori": _printed(run.heads.get("ori"), "mAP"),
-        "best_map_moe": _printed(run.heads.get("moe"), "mAP"),
+        "best_map_ori": _printed(_best(run, "mAP/ori"), "mAP/ori"),
+        "best_map_moe": _printed(_best(run, "mAP/moe"), "mAP/moe"),
         "max_loss": _text(run.facts["max_loss"]),
         "final_loss": _text(run.facts["final_loss"]),
         "nan_losses": str(run.facts["nonfinite_losses"]),
         "status": STATES[run.state],
         "error": run.reason if run.state == "failed" else "",
-        "lr_schedule_observed": run.facts["lr_schedule_observed"],
     }
 
 
