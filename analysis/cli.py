@@ -28,6 +28,11 @@ VERBS = {
         "say how many seeds settle each difference, and where seeds cannot help",
         "results",
     ),
+    "reproduce": (
+        "analysis.questions.reproduce",
+        "set each reported number beside ours, with a verdict and what differs",
+        "results",
+    ),
     "rounds": (
         "analysis.questions.rounds",
         "show what is decided of a study in rounds, and which seeds come next",

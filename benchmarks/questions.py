@@ -1,10 +1,10 @@
-"""python -m benchmarks.questions: error rates of attributions and rounds, with the product's own rules.
+"""python -m benchmarks.questions: error rates of attributions, plans and rounds, by the product's code.
 
 Simulated seeds with a known truth, in units of the spread over seeds. Printed: how often exactly the
 settings that matter are named, and how often an inert one is, for the design with both ends; the same
-for the search by explosions; and for seeds in rounds the family-wise error, the power, the runs and the
-false equivalences. Limits: `LIMITS`; the exit code is 1 where a rate is beyond its limit by two
-standard errors.
+for the search by explosions; how many plans of seeds keep their power; and for seeds in rounds the
+family-wise error, the power, the runs and the false equivalences. Limits: `LIMITS`; the exit code is 1
+where a rate is beyond its limit by two standard errors.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ablations.study.attribution import Changes, both_ends
+from analysis.results import power
 from analysis.results.attribution import effects, majority, search
 from analysis.results.rounds import decide
 
@@ -40,6 +41,8 @@ LIMITS = {
     "explosion inert": (0.0, 7.0),
     "family wise": (0.0, 5.0),
     "power": (85.0, 100.0),
+    "plan kept": (64.0, 100.0),
+    "planned star": (80.0, 100.0),
     "equivalent": (0.0, 5.0),
 }
 
@@ -107,6 +110,25 @@ def rounds_rates(
     return errors / trials, power, runs / trials, float(np.mean(same)) if same else math.nan
 
 
+def planned_rates(pilot: int, trials: int, rng: np.random.Generator) -> tuple[float, float, float]:
+    """Of `sdtps seeds`: shares of plans with 80 % power in truth, and of starred effects; mean seeds.
+
+    An effect of 1.5 spreads of its paired difference, 7 variants whose runs spread unequally, 14
+    differences.
+    """
+    kept = starred = seeds = 0.0
+    for _ in range(trials):
+        spreads = rng.uniform(0.5, 1.5, 8)
+        scores = rng.normal(0, spreads[:, None], (8, pilot))
+        truth = float(np.hypot(spreads[0], spreads[1]))
+        question = power.starred(1.5 * truth, 14)
+        found = power.seeds_needed(question, power.spread(scores[1] - scores[0], scores))
+        n = max(found or power.MOST, pilot)
+        chance = float(question(n, np.array([truth]))[0])
+        kept, starred, seeds = kept + (chance >= power.POWER), starred + chance, seeds + n
+    return kept / trials, starred / trials, seeds / trials
+
+
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--trials", type=int, default=1000, metavar="N", help="studies a row [1000]")
@@ -138,12 +160,15 @@ def main(words: list[str] | None = None) -> int:
         rng = np.random.default_rng([8, *name.encode()])
         exact, inert, runs = explosion_rates(truth, causes, trials, rng)
         line(f"explosions, {name} ({runs:.0f} runs)", explosion_exact=exact, explosion_inert=inert)
+    for pilot in (2, 3, 5):
+        kept, found, seeds = planned_rates(pilot, trials, np.random.default_rng([10, pilot]))
+        line(f"seeds planned from {pilot} ({seeds:.0f} seeds)", plan_kept=kept, planned_star=found)
     rng = np.random.default_rng(9)
     wrong, _, runs, _ = rounds_rates((0.0,) * VARIANTS, trials, rng)
     line(f"rounds {LOOKS}, 13 equal variants ({runs:.0f} runs)", family_wise=wrong)
     mixed = (0.0,) * 6 + (1.0,) * 3 + (2.0,) * 4
-    wrong, power, runs, same = rounds_rates(mixed, trials, rng)
-    line(f"the same, 3 at 1 and 4 at 2 spreads ({runs:.0f} runs)", family_wise=wrong, power=power)
+    wrong, strength, runs, same = rounds_rates(mixed, trials, rng)
+    line(f"the same, 3 at 1 and 4 at 2 spreads ({runs:.0f} runs)", family_wise=wrong, power=strength)
     line("the same, equivalent although 1 spread apart", equivalent=same)
     return 1 if beyond else 0
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from analysis.results import numbers
 from analysis.results.frames import VERDICTS, Epoch, Results, gap, results, verdict
+from analysis.results.outcomes import Outcome
 from analysis.runs.collect import Collected
 from analysis.runs.comparable import Mark, readable
 from analysis.tables import captions
@@ -127,11 +128,24 @@ def _row(entry: Reported, name: str, spec: TableSpec, found: Results, epoch: Epo
         if result.values and judged != "unit unclear":
             difference = _gap_cell(entry, name, found, outcome.key, epoch)
     key = f"{entry.variant or entry.method}|{entry.source}|{name}"
-    other = study.other_settings(entry) if outcome is not None and not outcome.imported else {}
-    pairs = (f"{key} = {readable(a)}, here {readable(b)}" for key, (a, b) in other.items())
-    source = "; ".join(filter(None, (entry.source, entry.note, *pairs)))
+    source = "; ".join(
+        filter(None, (entry.source, entry.note, *other_than_ours(study, entry, outcome)))
+    )
     cells = (text(subject), text(source), text(f"{metric.label or name}{unit}"), reported, ours)
     return Row(key, (*cells, difference, word))
+
+
+def other_than_ours(study: Study, entry: Reported, outcome: Outcome | None) -> list[str]:
+    """What a reported number was made with and ours was not, as far as either says."""
+    if outcome is None:
+        return []
+    other = study.other_settings(entry) if not outcome.imported else {}
+    texts = [f"{key} = {readable(a)}, here {readable(b)}" for key, (a, b) in other.items()]
+    for name, theirs in entry.environment.items():
+        ours = sorted({str(value) for run in outcome.completed if (value := getattr(run, name))})
+        if ours and ours != [theirs]:
+            texts.append(f"{name} {theirs}, here {' and '.join(ours)}")
+    return texts
 
 
 def _gap_cell(entry: Reported, name: str, found: Results, key: str, epoch: Epoch) -> Cell:

@@ -342,6 +342,39 @@ def test_a_row_says_where_its_settings_differ_from_ours(tmp_path):
     assert "fusion.direct" not in row.cells[1].text
 
 
+def test_reproduce_says_whether_a_number_is_the_papers_and_what_differs(tmp_path, capsys, monkeypatch):
+    far = Reported(
+        variant="a",
+        source="T3",
+        values={"mAP": "79.0"},
+        sd={"mAP": "0.3"},
+        n=5,
+        settings={"sdtps.keep_ratio": 0.7},
+        environment={"gpu": "RTX 4090"},
+    )
+    study = planted_study("s", ["a", "b"], reported=(far,))
+    plant_all(tmp_path, study)
+    monkeypatch.setattr("analysis.commands.load", lambda _: [study])
+    words = ["reproduce", "s", "--runs-dir", str(tmp_path)]
+    assert main([*words, "--json"]) == 1
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["verdict"] == "lower" and row["ours"] == {
+        "mean": 51.0,
+        "sd": pytest.approx(1.0),
+        "n": 3,
+        "planned": 3,
+    }
+    assert row["differs"] == [
+        "sdtps.keep_ratio = 0.7, here 0.05",
+        "gpu RTX 4090, here NVIDIA H100",
+    ]
+    assert main(words) == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "lower" in shown and "±" in shown
+    monkeypatch.setattr("analysis.commands.load", lambda _: [planted_study("s", ["a"])])
+    assert main(words) == 2
+
+
 def test_a_metric_that_some_seeds_lack_is_named_with_seed_and_reason_and_counted(tmp_path):
     study = planted_study("s", ["a"], metrics={"mAP": PERCENT, "rank1": PERCENT})
     for seed in study.seeds:

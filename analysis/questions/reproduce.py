@@ -1,0 +1,80 @@
+"""`sdtps reproduce`: is my number the paper's? Each reported number beside ours, and what differs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from analysis import commands
+from analysis.results import numbers
+from analysis.results.frames import Results, results, verdict
+from analysis.tables.reported import other_than_ours, reported_table
+from sdtps.system.commandline import add_json, add_runs_dir
+from sdtps.system.errors import ManifestError
+
+if TYPE_CHECKING:
+    from ablations.study.schema import Reported
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("study", metavar="STUDY", help="a manifest, or the name of a study")
+    parser.add_argument(
+        "--epoch", choices=("last", "best"), default="last", help="the epoch of ours [last]"
+    )
+    add_runs_dir(parser)
+    add_json(parser)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """0: nothing is shown to differ. 1: a number is higher or lower, or its unit is unclear."""
+    from ablations.study.schema import TableSpec
+    from analysis.runs.collect import collect
+    from analysis.tables.forms import to_terminal
+
+    arguments.studies = [arguments.study]
+    (study,) = commands.load(arguments)
+    if not study.reported:
+        raise ManifestError(
+            f"{study.path}: has no reported numbers. Add, for example: reported: "
+            f"[{{variant: {study.baseline}, source: 'paper, Table 3', values: {{mAP: 79.0}}}}]"
+        )
+    collected = collect([study], arguments.runs_dir, curves=False)
+    found = results(collected, study)
+    rows = list(compared(found, arguments.epoch))
+    if arguments.json:
+        print(json.dumps(rows, indent=1, ensure_ascii=False))
+    else:
+        spec = TableSpec(name="reproduce", kind="reported", epoch=arguments.epoch)
+        commands.console().print(to_terminal(reported_table(collected, study, spec)))
+    return int(any(row["verdict"] in ("higher", "lower", "unit unclear") for row in rows))
+
+
+def compared(found: Results, epoch: Any) -> Iterator[dict[str, Any]]:
+    """Each reported number of a variant: theirs as printed, ours in the same unit, and the verdict."""
+    for entry in found.study.reported:
+        if entry.variant is not None and entry.variant in found.outcomes:
+            for name in entry.values:
+                yield _row(found, entry, name, epoch)
+
+
+def _row(found: Results, entry: Reported, name: str, epoch: Any) -> dict[str, Any]:
+    outcome, metric = found.outcomes[str(entry.variant)], found.study.metrics[name]
+    result = found.get(outcome.key, name, epoch)
+    printed, sd = entry.values[name], entry.sd.get(name)
+    ours = {"mean": result.mean, "sd": result.sd}
+    return {
+        "variant": outcome.key,
+        "metric": name,
+        "source": entry.source,
+        "by": entry.by,
+        "reported": {"value": printed, "sd": sd, "n": entry.n, "tolerance": entry.tolerance},
+        "ours": {
+            k: None if math.isnan(v) else float(numbers.in_unit(v, metric)) for k, v in ours.items()
+        }
+        | {"n": result.n, "planned": result.planned},
+        "verdict": verdict(printed, result, metric, tolerance=entry.tolerance, n=entry.n, sd=sd),
+        "differs": other_than_ours(found.study, entry, outcome),
+    }
