@@ -192,7 +192,7 @@ def read_studies(arguments: argparse.Namespace) -> list[Study]:
         if cells := getattr(arguments, "cells", None):
             studies.append(_cells(study, json.loads(cells)))
             continue
-        open_runs = _open_runs(study, arguments.runs_dir)
+        open_runs = _open_runs(study, getattr(arguments, "runs_dir", None) or runs_root())
         studies.append(dataclasses.replace(study, seeds_of=open_runs["seeds_of"]))
         if not (getattr(arguments, "variant", None) or getattr(arguments, "seed", None)):
             studies += [_cells(study, cells) for cells in open_runs["cells"]]

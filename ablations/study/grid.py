@@ -11,13 +11,24 @@ An example; only `product` or `zip` is needed:
         sdtps.temperature: [1, 5]                               # values that name themselves
       zip: {optim.lr: [1e-3, 1e-4], train.epochs: [10, 20]}     # change together, as one axis
       exclude: [{sdtps.mask: c10, sdtps.temperature: 5}]        # by name or by value
+
+Or one variant for each row of a CSV file; rows of one name must say the same:
+
+    grid:
+      csv: paper/reported/demo2_runs.csv         # beside the manifest or below a folder above it
+      where: {seed: "1111"}                      # these rows only
+      name: "{name}"                             # fields are columns
+      columns: {sdtps.beta: beta}                # key: its column; an empty cell sets nothing
+      words: {recipe: {cosine: {optim.schedule: cosine}}}       # column: what each of its words sets
 """
 
 from __future__ import annotations
 
+import csv
 import itertools
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +36,8 @@ from pydantic import Field
 
 from ablations.study.mistakes import Mistakes, Source
 from sdtps.config.common import Frozen
-from sdtps.config.yaml12 import KeyPath
+from sdtps.config.yaml12 import KeyPath, scalar
+from sdtps.run.locations import shipped
 from sdtps.system.errors import did_you_mean
 
 _FIELD = re.compile(r"\{([^{}]*)\}")
@@ -40,6 +52,10 @@ Values = tuple[Any, ...] | dict[str, Any]
 
 
 class GridSpec(Frozen):
+    csv: str | None = None
+    where: dict[str, str] = Field(default_factory=dict)
+    columns: dict[str, str] = Field(default_factory=dict)
+    words: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)
     name: str | None = None
     label: str | None = None
     set: dict[str, Any] = Field(default_factory=dict)
@@ -78,14 +94,97 @@ def expand(
     spec = mistakes.check(source, path, GridSpec, value)
     if spec is None:
         return [], {}
-    parts = {"set": spec.set, "product": spec.product, "zip": spec.zip}
+    parts = {"set": spec.set, "product": spec.product, "zip": spec.zip, "columns": spec.columns}
     places: dict[str, KeyPath] = {k: (*path, part, k) for part, keys in parts.items() for k in keys}
+    if spec.csv is not None:
+        for column, words in spec.words.items():
+            for word, changes in words.items():
+                places |= {key: (*path, "words", column, word, key) for key in changes}
+        return _of_rows(mistakes, source, path, spec), places
     before = mistakes.noted
     _check_axes(mistakes, source, path, spec)
     if mistakes.noted > before:
         return [], places
     cells = _cells(mistakes, source, path, spec)
     return _named(mistakes, source, path, spec, cells), places
+
+
+def read_rows(
+    mistakes: Mistakes, source: Source, path: KeyPath, name: str
+) -> list[dict[str, str]] | None:
+    """Rows of the file beside the manifest or, failing that, below one of the folders above it."""
+    folder = source.file.absolute().parent
+    try:
+        places = [*(above / name for above in (folder, *folder.parents)), shipped(name)]
+        file = next((place for place in places if place.is_file()), None)
+        if file is None:
+            mistakes.add(
+                source, path, f"'{name}' lies neither beside the manifest nor in a folder above it"
+            )
+            return None
+        with file.open(newline="", encoding="utf-8") as stream:
+            return [{k: v for k, v in row.items() if k is not None} for row in csv.DictReader(stream)]
+    except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
+        mistakes.add(source, path, f"'{name}' cannot be read: {error}")
+        return None
+
+
+def known_columns(
+    mistakes: Mistakes,
+    source: Source,
+    path: KeyPath,
+    rows: list[dict[str, str]],
+    wanted: Iterable[tuple[KeyPath, str]],
+) -> bool:
+    """Whether the file has these columns; each other one is a mistake at its place."""
+    columns = list(rows[0]) if rows else []
+    unknown = [(place, column) for place, column in wanted if column not in columns]
+    for place, column in unknown:
+        text = f"'{column}' is not a column. {did_you_mean(column, columns)}"
+        mistakes.add(source, (*path, *place), text)
+    return not unknown
+
+
+def fields_of(template: str | None) -> list[str]:
+    """The fields in braces of a template."""
+    return _FIELD.findall(template or "")
+
+
+def _of_rows(mistakes: Mistakes, source: Source, path: KeyPath, spec: GridSpec) -> list[Point]:
+    assert spec.csv is not None
+    rows = read_rows(mistakes, source, (*path, "csv"), spec.csv)
+    if spec.product or spec.zip or spec.exclude:
+        mistakes.add(source, path, "'csv' gives the variants: leave product, zip and exclude out")
+        return []
+    if spec.name is None:
+        mistakes.add(source, path, "'csv' needs 'name', such as '{name}': its fields are columns")
+        return []
+    wanted: list[tuple[KeyPath, str]] = [(("where", column), column) for column in spec.where]
+    wanted += [(("columns", key), column) for key, column in spec.columns.items()]
+    wanted += [(("words", column), column) for column in spec.words]
+    for kind, template in (("name", spec.name), ("label", spec.label)):
+        wanted += [((kind,), column) for column in fields_of(template)]
+    if rows is None or not known_columns(mistakes, source, path, rows, wanted):
+        return []
+    points: dict[str, Point] = {}
+    for row in rows:
+        if any(row[column] != text for column, text in spec.where.items()):
+            continue
+        overrides = dict(spec.set)
+        for column, words in spec.words.items():
+            if row[column] and row[column] not in words:
+                text = f"says nothing of '{row[column]}'. {did_you_mean(row[column], words)}"
+                mistakes.add(source, (*path, "words", column), text)
+                return []
+            overrides |= words.get(row[column], {})
+        overrides |= {key: scalar(row[c]) for key, c in spec.columns.items() if row[c]}
+        point = Point(fill(spec.name, row), overrides, spec.label and fill(spec.label, row))
+        other = points.setdefault(point.name, point)
+        if other.overrides != overrides:
+            mistakes.add(source, path, f"two rows named '{point.name}' set different values")
+    if not points:
+        mistakes.add(source, (*path, "where"), f"selects no row of {spec.csv}")
+    return list(points.values())
 
 
 def _values(values: Values) -> list[_Value]:
@@ -191,15 +290,15 @@ def _named(
     points: dict[str, Point] = {}
     for cell in cells:
         words = {short[key]: v.word for key, v in cell.items()}
-        name = _fill(spec.name or default, words)
+        name = fill(spec.name or default, words)
         if name in points:
             mistakes.add(source, path, f"two of its variants are named '{name}'; give 'name' more axes")
             return []
         overrides = {**spec.set, **{key: v.value for key, v in cell.items()}}
-        points[name] = Point(name, overrides, spec.label and _fill(spec.label, words))
+        points[name] = Point(name, overrides, spec.label and fill(spec.label, words))
     return list(points.values())
 
 
-def _fill(template: str, words: dict[str, str]) -> str:
+def fill(template: str, words: dict[str, str]) -> str:
     """Fields by their words; other braces stay."""
     return _FIELD.sub(lambda match: words.get(match[1], match[0]), template)

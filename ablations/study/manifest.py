@@ -6,14 +6,15 @@ The schema is described in ablations/README.md.
 
 from __future__ import annotations
 
-import csv
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
 from ablations.study.attribution import design
+from ablations.study.grid import fields_of, fill, known_columns, read_rows
 from ablations.study.labels import unprintable
 from ablations.study.mistakes import Mistakes, Source, tuples
 from ablations.study.model import RunSpec, Study, Variant, is_safe
@@ -36,7 +37,6 @@ from sdtps.config.identity import flatten
 from sdtps.config.load import TASKS
 from sdtps.config.wording import sentences, shown
 from sdtps.config.yaml12 import KeyPath
-from sdtps.run.locations import shipped
 from sdtps.system.errors import ManifestError, did_you_mean
 
 __all__ = ["RunSpec", "Study", "Variant", "load_study"]
@@ -452,37 +452,15 @@ def read_reported(
         path: KeyPath = ("reported", i)
         if isinstance(item, dict) and "csv" in item:
             reference = mistakes.check(source, path, ReportedCsv, item)
-            entry = None
             if reference is not None:
                 if reference.csv not in files:
-                    files[reference.csv] = _read_csv(mistakes, source, (*path, "csv"), reference.csv)
-                entry = _look_up(mistakes, source, path, reference, files[reference.csv])
-        else:
-            entry = mistakes.check(source, path, Reported, item)
-        if entry is not None:
+                    files[reference.csv] = read_rows(mistakes, source, (*path, "csv"), reference.csv)
+                found = _look_up(mistakes, source, path, reference, files[reference.csv])
+                entries += [(path, entry) for entry in found]
+        elif (entry := mistakes.check(source, path, Reported, item)) is not None:
             entries.append((path, entry))
     digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest() if files else ""
     return entries, digest
-
-
-def _read_csv(
-    mistakes: Mistakes, source: Source, path: KeyPath, name: str
-) -> list[dict[str, str]] | None:
-    """Rows of the file beside the manifest or, failing that, below one of the folders above it."""
-    folder = source.file.absolute().parent
-    try:
-        places = [*(above / name for above in (folder, *folder.parents)), shipped(name)]
-        file = next((place for place in places if place.is_file()), None)
-        if file is None:
-            mistakes.add(
-                source, path, f"'{name}' lies neither beside the manifest nor in a folder above it"
-            )
-            return None
-        with file.open(newline="", encoding="utf-8") as stream:
-            return [{k: v for k, v in row.items() if k is not None} for row in csv.DictReader(stream)]
-    except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
-        mistakes.add(source, path, f"'{name}' cannot be read: {error}")
-        return None
 
 
 def _look_up(
@@ -491,33 +469,34 @@ def _look_up(
     path: KeyPath,
     reference: ReportedCsv,
     rows: list[dict[str, str]] | None,
-) -> Reported | None:
-    if rows is None:
-        return None
-    columns = list(rows[0]) if rows else []
-    unknown = [(("where", c), c) for c in reference.where if c not in columns]
-    unknown += [(("columns", m), c) for m, c in reference.columns.items() if c not in columns]
-    for place, column in unknown:
-        text = f"'{column}' is not a column of {reference.csv}. {did_you_mean(column, columns)}"
-        mistakes.add(source, (*path, *place), text)
-    if unknown:
-        return None
+) -> Iterator[Reported]:
+    """One entry for the one row; for each row with values, where the variant is a template."""
+    wanted: list[tuple[KeyPath, str]] = [(("where", c), c) for c in reference.where]
+    wanted += [(("columns", m), c) for m, c in reference.columns.items()]
+    fields = fields_of(reference.variant)
+    wanted += [(("variant",), c) for c in fields] + [
+        (("source",), c) for c in fields_of(reference.source)
+    ]
+    if rows is None or not known_columns(mistakes, source, path, rows, wanted):
+        return
     found = [r for r in rows if all(r[c] == v for c, v in reference.where.items())]
-    if len(found) != 1:
+    if fields:
+        found = [row for row in found if all(row[c] for c in reference.columns.values())]
+    if len(found) != 1 and not (fields and found):
         text = f"selects {len(found)} rows of {reference.csv}; it must select exactly one"
         mistakes.add(source, (*path, "where"), text)
-        return None
-    row = found[0]
-    entry = {
-        **reference.model_dump(exclude={"csv", "where", "columns"}),
-        "dataset": reference.dataset or row.get("dataset") or None,
-        "source": reference.source or row.get("source") or reference.csv,
-        "values": {m: row[c] for m, c in reference.columns.items()},
-    }
-    try:
-        return Reported.model_validate(tuples(entry))
-    except ValidationError as error:
-        for inside, text in sentences(error, Reported, entry):
-            where = ".".join(map(str, inside))
-            mistakes.add(source, path, f"{where}: {text}" if where else text)
-        return None
+        return
+    for row in found:
+        entry = {
+            **reference.model_dump(exclude={"csv", "where", "columns"}),
+            "variant": reference.variant and fill(reference.variant, row),
+            "dataset": reference.dataset or row.get("dataset") or None,
+            "source": fill(reference.source or "", row) or row.get("source") or reference.csv,
+            "values": {m: row[c] for m, c in reference.columns.items()},
+        }
+        try:
+            yield Reported.model_validate(tuples(entry))
+        except ValidationError as error:
+            for inside, text in sentences(error, Reported, entry):
+                where = ".".join(map(str, inside))
+                mistakes.add(source, path, f"{where}: {text}" if where else text)

@@ -187,9 +187,10 @@ class Study:
 
     def other_settings(self, entry: Reported) -> dict[str, tuple[Any, Any]]:
         """Dotted key to (value behind a reported number, value of its variant) where they differ."""
-        if entry.variant is None:
+        variant = self.variants.get(entry.variant or "")
+        if variant is None:  # a method, or not among the variants that were asked for
             return {}
-        ours = flatten(resolved(self.variants[entry.variant].config))
+        ours = flatten(resolved(variant.config))
         return {
             key: (theirs, ours.get(key))
             for key, theirs in entry.settings.items()

@@ -382,9 +382,12 @@ class BudgetSpec(Frozen):
 
 
 class ReportedCsv(_ReportedBy):
-    """Reported values taken from a CSV file: the one row that `where` selects."""
+    """Reported values taken from a CSV file: the one row that `where` selects.
+
+    With a variant such as `{name}`, whose field is a column, each row with values is an entry.
+    """
 
     csv: str  # beside the manifest, or relative to one of the folders above it
-    where: dict[str, str]  # column -> text
+    where: dict[str, str] = Field(default_factory=dict)  # column -> text
     columns: dict[str, str]  # metric -> column
     source: str | None = None  # null: the file's own `source` column

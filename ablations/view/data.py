@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ablations.study.arguments import add_data_root, add_study, read_study
+from sdtps.config import CommandConfig
 from sdtps.system.commandline import add_json, add_variants
 
 if TYPE_CHECKING:
@@ -27,16 +28,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Look at each distinct input of the study's variants: names, images to their end, weights."""
-    from sdtps.data.inputs import look_at
+    from sdtps.data.inputs import Look, look_at
 
     study = read_study(arguments)
     looks = look_at(study.models().values(), images=True)
+    programs = [v.config for v in study.variants.values() if isinstance(v.config, CommandConfig)]
+    absent = sorted({text for program in programs for text in program.absent()})
+    if absent:
+        looks.append(Look(unseen=absent))
     if arguments.json:
         print(json.dumps([asdict(look) for look in looks], indent=2))
     elif looks:
         print("\n\n".join("\n".join(lines(look)) for look in looks))
     else:
-        print("Every variant is a program of its own; what it reads is not known here.")
+        print("Every variant is a program of its own, and what it declares in `needs` is here.")
     return 1 if any(look.unseen or look.mistakes for look in looks) else 0
 
 

@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -74,6 +75,8 @@ class CommandConfig(Frozen):
     environment: dict[str, str] = Field(default_factory=dict)
     # Where it is started, beside the manifest; not part of the identity. null: the manifest's folder.
     directory: str | None = None
+    # What must lie there, which `sdtps data` checks; {settings.NAME} is filled in. Not in the identity.
+    needs: tuple[str, ...] = ()
     # null: the program writes metrics.jsonl itself (`sdtps.log`).
     log: LogConfig | None = None
     # The evaluation metric that selects the epoch that `best` stands for; null: the last one.
@@ -104,6 +107,16 @@ class CommandConfig(Frozen):
                 "where the program takes it (or set it by the environment and write SEED={seed} first)"
             )
         return self
+
+    def absent(self) -> list[str]:
+        """What the program needs and is not here, in words."""
+        flat = {f"settings.{name}": _text(value) for name, value in _flat(self.settings).items()}
+        named = (_FIELD.sub(lambda match: flat.get(match[1], match[0]), need) for need in self.needs)
+        paths = [Path(self.directory or ".") / need for need in named]
+        missing = [f"{path} is not visible here" for path in paths if not path.exists()]
+        if "{data}" in self.command and self.data.root is None:
+            missing.append("no data root: give --data-root or set SDTPS_DATA_ROOT")
+        return missing
 
     def line(self, *, seed: int, run: str) -> str:
         """The command line of one run: each field as one word for the shell."""

@@ -21,6 +21,7 @@ NOT_IN_IDENTITY = frozenset(
         "data.image_root",
         "data.workers",
         "directory",
+        "needs",
         "data.test_batch_size",
         "eval.also",
         "loggers",
