@@ -177,7 +177,7 @@ def _of_rows(mistakes: Mistakes, source: Source, path: KeyPath, spec: GridSpec) 
                 mistakes.add(source, (*path, "words", column), text)
                 return []
             overrides |= words.get(row[column], {})
-        overrides |= {key: scalar(row[c]) for key, c in spec.columns.items() if row[c]}
+        overrides |= {key: _cell(row[c]) for key, c in spec.columns.items() if row[c]}
         point = Point(fill(spec.name, row), overrides, spec.label and fill(spec.label, row))
         other = points.setdefault(point.name, point)
         if other.overrides != overrides:
@@ -185,6 +185,12 @@ def _of_rows(mistakes: Mistakes, source: Source, path: KeyPath, spec: GridSpec) 
     if not points:
         mistakes.add(source, (*path, "where"), f"selects no row of {spec.csv}")
     return list(points.values())
+
+
+def _cell(text: str) -> Any:
+    """As YAML reads it; 8e85568 is a commit and no infinity."""
+    value = scalar(text)
+    return text if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _values(values: Values) -> list[_Value]:

@@ -146,3 +146,44 @@ def test_a_grid_without_bound_is_refused(load: Load) -> None:
 def test_grid_names_must_not_meet_the_variants(load: Load) -> None:
     with pytest.raises(ManifestError, match=r"variant 'base' is given twice \(line 6\)"):
         load("grid: {product: {optim.lr: [1]}, name: base}\n")
+
+
+ROWS = "name,lr,kind,commit\na,0.1,slow,8e85568\nb,,fast,1e5\na,0.1,slow,8e85568\n"
+WORDS = "words: {kind: {slow: {train.epochs: 9}, fast: {train.epochs: 8}}}"
+
+
+@pytest.fixture
+def of_rows(load: Load, tmp_path: Path) -> Load:
+    (tmp_path / "rows.csv").write_text(ROWS)
+    return load
+
+
+def test_rows_of_a_table_are_variants_and_rows_of_one_name_are_one(of_rows: Load) -> None:
+    grid = f'grid: {{csv: rows.csv, name: "{{name}}", columns: {{optim.lr: lr}}, {WORDS}}}\n'
+    reported = (
+        'reported: [{variant: "{name}", source: "{commit}", csv: rows.csv, columns: {mAP: lr}}]\n'
+    )
+    study = of_rows(grid + "metrics: {mAP: {direction: up}}\n" + reported)
+    assert list(study.variants) == ["base", "a", "b"]
+    assert study.variants["a"].overrides == {"train.epochs": 9, "optim.lr": 0.1}
+    assert study.variants["b"].overrides == {"train.epochs": 8}
+    found = [(entry.variant, entry.source, entry.values["mAP"]) for entry in study.reported]
+    assert found == [("a", "8e85568", "0.1")] * 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("optim.lr: lr", "optim.lr: lrr", "'lrr' is not a column. Did you mean 'lr'?"),
+        ("fast: {", "last: {", "says nothing of 'fast'. Did you mean 'last'?"),
+        ('name: "{name}"', 'name: "x"', "two rows named 'x' set different values"),
+        ("csv: rows.csv", "csv: other.csv", "'other.csv' lies neither beside the manifest"),
+        ("csv: rows.csv", "csv: rows.csv, where: {name: c}", "selects no row of rows.csv"),
+    ],
+)
+def test_mistakes_about_a_table_are_named(of_rows: Load, old: str, new: str, says: str) -> None:
+    text = f'grid: {{csv: rows.csv, name: "{{name}}", columns: {{optim.lr: lr}}, {WORDS}}}\n'
+    assert old in text
+    with pytest.raises(ManifestError) as caught:
+        of_rows(text.replace(old, new))
+    assert says in str(caught.value)

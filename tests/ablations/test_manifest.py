@@ -198,7 +198,7 @@ def test_an_empty_list_of_seeds_is_told_in_our_words(load: Load) -> None:
 def test_a_rule_between_two_keys_names_the_variant_that_breaks_it(load: Load) -> None:
     text = HEAD.replace("varies: [", "varies: [sdtps.aggregation, ")
     found = only(load, f"{text}{VARIANTS}  x: {{sdtps.aggregation: none, sdtps.mask: log}}\n")
-    assert found.startswith("10: variants.x: sdtps: mask 'log' acts inside the aggregation")
+    assert found.startswith("10: variants.x: sdtps: mask 'log' needs aggregation single")
 
 
 def test_unknown_baseline_is_compared_with_the_names(load: Load) -> None:
