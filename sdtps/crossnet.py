@@ -97,12 +97,15 @@ class Text:
 
     Args:
         words: (T, L, C) as they come from the encoder.
-        lengths: (T), how many of each caption's words are no padding.
+        lengths: (T), how many of each caption's words are no padding. On the CPU they are read, and
+            captions of like lengths are aligned together; on a GPU, which would have to be waited for,
+            they are aligned in order.
     """
 
     def __init__(self, words: Tensor, lengths: Tensor) -> None:
         self.words = full_precision(words)
-        self.lengths = lengths
+        self._known = lengths.tolist() if lengths.device.type == "cpu" else None
+        self.lengths = lengths.to(words.device, non_blocking=True)
         self._chunks: dict[int, list[Chunk]] = {}
 
     @cached_property
@@ -112,17 +115,20 @@ class Text:
         return (self.words * present).sum(1) / self.lengths.unsqueeze(-1)
 
     def chunks(self, size: int) -> list[Chunk]:
-        """At most `size` captions of like lengths each; a chunk is as wide as its longest caption."""
+        """At most `size` captions each; a chunk is as wide as its longest caption."""
         if size not in self._chunks:
-            self._chunks[size] = list(self._divided(size))
+            self._chunks[size] = list(
+                self._in_order(size) if self._known is None else self._alike(size)
+            )
         return self._chunks[size]
 
-    def _divided(self, size: int) -> Iterator[Chunk]:
-        words, width = self.words, self.words.shape[1]
-        if size >= len(words) and words.device.type != "cpu":  # no length need be read from the device
-            yield Chunk(slice(None), normalised(words), ~word_mask(self.lengths, width))
-            return
-        known = self.lengths.tolist()
+    def _in_order(self, size: int) -> Iterator[Chunk]:
+        for part in (slice(start, start + size) for start in range(0, len(self.words), size)):
+            padding = ~word_mask(self.lengths[part], self.words.shape[1])
+            yield Chunk(part, normalised(self.words[part]), padding)
+
+    def _alike(self, size: int) -> Iterator[Chunk]:
+        words, known = self.words, cast(list[int], self._known)
         parts: list[list[int]] = []
         for caption in sorted(range(len(known)), key=known.__getitem__):
             if not parts or len(parts[-1]) == size or known[caption] > ALIKE * known[parts[-1][0]]:
@@ -130,7 +136,7 @@ class Text:
             parts[-1].append(caption)
         for captions in parts:
             shortest, longest = known[captions[0]], known[captions[-1]]
-            index = torch.tensor(captions, device=words.device)
+            index = torch.tensor(captions).to(words.device, non_blocking=True)
             padding = ~word_mask(self.lengths[index], longest) if shortest < longest else None
             yield Chunk(index, normalised(words[index, :longest]), padding)
 
@@ -516,6 +522,14 @@ class CrossNet(nn.Module):
             size = max(1, pairs // len(text.words))
         return (self._images(part) for part in images.split(size))
 
+    def _is_fused(self, device: torch.device) -> bool:
+        """Whether one kernel scores the aggregated tokens; not where a GPU lacks shared memory."""
+        if self.matching.kernel != "fused" or self.aggregation is None:
+            return False
+        from sdtps import fused  # needs Triton
+
+        return fused.fits(self.aggregation.outputs, device)
+
     def _images(self, tokens: Tensor) -> Images:
         return Images(self.config, tokens, class_token=self.class_token)
 
@@ -602,12 +616,13 @@ class CrossNet(nn.Module):
             aggregation=self.aggregation,
             alignment=self.alignment,
             training=self.training,
-            fused=self.matching.kernel == "fused",
+            fused=self._is_fused(images.tokens.device),
         )
         size = max(1, self._pairs(images.tokens, text.words) // len(images.tokens))
         chunks = text.chunks(size)
         parts = [visual.similarity(*chunk) for chunk in chunks]
-        if isinstance(chunks[0].captions, slice):  # of all captions, in order
-            return parts[0]
+        similarity = torch.cat(parts, dim=1)
+        if isinstance(chunks[0].captions, slice):  # in order
+            return similarity
         place = torch.cat([cast(Tensor, chunk.captions) for chunk in chunks]).argsort()
-        return torch.cat(parts, dim=1)[:, place]
+        return similarity[:, place]

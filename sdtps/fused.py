@@ -42,6 +42,9 @@ SMALLEST_BLOCK = 16  # of a product on a GPU
 CHANNELS, KEPT = 32, 32  # of a block of mixtures: channels made, patches summed at once
 PRODUCTS = 4096  # products of tokens and words, or gradients of weights or patches, in registers
 WARPS = 8
+# Shared memory that the backward pass takes: bytes for each token's block, and at least. As compiled
+# for sm_80, 86, 90 and 120; a test compares.
+SHARED_BYTES, LEAST_SHARED_BYTES = 640, 52 * 1024
 
 
 def best_matches(
@@ -90,6 +93,30 @@ def best_matches(
     return best
 
 
+def shared_bytes(tokens: int) -> int:
+    """Shared memory that the kernels need at most for so many aggregated tokens."""
+    return max(LEAST_SHARED_BYTES, SHARED_BYTES * _block(tokens, 1 << 30))
+
+
+def fits(tokens: int, device: torch.device) -> bool:
+    """Whether a GPU has the shared memory for so many aggregated tokens."""
+    if device.type != "cuda":
+        return True
+    gpu: Any = torch.cuda.get_device_properties(device)
+    return bool(shared_bytes(tokens) <= gpu.shared_memory_per_block_optin)
+
+
+def _blocks(a: int, k: int, length: int, width: int) -> dict[str, int]:
+    """The blocks of the kernels for A tokens of K patches, L words and C channels."""
+    tokens = _block(a, 1 << 30)
+    return {
+        "TOKENS": tokens,
+        "KEPT": _block(k, KEPT),
+        "WORDS": _block(length, max(SMALLEST_BLOCK, PRODUCTS // tokens)),
+        "CHANNELS": _block(width, CHANNELS),
+    }
+
+
 def _block(size: int, most: int) -> int:
     """The power of two that holds `size`, between `SMALLEST_BLOCK` and `most`."""
     return min(most, max(SMALLEST_BLOCK, triton.next_power_of_2(size)))
@@ -114,15 +141,7 @@ class _BestMatches(torch.autograd.Function):
         its_word = torch.empty_like(best_word, dtype=torch.int32)
         its_token = torch.empty_like(best_token, dtype=torch.int32)
         sizes = t, a, k, patches.shape[1], length, width
-        tokens = _block(a, 1 << 30)
-        blocks = {
-            "TOKENS": tokens,
-            "KEPT": _block(k, KEPT),
-            "WORDS": _block(length, max(SMALLEST_BLOCK, PRODUCTS // tokens)),
-            "CHANNELS": _block(width, CHANNELS),
-            "PRECISION": precision,
-            "num_warps": WARPS,
-        }
+        blocks = {**_blocks(a, k, length, width), "PRECISION": precision, "num_warps": WARPS}
         is_padding = kept if padding is None else padding.to(torch.int8).contiguous()
         given = weights, kept, patches, words
         found = best_word, its_word, best_token, its_token, inverse

@@ -74,7 +74,9 @@ def without(images: Tensor, missing: str) -> Tensor:
     if missing in ("", "nothing"):
         return images
     images = images.clone()
-    images[torch.tensor([letter in missing for letter in _LETTERS], device=images.device)] = 0
+    for modality, letter in enumerate(_LETTERS):
+        if letter in missing:
+            images[modality] = 0
     return images
 
 

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from sdtps.config import RetrievalConfig
 from sdtps.config.retrieval import DenseText
-from sdtps.data.caption_batches import Source, dense_owner
+from sdtps.data.cache import Ragged
+from sdtps.data.caption_batches import Source, Texts, dense_owner
 from sdtps.evaluation import Progress, no_progress
 from sdtps.models.retrieval import RetrievalModel
 from sdtps.system import distributed
@@ -90,53 +91,49 @@ class Scorer:
         if self.device.type == "cpu":
             size = min(size, IMAGES_BETWEEN_REPORTS)
         for part in _blocks(len(captions), config.data.test_batch_size):
-            texts = source.texts(source.captions, captions[part].tolist(), config.data.max_words)
-            texts = texts.to(self.device)
-            sparse = self.model.words(texts), texts.lengths
-            dense, places = self._dense({mode: owner[part] for mode, owner in owners.items()})
+            similarities = self._texts(captions[part], {m: owners[m][part] for m in owners}, modes)
             scored: list[dict[DenseText, Tensor]] = []
             for block in rows.split(size):
-                scored.append(self._pairs(self.tokens[block], sparse, dense, places, modes))
+                scored.append(similarities(self.tokens[block]))
                 done += len(block) * (part.stop - part.start)
                 progress(done, len(rows) * len(captions))
             for mode, result in results.items():  # once a block of captions: a copy makes a GPU wait
                 result[:, part] = torch.cat([similarity[mode] for similarity in scored])
         return results
 
-    def _dense(
-        self, owners: dict[DenseText, np.ndarray]
-    ) -> tuple[tuple[Tensor, ...], dict[DenseText, Tensor]]:
-        """Words and lengths of some captions' dense texts, and which of them each mode gives each."""
-        source = self.source
-        if not owners or source.dense is None:
-            return (), {}
-        unique, place = np.unique(np.stack(list(owners.values())), return_inverse=True)
-        texts = source.texts(source.dense, unique.tolist(), self.config.data.max_dense_words)
-        texts = texts.to(self.device)
-        rows = torch.from_numpy(place.reshape(len(owners), -1)).to(self.device)
-        return (self.model.words(texts), texts.lengths), dict(zip(owners, rows, strict=True))
-
-    def _pairs(
+    def _texts(
         self,
-        tokens: Tensor,
-        sparse: tuple[Tensor, Tensor],
-        dense: tuple[Tensor, ...],
-        places: dict[DenseText, Tensor],
+        captions: np.ndarray,
+        owners: dict[DenseText, np.ndarray],
         modes: Sequence[DenseText],
-    ) -> dict[DenseText, Tensor]:
-        """Similarity of images and captions by mode.
+    ) -> Callable[[Tensor], dict[DenseText, Tensor]]:
+        """Encode captions and dense texts; what gives images' similarities with them in each mode.
 
         Where the form allows it, a dense text that captions share is scored once for all of them, and
         a caption once for all modes.
         """
-        net = self.model.crossnet
-        if places and net.scores_apart:
-            alone, shared = net.apart(tokens, *sparse, *dense)
-            return {m: alone + shared[:, places[m]] if m in places else alone for m in modes}
-        texts = {m: [x[places[m]] for x in dense] if m in places else [] for m in modes}
-        if not places:
-            return dict.fromkeys(modes, net(tokens, *sparse).similarity)
-        return {m: net(tokens, *sparse, *text).similarity for m, text in texts.items()}
+        net, source, data = self.model.crossnet, self.source, self.config.data
+        sparse = self._words(source.captions, captions, data.max_words)
+        if not owners or source.dense is None:
+            return lambda tokens: dict.fromkeys(modes, net(tokens, *sparse).similarity)
+        unique, place = np.unique(np.stack(list(owners.values())), return_inverse=True)
+        words, lengths = self._words(source.dense, unique, data.max_dense_words)
+        places = torch.from_numpy(place.reshape(len(owners), -1))
+        rows = dict(zip(owners, places.to(self.device, non_blocking=True), strict=True))
+
+        def apart(tokens: Tensor) -> dict[DenseText, Tensor]:
+            alone, shared = net.apart(tokens, *sparse, words, lengths)
+            return {m: alone + shared[:, rows[m]] if m in rows else alone for m in modes}
+
+        if net.scores_apart:
+            return apart
+        chosen = {m: (words[rows[m]], lengths[at]) for m, at in zip(owners, places, strict=True)}
+        return lambda tokens: {m: net(tokens, *sparse, *chosen.get(m, ())).similarity for m in modes}
+
+    def _words(self, texts: Texts | Ragged, indices: np.ndarray, limit: int) -> tuple[Tensor, Tensor]:
+        """Words on the device, and lengths where they can be read without waiting for it."""
+        batch = self.source.texts(texts, indices.tolist(), limit)
+        return self.model.words(batch.to(self.device)), batch.lengths
 
 
 def _blocks(count: int, size: int) -> list[slice]:

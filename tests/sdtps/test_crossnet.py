@@ -133,6 +133,13 @@ def test_captions_of_one_chunk_come_back_in_order() -> None:
         torch.testing.assert_close(ours, loop, rtol=1e-9, atol=1e-9, msg=name)
 
 
+@pytest.mark.parametrize("chunk", [6, None])
+def test_lengths_need_not_be_read(chunk: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, which would have to be waited for: chunks in order, each as wide as the text."""
+    monkeypatch.setattr(crossnet.Text, "_alike", crossnet.Text._in_order)
+    assert_is_the_loop(build({}, {"form": "released", "chunk": chunk}))
+
+
 @pytest.mark.parametrize("aggregation", ["single", "dual"])
 def test_captions_that_share_a_dense_text_are_scored_with_it_once(aggregation: str) -> None:
     net = build({"aggregation": aggregation}, {"form": "released"}).eval()

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,9 +31,18 @@ def test_kernel_is_the_loop_and_the_plain_form_in_the_interpreter() -> None:
 
 
 @pytest.mark.triton
-@pytest.mark.parametrize("name", ["_score", "_grad_weights", "_grad_patches", "_grad_words"])
-def test_compiler_takes_the_kernel(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For an H100, which the interpreter's freedoms would not run on."""
+@pytest.mark.parametrize(
+    ("name", "tokens", "capability"),
+    [
+        *((name, 39, 90) for name in ("_score", "_grad_weights", "_grad_words")),
+        *(("_grad_patches", tokens, 90) for tokens in (16, 39, 118)),
+        *(("_grad_patches", 230, capability) for capability in (80, 120)),
+    ],
+)
+def test_compiler_takes_the_kernel(
+    name: str, tokens: int, capability: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At real sizes and for GPUs, on which the interpreter's freedoms would not run."""
     pytest.importorskip("triton")
     from triton import compile as to_gpu
     from triton.backends.compiler import GPUTarget
@@ -42,8 +52,10 @@ def test_compiler_takes_the_kernel(name: str, tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     kernel = getattr(fused, name)
-    blocks = dict.fromkeys(["TOKENS", "KEPT", "WORDS", "CHANNELS", "COLUMNS", "ROWS"], 16)
-    constants = {**blocks, "PRECISION": "tf32", "PADDED": True, "SHORTEST": 1e-24}
+    blocks = fused._blocks(tokens, 98, 96, 512)
+    columns = max(fused.SMALLEST_BLOCK, fused.PRODUCTS // blocks["TOKENS"])
+    constants: dict[str, Any] = {**blocks, "COLUMNS": columns, "ROWS": 128}
+    constants |= {"PRECISION": "tf32", "PADDED": True, "SHORTEST": 1e-24}
     types = {
         "kept": "*i64",
         "padding": "*i8",
@@ -57,8 +69,26 @@ def test_compiler_takes_the_kernel(name: str, tmp_path: Path, monkeypatch: pytes
         key: "constexpr" if key in given else {**types, **sizes}.get(key, "*fp32")
         for key in kernel.arg_names
     }
-    made = to_gpu(ASTSource(kernel, signature, given), target=GPUTarget("cuda", 90, 32))
+    target, options = GPUTarget("cuda", capability, 32), {"num_warps": fused.WARPS}
+    made = to_gpu(ASTSource(kernel, signature, given), target=target, options=options)
     assert made.asm["cubin"]
+    assert made.metadata.shared <= fused.shared_bytes(tokens)
+
+
+@pytest.mark.triton
+def test_the_plain_form_scores_where_shared_memory_does_not_suffice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("triton")
+    from sdtps import fused
+
+    properties = SimpleNamespace(shared_memory_per_block_optin=99 * 1024)  # a consumer's card
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    gpu = torch.device("cuda")
+    assert fused.fits(118, gpu) and not fused.fits(230, gpu)
+    monkeypatch.setattr(fused, "fits", lambda *_: False)
+    images, words, lengths = torch.randn(2, 12, 8), torch.randn(3, 4, 8), torch.tensor([4, 1, 2])
+    assert build("fused")(images, words, lengths, words, lengths).similarity.shape == (2, 3)
 
 
 def build(kernel: str) -> CrossNet:
