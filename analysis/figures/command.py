@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis import commands
-from analysis.figures.style import VENUES
+from analysis.venues import VENUES
 from sdtps.system.errors import SdtpsError, did_you_mean
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from ablations.study.model import slug
 from analysis.figures.attribution import cells_figure
 from analysis.figures.curves import Plot, curve_figure, metric_name, plot, variant_figure
 from analysis.figures.differences import forest
-from analysis.figures.style import ENDINGS, VENUES, Style, palette, saved, styled, undrawable
+from analysis.figures.style import ENDINGS, Style, palette, saved, styled, undrawable
 from analysis.figures.sweep import heat_map, sweep
 from analysis.results import curves as curveframe
 from analysis.results.cells import Answer, answers
@@ -28,6 +28,7 @@ from analysis.tables import captions, latex
 from analysis.tables.captions import sentence
 from analysis.tables.forms import write_if_changed
 from analysis.tables.model import file_name
+from analysis.venues import VENUES
 from sdtps.system.errors import SdtpsError, counted, did_you_mean
 
 if TYPE_CHECKING:

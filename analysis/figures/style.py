@@ -1,17 +1,16 @@
-"""How figures look: venues' widths, fonts, colours, and files that do not change with the clock."""
+"""How figures look: fonts, colours, and files that do not change with the clock."""
 
 from __future__ import annotations
 
 import hashlib
 import io
-import logging
-import os
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
+
+from analysis.venues import Venue
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,32 +18,7 @@ if TYPE_CHECKING:
     from ablations.study.model import Study
 
 
-# matplotlib is imported where it draws: `sdtps curves --help` reads the venues without it.
-@dataclass(frozen=True)
-class Venue:
-    """Column and text block in inches, the font of the text, the type size of a figure in points."""
-
-    column: float
-    page: float
-    font: Literal["Times", "Latin Modern"] = "Times"
-    text: float = 8.0
-
-    def width(self, kind: Literal["column", "page"]) -> float:
-        return self.column if kind == "column" else self.page
-
-
-# From the venues' own style files (one-column styles: both widths are the text block's). `article` is
-# this project's paper. acmart sets Libertine where it is installed; Times is nearest to it.
-VENUES = {
-    "article": Venue(5.5, 5.5, "Latin Modern"),
-    "iclr": Venue(5.5, 5.5),
-    "neurips": Venue(5.5, 5.5),
-    "icml": Venue(3.25, 6.75),
-    "cvpr": Venue(3.25, 6.875),
-    "ieee": Venue(3.5, 7.16),
-    "acm": Venue(3.33, 7.0),
-}
-
+# matplotlib is imported where it draws: `sdtps curves --help` needs none of it.
 SMALLEST = 7.0  # points: no text is smaller
 # Embedded TrueType (42) instead of Type 3. seaborn sets the rest of the look.
 STYLE: dict[str, Any] = {
@@ -89,10 +63,8 @@ def styled(venue: Venue, *texts: str) -> AbstractContextManager[None]:
         "ytick.labelsize": max(SMALLEST, venue.text - 1),
     }
     look: Any = sns.axes_style("whitegrid")
-    times = venue.font == "Times"
-    text = () if times else (_text_font(),)
-    families: Any = [*text, *FALLBACKS, *_more_fonts("".join(texts))]
-    fonts = {"font.family": families, "mathtext.fontset": "stix" if times else "cm"}
+    families: Any = [*FALLBACKS, *_more_fonts("".join(texts))]
+    fonts = {"font.family": families, "mathtext.fontset": "stix"}
     spines = {"axes.spines.top": False, "axes.spines.right": False}
     settings: Any = {**look, **STYLE, **spines, **size, **fonts}
     return mpl.rc_context(settings)
@@ -110,77 +82,9 @@ def saved(picture: Figure, endings: Iterable[str] = ENDINGS) -> dict[str, bytes]
 
 # -- fonts --------------------------------------------------------------------------------------
 
-# Latin Modern, the paper's font, is Computer Modern with more letters. matplotlib comes with Computer
-# Modern (cmr10), so every machine draws the same. Its table of letters follows TeX's old encoding, in
-# which `_` is an accent and `±` a ligature: `_text_font` corrects the table. STIX, a Times, and DejaVu
-# come with matplotlib, too: STIX is the venues' font, and both bring what Computer Modern lacks.
+# STIX, a Times, and DejaVu come with matplotlib, so that every machine draws the same.
+# Venues set papers in Times, and so does this project.
 FALLBACKS = ("STIXGeneral", "DejaVu Sans")
-FAMILY = "SDTPS Computer Modern"
-# The font's glyph names -> the characters that they show (it has the two dashes exchanged).
-_GLYPHS = {
-    **{"Gamma": "Γ", "Delta": "Δ", "Theta": "Θ", "Lambda": "Λ", "Xi": "Ξ", "Pi": "Π", "Sigma": "Σ"},
-    **{"Upsilon": "Υ", "Phi": "Φ", "Psi": "Ψ", "Omega": "Ω", "germandbls": "ß", "ae": "æ", "oe": "œ"},
-    **{"oslash": "ø", "AE": "Æ", "OE": "Œ", "Oslash": "Ø", "dotlessi": "ı"},
-    **{
-        "endash": "—",
-        "emdash": "–",
-        "quotedblleft": "“",
-        "quotedblright": "”",
-        "quoteleft": "‘",
-        "quoteright": "’",
-    },
-    **{"exclamdown": "¡", "questiondown": "¿"},
-}
-SECONDS_FROM_1904_TO_2000 = 3_029_529_600
-_WRONG = '"<>\\^_`{|}~'  # ASCII places at which cmr10 has another glyph
-
-
-@cache
-def _text_font() -> str:
-    """The family name of the corrected Computer Modern, made once and kept in matplotlib's cache."""
-    import matplotlib as mpl
-    from matplotlib import font_manager
-
-    source = Path(mpl.get_data_path()) / "fonts" / "ttf" / "cmr10.ttf"
-    made_from = source.read_bytes() + repr((_GLYPHS, _WRONG, FAMILY)).encode()
-    digest = hashlib.sha256(made_from).hexdigest()
-    target = Path(mpl.get_cachedir()) / f"sdtps-{digest[:16]}.ttf"
-    if not target.is_file():
-        part = target.with_suffix(f".{os.getpid()}")
-        part.write_bytes(_corrected(source))
-        part.replace(target)
-    font_manager.fontManager.addfont(str(target))
-    return FAMILY
-
-
-def _corrected(source: Path) -> bytes:
-    from fontTools.ttLib import TTFont
-    from fontTools.ttLib.tables._c_m_a_p import CmapSubtable
-
-    logging.getLogger("fontTools.ttLib").setLevel(logging.ERROR)  # it complains of the font's date
-    font = TTFont(source, recalcTimestamp=False)
-    font["head"].created = font["head"].modified = SECONDS_FROM_1904_TO_2000
-    wrong = {ord(c) for c in _WRONG}
-    letters = {
-        code: name
-        for code, name in font.getBestCmap().items()
-        if 0x20 <= code < 0x7F and code not in wrong
-    }
-    glyphs = set(font.getGlyphOrder())
-    letters |= {ord(char): name for name, char in _GLYPHS.items() if name in glyphs}
-    letters[ord("'")] = "quoteright"
-    table = CmapSubtable.newSubtable(4)
-    table.platformID, table.platEncID, table.language = 3, 1, 0
-    table.cmap = letters
-    font["cmap"].tables = [table]
-    for record in font["name"].names:
-        if record.nameID in (1, 4, 16):
-            record.string = FAMILY
-        elif record.nameID == 6:
-            record.string = FAMILY.replace(" ", "")
-    stream = io.BytesIO()
-    font.save(stream)
-    return stream.getvalue()
 
 
 def undrawable(text: str) -> str:
@@ -191,7 +95,7 @@ def undrawable(text: str) -> str:
 
 def _more_fonts(text: str) -> list[str]:
     found = [_drawn_by(c) for c in dict.fromkeys(text) if ord(c) > 0x7F]
-    return [name for name in dict.fromkeys(found) if name and name not in (FAMILY, *FALLBACKS)]
+    return [name for name in dict.fromkeys(found) if name and name not in FALLBACKS]
 
 
 @cache
@@ -199,10 +103,9 @@ def _drawn_by(char: str) -> str | None:
     """The family that draws a character: ours, or the first by name of this machine's."""
     from matplotlib import font_manager
 
-    families = (_text_font(), *FALLBACKS)
     entries = font_manager.fontManager.ttflist
-    ours = [next(e for e in entries if e.name == name and e.weight == 400) for name in families]
-    others = sorted((e for e in entries if e.name not in families), key=lambda e: (e.name, e.fname))
+    ours = [next(e for e in entries if e.name == name and e.weight == 400) for name in FALLBACKS]
+    others = sorted((e for e in entries if e.name not in FALLBACKS), key=lambda e: (e.name, e.fname))
     for entry in (*ours, *others):
         if "LastResort" in entry.fname:  # it draws a box with the code point for everything
             continue

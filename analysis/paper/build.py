@@ -156,8 +156,10 @@ def _study(
 def _add_table(built: Built, made: Table, options: Options) -> None:
     if options.wants(made.name):
         built.tables.append(made)
-        page = latex.OWN_PAGE if options.only is None else latex.PAGE
-        built.files += forms.write(made, built.folder / "tables", page)
+        # Without --venue a document of somebody else's may be of any class.
+        foreign = options.only is not None and options.venue == "article"
+        venue = "any" if foreign else options.venue
+        built.files += forms.write(made, built.folder / "tables", venue)
 
 
 # -- claims and audits --------------------------------------------------------------------------

@@ -49,7 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Build. What must not be averaged stops it before anything is written, unless allowed."""
     from analysis.claims.ledger import ledger_of
-    from analysis.figures.style import VENUES
     from analysis.paper.build import Options, build, current, read_index
     from analysis.paper.pdf import (
         PaperError,
@@ -59,6 +58,7 @@ def command(arguments: argparse.Namespace) -> int:
         is_current,
         used,
     )
+    from analysis.venues import VENUES
     from sdtps.system.errors import SdtpsError, did_you_mean
 
     started = time.perf_counter()

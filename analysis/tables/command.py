@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis import commands
+from analysis.venues import VENUES
 from sdtps.system.commandline import add_runs_dir, positive
 from sdtps.system.errors import SdtpsError
 
@@ -25,6 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--table", action="append", default=[], metavar="NAME", help="this table only; may be repeated"
     )
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write .tex .csv .md .html .json")
+    parser.add_argument(
+        "--venue", choices=sorted(VENUES), default="any", help="whose page the LaTeX form fits [any]"
+    )
     parser.add_argument("--form", choices=("csv", "md", "html", "tex"), help="print in this format")
     parser.add_argument("--json", action="store_true", help="print the cells with the runs behind them")
 
@@ -54,7 +58,7 @@ def command(arguments: argparse.Namespace) -> int:
     console = commands.console()
     for table in chosen:
         if arguments.out:
-            for path in forms.write(table, arguments.out):
+            for path in forms.write(table, arguments.out, arguments.venue):
                 console.print(str(path))
         elif arguments.form:
             print(forms.FORMS[arguments.form](table))

@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.markup import escape as rich_escape
 from rich.table import Table as RichTable
 
-from analysis.tables.latex import PAGE, to_latex
+from analysis.tables.latex import to_latex
 from analysis.tables.model import Cell, Column, Table, as_json
 from sdtps.system.files import write_bytes
 
@@ -201,17 +201,17 @@ FORMS: dict[str, Callable[[Table], str]] = {
 }
 
 
-def write(table: Table, folder: Path, page: float = PAGE) -> list[Path]:
+def write(table: Table, folder: Path, venue: str = "any") -> list[Path]:
     """All forms of a table below `folder`; files whose bytes would not change are left alone.
 
     Args:
-        page: width of the text that the LaTeX form stands in, in points.
+        venue: the LaTeX form fits its page.
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for ending, form in FORMS.items():
         path = folder / f"{table.name}.{ending}"
-        content = to_latex(table, page) if ending == "tex" else form(table)
+        content = to_latex(table, venue) if ending == "tex" else form(table)
         write_if_changed(path, content.encode())
         paths.append(path)
     return paths

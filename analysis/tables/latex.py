@@ -12,7 +12,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Sequence
-from itertools import combinations, groupby, pairwise
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import jinja2
 
 from ablations.study.labels import MATH, TEXT, composed
 from analysis.tables.model import Cell, Column, Row, Table
+from analysis.venues import POINTS, VENUES, Venue
 from sdtps.run.locations import shipped
 
 TEMPLATES = shipped("paper/templates")
@@ -120,16 +121,13 @@ def environment(templates: Path | None = None) -> jinja2.Environment:
 ROWS_ON_A_PAGE = 40
 _HEAD_LINES = 4  # of a part: rules and heads
 BASELINE = " (baseline)"  # behind the name of the row that other forms shade
-# Widths of \footnotesize in Computer Modern, in points: groups of characters about as wide as each
-# other, and all others.
+# Widths of \footnotesize in points: groups of characters about as wide as each other, and all others.
 _WIDTHS = {
     **dict.fromkeys(" .,:;'!|()[]ijlftI-", 2.9),
     **dict.fromkeys("ABCDEFGHJKLNOPQRSTUVXYZw", 6.1),
     **dict.fromkeys("mMW%@+=±×→", 7.2),
 }
 _CHARACTER = 4.45
-# Widths in points: a column of two, and a page's text, in common classes; the text of our own paper.
-_COLUMN, PAGE, OWN_PAGE = 240.0, 345.0, 397.0
 _NAME = 0.3  # of the line: a name that wraps, when numbers are dealt out to blocks
 # Begins what differs on slides: beamer has no `table*`, and loads graphicx itself.
 _ON_SLIDES = r"\csname @ifundefined\endcsname{table*}"
@@ -146,9 +144,9 @@ def _width(text: str) -> float:
     return sum(_WIDTHS.get(char, _CHARACTER) for char in text)
 
 
-def to_latex(table: Table, page: float = PAGE) -> str:
-    """The whole `table` environment: caption, booktabs rules, notes; for text `page` points wide."""
-    layout = _Layout(table, page)
+def to_latex(table: Table, venue: str = "any") -> str:
+    """The whole `table` environment: caption, booktabs rules, notes; as wide as `venue` has room."""
+    layout = _Layout(table, VENUES[venue])
     pages = layout.pages(table.rows)
     lines = [f"% {line}" for line in table.origin]
     for number, parts in enumerate(pages):
@@ -194,10 +192,10 @@ class _Layout:
         wide: wider than a column of a paper in two columns.
     """
 
-    def __init__(self, table: Table, page: float) -> None:
+    def __init__(self, table: Table, venue: Venue) -> None:
         self._columns = table.columns
         self._rows = [row for row in table.rows if row.cells]
-        self.page = page
+        self.page = page = venue.page * POINTS
         self.head_lines, self.gap = 1, 4
         every = list(range(len(self._columns)))
         most = max((len(_head_words(column)) for column in self._columns), default=1)
@@ -206,7 +204,8 @@ class _Layout:
         self.blocks = [every] if self._total(every) <= page else self._split(every)
         if max(map(self._least, self.blocks)) > page:
             self.gap = 2
-        self.wide = max(map(self._total, self.blocks)) > _COLUMN
+        widest = max(map(self._total, self.blocks))
+        self.wide = widest > venue.column * POINTS and venue.column < venue.page
 
     def shares(self, block: Sequence[int]) -> dict[int, float]:
         """Columns of text that wrap, each with its share of the line: what numbers leave, dealt out."""
@@ -319,16 +318,18 @@ def _head_words(column: Column) -> list[str]:
 
 
 def _head_lines(column: Column, most: int) -> list[str]:
-    """A head on at most `most` lines, which are as short as that allows. Names stay on one line."""
+    """A head on about `most` lines of like lengths. Names stay on one line."""
     words = _head_words(column)
     if column.align == "l" or most < 2:
         return [" ".join(words)]
-    ways = (
-        [" ".join(words[a:b]) for a, b in pairwise((0, *cuts, len(words)))]
-        for number in range(min(most, len(words)))
-        for cuts in combinations(range(1, len(words)), number)
-    )
-    return min(ways, key=lambda lines: (max(map(_width, lines)), len(lines)))
+    longest = max(math.ceil(len(" ".join(words)) / most), *map(len, words))
+    lines = [words[0]]
+    for word in words[1:]:
+        if len(f"{lines[-1]} {word}") <= longest:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
 
 
 def _plain_cell(row: Row, index: int) -> str:

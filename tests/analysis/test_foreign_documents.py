@@ -137,6 +137,21 @@ def test_heads_are_set_on_as_few_lines_as_make_the_table_fit():
     assert "Variants~\\ensuremath{\\times}~seeds" in heads(*["Variants × seeds of it"] * 5)[0]
 
 
+def test_a_table_fits_the_page_of_its_venue():
+    """Eight columns of numbers stand side by side only where the page is wide."""
+    columns = (
+        Column("a", "Variant", align="l"),
+        *(Column(f"m{i}", f"metric {i}", direction="up") for i in range(8)),
+    )
+    row = Row("r", (text("a name of twenty-two"), *(text("81.3 ± 0.5") for _ in range(8))))
+    table = Table("t", "s", "T", columns, (row,), caption=("C.",))
+    found = {name: forms.to_latex(table, name) for name in ("any", "iclr", "ieee")}
+    counts = {name: body.count(r"\begin{tabular}{@{}l") for name, body in found.items()}
+    assert counts == {"any": 2, "iclr": 2, "ieee": 1}
+    spanning = [name for name, body in found.items() if r"\begin{table*}}[htbp]" in body]
+    assert spanning == ["any", "ieee"]  # iclr has one column
+
+
 def test_every_character_that_a_label_may_have_is_set(tmp_path):
     letters = "ÀÉÎõüçñåšžČŁøæßœ"
     every = "".join([*TEXT, *MATH, letters])

@@ -23,12 +23,13 @@ from analysis.figures import figure
 from analysis.figures.curves import plot
 from analysis.figures.figure import FigureError, figures, variant_page
 from analysis.figures.figure import draw as draw_all
-from analysis.figures.style import VENUES, Style, palette
+from analysis.figures.style import Style, palette
 from analysis.results.frames import results
 from analysis.runs.collect import Collected, collect
 from analysis.runs.metrics import Block, MetricRows
 from analysis.runs.record import Run
 from analysis.tables.study import table
+from analysis.venues import VENUES
 from sdtps.config import parse_config
 
 
