@@ -30,6 +30,7 @@ from sdtps.models.frozen import backbone_tokens
 from sdtps.models.reid import ReidModel, module_groups, reid_loss, trunk
 from sdtps.models.weights import find_weights
 from sdtps.run.locations import cache_root
+from sdtps.selection import full_precision
 from sdtps.system import distributed
 from sdtps.system.errors import ConfigError, DataError
 
@@ -208,7 +209,7 @@ def ranked_features(model: ReidModel, config: ReidConfig, images: Tensor, camids
     Args:
         images: [M, B, 3, H, W]; camids: [B].
     """
-    features = model(images, camids)
+    features = model(full_precision(images), camids)  # a frozen backbone's outputs may be bf16
     wanted = config.eval.feature
     if not model.second:
         return F.normalize(features["global"].float())

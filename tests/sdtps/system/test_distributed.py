@@ -25,6 +25,7 @@ from sdtps.models.retrieval import RetrievalModel, retrieval_loss
 from sdtps.system import distributed
 from sdtps.training.device import random_states, resume_random_states, seed_everything
 from sdtps.training.step import whole_batch_loss
+from tests.sdtps.test_axes import in_retrieval, with_needs
 
 BATCH, PATCHES, WIDTH = 4, 8, 64
 REID: dict[str, Any] = {
@@ -48,22 +49,24 @@ RETRIEVAL: dict[str, Any] = {
 
 
 def arrangements() -> dict[str, dict[str, Any]]:
-    """Every decision, mask and aggregation, and DeMo's fusions."""
+    """Every decision, mask and aggregation, DeMo's fusions, and the modules with batch statistics."""
     sdtps = [
-        *({"decision": d.name, "mask": "log"} for d in DECISIONS),
-        *({"decision": "gumbel_ste", "mask": m.name} for m in MASKS),
-        *({"decision": "gumbel_ste", "aggregation": a.name} for a in AGGREGATIONS),
+        *(with_needs({"decision": d.name, **({} if d.soft else {"mask": "log"})}) for d in DECISIONS),
+        *(with_needs({"decision": "gumbel_ste", "mask": m.name}) for m in MASKS),
+        *(with_needs({"decision": "gumbel_ste", "aggregation": a.name}) for a in AGGREGATIONS),
     ]
     cases: dict[str, dict[str, Any]] = {}
-    for axes in sdtps:
-        axes = {"no_grad": "none", "aggregation_ratio": 0.7, **axes}
-        if axes.get("aggregation") == "none":
+    for chosen in sdtps:
+        axes = {"no_grad": "none", "aggregation_ratio": 0.7, **chosen}
+        if axes.get("aggregation") in ("none", "in_place"):
             axes.pop("aggregation_ratio")
         name = "-".join(map(str, axes.values()))
         cases[f"reid {name}"] = {**REID, "sdtps": axes}
-        cases[f"retrieval {name}"] = {**RETRIEVAL, "sdtps": axes}
-    for kind in ("hdm", "hdm_atmoe"):
-        cases[kind] = {**REID, "sdtps": {"enabled": False}, "fusion": {"kind": kind}}
+        if in_retrieval(chosen):
+            cases[f"retrieval {name}"] = {**RETRIEVAL, "sdtps": axes}
+    for fusion in ({"kind": "hdm"}, {"kind": "hdm_atmoe"}, {"sacr": "single", "kind": "dgaf_v3"}):
+        name = "-".join(fusion.values())
+        cases[name] = {**REID, "sdtps": {"enabled": False}, "fusion": fusion}
     return cases
 
 
