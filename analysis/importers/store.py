@@ -413,21 +413,19 @@ def imported_study(name: str, runs_dir: Path | str) -> ImportedStudy:
         metrics=metrics,
         digest=hash_of(records),
         title=f"{name} ({', '.join(sorted(dataset))}, imported)" if dataset else f"{name} (imported)",
-        tables=_tables(variants, metrics, any(r["imported"].get("best") for r in records)),
+        tables=_tables(variants, metrics),
         figures=_figures(records, metrics),
         notes="Read from other people's logs; the seed and what selected the best epoch are theirs.",
     )
 
 
 def _tables(
-    variants: dict[str, ImportedVariant], metrics: dict[str, MetricSpec], selected: bool
+    variants: dict[str, ImportedVariant], metrics: dict[str, MetricSpec]
 ) -> tuple[TableSpec, ...]:
     """What every ablation is asked for: the scores, and which component was on where."""
     if not metrics:
         return ()
-    best = TableSpec(name="main", title="Best and last epoch", epoch="both")
-    last = TableSpec(name="main", title="Last epoch", epoch="last")
-    tables = [best if selected else last]
+    tables = [TableSpec(name="main", title="Scores", epoch="both")]
     if any(v.components for v in variants.values()):
         tables.append(TableSpec(name="components", kind="components", title="Components"))
     return tuple(tables)

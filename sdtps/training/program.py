@@ -41,13 +41,10 @@ _LATEST = 65_536  # bytes at the end of metrics.jsonl that a heartbeat reads
 SIGNAL_SECONDS = 1.0  # within which a signal to all processes of a job has reached each of them
 # The command line comes between these two. The shell waits for the command that runs at a SIGTERM,
 # starts no other, and ends with the command's own exit code: 143 where commands were left.
-_BEFORE = """\
-set -o pipefail
-stopped=
-trap '' USR2
-trap stopped=1 TERM
-trap '[ -z "$stopped" ] || [ "$BASH_COMMAND" = "exit \\$?" ] || exit 143' DEBUG
-"""
+_BEFORE = (
+    "set -o pipefail; stopped=; trap '' USR2; trap stopped=1 TERM; "
+    """trap '[ -z "$stopped" ] || [ "$BASH_COMMAND" = "exit \\$?" ] || exit 143' DEBUG; """
+)
 _AFTER = "\nexit $?\n"
 
 
@@ -194,7 +191,7 @@ def _wait(
     """
     due, enough = 0.0, False
     stopped: int | None = None
-    with _Witness() as witness:
+    with _Witness(process.pid) as witness:
         while process.poll() is None:
             if time.monotonic() >= due:
                 due = time.monotonic() + pause
@@ -212,22 +209,28 @@ def _wait(
 
 
 class _Witness:
-    """Shows whether SIGTERM was sent to all processes of the job, so that the program has it already.
+    """A process beside the program, which shows whether SIGTERM was sent to all processes of the job.
 
-    Some schedulers signal every process of a job (SLURM with cgroups), others only one. This process is
-    started as the program is, and does nothing: if SIGTERM ends it, the program got one, too.
+    Some schedulers signal every process of a job (SLURM with cgroups), others only one. If SIGTERM ends
+    this one, the program got one, too. Where the job itself is killed, it kills the program.
     """
 
-    def __enter__(self) -> _Witness:
+    def __init__(self, program: int) -> None:
+        """program: its process group."""
         self._process = subprocess.Popen(
-            ["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+            ["bash", "-c", "trap '' USR2; read -r _ || kill -KILL -- -$0", str(program)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
+
+    def __enter__(self) -> _Witness:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()  # cat ends with its input
-        self._process.wait()
+        with contextlib.suppress(OSError):  # it may have ended
+            self._process.communicate(b"the program has ended\n")
 
     def has_ended(self) -> bool:
         """Whether SIGTERM came, or comes within a moment."""

@@ -262,6 +262,23 @@ def test_a_stop_reaches_a_program_once_and_the_run_goes_on(
     assert again == (not saved)
 
 
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_a_program_does_not_outlive_a_job_that_is_killed(tmp_path: Path) -> None:
+    folder = make(tmp_path, POLITE, "p.py {seed} | cat")
+    code = f"from sdtps.training.job import execute; print(execute({str(folder.path)!r}))"
+    job = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
+    while not (tmp_path / "ready").exists():
+        time.sleep(0.05)
+    below = processes_of(job.pid)[1:]
+    assert len(below) >= 3
+    job.kill()
+    job.wait()
+    late = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}/cmdline").exists() for pid in below) and time.monotonic() < late:
+        time.sleep(0.05)
+    assert time.monotonic() < late
+
+
 @pytest.mark.parametrize(
     ("code", "outcome"), [("log('eval', epoch=1, step=2, a=1.0)", "completed"), ("", "requeued")]
 )
