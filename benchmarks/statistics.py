@@ -297,7 +297,7 @@ def _decided(rng: np.random.Generator, n: int) -> bool:
 
 
 def _decided_within(rng: np.random.Generator, n: int) -> bool:
-    return stats.decide_within(list(rng.normal(1.0, 1.0, n)), 1.0).holds is True
+    return stats.decide(list(rng.normal(1.0, 1.0, n)), 1.0).holds is True
 
 
 # -- command ------------------------------------------------------------------------------------

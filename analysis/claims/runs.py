@@ -27,7 +27,7 @@ import numpy as np
 from analysis.claims.verdicts import Statement, missing
 from analysis.results.frames import results
 from analysis.results.numbers import fixed, printed
-from analysis.results.stats import Decision, decide, decide_within
+from analysis.results.stats import Decision, decide
 from sdtps.system.errors import counted
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Expression:
         for distance, margin, within in ((small, large, True), (large, small, False)):
             if isinstance(distance, ast.Call) and getattr(distance.func, "id", "") == "abs":
                 pairs = zip(each(distance.args[0]), each(margin), strict=True)
-                answer = decide_within([value / most for value, most in pairs], 1.0)
+                answer = decide([value / most for value, most in pairs], 1.0)
                 return answer if within else _not(answer)
         return decide([b - a for a, b in zip(each(small), each(large), strict=True)])
 

@@ -17,7 +17,7 @@ from analysis import commands
 from analysis.results import power
 from analysis.results.frames import Result, Results, results, standing
 from analysis.results.numbers import fixed, in_unit, printed_signed
-from analysis.results.queries import query_error
+from analysis.results.queries import by_query
 from sdtps.system.commandline import add_json, add_runs_dir, positive
 from sdtps.system.errors import counted
 
@@ -116,7 +116,8 @@ def plan(found: Results, variant: str, name: str, arguments: argparse.Namespace)
     known = power.spread(values, _scores(found, name, scale))
     if math.sqrt(known.variance) <= scale * result.unit:
         return made("not tested", why="seeds differ by no more than the rounding of their values")
-    error = query_error(found.outcomes[variant], found.outcomes[found.baseline], name, seeds) * scale
+    queries = by_query(found.outcomes[variant], found.outcomes[found.baseline], name, seeds)
+    error = math.nan if queries is None else queries.error * scale
     now, question = _question(result, found, arguments)
     made = partial(made, now, queries=error)
     smallest = arguments.difference or arguments.half_width or arguments.equivalent

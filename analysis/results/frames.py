@@ -314,7 +314,7 @@ def standing(row: Result, metric: MetricSpec, margin: float | None = None) -> st
         return "not tested"
     if margin and row.paired:
         differences = [float(numbers.in_unit(d, metric)) for d in row.differences.values()]
-        if stats.decide_within(differences, margin).holds:
+        if stats.decide(differences, margin).holds:
             return "equivalent"
     return "open"
 

@@ -108,17 +108,3 @@ def seeds_needed(question: Question, known: Spread) -> int | None:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
-
-
-def query_error(differences: np.ndarray, identities: np.ndarray) -> float:
-    """Standard error of a mean difference over new queries of the same kind.
-
-    Args:
-        differences: [queries], means over seeds. identities: [queries]; queries of one identity are
-            alike, so identities are what is drawn anew.
-    """
-    unique, at = np.unique(identities, return_inverse=True)
-    if len(unique) < 2:
-        return math.nan
-    means = np.bincount(at, differences) / np.bincount(at)
-    return float(np.std(means, ddof=1)) / math.sqrt(len(unique))

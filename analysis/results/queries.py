@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy import special
 
-from analysis.results import power
+from analysis.results.stats import CONFIDENCE, Interval, t_interval
 from sdtps.run.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -48,10 +50,56 @@ def mean_of(
     return np.mean([values for values, _ in kept], axis=0), kept[0][1]
 
 
-def query_error(outcome: Outcome, baseline: Outcome, metric: str, seeds: Iterable[int]) -> float:
-    """Standard error of a variant's difference to the baseline over new queries; NaN where unknown."""
+@dataclass(frozen=True)
+class Queries:
+    """A difference of two variants by query, means over seeds.
+
+    Attributes:
+        difference: [Q]. identities: [Q]; queries of one identity are alike, so identities are what is
+            drawn anew.
+    """
+
+    difference: np.ndarray
+    identities: np.ndarray
+
+    @property
+    def higher(self) -> int:
+        return int((self.difference > 0).sum())
+
+    @property
+    def lower(self) -> int:
+        return int((self.difference < 0).sum())
+
+    @property
+    def drawn(self) -> int:
+        return len(np.unique(self.identities))
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean over new queries of the same kind; NaN for a single identity."""
+        _, at = np.unique(self.identities, return_inverse=True)
+        means = np.bincount(at, self.difference) / np.bincount(at)
+        return float(np.std(means, ddof=1)) / math.sqrt(self.drawn) if self.drawn > 1 else math.nan
+
+    def interval(self, by_seed: Sequence[float]) -> Interval | None:
+        """95 % interval of the difference for new seeds and new queries; None where seeds have none.
+
+        The wider of the seeds' t interval and that of both errors, with Satterthwaite's freedom.
+        """
+        own = t_interval(by_seed)
+        if not isinstance(own, Interval) or math.isnan(self.error):
+            return None
+        n, mean = len(by_seed), float(np.mean(by_seed))
+        parts = np.array([np.var(by_seed, ddof=1) / n, self.error**2])
+        freedom = parts.sum() ** 2 / (parts**2 / [n - 1, self.drawn - 1]).sum()
+        half = float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2) * math.sqrt(parts.sum()))
+        return Interval(min(own.low, mean - half), max(own.high, mean + half))
+
+
+def by_query(outcome: Outcome, baseline: Outcome, metric: str, seeds: Iterable[int]) -> Queries | None:
+    """The difference of two variants by query; None where runs kept no queries, or others."""
     seeds = list(seeds)
     ours, theirs = mean_of(outcome, metric, seeds), mean_of(baseline, metric, seeds)
     if ours is None or theirs is None or not np.array_equal(ours[1], theirs[1]):
-        return math.nan
-    return power.query_error(ours[0] - theirs[0], ours[1])
+        return None
+    return Queries(ours[0] - theirs[0], ours[1])

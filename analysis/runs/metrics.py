@@ -90,15 +90,6 @@ class MetricRows:
         with np.errstate(invalid="ignore"):  # inf - inf
             return np.bincount(at, values, len(epochs)) / np.bincount(at, minlength=len(epochs))
 
-    def evaluation(self, step: Any) -> dict[str, float]:
-        """The finite values of the evaluation at `step`; empty where there was none."""
-        found: dict[str, float] = {}
-        for block in self.blocks:
-            if block.kind == "eval":
-                for values in block.values[block.step == step]:
-                    found |= {n: float(v) for n, v in zip(block.metrics, values, strict=True)}
-        return {name: value for name, value in found.items() if np.isfinite(value)}
-
     def frame(self) -> pd.DataFrame:
         """A row for each value: kind, attempt, epoch, step, metric, value."""
         parts = []

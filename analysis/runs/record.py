@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +13,7 @@ import pandas as pd
 from ablations.store.life import from_records
 from analysis.runs import metrics as metricrows
 from analysis.runs.metrics import NOTHING, MetricRows
-from sdtps.run.folder import RunFolder
+from sdtps.run.folder import RunFolder, machine_seconds
 from sdtps.system.errors import counted
 from sdtps.system.files import oddity
 
@@ -187,14 +186,12 @@ def read(source: Source, runs_dir: Path, *, curves: bool = True) -> Run:
         state, curves = "damaged", False
         reason = "; ".join(damage)
     if run.get("imported") and state not in ("completed", "unknown", "damaged"):
-        reason = str(
-            status.get("reason") or reason
-        )  # nothing of ours resumes it: its log says how it is
+        reason = str(status.get("reason") or reason)  # nothing resumes it: its log says how it is
     code, environment, data = (mapping(run.get(k)) for k in ("code", "environment", "data"))
     result = (folder.result() if state == "completed" else None) or {}
     origin = mapping(result.get("origin"))
     codes = [c for c in _listed(origin.get("code")) or [code.get("digest")] if isinstance(c, str) and c]
-    attempts = [a for a in run.get("attempts") or () if isinstance(a, dict)]
+    attempts = run.get("attempts") or []
     rows = metricrows.read(folder.metrics_file) if curves else NOTHING
     scored = _Scored(folder, result)
     warnings = tuple(str(warning) for warning in _listed(data.get("warnings")))
@@ -235,11 +232,11 @@ def read(source: Source, runs_dir: Path, *, curves: bool = True) -> Run:
         final_epoch=count(scored.row("last").get("epoch")),
         selected_on=_word(result.get("selected_on")),
         train_seconds=amount(result.get("train_seconds")),
-        wall_seconds=_wall_seconds(attempts, status),
+        wall_seconds=machine_seconds(attempts, status) if attempts else None,
         peak_memory_mib=_peak_memory(result, attempts),
         images_per_s=amount(result.get("images_per_s")),
         parameters=count(run.get("parameters")),
-        gpu=_gpu(environment),
+        gpu=_word(environment.get("gpu")),
         host=_word(environment.get("host")) or _word(attempts[-1].get("host") if attempts else None),
         torch=_word(mapping(environment.get("packages")).get("torch")),
         generated_data=bool(data.get("generated")),
@@ -289,26 +286,18 @@ def _odd(folder: RunFolder, reason: str) -> list[str]:
 
 
 def _about_rows(rows: MetricRows, state: str, notes: Sequence[str], *, has_run: bool) -> list[str]:
-    """What is odd about metrics.jsonl and missing beside it."""
+    """What is odd about metrics.jsonl and missing beside it, where no note names the file already."""
+    noted = {note.partition(" ")[0] for note in notes}
     found = []
     if rows.torn:
         found.append(f"{counted(rows.torn, 'unreadable line')} in metrics.jsonl")
-    if rows.unread is not None:
+    elif rows.unread is not None:
         found.append(f"metrics.jsonl cannot be read: {rows.unread}")
-    elif (
-        state == "completed"
-        and not rows.torn
-        and not rows.blocks
-        and not _names(notes, "metrics.jsonl")
-    ):
+    elif state == "completed" and not rows.blocks and "metrics.jsonl" not in noted:
         found.append("metrics.jsonl is missing or empty: no curves")
-    if rows.blocks and not has_run and not _names(notes, "run.json"):
+    if rows.blocks and not has_run and "run.json" not in noted:
         found.append("run.json is missing or cannot be read")
     return found
-
-
-def _names(notes: Sequence[str], file: str) -> bool:
-    return any(note.startswith(f"{file} ") for note in notes)
 
 
 def _source(imported: Mapping[str, Any]) -> str:
@@ -335,27 +324,6 @@ def _peak_memory(result: dict[str, Any], attempts: list[dict[str, Any]]) -> floa
     """MiB: the most of any attempt, also where there is no result."""
     found = [amount(row.get("peak_memory_mib")) for row in (result, *attempts)]
     return max((most for most in found if most is not None), default=None)
-
-
-def _gpu(environment: dict[str, Any]) -> str | None:
-    gpu = environment.get("gpu")
-    if isinstance(gpu, list):
-        gpu = gpu[0] if gpu else None
-    if isinstance(gpu, dict):
-        gpu = gpu.get("name")
-    return str(gpu) if gpu else None
-
-
-def _wall_seconds(attempts: list[dict[str, Any]], status: dict[str, Any]) -> float | None:
-    """Time that all attempts held a machine; one without an end counts to the last heartbeat."""
-    total = 0.0
-    for attempt in attempts:
-        start, end = seconds(attempt.get("started")), seconds(attempt.get("ended"))
-        if end is None and attempt is attempts[-1]:
-            end = amount(status.get("heartbeat"))
-        if start is not None and end is not None:
-            total += max(0.0, float(end) - start)
-    return total if attempts else None
 
 
 # -- what its files say ---------------------------------------------------------------------------
@@ -390,14 +358,4 @@ def amount(value: Any) -> float | None:
     try:
         return float(value) if math.isfinite(value) else None
     except OverflowError:  # a whole number of hundreds of digits
-        return None
-
-
-def seconds(stamp: Any) -> float | None:
-    """Seconds since 1970 of an ISO time, or of a number."""
-    if isinstance(stamp, (int, float)):
-        return amount(stamp)
-    try:
-        return datetime.fromisoformat(str(stamp).replace("Z", "+00:00")).timestamp()
-    except ValueError:
         return None

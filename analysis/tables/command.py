@@ -194,6 +194,7 @@ def compare(found: Results, a: str, name: str, epoch: Epoch, margin: float | Non
         margin: in the printed unit.
     """
     from analysis.results import stats
+    from analysis.results.queries import by_query
 
     metric = found.study.metrics[name]
     first, second = found.get(a, name, epoch), found.get(found.baseline, name, epoch)
@@ -223,9 +224,14 @@ def compare(found: Results, a: str, name: str, epoch: Epoch, margin: float | Non
             "p": None if refused else flipped,
             "why": flipped.reason if isinstance(flipped, stats.Refusal) else "",
         }
-        middle = stats.bootstrap_interval(differences)
-        if isinstance(middle, stats.Interval):
-            answer["bootstrap_of_interquartile_mean"] = {"low": middle.low, "high": middle.high}
+        sides = (found.outcomes[a], found.outcomes[found.baseline])
+        queries = by_query(*sides, name, first.differences) if epoch == "last" else None
+        if queries is not None:
+            new = queries.interval(differences)
+            answer["queries"] = {
+                **{"n": len(queries.difference), "higher": queries.higher, "lower": queries.lower},
+                **{"low": new and new.low, "high": new and new.high},
+            }
     if metric.direction is not None:
         answer["probability_that_a_is_better"] = stats.probability_of_improvement(
             list(left.values()), list(right.values()), direction=metric.direction
@@ -242,9 +248,6 @@ def compare(found: Results, a: str, name: str, epoch: Epoch, margin: float | Non
 
 
 def _side(result: Result, outcome: Outcome) -> dict[str, Any]:
-    from analysis.results import stats
-
-    values = list(result.values.values())
     return {
         "variant": result.variant,
         "label": result.label,
@@ -252,7 +255,6 @@ def _side(result: Result, outcome: Outcome) -> dict[str, Any]:
         "planned": result.planned,
         "mean": _finite(result.mean),
         "sd": _finite(result.sd),
-        "interquartile_mean": stats.iqm(values) if values else None,
         "values": {str(seed): value for seed, value in result.values.items()},
         "why": "" if result.whole else outcome.explanation() or "not logged",
     }
@@ -273,12 +275,8 @@ def in_words(answer: Mapping[str, Any], metric: MetricSpec) -> Iterator[str]:
             continue
         spread = "" if side["sd"] is None else f" ± {printed(side['sd'], metric)}"
         n = f"{side['n']}" if side["n"] == side["planned"] else f"{side['n']} of {side['planned']}"
-        middle = printed(side["interquartile_mean"], metric)
         why = f"; {side['why']}" if side["why"] else ""
-        yield (
-            f"{side['label']}: {printed(side['mean'], metric)}{spread} "
-            f"(n = {n}, interquartile mean {middle}){why}"
-        )
+        yield f"{side['label']}: {printed(side['mean'], metric)}{spread} (n = {n}){why}"
     d = answer["difference"]
     if d["mean"] is None:
         yield f"difference: {d['why']}"
@@ -302,9 +300,14 @@ def in_words(answer: Mapping[str, Any], metric: MetricSpec) -> Iterator[str]:
         if test := answer.get(key):
             given = test["why"] if test["p"] is None else f"p = {fixed(test['p'], 4)}{note}"
             yield f"{key.replace('_', ' ')}: {given}"
-    if bootstrap := answer.get("bootstrap_of_interquartile_mean"):
-        ends = ", ".join(printed_signed(bootstrap[end], metric) for end in ("low", "high"))
-        yield f"interquartile mean of the differences, bootstrap interval: [{ends}]"
+    if queries := answer.get("queries"):
+        yield (
+            f"of {queries['n']} queries (means over seeds) the first is higher on {queries['higher']}, "
+            f"lower on {queries['lower']}"
+        )
+        if queries["low"] is not None:
+            ends = ", ".join(printed_signed(queries[end], metric) for end in ("low", "high"))
+            yield f"difference on new queries of the same kind: [{ends}] (95 % interval)"
     if (chance := answer.get("probability_that_a_is_better")) is not None:
         yield f"probability that a run of the first is better: {fixed(chance, 2)}"
     if same := answer.get("equivalence"):

@@ -24,7 +24,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -256,14 +256,7 @@ class RunFolder:
 
     def machine_seconds(self) -> float:
         """For how long attempts held a machine; one without an end counts to the last heartbeat."""
-        attempts, total = self.run().get("attempts", []), 0.0
-        for attempt in attempts:
-            start, end = _instant(attempt.get("started")), _instant(attempt.get("ended"))
-            if end is None and attempt is attempts[-1]:
-                end = _instant((self.status() or {}).get("heartbeat"))
-            if start is not None and end is not None:
-                total += max(0.0, end - start)
-        return total
+        return machine_seconds(self.run().get("attempts") or [], self.status() or {})
 
     def end_attempt(self, outcome: str, peak_memory_mib: float) -> None:
         """Record how the last attempt ended, and the memory that it took."""
@@ -505,6 +498,18 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def machine_seconds(attempts: Sequence[Mapping[str, Any]], status: Mapping[str, Any]) -> float:
+    """`RunFolder.machine_seconds`, of run.json's attempts and status.json."""
+    total = 0.0
+    for attempt in attempts:
+        start, end = _instant(attempt.get("started")), _instant(attempt.get("ended"))
+        if end is None and attempt is attempts[-1]:
+            end = _instant(status.get("heartbeat"))
+        if start is not None and end is not None:
+            total += max(0.0, end - start)
+    return total
 
 
 def find_runs(root: Path) -> list[RunFolder]:

@@ -11,8 +11,8 @@ from planted import PERCENT, plant, planted_study
 from scipy import stats as scipy_stats
 
 from analysis.cli import main
-from analysis.results import power
-from analysis.results.queries import values_of
+from analysis.results import power, stats
+from analysis.results.queries import Queries, values_of
 
 QUERIES = 24
 
@@ -101,6 +101,24 @@ def test_spreads_are_moderated_by_other_variants():
     assert power.spread([0.0, 0.2], scores[:2, :2]).freedom == 1  # nothing to borrow from
 
 
-def test_the_error_of_queries_counts_identities():
-    values = np.repeat([0.0, 1.0, 2.0], 4)
-    assert power.query_error(values, np.repeat([3, 7, 9], 4)) == pytest.approx(1 / math.sqrt(3))
+def test_the_error_of_queries_counts_identities_and_widens_the_interval():
+    queries = Queries(np.repeat([0.0, 1.0, 2.0], 4), np.repeat([3, 7, 9], 4))
+    assert queries.error == pytest.approx(1 / math.sqrt(3)) and (queries.higher, queries.lower) == (
+        8,
+        0,
+    )
+    seeds = [0.9, 1.0, 1.1]
+    own, new = stats.t_interval(seeds), queries.interval(seeds)
+    assert new.low < own.low and new.high > own.high
+    few = Queries(np.full(4, 1.0), np.arange(4)).interval(seeds)
+    assert (few.low, few.high) == pytest.approx((own.low, own.high))
+
+
+def test_compare_says_which_side_is_higher_on_how_many_queries(tmp_path, monkeypatch, capsys):
+    planted(tmp_path, monkeypatch, {"base": 0.0, "a": 0.1}, queries=True)
+    words = ["compare", "s", "a", "base", "--runs-dir", str(tmp_path)]
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["metrics"]["mAP"]
+    assert found["queries"]["n"] == QUERIES and found["queries"]["higher"] > found["queries"]["lower"]
+    assert found["queries"]["low"] <= found["difference"]["low"]
+    assert main(words) == 0 and f"of {QUERIES} queries" in capsys.readouterr().out

@@ -52,13 +52,6 @@ def test_the_t_interval_covers_what_it_says_at_three_seeds():
     assert 0.93 < np.mean([i.low <= 0.8 <= i.high for i in singly]) < 0.97
 
 
-def test_interquartile_mean_equals_scipys_trimmed_mean():
-    rng = np.random.default_rng(0)
-    for n in (3, 4, 8, 11):
-        values = rng.normal(size=n)
-        assert stats.iqm(values) == pytest.approx(scipy_stats.trim_mean(values, 0.25))
-
-
 def test_paired_differences_equal_scipys_related_t_test():
     result = stats.paired(A, B)
     test = scipy_stats.ttest_rel([A[s] for s in range(4)], [B[s] for s in range(4)])
@@ -169,7 +162,7 @@ def test_a_statement_is_decided_by_its_interval(differences, holds, why):
     ],
 )
 def test_being_near_is_decided_by_two_one_sided_tests(differences, holds):
-    assert stats.decide_within(differences, 1.0).holds is holds
+    assert stats.decide(differences, 1.0).holds is holds
 
 
 def test_holm_by_hand():
@@ -240,13 +233,6 @@ def test_equivalence_equals_two_one_sided_tests():
     assert answer.equivalent == inside
 
 
-def test_bootstrap_is_refused_for_few_seeds_and_repeats_for_many():
-    assert "use the t interval" in stats.bootstrap_interval(VALUES).reason
-    values = np.random.default_rng(0).normal(size=25)
-    first, again = (stats.bootstrap_interval(values, seed=4, draws=500) for _ in range(2))
-    assert first == again and first.low < stats.iqm(values) < first.high
-
-
 def test_seeds_with_equal_curves_are_found():
     curves = {0: [1.0, 0.5], 1: [1.0, 0.6], 2: [1.0, 0.5], 3: [0.9], 4: [0.9]}
     assert stats.identical_curves(curves) == [(0, 2)]
@@ -259,4 +245,3 @@ def test_the_interval_lies_around_the_mean_and_shifts_with_it(values):
         assert np.ptp(values) <= 1e-12 * max(1.0, max(map(abs, values)))
         return
     assert s.interval.low <= s.mean <= s.interval.high
-    assert min(values) - 1e-6 <= stats.iqm(values) <= max(values) + 1e-6

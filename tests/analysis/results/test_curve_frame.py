@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planted import plant, planted_study
+from planted import plant, planted_study, reseal
 
 from analysis.results import curves as curveframe
 from analysis.results.curves import Curve, curves, frame, kept, smoothed
@@ -37,6 +37,8 @@ def logged(
             folder.metrics_file.write_text("")
             for row in rows:
                 folder.append_metrics(row)
+            if folder.result():
+                reseal(folder)
     return study, collect([study], place)
 
 
@@ -153,6 +155,7 @@ def test_seconds_come_from_the_rows_and_leave_waiting_out(tmp_path: Path) -> Non
             for row in times:
                 row["attempt"] = 2 if row["step"] > 5 else 1
             folder.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in times))
+            reseal(folder)
     collected = collect([study], tmp_path)
     clocks = curveframe.second_clocks(collected, study)
     where = [run.where for run in collected.runs]
