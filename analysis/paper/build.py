@@ -26,6 +26,7 @@ from analysis.paper import audits, macros
 from analysis.paper.findings import findings, summary
 from analysis.paper.macros import Macro
 from analysis.paper.pdf import own_macros
+from analysis.paper.setup import least_significant, setup
 from analysis.results.frames import results
 from analysis.runs import IMPORTED
 from analysis.runs.collect import Collected, collect
@@ -249,8 +250,7 @@ def _glue(
         return
     values: dict[str, Any] = {
         "origin": [Tex(line) for line in origin],
-        "studies": [_for_template(s) for s in studies],
-        "others": [_for_template(s) for s in others],
+        "studies": [_for_template(s, collected) for s in studies],
         "shown": [
             {
                 "title": s.title,
@@ -267,47 +267,48 @@ def _glue(
         "marks": [mark.text for mark in built.marks],
     }
     environment = latex.environment(TEMPLATES)
-    for name in ("available", "results", "findings", "appendix"):
+    for name in ("available", "setup", "results", "findings", "appendix"):
         built.write(f"{name}.tex", environment.get_template(f"{name}.tex.j2").render(values))
 
 
-def _for_template(study: Study) -> dict[str, Any]:
+def _for_template(study: Study, collected: Collected) -> dict[str, Any]:
     size = len(study.variants), len(study.seeds), len(study.variants) * len(study.seeds)
+    own = not getattr(study, "imported", False)
     return {
         "name": Tex(study.name),
         "plain_name": study.name,
         "title": study.title,
         "notes": study.notes,
+        "setup": setup(study, collected.runs_of(study.name)) if own else [],
+        "least": least_significant(results(collected, study)) if own else "",
         "nouns": [
             noun if number == 1 else f"{noun}s"
             for noun, number in zip(("variant", "seed", "run"), size, strict=True)
         ],
-        "shown": [([Tex(x) for x in said], [Tex(x) for x in files]) for said, files in _shown(study)],
+        "shown": _shown(study),
     }
 
 
-FLOATS_TOGETHER = 2  # more do not fit on the page of their sentence and the next
+FLOATS_TOGETHER = 2  # more do not fit on the page where they are named and the next
 
 
-def _shown(study: Study) -> list[tuple[list[str], list[str]]]:
-    """Sentences on tables and figures with the files of those: all at once where they are few."""
-    floats = [("Table", "tab", "tables", file_name(study, s.name), "results") for s in study.tables]
+def _shown(study: Study) -> list[tuple[list[Tex], list[Tex]]]:
+    """Where tables and figures are, with their files: all at once where they are few."""
+    floats = [("Table", "tab", "tables", file_name(study, s.name), "Results") for s in study.tables]
+    words = {"curves": "Training curves", "differences": "Differences to the baseline"}
     for spec in study.figures:
-        words = {"curves": "training curves", "differences": "differences to the baseline"}
-        what = words.get(spec.kind, "results by setting")
+        what = words.get(spec.kind, "Results by setting")
         floats.append(("Figure", "fig", "figures", file_name(study, spec.name), what))
     together = [floats] if len(floats) <= FLOATS_TOGETHER else [[one] for one in floats]
     shown = []
     for some in together:
-        sentences = []
+        pointers = []
         for (word, what), group in groupby(some, key=lambda one: (one[0], one[4])):
             places = [rf"\ref{{{prefix}:{name}}}" for _, prefix, _, name, _ in group]
-            if len(places) == 1:
-                sentences.append(rf"{word}~{places[0]} shows the {what}.")
-            else:
-                listed = f"{', '.join(places[:-1])} and~{places[-1]}"
-                sentences.append(rf"{word}s~{listed} show the {what}.")
-        shown.append((sentences, [f"{folder}/{name}" for _, _, folder, name, _ in some]))
+            plural = "s" * (len(places) > 1)
+            pointers.append(Tex(rf"{what}: {word}{plural}~{' and~'.join(places)}."))
+        files = [Tex(f"{folder}/{name}") for _, _, folder, name, _ in some]
+        shown.append((pointers, files))
     return shown
 
 

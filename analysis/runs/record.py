@@ -61,7 +61,8 @@ class Run:
         state, kind, reason: see `ablations.store.life`; `damaged`: completed, and changed since then.
         codes: digests of the sources, in the order in which attempts used them.
         evaluated_by: metrics that `sdtps evaluate` added, each with the digest of the code that did.
-        data, weights: digests. precision: what `train.amp: auto` came to.
+        data, weights: digests. counts: what the data held, by split.
+        precision: what `train.amp: auto` came to.
         wall_seconds: for which all attempts held a machine. peak_memory_mib: the most of any attempt.
         damage: what of its files has other contents than when it completed.
         best, last: metric to value at the selected and at the last epoch, fractions in [0, 1]; empty
@@ -105,6 +106,7 @@ class Run:
     host: str | None = None
     torch: str | None = None
     generated_data: bool = False
+    counts: Mapping[str, Any] = field(default_factory=dict)
     damage: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -145,7 +147,7 @@ class Run:
 # -- as rows of a table ----------------------------------------------------------------------------
 
 _COUNTS = ("attempt", "attempts", "epoch", "step", "best_epoch", "final_epoch", "parameters")
-_NOT_IN_ROWS = ("best", "last", "not_finite", "rows", "jobs", "source")
+_NOT_IN_ROWS = ("counts", "best", "last", "not_finite", "rows", "jobs", "source")
 COLUMNS = tuple(f.name for f in fields(Run) if f.name not in _NOT_IN_ROWS)
 
 
@@ -240,6 +242,7 @@ def read(source: Source, runs_dir: Path, *, curves: bool = True) -> Run:
         host=_word(environment.get("host")) or _word(attempts[-1].get("host") if attempts else None),
         torch=_word(mapping(environment.get("packages")).get("torch")),
         generated_data=bool(data.get("generated")),
+        counts=mapping(data.get("counts")),
         damage=damage,
         warnings=warnings,
         notes=tuple(notes),
