@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +22,10 @@ from analysis.claims.ledger import Answer, evaluate, ledger_of, load, studies_na
 from analysis.claims.report import write as write_claims
 from analysis.figures import figure
 from analysis.paper import audits, macros
-from analysis.paper.findings import findings, summary
+from analysis.paper.findings import findings
 from analysis.paper.macros import Macro
 from analysis.paper.pdf import own_macros
-from analysis.paper.setup import least_significant, setup
+from analysis.paper.setup import least_significant, setups
 from analysis.results.frames import results
 from analysis.runs import IMPORTED
 from analysis.runs.collect import Collected, collect
@@ -42,6 +41,7 @@ from sdtps.system.files import digest, read_bytes
 
 if TYPE_CHECKING:
     from ablations.study.model import Study
+    from ablations.study.schema import FigureSpec
 
 INDEX = "index.json"
 # What a build reads of a run. The libraries whose versions change its bytes.
@@ -251,64 +251,50 @@ def _glue(
     values: dict[str, Any] = {
         "origin": [Tex(line) for line in origin],
         "studies": [_for_template(s, collected) for s in studies],
-        "shown": [
-            {
-                "title": s.title,
-                "name": Tex(s.name),
-                "sentences": findings(found, forest.margin if forest else None),
-                "summary": summary(found),
-                "figure": Tex(file_name(s, forest.name)) if forest else "",
-                "declared": forest in s.figures,
-            }
-            for s in studies
-            if not getattr(s, "imported", False)
-            for found, forest in [(results(collected, s), figure.differences_figure(s))]
-        ],
-        "marks": [mark.text for mark in built.marks],
+        "setups": setups(collected),
     }
     environment = latex.environment(TEMPLATES)
-    for name in ("available", "setup", "results", "findings", "appendix"):
+    for name in ("available", "setup", "results", "appendix"):
         built.write(f"{name}.tex", environment.get_template(f"{name}.tex.j2").render(values))
 
 
 def _for_template(study: Study, collected: Collected) -> dict[str, Any]:
     size = len(study.variants), len(study.seeds), len(study.variants) * len(study.seeds)
-    own = not getattr(study, "imported", False)
-    return {
+    values = {
         "name": Tex(study.name),
         "plain_name": study.name,
         "title": study.title,
         "notes": study.notes,
-        "setup": setup(study, collected.runs_of(study.name)) if own else [],
-        "least": least_significant(results(collected, study)) if own else "",
         "nouns": [
             noun if number == 1 else f"{noun}s"
             for noun, number in zip(("variant", "seed", "run"), size, strict=True)
         ],
-        "shown": _shown(study),
+    }
+    if getattr(study, "imported", False):
+        return {**values, "shown": _shown(study, study.figures)}
+    found, forest = results(collected, study), figure.differences_figure(study)
+    figures = study.figures if forest is None or forest in study.figures else (forest, *study.figures)
+    return {
+        **values,
+        "least": least_significant(found),
+        "sentences": findings(found, forest.margin if forest else None),
+        "shown": _shown(study, figures),
     }
 
 
-FLOATS_TOGETHER = 2  # more do not fit on the page where they are named and the next
+_SHOWS = {"curves": "Training curves", "differences": "Differences to the baseline"}
 
 
-def _shown(study: Study) -> list[tuple[list[Tex], list[Tex]]]:
-    """Where tables and figures are, with their files: all at once where they are few."""
-    floats = [("Table", "tab", "tables", file_name(study, s.name), "Results") for s in study.tables]
-    words = {"curves": "Training curves", "differences": "Differences to the baseline"}
-    for spec in study.figures:
-        what = words.get(spec.kind, "Results by setting")
-        floats.append(("Figure", "fig", "figures", file_name(study, spec.name), what))
-    together = [floats] if len(floats) <= FLOATS_TOGETHER else [[one] for one in floats]
+def _shown(study: Study, figures: Sequence[FigureSpec]) -> list[tuple[Tex, Tex]]:
+    """What each table and figure of a study shows, and its file."""
     shown = []
-    for some in together:
-        pointers = []
-        for (word, what), group in groupby(some, key=lambda one: (one[0], one[4])):
-            places = [rf"\ref{{{prefix}:{name}}}" for _, prefix, _, name, _ in group]
-            plural = "s" * (len(places) > 1)
-            pointers.append(Tex(rf"{what}: {word}{plural}~{' and~'.join(places)}."))
-        files = [Tex(f"{folder}/{name}") for _, _, folder, name, _ in some]
-        shown.append((pointers, files))
+    for spec in study.tables:
+        name = file_name(study, spec.name)
+        shown.append((Tex(rf"Results: Table~\ref{{tab:{name}}}."), Tex(f"tables/{name}")))
+    for figure_spec in figures:
+        name = file_name(study, figure_spec.name)
+        what = _SHOWS.get(figure_spec.kind, "Results by setting")
+        shown.append((Tex(rf"{what}: Figure~\ref{{fig:{name}}}."), Tex(f"figures/{name}")))
     return shown
 
 

@@ -33,17 +33,6 @@ def findings(found: Results, margin: float | None = None) -> list[str]:
     return [sentence for sentence in sentences if sentence] + _unfinished(found)
 
 
-def summary(found: Results) -> str:
-    """The best variant, and how many differences to the baseline are significant."""
-    rows = _rows(found)
-    if sum(row.n > 0 for row in rows) < 2:
-        return ""
-    others = [row for row in rows if row.variant != found.baseline]
-    starred = sum(row.starred for row in others)
-    count = f"{starred} of {counted(len(others), 'difference')} to the baseline {_are(starred)}"
-    return f"{_best(found, rows)} After correction for multiple tests, {count} significant."
-
-
 def _rows(found: Results) -> list[Result]:
     """The manifest's variants by the first metric at the last epoch."""
     metric = next(iter(found.study.metrics))

@@ -18,6 +18,7 @@ from sdtps.system.errors import counted
 
 if TYPE_CHECKING:
     from ablations.study.model import Study
+    from analysis.runs.collect import Collected
 
 _DATA = {
     "rgbnt201": "RGBNT201",
@@ -43,8 +44,22 @@ _OPTIMISERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD"}
 _SCHEDULES = {"multistep": "lowered in steps", "constant": "constant"}
 
 
-def setup(study: Study, runs: Sequence[Run]) -> list[str]:
-    """Sentences; a setting that variants change is given with all its values.
+def setups(collected: Collected) -> dict[str, list[str]]:
+    """Sentences on each study of ours by its name; what an earlier study shares is not said twice."""
+    made: dict[str, list[str]] = {}
+    first: dict[tuple[str, ...], str] = {}
+    for study in collected.studies:
+        if not getattr(study, "imported", False):
+            *shared, own = _setup(study, collected.runs_of(study.name))
+            earlier = first.setdefault(tuple(shared), study.name)
+            if earlier != study.name:
+                shared = [f"Data, encoder and training as in {earlier}."]
+            made[study.name] = [*shared, own]
+    return made
+
+
+def _setup(study: Study, runs: Sequence[Run]) -> list[str]:
+    """A setting that variants change is given with all its values; seeds and time come last.
 
     Args:
         runs: the study's, whose records say what the data held and how long it took.

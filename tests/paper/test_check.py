@@ -212,10 +212,10 @@ def test_a_changed_template_is_named_as_such(paper, monkeypatch):
     templates = main.parent / "templates"
     shutil.copytree(building.TEMPLATES, templates)
     shutil.copytree(building.TEMPLATES.parent / "reported", main.parent / "reported")
-    _edit(templates / "findings.tex.j2", "paragraph", "subsubsection")
+    _edit(templates / "results.tex.j2", "subsection", "subsubsection")
     monkeypatch.setattr(building, "TEMPLATES", templates)
     (only,) = findings(paper)
-    assert (only.kind, only.files) == ("stale", ("findings.tex",))
+    assert (only.kind, only.files) == ("stale", ("results.tex",))
 
 
 @pytest.mark.parametrize("older", [True, False])

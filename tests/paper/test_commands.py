@@ -69,7 +69,7 @@ def test_a_paper_is_built_checked_and_found_wanting(words, capsys, tmp_path):
     _, study = words
     assert main(["paper", *LEAVE_OUT, "--no-evidence", "--no-report", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["studies"] == ["hard"] and said["figures"] == ["hard-loss"]
+    assert said["studies"] == ["hard"] and said["figures"] == ["hard-differences", "hard-loss"]
     assert main(["check", *LEAVE_OUT]) == 0
     shutil.rmtree(study.runs()[4].folder(tmp_path / "runs"))
     capsys.readouterr()
@@ -92,7 +92,8 @@ def test_a_figure_that_cannot_be_drawn_stops_nothing_else_and_is_told(words, cap
     monkeypatch.setattr(figure, "draw", broken)
     assert main(["paper", *LEAVE_OUT, "--no-evidence", "--no-report", "--json"]) == 1
     said = json.loads(capsys.readouterr().out)
-    assert said["faults"] == ["figure hard-loss: no pen"] and "hard-main" in said["tables"]
+    named = [f"figure hard-{name}: no pen" for name in ("differences", "loss")]
+    assert said["faults"] == named and "hard-main" in said["tables"]
 
 
 def test_a_foreign_document_gets_only_what_it_uses(words, capsys, tmp_path):

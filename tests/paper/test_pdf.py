@@ -73,7 +73,7 @@ def test_cells_are_printed(text, printed):
         "Mean ± sample standard deviation (ddof 1) over the finished ones of 3 seeds",
         "22 of 27 planned runs have ended.",
         "1: seed 2 diverged at epoch 2 (step 8).",
-        "The study quick was not run.",
+        "The study flickr_mini was not run.",
     ],
 )
 def test_captions_and_gaps_are_in_words(text, sentence):
