@@ -26,12 +26,13 @@ def add_study_arguments(parser: argparse.ArgumentParser) -> None:
     add_runs_dir(parser)
 
 
-def add_allowances(parser: argparse.ArgumentParser) -> None:
+def add_allowances(parser: argparse.ArgumentParser, *only: str) -> None:
+    """An option for each kind of mark (of `only`) that would be refused."""
     from analysis.runs.comparable import KINDS, option
 
-    for kind, help_text in KINDS.items():
+    for kind in only or KINDS:
         parser.add_argument(
-            option(kind), dest="allow", action="append_const", const=kind, default=[], help=help_text
+            option(kind), dest="allow", action="append_const", const=kind, default=[], help=KINDS[kind]
         )
 
 

@@ -318,10 +318,8 @@ def make_plan(
         stale = made_by is not None and made_by != digest()
         action = _decide(run, folder, status, stale, made_by, retry, run.name in retry_runs)
         other = None if status.state == "planned" else _other_contents(folder, run, contents)
-        if other and (
-            status.state in (*"completed", "diverged", *life.ACTIVE)
-            or RunFolder(folder).checkpoint_file.exists()
-        ):
+        kept = ("completed", "diverged", *life.ACTIVE)
+        if other and (status.state in kept or RunFolder(folder).checkpoint_file.exists()):
             over = status.state not in life.ACTIVE and ("stale" in retry or run.name in retry_runs)
             reason = f"{status.state}, trained on {other}"
             action = Action(run, "submit" if over else "skip", reason, folder, status, "over")

@@ -11,6 +11,7 @@ from typing import Any
 from ablations.slurm.queue import Scheduler
 from ablations.store import life
 from ablations.store.life import Life, RunStatus
+from ablations.store.submissions import read_json
 from ablations.study.arguments import (
     Commands,
     add_steering,
@@ -29,6 +30,19 @@ _LISTED = 40  # failed runs that are listed one by one
 # Exit codes of `status`, so that scripts need not read its text. 2 is a usage error, as everywhere.
 COMPLETE, ENDED_BADLY, ACTIVE_RUNS, NOT_SUBMITTED = 0, 1, 3, 4
 DAMAGED = "damaged"
+
+
+def _mixed(statuses: Sequence[RunStatus]) -> str:
+    """The seeds of a variant by the data that they record; empty where these are one."""
+    seeds: dict[str, list[str]] = {}
+    for status in statuses:
+        data = {} if status.state == "planned" else read_json(status.folder / "run.json").get("data")
+        if isinstance(data, dict) and data.get("digest"):
+            where = f"{str(data['digest'])[:12]} at {data.get('root')}"
+            seeds.setdefault(where, []).append(str(status.run.seed))
+    return "; ".join(
+        f"seed {', '.join(of)} on {where}" for where, of in seeds.items() if len(seeds) > 1
+    )
 
 
 def exit_code(statuses: Sequence[RunStatus]) -> int:
@@ -124,6 +138,10 @@ def _lines(
     if len(stopped) > _LISTED:
         yield ""
         yield f"and {len(stopped) - _LISTED} more (see --json)"
+    for variant, group in by_variant.items():
+        if text := _mixed(group):
+            yield ""
+            yield f"{variant}: trained on different data, not to be averaged: {text}"
     for note in dict.fromkeys(s.detail for s in statuses if s.active and "does not answer" in s.detail):
         yield ""
         yield f"States are {note}"

@@ -251,6 +251,15 @@ def notes(collected: Collected, study: Study, rows: Iterable[Outcome]) -> tuple[
             sentences.append(
                 f"{row.label}: seeds {listed} gave identical loss curves; they are not independent."
             )
+    completed = [run for row in rows for run in row.runs if run.state == "completed"]
+    machines = {
+        "types of GPU": Counter(run.gpu for run in completed if run.gpu),
+        "versions of torch": Counter(run.torch for run in completed if run.torch),
+    }
+    for what, found in machines.items():
+        if len(found) > 1:
+            listed = ", ".join(f"{name} ({counted(n, 'run')})" for name, n in found.most_common())
+            sentences.append(f"These runs come from {len(found)} {what}: {listed}.")
     return tuple(sentences)
 
 

@@ -14,6 +14,8 @@ from analysis.venues import VENUES
 from sdtps.system.commandline import add_runs_dir, positive
 from sdtps.system.errors import SdtpsError
 
+CONTENTS = ("mixed_data", "mixed_weights")  # never averaged unless allowed, not even for a look
+
 if TYPE_CHECKING:
     from ablations.study.schema import MetricSpec
     from analysis.results.frames import Result, Results
@@ -31,10 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--form", choices=("csv", "md", "html", "tex"), help="print in this format")
     parser.add_argument("--json", action="store_true", help="print the cells with the runs behind them")
+    commands.add_allowances(parser, *CONTENTS)
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Show partial results too: what is missing is in the cells and below the table."""
+    """Show partial results too: what is missing is in the cells and below the table.
+
+    Raises AggregationError where runs of other data or weights would be averaged.
+    """
     from analysis.runs.collect import collect
     from analysis.runs.comparable import KINDS, refuse_to_average
     from analysis.tables import forms
@@ -43,7 +49,7 @@ def command(arguments: argparse.Namespace) -> int:
 
     studies = commands.load(arguments)
     collected = collect(studies, arguments.runs_dir)
-    marks = refuse_to_average(collected, allow=KINDS)
+    marks = refuse_to_average(collected, allow={*KINDS} - {*CONTENTS} | {*arguments.allow})
     made = [table for study in studies for table in tables(collected, study, marks)]
     # A table is called as its file is, or as the manifest calls it.
     files = {t.name: t.name for t in made}
@@ -157,15 +163,18 @@ def compare_add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_runs_dir(parser)
     parser.add_argument("--json", action="store_true")
+    commands.add_allowances(parser, *CONTENTS)
 
 
 def compare_command(arguments: argparse.Namespace) -> int:
     from analysis.results.frames import results
     from analysis.runs.collect import collect
+    from analysis.runs.comparable import KINDS, refuse_to_average
 
     arguments.studies = [arguments.study]
     (study,) = commands.load(arguments)
     collected = collect([study], arguments.runs_dir, curves=False)
+    refuse_to_average(collected, allow={*KINDS} - {*CONTENTS} | {*arguments.allow})
     known = list(results(collected, study).outcomes)
     a, b = commands.choose([arguments.a, arguments.b or study.baseline], known, "variant")
     found = results(collected, study, b)

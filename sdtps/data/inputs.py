@@ -198,7 +198,7 @@ def _look_at_weights(config: Config, part: str, weights: str, found: Look, deep:
         file = _weights_file(config, part, weights)
     except WeightsError as error:
         known = found.mistakes if weights == "packaged" else found.unseen
-        known.append(f"{key}: {error}".rstrip("."))
+        known.append(f"{key}: {str(error).removeprefix(f'{key}: ')}".rstrip("."))
         return
     found.weights[part] = str(file)
     wrong = file_mistake(file)

@@ -71,7 +71,7 @@ def initial_file(start: str) -> Path:
         what = "there is no such file"
         if place.is_dir():
             what = "has no best.safetensors: the run has not completed"
-        raise WeightsError(f"{place.absolute()}: {what}")
+        raise WeightsError(f"train.init: {place.absolute()}: {what}")
     return file
 
 

@@ -25,6 +25,7 @@ from sdtps.system.errors import RunError, WeightsError
 from sdtps.system.files import replacing
 
 FORMAT = 1
+ENCODERS = ("backbone.", "encoder.", "text_encoder.")
 HEADER = "sdtps"  # of a weights file: what the weights are of, as JSON
 
 
@@ -156,16 +157,17 @@ def load_initial(model: nn.Module, start: str) -> dict[str, Any]:
     own = model.state_dict()
     fits = {n: v for n, v in given.items() if n in own and own[n].shape == v.shape}
     other = sorted((given.keys() & own.keys()) - fits.keys())
-    # What is left out on purpose (another number of identities, another head) is less than half.
-    if 2 * len(fits) < min(len(given), len(own)):
-        shapes = (
-            f"{other[0]} is {tuple(given[other[0]].shape)}, not {tuple(own[other[0]].shape)}. "
-            if other
-            else ""
-        )
+    # Tables of cameras, identities and positions have as many rows as the data want; their width stays.
+    wider = [
+        f"{name} is {tuple(given[name].shape)}, the model's {tuple(own[name].shape)}"
+        for name in other
+        if name.startswith(ENCODERS) and given[name].shape[-1:] != own[name].shape[-1:]
+    ]
+    if wider or 2 * len(fits) < min(len(given), len(own)):
         raise WeightsError(
-            f"train.init: {file}: only {len(fits)} of its {len(given)} tensors fit the model by name "
-            f"and shape: it is another architecture. {shapes}Published files: sdtps convert first"
+            f"train.init: {file}: is of another architecture: {len(fits)} of its {len(given)} tensors "
+            f"fit the model by name and shape{'; '.join(['', *wider[:1]])}. Published files: "
+            "sdtps convert first"
         )
     broken = not_finite(fits)
     if broken:

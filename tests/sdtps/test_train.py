@@ -244,6 +244,28 @@ def test_a_result_names_every_code_that_trained_it(
     assert "on other code: one, two" in run.log_file.read_text()
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+@pytest.mark.parametrize("place", ["exp_avg", "exp_avg_sq", "model", "average"])
+def test_a_damaged_checkpoint_is_no_divergence(tmp_path: Path, place: str, value: float) -> None:
+    averaged = config(ema=0.9)
+    run = folder(tmp_path / "r", averaged)
+    start(ToyTask(), run, averaged, stop_after=3)
+    saved = torch.load(run.checkpoint_file, weights_only=True)
+    tensors = {"model": saved["model"]["0.weight"], "average": saved["average"][0]}
+    tensors.get(place, saved["optimizer"]["state"][0].get(place)).view(-1)[0] = value
+    torch.save(saved, run.checkpoint_file)
+    with pytest.raises(RunError, match=f"damaged.*{place}"):
+        start(ToyTask(), run, averaged)
+    assert run.status()["state"] == "requeued"  # type: ignore[index]
+
+
+def test_what_training_itself_made_infinite_is_resumed(tmp_path: Path) -> None:
+    """A run stopped on its way to divergence must end as one that was not stopped."""
+    saved = {"optimizer": {"state": {0: {"exp_avg_sq": torch.tensor([torch.inf])}}}}
+    checkpoint.save(tmp_path / "c.pt", saved)
+    assert checkpoint.load(tmp_path / "c.pt") is not None
+
+
 def test_a_torn_checkpoint_is_named(tmp_path: Path) -> None:
     run = folder(tmp_path / "r", config())
     run.checkpoint_file.write_bytes(b"half a file")
@@ -526,9 +548,9 @@ def test_a_run_starts_from_another_runs_best_weights(tmp_path: Path) -> None:
     assert torch.equal(task.model[0].weight, weights["0.weight"])
     assert record["loaded"] == 2 and record["other_shape"] == ["3.bias", "3.weight"] == record["left"]
     assert "left as initialised: 3.bias" in checkpoint.initial_line(record)
-    with pytest.raises(RunError, match="has not completed"):
+    with pytest.raises(WeightsError, match="has not completed"):
         checkpoint.load_initial(task.model, str(tmp_path))
-    with pytest.raises(WeightsError, match="none of its"):
+    with pytest.raises(WeightsError, match="another architecture"):
         checkpoint.load_initial(torch.nn.Linear(2, 2), str(source.path))
     weights["0.weight"][0] = float("nan")
     checkpoint.save_weights(tmp_path / "nan.safetensors", weights, {})

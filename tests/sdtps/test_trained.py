@@ -166,6 +166,61 @@ def test_other_data_are_scored_and_never_mixed_with_the_runs_own(
     assert main(words) == 2  # its own data
 
 
+def table_of(reid: RunFolder, place: Path, separator: str = ",") -> Path:
+    """The run's data as a table."""
+    from sdtps.data.load import load_reid_data
+
+    dataset = load_reid_data(reid.config())[0]  # type: ignore[arg-type]
+    rows = [["path", "pid", "camid", "modality", "split", "sample"]]
+    for split, samples in (("train", dataset.train), ("test", dataset.query)):
+        for number, sample in enumerate(samples):
+            for path, modality in zip(sample.images, ("rgb", "nir", "tir"), strict=True):
+                known = [str(sample.pid), str(sample.camid + 1), modality, split, str(number)]
+                rows.append([str(path), *known])
+    place.write_text("\n".join(separator.join(row) for row in rows))
+    return place
+
+
+def test_a_run_is_evaluated_on_a_table_or_a_folder_of_any_name(
+    reid: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D9, and a run named as for `logs`."""
+    (expected,) = evaluate(reid.path, weights=("last",))
+    table = table_of(reid, tmp_path / "people.csv", ";")
+    (found,) = evaluate(reid.path, weights=("last",), data_root=table)
+    assert found["metrics"] == expected["metrics"] and found["data"]["name"] == "own"
+    root = Path(reid.run()["data"]["root"])
+    shutil.copytree(root, tmp_path / "any name")
+    (found,) = evaluate(reid.path, weights=("last",), data_root=tmp_path / "any name")
+    assert found["data"]["own"] and found["metrics"] == expected["metrics"]
+    shutil.copytree(reid.path, tmp_path / "runs/study/topk/seed0-0123456789")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SDTPS_RUNS_DIR", raising=False)
+    for name in ("study/topk/seed0", "runs/study/topk"):
+        (found,) = evaluate(Path(name), weights=("last",))
+        assert found["metrics"] == expected["metrics"]
+
+
+def test_rank_and_embed_read_tables_as_training_does(
+    reid: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """D9: a query does not find itself, nor training rows."""
+    table = table_of(reid, tmp_path / "people.csv", ";")
+    out = tmp_path / "features.safetensors"
+    assert main(["embed", str(reid.path), str(table), "--out", str(out)]) == 0
+    assert load_file(out)["features"].shape[0] == 48
+    words = ["rank", str(reid.path), str(table), "--query", str(table), "--top", "100"]
+    page = tmp_path / "page.html"
+    capsys.readouterr()
+    assert main([*words, "--out", str(page)]) == 0
+    said = capsys.readouterr().out
+    # 16 test samples, 2 of each identity by each of 2 cameras: 14 others for each query.
+    assert "16 queries" in said and "split test" in said and "32 times" in said
+    assert page.read_text().count("<figure") == 16 * (1 + 14)
+    assert main([*words, "--split", "train", "--out", str(page)]) == 0
+    assert "32 queries" in capsys.readouterr().out
+
+
 def test_the_command_prints_a_table_or_json_and_names_mistakes(
     reid: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -84,6 +84,12 @@ def test_nan_and_infinite_tensors_are_refused_by_name(tmp_path: Path) -> None:
     assert torch.isfinite(model.bias).all()
 
 
+def test_quantised_weights_without_their_scales_are_refused_by_name() -> None:
+    state = {"weight": torch.ones(3, 4, dtype=torch.int8), "bias": torch.zeros(3)}
+    with pytest.raises(WeightsError, match=r"1 of integers.*weight"):
+        load_exactly(nn.Linear(4, 3), state, "w.pt")
+
+
 def test_another_architecture_is_told_as_one(tmp_path: Path) -> None:
     save_file({"conv1.weight": torch.ones(1), "layer1.0.bn1.bias": torch.ones(1)}, tmp_path / "r.pt")
     with pytest.raises(WeightsError, match=r"none of its 2 tensors.*another architecture.*conv1"):
