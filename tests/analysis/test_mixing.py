@@ -156,3 +156,11 @@ def test_a_later_evaluation_by_other_code_is_told_where_its_metric_is_shown(tmp_
 def test_a_version_that_no_run_records_is_no_version_in_common(tmp_path, study):
     plant_all(tmp_path, study, code=None)
     assert [mark.kind for mark in marks(tmp_path, study)] == ["mixed_code"]
+
+
+def test_types_of_gpu_and_versions_of_torch_are_a_note(tmp_path, study):
+    made = folders(tmp_path, study)
+    made[0].update_run(environment={"gpu": "NVIDIA A100", "packages": {"torch": "2.9"}})
+    reseal(made[0])
+    caption = " ".join(tables(collect([study], tmp_path), study)[0].caption)
+    assert "NVIDIA A100 (1 run)" in caption and marks(tmp_path, study) == []
