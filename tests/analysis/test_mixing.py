@@ -162,5 +162,6 @@ def test_types_of_gpu_and_versions_of_torch_are_a_note(tmp_path, study):
     made = folders(tmp_path, study)
     made[0].update_run(environment={"gpu": "NVIDIA A100", "packages": {"torch": "2.9"}})
     reseal(made[0])
-    caption = " ".join(tables(collect([study], tmp_path), study)[0].caption)
+    made_tables = tables(collect([study], tmp_path), study)
+    caption = " ".join(text for table in made_tables for text in (*table.caption, *table.notes))
     assert "NVIDIA A100 (1 run)" in caption and marks(tmp_path, study) == []
