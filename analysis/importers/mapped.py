@@ -65,6 +65,7 @@ def read(table: Table, mapping: Mapping, options: Options, format_name: str) -> 
         hint = f"\n  {adapt}" if format_name in shipped() else ""
         raise LogError(f"{table.path}: the mapping ({format_name}) does not fit:\n{told}{hint}")
     runs: dict[tuple[str, str], _Run] = {}
+    readable: dict[str, bool] = {}  # columns, and whether any cell was a number
     last: tuple[str, str] = ("", "")
     carried: dict[str, str] = {}
     for line, cells in table.records():
@@ -73,7 +74,7 @@ def read(table: Table, mapping: Mapping, options: Options, format_name: str) -> 
         last = (_cell(cells, mapping.variant) or last[0], _cell(cells, mapping.seed) or last[1])
         key = last if table.sparse else (_cell(cells, mapping.variant), _cell(cells, mapping.seed))
         if key not in runs:
-            runs[key] = _Run(table, plan, mapping, options, format_name)
+            runs[key] = _Run(table, plan, mapping, options, format_name, readable)
         runs[key].add(line, cells)
     if mapping.pattern and len(runs) == 1:
         (run,) = runs.values()
@@ -82,30 +83,16 @@ def read(table: Table, mapping: Mapping, options: Options, format_name: str) -> 
     done = [run.finish(variant, seed) for (variant, seed), run in runs.items() if run.has_rows()]
     if not done:
         raise LogError(f"{table.path}: no row could be read; {len(table.unread)} were not understood")
-    for column in plan.metrics:
-        _refuse_unread_column(table, column)
+    for column in (column for column, is_readable in readable.items() if not is_readable):
+        said = [u for run in done for u in run.unread if f"'{column}'" in u.reason]
+        first = said[0] if said else f"column '{column}' holds no number"
+        raise LogError(f"{table.path}: {first} (numbers have a decimal point)")
     done[0].unread += [Unread(line, *told) for line, told in table.unread.items()]
     done[0].notes += table.notes
     if format_name not in shipped():
         absent = [k for k in mapping.metrics if not any(_captured(k, c) for c in table.columns)]
         done[0].notes += [f"none of its columns is '{key}'" for key in absent]
     return done
-
-
-def _refuse_unread_column(table: Table, column: str) -> None:
-    """A column of which no cell is a number, such as 0,5 with a decimal comma."""
-    first = None
-    for line, cells in table.records():
-        text = cells.get(column, "")
-        if text.lower() in _NOTHING:
-            continue
-        try:
-            number(text.rstrip("%"))
-            return
-        except ValueError:
-            first = first or f"line {line}: column '{column}' holds '{text}', no number"
-    if first:
-        raise LogError(f"{table.path}: {first} (numbers have a decimal point)")
 
 
 def _cell(cells: Cells[str, str], column: object) -> str:
@@ -294,9 +281,16 @@ class _Run:
     """One run of a table, row by row."""
 
     def __init__(
-        self, table: Table, plan: Plan, mapping: Mapping, options: Options, format_name: str
+        self,
+        table: Table,
+        plan: Plan,
+        mapping: Mapping,
+        options: Options,
+        format_name: str,
+        readable: dict[str, bool],
     ) -> None:
         self.table, self.plan, self.mapping, self.options = table, plan, mapping, options
+        self.readable = readable
         self.builder = RunBuilder(
             table.path,
             table.content,
@@ -335,7 +329,9 @@ class _Run:
                 value = fraction(text) if metric.unit == "percent" else number(text.rstrip("%"))
             except ValueError:
                 self.builder.cannot_read(line, text, f"column '{column}' holds no number")
+                self.readable.setdefault(column, False)
                 continue
+            self.readable[column] = True
             values.setdefault(split, {})[self._name(metric, split, cells)] = value
         late = bool(values) and set(values) == {self.mapping.after_training}
         if not values:

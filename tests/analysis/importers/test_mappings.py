@@ -211,7 +211,7 @@ def test_cells_and_columns_that_hold_no_number(tmp_path):
     (run,) = read(tmp_path, "epoch,loss,val_mAP,note\n1,2,40.5,a\n2,1,err,b\n3,1,50.5,3\n", mapping)
     assert rows(run, "eval", "epoch", "mAP") == [(1, 0.405), (3, 0.505)]
     assert [(u.line, u.text) for u in run.unread] == [(3, "err")]
-    with pytest.raises(LogError, match="line 2: column 'loss' holds '0,5'"):
+    with pytest.raises(LogError, match="line 2: column 'loss' holds no number: '0,5'"):
         read(tmp_path, "epoch;loss;val_mAP\n1;0,5;1\n", mapping)
 
 
