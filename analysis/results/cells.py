@@ -213,7 +213,7 @@ def _share(found: Answer, change: str) -> str:
     )
     z = share.interaction[1]
     told = "" if z is not None and (z.low > 0 or z.high < 0) else " (not distinguishable from none)"
-    unit = f" {found.metric.unit}" if found.metric.unit else ""
+    unit = {"%": " points", "": ""}.get(found.metric.unit, f" {found.metric.unit}")
     return (
         f"Alone it accounts for {alone} of {whole}{unit}, the other changes alone for {others}; "
         f"their interaction is {interaction}{told}."
