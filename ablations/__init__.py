@@ -1,1 +1,20 @@
-"""What to run: studies (YAML files in this folder) and the package that plans and dispatches them."""
+"""Studies: manifests, their submission, and the state of their runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ablations.slurm.jobs import RunJob
+
+
+def submit(
+    study: str | Path, variants: Iterable[str] = (), seeds: Iterable[int] = (), **options: Any
+) -> list[RunJob]:
+    """A study's runs as submitit's jobs; see `ablations.launch.notebook.submit`."""
+    from ablations.launch import notebook
+
+    return notebook.submit(study, variants, seeds, **options)

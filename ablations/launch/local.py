@@ -1,19 +1,30 @@
-"""The local executor: a queue of k slots on this machine, each with GPUs and CPU threads of its own.
+"""Local runs: an executor whose queue works through a submission on this machine, k runs at once.
 
-`ablations.launch.processes` starts the runs and keeps their time limits. The queue ends when its runs
-have ended. Ctrl-C lets those that run write a checkpoint and gives the others back.
+The queue is a process of its own, so that it runs the frozen code with the study's interpreter. It
+imports once what the runs need, and then forks for each run: importing torch and this project takes
+seconds of a core, and so does a run of the quick study. A fork is a process of its own: it is killed,
+and ends, alone. The imports are not shared where runs use GPUs, because CUDA does not survive a fork.
+
+Each slot has GPUs and CPU threads of its own. Ctrl-C lets runs write a checkpoint and gives the others
+back; twice kills. A queue whose executor is gone starts nothing more, and keeps the time limits of what
+runs.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
+import importlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
+import traceback
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -21,52 +32,356 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ablations.launch.processes import LocalProcess, Processes
+from ablations.launch import worker
 from ablations.slurm import options, verdict
+from ablations.slurm.arrays import Chunk, chunks
+from ablations.slurm.executor import RunsExecutor
 from ablations.store import attempts as records
-from ablations.store import claims
+from ablations.store import claims, snapshot
 from ablations.store.attempts import KILLED
 from ablations.store.submissions import Submission
+from ablations.study.model import RunSpec
 from ablations.study.schema import Resources
 from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder
 from sdtps.system.commandline import on_signals
 from sdtps.system.errors import counted
+from sdtps.system.files import share
 
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.05
 BUSY_MIB = 1024  # a GPU with more memory in use is somebody else's
 SHOW_SECONDS = 1.0
 LINE_SECONDS = 30.0  # between lines about running runs, where there is no terminal
+STOPPED = 130  # exit code of a queue that was asked to end
 _TAIL_BYTES = 4096
+_STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_OF_RUNS = (*_STOP, signal.SIGUSR2)  # a fork hears them as any process does
+
+
+class LocalRunsExecutor(RunsExecutor):
+    """Runs studies on this machine; jobs are returned when all have ended.
+
+    Args:
+        slots: runs at once [what GPUs or CPUs hold].
+        Others: see `RunsExecutor`.
+    """
+
+    word = "local"
+
+    def __init__(self, folder: Path | str, *, slots: int | None = None, **more: Any) -> None:
+        super().__init__(folder, **more)
+        self._slots = slots
+
+    def _send(self, runs: list[RunSpec], frozen: Path) -> None:
+        for chunk in chunks(runs, len(runs) + 1):
+            self._work(chunk, frozen)
+
+    def _work(self, chunk: Chunk, frozen: Path) -> None:
+        claimed, runs = self._claim(chunk)
+        if not runs:
+            return
+        with claimed.given_back_on_error():
+            self._write_runs(claimed, runs, chunk.resources, frozen)
+        self.report.submitted += claimed.folders
+        self.report.outcomes |= run_queue(claimed.submission, chunk.resources, self._slots)
+
+
+def run_queue(submission: Submission, resources: Resources, slots: int | None) -> dict[Path, str]:
+    """Work through a submission's runs in a process of its own; returns how each ended.
+
+    That is completed, diverged, passed (a canary), failed, cancelled (by somebody else) or interrupted.
+
+    Raises:
+        KeyboardInterrupt: a signal stopped it; the runs that had not ended are given back.
+    """
+    words = [*options.interpreter(resources), "-P", "-u", "-m", __name__]
+    frozen = submission.study_folder.parent / snapshot.CODE / submission.intent["snapshot"]
+    paths = (str(frozen), os.environ.get("PYTHONPATH"))
+    variables = {
+        **os.environ,
+        **resources.environment,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "PYTHONUNBUFFERED": "1",
+        "SDTPS_SNAPSHOT": str(frozen),
+    }
+    if (
+        "OMP_NUM_THREADS" in os.environ
+    ):  # the shell's word counts most, then the study's, then the slots'
+        variables["OMP_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"]
+    received: list[int] = []
+    queue: subprocess.Popen[bytes] | None = None
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        if queue is not None:
+            queue.send_signal(signal.SIGTERM)
+
+    with on_signals(_STOP, pass_on):
+        try:
+            # A terminal's Ctrl-C reaches this process only, which says once what is to be done.
+            queue = subprocess.Popen(
+                [*words, str(submission.folder), str(slots or 0)],
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            print(f"{words[0]}: {error.strerror or error}", file=sys.stderr)
+        else:
+            if received:
+                queue.send_signal(signal.SIGTERM)
+            queue.wait()
+    outcomes = {}
+    for key in submission.runs:
+        folder = submission.study_folder / key
+        _write_missing_end(submission, folder, stopped=bool(received))
+        outcomes[folder] = how = _outcome(submission, folder)
+        claim = claims.read(folder)
+        if how == "interrupted" and claim is not None and claims.holds(folder, submission.name):
+            claims.release(folder, claim)
+    if received:
+        raise KeyboardInterrupt
+    return outcomes
+
+
+def _write_missing_end(submission: Submission, folder: Path, *, stopped: bool) -> None:
+    """The queue itself died or never came up: write down the ends that it could not."""
+    if not claims.holds(folder, submission.name):
+        return
+    found = records.read(folder, submission.name)
+    start, end = found.last_start, found.last_end
+    if start is None and not stopped:
+        records.write_start(folder, submission.name, str(os.getpid()), 0)
+        records.write_end(folder, submission.name, str(os.getpid()), 0, 127, terminated=False)
+    elif start is not None and end is None and not start.process.alive():
+        records.write_end(folder, submission.name, start.job, start.restart, KILLED, terminated=stopped)
+
+
+def _outcome(submission: Submission, folder: Path) -> str:
+    files = RunFolder(folder)
+    if files.result() is not None:
+        return "completed"
+    if (files.status() or {}).get("state") == "diverged":
+        return "diverged"
+    if not claims.holds(folder, submission.name):
+        return "cancelled"
+    end = records.read(folder, submission.name).last_end
+    if end is None or end.code == verdict.INTERRUPTED:
+        return "interrupted"
+    return "passed" if end.code == 0 and "max_steps" in submission.intent else "failed"
+
+
+# -- the queue's own process ------------------------------------------------------------------------
 
 
 @dataclass
-class QueueItem:
-    """One run of the queue."""
+class Item:
+    """One run of the queue.
 
-    index: int
+    Attributes:
+        place: its line in the submission's runs.txt.
+        restart: how often it was started again.
+    """
+
+    place: int
     folder: Path
-    name: str
     restart: int = 0
 
+    @property
+    def name(self) -> str:
+        return (
+            f"{self.folder.parent.name} seed {self.folder.name.removeprefix('seed').partition('-')[0]}"
+        )
+
 
 @dataclass
-class _Slot:
-    """What a running run holds."""
+class Slot:
+    """What a running run holds.
+
+    Attributes:
+        processes: one for each task; none is reaped between two looks, so that each id is its own.
+    """
 
     gpus: tuple[str, ...]
-    item: QueueItem | None = None
-    job: LocalProcess | None = None
+    item: Item | None = None
+    processes: list[int] = field(default_factory=list)
+    job: str = ""
     started: float = 0.0
+    warned: bool = False
+
+    def signal(self, number: int) -> None:
+        for process in self.processes:
+            os.kill(process, number)
 
 
-@dataclass
-class _Stop:
-    """How often the user has asked for the queue to end: once kindly, twice at once."""
+class Queue:
+    """Works through a submission's runs."""
 
-    asked: int = 0
+    def __init__(self, submission: Submission, slots: int) -> None:
+        self.submission = submission
+        asked = submission.resources.items()
+        self.resources = Resources.model_validate(
+            {key: tuple(value) if isinstance(value, list) else value for key, value in asked}
+        )
+        gpus = visible_gpus() if self.resources.gpu_count else []
+        count = min(slots or default_slots(self.resources, gpus), len(submission.runs))
+        if self.resources.max_parallel and not slots:
+            count = min(count, self.resources.max_parallel)
+        each = self.resources.gpu_count if gpus else 0
+        # More slots than GPUs share them in turn: asked for explicitly, by --slots.
+        self.slots = [
+            Slot(tuple(gpus[(n * each + k) % len(gpus)] for k in range(each)) if each else ())
+            for n in range(max(1, count))
+        ]
+        self.tasks = options.tasks_per_node(self.resources) if gpus else 1
+        self.waiting = deque(
+            Item(place, submission.run(place)) for place in range(len(submission.runs))
+        )
+        self.stops = 0  # how often it was asked to end: once kindly, twice at once
+        self.parent = os.getppid()
+        threads = max(1, cpu_count() // len(self.slots) // self.tasks)
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a slot's own are given to its runs
+        self.imported = bool(gpus)
 
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.asked += 1
+    @property
+    def orphaned(self) -> bool:
+        """Its executor is gone: others may take the runs that wait, and ends are theirs to find."""
+        return os.getppid() != self.parent
+
+    def work(self) -> int:
+        """Until the last run has ended; returns the exit code."""
+        progress = QueueProgress(len(self.waiting), len(self.slots))
+        with on_signals(_STOP, self._stop), progress:
+            heeded, beaten = 0, 0.0
+            while True:
+                if time.monotonic() - beaten > HEARTBEAT_SECONDS and not self.orphaned:
+                    beaten = time.monotonic()
+                    with contextlib.suppress(OSError):
+                        self.submission.beat()
+                for slot in self.slots:
+                    self._look(slot, progress)
+                    while slot.item is None and self.waiting and not (self.stops or self.orphaned):
+                        self._start(slot, self.waiting.popleft(), progress)
+                active = [slot.item for slot in self.slots if slot.item]
+                if not active and (self.stops or self.orphaned or not self.waiting):
+                    return STOPPED if self.stops else 0
+                if self.stops > heeded:
+                    heeded = self.stops
+                    progress.stopping(len(active), at_once=heeded > 1)
+                    for slot in self.slots:
+                        slot.signal(signal.SIGTERM if heeded == 1 else signal.SIGKILL)
+                progress.show(active)
+                time.sleep(POLL_SECONDS)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.stops += 1
+
+    def _start(self, slot: Slot, item: Item, progress: QueueProgress) -> None:
+        if not claims.holds(item.folder, self.submission.name):
+            progress.ended(item, "cancelled")
+            return
+        if not self.imported:
+            self.imported = True
+            self._import_ahead(item.folder)
+        progress.started(item)
+        slot.item, slot.job, slot.processes = item, "", []
+        slot.started, slot.warned = time.monotonic(), False
+        for rank in range(self.tasks):
+            slot.processes.append(self._fork(slot, rank))
+            slot.job = slot.job or str(slot.processes[0])
+
+    def _import_ahead(self, folder: Path) -> None:
+        """Import what the runs need, where their entry point's module has a function `prepare`."""
+        with contextlib.suppress(Exception):  # the run itself meets it, and says so in its own log
+            module = importlib.import_module(self.submission.intent["entry"].partition(":")[0])
+            prepare = getattr(module, "prepare", None)
+            if prepare is not None:
+                prepare(folder)
+        gc.collect()
+        gc.freeze()  # so that the forks' collector leaves the shared pages alone
+
+    def _look(self, slot: Slot, progress: QueueProgress) -> None:
+        """Reap what has ended, and keep the time limit."""
+        if slot.item is None:
+            return
+        slot.processes = [p for p in slot.processes if not os.waitpid(p, os.WNOHANG)[0]]
+        took = time.monotonic() - slot.started
+        limit = self.resources.timeout_min * 60
+        if slot.processes:
+            if took > limit:
+                slot.signal(signal.SIGKILL)
+            elif took > limit - options.signal_delay(self.resources.timeout_min) and not slot.warned:
+                slot.warned = True
+                slot.signal(signal.SIGUSR2)
+            return
+        item, slot.item = slot.item, None
+        if self.orphaned:
+            return
+        if self._ends_interrupted(slot, item, late=took > limit - 1):
+            self.waiting.append(Item(item.place, item.folder, item.restart + 1))
+        else:
+            progress.ended(item, _outcome(self.submission, item.folder))
+
+    def _ends_interrupted(self, slot: Slot, item: Item, *, late: bool) -> bool:
+        """Write down an end that the run could not; whether the run is to be started again."""
+        folder, name = item.folder, self.submission.name
+        found = records.read(folder, name)
+        start, end = found.last_start, found.last_end
+        if start is None or start.restart < item.restart:  # dead before the worker began
+            records.write_start(folder, name, slot.job, item.restart)
+            records.write_end(folder, name, slot.job, item.restart, 127, terminated=False)
+            return False
+        if end is None:
+            code = verdict.TIMED_OUT if late else KILLED
+            records.write_end(folder, name, start.job, start.restart, code, terminated=self.stops > 0)
+            return False
+        return end.code == verdict.INTERRUPTED and not self.stops and claims.holds(folder, name)
+
+    def _fork(self, slot: Slot, rank: int) -> int:
+        """The process id of a fork that does the run's task `rank`."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, _OF_RUNS)
+        process = os.fork()
+        if process:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_RUNS)
+            return process
+        code = 1
+        try:
+            assert slot.item is not None
+            for number in _OF_RUNS:
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _OF_RUNS)
+            job = slot.job or str(os.getpid())
+            os.environ.update(
+                SDTPS_SLOT_GPUS=",".join(slot.gpus),
+                SDTPS_RESTART=str(slot.item.restart),
+                SUBMITIT_EXECUTOR="local",
+                SUBMITIT_LOCAL_JOB_ID=job,
+                SUBMITIT_LOCAL_NTASKS=str(self.tasks),
+                SUBMITIT_LOCAL_JOB_NUM_NODES="1",
+                SUBMITIT_LOCAL_NODEID="0",
+                SUBMITIT_LOCAL_GLOBALID=str(rank),
+                SUBMITIT_LOCAL_LOCALID=str(rank),
+            )
+            _redirect(worker.early_log(slot.item.folder, job, rank))
+            code = worker.main([str(self.submission.folder), str(slot.item.place)])
+        except SystemExit as error:
+            code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(Exception):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
+
+
+def _redirect(log: Path) -> None:
+    """Output into `log`."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o664)
+    os.dup2(written, 1)
+    os.dup2(written, 2)
+    os.close(written)
 
 
 def visible_gpus() -> list[str]:
@@ -99,165 +414,6 @@ def default_slots(resources: Resources, gpus: Sequence[str]) -> int:
     return max(1, cpu_count() // resources.cpus)
 
 
-def run_queue(
-    submission: Submission,
-    items: Sequence[QueueItem],
-    resources: Resources,
-    snapshot: Path,
-    *,
-    slots: int | None = None,
-    max_requeues: int = 10,
-) -> dict[Path, str]:
-    """Work through `items`; returns how each ended.
-
-    That is completed, diverged, failed, cancelled (by somebody else) or interrupted (by Ctrl-C).
-    """
-    gpus = visible_gpus() if resources.gpu_count else []
-    count = min(slots or default_slots(resources, gpus), len(items))
-    if resources.max_parallel and slots is None:
-        count = min(count, resources.max_parallel)
-    each = resources.gpu_count if gpus else 0
-    # More slots than GPUs share them in turn: asked for explicitly, by --slots.
-    places = [
-        _Slot(tuple(gpus[(n * each + k) % len(gpus)] for k in range(each)) if each else ())
-        for n in range(max(1, count))
-    ]
-    threads = max(1, cpu_count() // len(places))
-    waiting = deque(items)
-    outcomes: dict[Path, str] = {}
-    processes = _processes(submission, places[0], resources, snapshot, threads)
-    stop = _Stop()
-    with (
-        on_signals((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), stop),
-        QueueProgress(len(items), len(places)) as progress,
-        contextlib.closing(processes),
-    ):
-        told, beaten = 0, 0.0
-        while True:
-            if time.monotonic() - beaten > HEARTBEAT_SECONDS:
-                beaten = time.monotonic()
-                with contextlib.suppress(OSError):
-                    submission.beat()
-            processes.poll()
-            for slot in places:
-                if slot.item is not None and not _running(slot):
-                    again = _finish(submission, slot, resources, max_requeues, stop.asked > 0)
-                    if again is not None:
-                        waiting.append(again)
-                    else:
-                        outcomes[slot.item.folder] = _outcome(submission, slot.item.folder)
-                        progress.ended(slot.item, outcomes[slot.item.folder])
-                    slot.item = slot.job = None
-                while slot.item is None and waiting and not stop.asked:
-                    item = waiting.popleft()
-                    if not claims.holds(item.folder, submission.name):
-                        outcomes[item.folder] = "cancelled"
-                        progress.ended(item, "cancelled")
-                        continue
-                    slot.item = item
-                    progress.started(slot.item)
-                    slot.started = time.monotonic()
-                    slot.job = _start(processes, slot, resources)
-            active = [slot for slot in places if slot.item is not None]
-            if not active and (stop.asked or not waiting):
-                break
-            if stop.asked > told:
-                told = stop.asked
-                progress.stopping(len(active), at_once=told > 1)
-                for slot in active:
-                    assert slot.job is not None
-                    slot.job.signal(signal.SIGTERM if told == 1 else signal.SIGKILL)
-            progress.show([slot.item for slot in active if slot.item])
-            time.sleep(POLL_SECONDS)
-        for item in waiting:
-            outcomes[item.folder] = "interrupted"
-    _give_back(submission, outcomes)
-    if stop.asked:
-        raise KeyboardInterrupt
-    return outcomes
-
-
-def _processes(
-    submission: Submission, slot: _Slot, resources: Resources, snapshot: Path, threads: int
-) -> Processes:
-    """What starts the runs; the slots do not differ in what it needs to know."""
-    variables = {
-        **resources.environment,
-        "PYTHONPATH": os.pathsep.join(p for p in (str(snapshot), os.environ.get("PYTHONPATH")) if p),
-        "PYTHONUNBUFFERED": "1",
-        "OMP_NUM_THREADS": str(max(1, threads // _tasks(slot, resources))),
-        "CUDA_VISIBLE_DEVICES": "",  # a slot's own are given to its runs
-        "SDTPS_SNAPSHOT": str(snapshot),
-    }
-    return Processes(submission, options.interpreter(resources), variables)
-
-
-def _tasks(slot: _Slot, resources: Resources) -> int:
-    return options.tasks_per_node(resources) if slot.gpus else 1
-
-
-def _start(processes: Processes, slot: _Slot, resources: Resources) -> LocalProcess:
-    assert slot.item is not None
-    return processes.start(
-        slot.item.index,
-        {"SDTPS_SLOT_GPUS": ",".join(slot.gpus), "SDTPS_RESTART": str(slot.item.restart)},
-        timeout_s=resources.timeout_min * 60,
-        signal_delay_s=options.signal_delay(resources.timeout_min),
-        tasks=_tasks(slot, resources),
-        shared_imports=not slot.gpus,
-    )
-
-
-def _running(slot: _Slot) -> bool:
-    return slot.job is not None and slot.job.running
-
-
-def _finish(
-    submission: Submission, slot: _Slot, resources: Resources, max_requeues: int, stopping: bool
-) -> QueueItem | None:
-    """Write down an end that the run could not; returns the item where it is to be started again."""
-    item = slot.item
-    assert item is not None and slot.job is not None
-    name = submission.name
-    attempts = records.read(item.folder, name)
-    start = attempts.last_start
-    if start is None or start.restart < item.restart:  # dead before the worker began
-        records.write_start(item.folder, name, slot.job.id, item.restart)
-        records.write_end(item.folder, name, slot.job.id, item.restart, 127, terminated=False)
-        return None
-    end = attempts.last_end
-    if end is None:
-        late = time.monotonic() - slot.started > resources.timeout_min * 60 - 1
-        code = verdict.TIMED_OUT if late else KILLED
-        records.write_end(item.folder, name, start.job, start.restart, code, terminated=stopping)
-        return None
-    if end.code == verdict.INTERRUPTED and not stopping and claims.holds(item.folder, submission.name):
-        return QueueItem(item.index, item.folder, item.name, item.restart + 1)
-    return None
-
-
-def _outcome(submission: Submission, folder: Path) -> str:
-    files = RunFolder(folder)
-    if files.result() is not None:
-        return "completed"
-    if (files.status() or {}).get("state") == "diverged":
-        return "diverged"
-    if not claims.holds(folder, submission.name):
-        return "cancelled"
-    end = records.read(folder, submission.name).last_end
-    return "interrupted" if end is None or end.code == verdict.INTERRUPTED else "failed"
-
-
-def _give_back(submission: Submission, outcomes: dict[Path, str]) -> None:
-    """Release the claims of runs that did not end."""
-    for folder, outcome in outcomes.items():
-        if outcome != "interrupted":
-            continue
-        claim = claims.read(folder)
-        if claim is not None and claim.submission == submission.name and not claim.cancelled:
-            claims.release(folder, claim)
-
-
 # -- what the queue shows: bars on a terminal, one line an event elsewhere ----------------------------
 
 
@@ -279,6 +435,7 @@ class QueueProgress:
                 TextColumn("{task.fields[text]}"),
                 TimeElapsedColumn(),
                 console=self._console,
+                auto_refresh=False,  # its thread would not survive a fork
             )
             self._all = self._progress.add_task(f"{slots} at once", total=total, text="")
 
@@ -293,13 +450,13 @@ class QueueProgress:
         if self._progress:
             self._progress.stop()
 
-    def started(self, item: QueueItem) -> None:
+    def started(self, item: Item) -> None:
         if self._progress:
             self._bars[item.folder] = self._progress.add_task(
                 f"  {item.name}", total=100, text="starts"
             )
 
-    def ended(self, item: QueueItem, outcome: str) -> None:
+    def ended(self, item: Item, outcome: str) -> None:
         self._done += 1
         self._line(f"[{self._done}/{self._total}] {item.name}: {outcome}{_figures(item.folder)}")
         if self._progress and item.folder in self._bars:
@@ -314,7 +471,7 @@ class QueueProgress:
             them = counted(running, "run")
             self._line(f"Stopping after a checkpoint of {them}. Ctrl-C again kills at once.")
 
-    def show(self, running: Sequence[QueueItem]) -> None:
+    def show(self, running: Sequence[Item]) -> None:
         """Bring the bars up to date, seldom enough to cost nothing."""
         now = time.monotonic()
         if self._progress:
@@ -326,6 +483,7 @@ class QueueProgress:
                 percent = 100 * float(status.get("progress") or 0.0)
                 text = f"epoch {status.get('epoch', 0)}{_figures(item.folder)}"
                 self._progress.update(self._bars[item.folder], completed=round(percent), text=text)
+            self._progress.refresh()
         elif now - self._told > LINE_SECONDS:
             self._told = now
             for item in running:
@@ -354,3 +512,13 @@ def _figures(folder: Path) -> str:
             loss = row.get("loss")
             return f", loss {loss:.4g}" if isinstance(loss, (int, float)) else ", loss not finite"
     return ""
+
+
+def main() -> int:
+    submission = Submission(Path(sys.argv[1]))
+    share(submission.folder)
+    return Queue(submission, int(sys.argv[2])).work()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -86,7 +86,7 @@ def _here(store: Path) -> Iterator[Found]:
 
 def _store(store: Path) -> Iterator[Found]:
     """Whether runs can be written and claimed in `store` from this machine."""
-    from ablations.slurm.executor import check_path
+    from ablations.slurm.script import check_path
 
     folder = store / FOLDER
     try:
@@ -114,7 +114,7 @@ def _store(store: Path) -> Iterator[Found]:
 def _there(store: Path, arguments: argparse.Namespace) -> Iterator[Found]:
     """What a job finds."""
     from ablations.slurm import commands as slurm
-    from ablations.slurm import executor, verdict
+    from ablations.slurm import script, verdict
     from ablations.store import snapshot
     from ablations.study.schema import Resources
     from sdtps.system import files
@@ -127,9 +127,9 @@ def _there(store: Path, arguments: argparse.Namespace) -> Iterator[Found]:
     folder = store / FOLDER / f"sdtps-site-{time.time_ns()}"
     folder.mkdir(parents=True)
     probe = folder / "probe.json"
-    text = executor.probe_script(folder, resources, snapshot.freeze(store), __name__)
+    text = script.probe_script(folder, resources, snapshot.freeze(store), __name__)
     files.write_text(folder / "submission.sh", text)
-    files.write_text(folder / "setup.sh", executor.setup_text(resources))
+    files.write_text(folder / "setup.sh", script.setup_text(resources))
     sent = time.time()
     answer = slurm.sbatch(folder / "submission.sh", resources, Path.cwd())
     if answer.job_id is None:

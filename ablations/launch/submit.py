@@ -58,7 +58,7 @@ RETRIED = {
 }
 
 if TYPE_CHECKING:
-    from ablations.launch.dispatch import SubmitReport
+    from ablations.slurm.executor import SubmitReport
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -283,7 +283,7 @@ def send(
         whole: the study with its baseline.
         documents: what became of it is added, also where something fails half-way.
     """
-    from ablations.launch.dispatch import SubmitReport
+    from ablations.slurm.executor import SubmitReport
 
     if not arguments.json:
         print("\n".join(plan_lines(plan)))
@@ -450,7 +450,6 @@ def dispatch(plan: Plan, arguments: argparse.Namespace, executor: str, report: S
         if after is not None and not arguments.json:
             print(f"Canaries are queued; the runs start if they succeed ({after}).")
     send_runs(
-        plan.study,
         [a.run for a in actions],
         plan.runs_dir,
         executor=executor,

@@ -155,7 +155,7 @@ def canaries(
         runs.append(replace(action.run, resources=asked.model_copy(update=short)))
     store = runs_dir / FOLDER
     folders = [run.folder(store) for run in runs]
-    report = submit(study, runs, store, executor=executor, slots=slots, over=folders, max_steps=STEPS)
+    report = submit(runs, store, executor=executor, slots=slots, over=folders, max_steps=STEPS)
     if executor != "local":
         return f"afterok:{':'.join(report.jobs)}" if report.jobs else None
     pairs = zip(runs, folders, strict=True)

@@ -1,121 +1,406 @@
-"""An array's sbatch file. Nothing else touches submitit.
+"""The executor of runs: submitit's interface, one job array for each class of resources, no pickles.
 
-submitit checks and formats sbatch's options, by a private function, so requirements.lock pins the
-version that was tried (docs/decisions says why arrays, claims, requeue and local slots are ours).
+    executor = RunsExecutor("runs")               # or submitit.AutoExecutor("runs", cluster="runs")
+    executor.update_parameters(timeout_min=30)    # over each run's own resources
+    jobs = executor.map_array(train, study.runs())
 
-An sbatch file is options, a few variables, then job.sh as it stands. A task gets one path and finds its
-run by its array index, so that nothing is left to do once sbatch has answered: a submitter that is
-killed then leaves no job waiting for a file that never comes.
+    1. a submission folder with a fresh name, which is also the jobs' name
+    2. a claim for each run; what another submission holds is left out
+    3. the intent: which runs, in which order, by which code
+    4. sbatch, or this machine's queue
+    5. the receipt: job id and cluster
+
+A submitter may die between any two of these. The next one tells by 3 whether the scheduler may have
+been asked, then by the name whether it took the job, and resumes from what it finds.
+
+Runs that are there already are not started again; a job is a handle on its run in any case.
 """
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping, Sequence
-from importlib.resources import files as package_files
+import contextlib
+import importlib
+import sys
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ablations.slurm import options, verdict
+from submitit.core import core
+from submitit.core.utils import DelayedSubmission
+
+from ablations.slurm import commands as slurm
+from ablations.slurm import script as batch
+from ablations.slurm.arrays import Chunk, chunks, halves
+from ablations.slurm.jobs import RunJob
+from ablations.slurm.queue import Scheduler
+from ablations.store import claims, snapshot, submissions
+from ablations.store.claims import JOBS, Claim
+from ablations.store.life import RunStatus, run_states
+from ablations.store.submissions import Claimed, Submission, new_name
+from ablations.study.model import RunSpec
 from ablations.study.schema import Resources
-from sdtps.system.errors import SubmissionError
+from sdtps.run.folder import RunFolder, config_text
+from sdtps.system import files
+from sdtps.system.errors import SubmissionError, counted
 
-TRIED_WITH = "1.5.4"  # of submitit
-WORKER = "ablations.launch.worker"
+WRITERS = 16  # run folders written at the same time
+LIMIT = "the cluster's limit on jobs"
 
 
-def script(
-    jobs: Path,
-    resources: Resources,
-    count: int,
-    throttle: int | None,
-    snapshot: Path,
-    *,
-    dependency: str | None = None,
-) -> str:
-    """The text of the sbatch file for `count` runs, at most `throttle` at once.
+class TooMany(SubmissionError):
+    """The cluster does not take so many jobs of this user at once."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A function of a run folder that jobs import, by its name `MODULE:FUNCTION`."""
+
+    name: str
+
+    def __call__(self, folder: Path, **options: Any) -> Any:
+        module, _, function = self.name.partition(":")
+        return getattr(importlib.import_module(module), function)(folder, **options)
+
+
+train = Entry("sdtps.training.job:execute")
+
+
+@dataclass
+class SubmitReport:
+    """What became of the runs.
+
+    Attributes:
+        submitted: run folders whose jobs the scheduler has (local: that were worked through).
+        skipped: run folders that were not, and why.
+        jobs: ids of the arrays.
+        outcomes: on local slots, how each run ended.
+    """
+
+    submitted: list[Path] = field(default_factory=list)
+    skipped: dict[Path, str] = field(default_factory=dict)
+    jobs: list[str] = field(default_factory=list)
+    outcomes: dict[Path, str] = field(default_factory=dict)
+
+    @property
+    def partial(self) -> bool:
+        """The cluster took some of the runs and not the others."""
+        return LIMIT in self.skipped.values()
+
+
+class RunsExecutor(core.Executor):
+    """Submits runs of studies to SLURM. `submit` and `map_array` take `train` (or an `Entry`) and runs.
 
     Args:
-        jobs: folder of the submission; its name is the jobs' name.
-        snapshot: folder of the frozen code.
-        dependency: as sbatch --dependency takes it.
-
-    Raises:
-        SubmissionError: the path holds characters that SLURM or Python's search path cannot take.
+        folder: the run store.
+        resume: folders of ended or unknown runs that may be run again, from their checkpoint.
+        over: folders of ended runs that start from nothing; what they hold is put aside.
+        after: sbatch's dependency, such as `afterok:17`.
+        report: is filled as runs are submitted.
+        contents: digests of what a configuration reads here now, for the runs' records.
     """
-    check_path(jobs)
-    parameters = options.parameters(
-        resources,
-        name=jobs.name,
-        output=f"{str(jobs).replace('%', '%%')}/%A_%a.log",
-        count=count,
-        throttle=throttle,
-        dependency=dependency,
-    )
-    variables = {
-        "JOBS": shlex.quote(str(jobs)),
-        "SUBMISSION": shlex.quote(jobs.name),
-        "SNAPSHOT": shlex.quote(str(snapshot)),
-        "MODULE": WORKER,
-        "PYTHON": f"({shlex.join(options.interpreter(resources))})",
-        "SRUN_OPTIONS": f"({shlex.join(resources.srun)})",
-        "TOGETHER": str(min(resources.runs_per_gpu, count)),
-        "INTERRUPTED": str(verdict.INTERRUPTED),
-        "NOT_OURS": str(verdict.NOT_OURS),
-        "SETUP_FAILED": str(verdict.SETUP_FAILED),
-    }
-    body = package_files("ablations.slurm").joinpath("job.sh").read_text(encoding="utf-8")
-    setup = [f"{name}={value}" for name, value in variables.items()]
-    return _sbatch_text(jobs, parameters, setup, body.partition("\n")[2])
 
+    job_class = RunJob
+    word = "slurm"  # in claims and intents
 
-def probe_script(jobs: Path, resources: Resources, snapshot: Path, module: str) -> str:
-    """An sbatch file that runs `module` as a run of an array would, with its folder as argument."""
-    parameters = options.parameters(
-        resources, name=jobs.name, output=f"{str(jobs).replace('%', '%%')}/%A_%a.log", count=1
-    )
-    python = shlex.join(options.interpreter(resources))
-    quoted = shlex.quote(str(jobs))
-    code = shlex.quote(str(snapshot))
-    body = [
-        f"export PYTHONPATH={code}${{PYTHONPATH:+:$PYTHONPATH}} PYTHONUNBUFFERED=1",
-        f"export SDTPS_SITE_GPUS={resources.gpu_count}",
-        "set -o errexit",
-        f". {quoted}/setup.sh",
-        f"srun {shlex.join(resources.srun)} {python} -P -u -m {module} {quoted}",
-    ]
-    return _sbatch_text(jobs, parameters, [], "\n".join(body))
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        resume: Collection[Path] = (),
+        over: Collection[Path] = (),
+        after: str | None = None,
+        report: SubmitReport | None = None,
+        contents: Callable[[Any], Mapping[str, str]] = lambda config: {},
+    ) -> None:
+        super().__init__(Path(folder).expanduser().resolve())
+        batch.check_path(self.folder)
+        files.share(self.folder)
+        self.report = SubmitReport() if report is None else report
+        self._over = frozenset(map(_absolute, over))
+        self._again = self._over | set(map(_absolute, resume))
+        self._after = after
+        self._contents = contents
+        self._judged: dict[Path, Claim | None] = {}
+        self._entry = train
+        self._options: dict[str, Any] = {}  # of the submissions in hand, as the entry is
 
+    @classmethod
+    def affinity(cls) -> int:
+        """Taken only where it is named."""
+        return 0
 
-def command_script(jobs: Path, resources: Resources, command: str, after: str) -> str:
-    """An sbatch file that runs a shell command once the jobs that `after` names have ended.
+    @classmethod
+    def _valid_parameters(cls) -> set[str]:
+        return set(Resources.model_fields)
 
-    It is sent from the folder in which the command is to run, with the environment of the sender.
-    """
-    one = resources.model_copy(update={"gpus": 0, "nodes": 1, "runs_per_gpu": 1})
-    output = f"{str(jobs).replace('%', '%%')}/%A_%a.log"
-    parameters = options.parameters(one, name=jobs.name, output=output, count=1, dependency=after)
-    return _sbatch_text(jobs, parameters, [], f"bash -c {shlex.quote(command)}")
+    @classmethod
+    def _equivalence_dict(cls) -> Any:
+        return {"cpus_per_task": "cpus", "gpus_per_node": "gpus"}
 
+    def _internal_process_submissions(
+        self, delayed_submissions: list[DelayedSubmission]
+    ) -> list[core.Job[Any]]:
+        """Submit those runs that no other submission holds.
 
-def setup_text(resources: Resources) -> str:
-    """setup.sh: environment, then the study's shell lines. job.sh stops at the first that fails."""
-    variables = [f"export {name}={shlex.quote(v)}" for name, v in resources.environment.items()]
-    return "".join(f"{line.rstrip()}\n" for line in (*variables, *resources.setup))
+        Raises:
+            SubmissionError: refused (nothing of the refused part is recorded), or no clear answer; or
+                parameters that a run's resources do not have.
+            TypeError: not a function of a run.
+            KeyboardInterrupt: the local queue was stopped; what had not ended is given back.
+        """
+        calls = [_call(delayed) for delayed in delayed_submissions]
+        self._entry, self._options = calls[0][0], calls[0][2]
+        if any((entry, options) != (self._entry, self._options) for entry, _, options in calls):
+            raise TypeError("the runs of one submission call one function with equal options")
+        runs = [self._with_parameters(run) for _, run, _ in calls]
+        free = self._free(runs)
+        if free:
+            self._send(free, snapshot.freeze(self.folder))
+        return [RunJob(run.folder(self.folder)) for run in runs]
 
+    def _with_parameters(self, run: RunSpec) -> RunSpec:
+        if not self.parameters:
+            return run
+        try:
+            resources = Resources.model_validate({**run.resources.model_dump(), **self.parameters})
+        except ValueError as error:
+            raise SubmissionError(f"update_parameters: {error}") from None
+        return replace(run, resources=resources)
 
-def check_path(path: Path) -> None:
-    """Refuse a run store whose jobs would all fail."""
-    bad = [c for c in str(path) if c in "\\:" or not c.isprintable()]
-    if bad:
-        raise SubmissionError(
-            f"{path}: SLURM's log names and Python's search path cannot hold {bad[0]!r}. "
-            "Give another folder with --runs-dir."
+    def _free(self, runs: Sequence[RunSpec]) -> list[RunSpec]:
+        """The runs that may be started; the others are reported as skipped."""
+        folders = [run.folder(self.folder) for run in runs]
+        submissions.repair(folders)
+        # Read before the states are: a claim made meanwhile is then not the one that was judged.
+        self._judged = {folder: claims.read(folder) for folder in folders}
+        free = []
+        for run, folder, status in zip(runs, folders, run_states(runs, self.folder), strict=True):
+            new = status.state in ("planned", "interrupted") and not status.elsewhere
+            if not new and (folder not in self._again or status.active):
+                self.report.skipped[folder] = _why(status)
+                continue
+            free.append(run)
+            if status.state == "unknown":
+                _end_earlier(folder)
+            if folder.is_symlink():  # an equal run stood for it, which stays as it is
+                folder.unlink()
+                self._judged[folder] = None
+        return free
+
+    def _send(self, runs: list[RunSpec], frozen: Path) -> None:
+        """Submit the runs, in as few arrays as the cluster takes."""
+        previous: str | None = None
+        waiting = deque(chunks(runs, slurm.max_array_size()))
+        smallest = max(1, len(runs) // 64)  # arrays are not cut below it: each is a question to sbatch
+        while waiting:
+            chunk = waiting.popleft()
+            try:
+                previous = self._array(chunk, frozen, previous) or previous
+            except TooMany as error:
+                if len(chunk.runs) > smallest:
+                    waiting.extendleft(reversed(halves(chunk)))
+                    continue
+                left = [chunk, *waiting]
+                for run in (run for part in left for run in part.runs):
+                    self.report.skipped[run.folder(self.folder)] = LIMIT
+                if not self.report.jobs:
+                    raise
+                print(f"{error}\n  Submit again when some jobs have ended.", file=sys.stderr)
+                return
+            except SubmissionError as error:
+                jobs = ", ".join(self.report.jobs)
+                done = f"\n  Accepted before it: job {jobs}." if jobs else ""
+                raise SubmissionError(f"{error}{done}") from None
+
+    def _array(self, chunk: Chunk, frozen: Path, previous: str | None) -> str | None:
+        """Submit one array; returns its job id, or None where others hold all of its runs."""
+        claimed, runs = self._claim(chunk)
+        if not runs:
+            return None
+        conditions = [self._after] if self._after else []
+        conditions += [f"afterany:{previous}"] if chunk.after_previous and previous else []
+        with claimed.given_back_on_error():
+            script = batch.script(
+                claimed.submission.folder,
+                chunk.resources,
+                len(runs),
+                chunk.throttle,
+                frozen,
+                dependency=",".join(conditions) or None,
+            )
+            files.write_text(claimed.submission.script_file, script)
+            if setup := batch.setup_text(chunk.resources):
+                files.write_text(claimed.submission.folder / "setup.sh", setup)
+            self._write_runs(claimed, runs, chunk.resources, frozen, cluster=_cluster(chunk.resources))
+        job, cluster = _ask(claimed, chunk.resources)
+        claimed.submission.write_receipt(job, cluster=cluster)
+        Scheduler(self.folder).expire()
+        self.report.jobs.append(job)
+        self.report.submitted += claimed.folders
+        return job
+
+    def _claim(self, chunk: Chunk) -> tuple[Claimed, list[RunSpec]]:
+        """A new submission, and those runs of the chunk that nobody else holds."""
+        study = chunk.runs[0].study
+        claimed = Claimed(Submission(self.folder / study / JOBS / new_name(study)))
+        runs = []
+        with claimed.given_back_on_error():
+            claimed.submission.begin(Claim.new(claimed.submission.name, self.word))
+            held = any(self._judged[run.folder(self.folder)] for run in chunk.runs)
+            jobs = claimed.submission.folder.parent
+            with claims.lock(jobs) if held else contextlib.nullcontext():  # once for all of them
+                for run in chunk.runs:
+                    run_folder = run.folder(self.folder)
+                    if claimed.take(run_folder, self._judged[run_folder]):
+                        runs.append(run)
+                    else:
+                        self.report.skipped[run_folder] = "another submission was first"
+        if not runs:
+            claimed.submission.discard()
+        return claimed, runs
+
+    def _write_runs(
+        self,
+        claimed: Claimed,
+        runs: list[RunSpec],
+        resources: Resources,
+        frozen: Path,
+        cluster: str = "",
+    ) -> None:
+        """The run folders' own files, then the intent."""
+        configs = {run.variant: run.config for run in runs}
+        texts = {variant: config_text(config) for variant, config in configs.items()}
+        data = {}  # so that another submission knows what a run will train on before it does
+        for variant, config in configs.items():
+            if digest := self._contents(config).get("data"):
+                data[variant] = {"digest": digest, "root": config.data.root}
+
+        def write(run: RunSpec, folder: Path) -> None:
+            if folder not in claimed.fresh:
+                submissions.sweep(folder, self.folder)
+            if folder in self._over:
+                submissions.put_aside(folder, self.folder)
+            record: dict[str, Any] = {
+                "study": run.study,
+                "variant": run.variant,
+                "label": run.label or run.variant,
+                "seed": run.seed,
+                "identity": run.identity,
+            }
+            if run.variant in data:
+                record["data"] = data[run.variant]
+            RunFolder(folder).create(texts[run.variant], record)
+
+        # Each file waits for the disk; many at once wait together.
+        with ThreadPoolExecutor(WRITERS) as writers:
+            list(writers.map(write, runs, claimed.folders))
+        claimed.submission.write_intent(
+            claimed.folders,
+            study=runs[0].study,
+            executor=self.word,
+            entry=self._entry.name,
+            max_requeues=resources.max_requeues,
+            resources=resources.model_dump(mode="json"),
+            snapshot=frozen.name,
+            cluster=cluster,
+            **self._options,
         )
 
 
-def _sbatch_text(folder: Path, parameters: Mapping[str, Any], setup: Sequence[str], body: str) -> str:
-    """An sbatch file: submitit's options, then `setup` and `body`."""
-    from submitit.slurm.slurm import _make_sbatch_string
+def _call(delayed: DelayedSubmission) -> tuple[Entry, RunSpec, dict[str, Any]]:
+    """The entry, run and options of a call `function(run, max_steps=N)`."""
+    function, options = delayed.function, delayed.kwargs
+    if not isinstance(function, Entry):
+        name = getattr(function, "__qualname__", "")
+        if not name.isidentifier() or getattr(function, "__module__", "__main__") == "__main__":
+            raise TypeError(f"{function!r} cannot be imported by a job: give a function of a module")
+        function = Entry(f"{function.__module__}:{name}")
+    if (
+        len(delayed.args) != 1
+        or not isinstance(delayed.args[0], RunSpec)
+        or options.keys() - {"max_steps"}
+    ):
+        raise TypeError("the executor of runs takes one run of a study (study.runs()), and max_steps")
+    return function, delayed.args[0], options
 
-    return str(_make_sbatch_string(body, folder, setup=list(setup), **parameters))
+
+def _absolute(folder: Path) -> Path:
+    """A run folder without links above it; itself it may be a link to an equal run."""
+    return Path(folder).parent.resolve() / Path(folder).name
+
+
+def _end_earlier(folder: Path) -> None:
+    """Cancel an unknown run's job where it still waits or runs: found by name, as ids may repeat."""
+    claim = claims.read(folder)
+    work = submissions.submission(folder, claim.submission) if claim else None
+    element = work.element(folder) if work and not work.elsewhere else None
+    if work is None or element is None:
+        return
+    cluster = None if work.cluster in ("", slurm.cluster_name()) else work.cluster
+    try:
+        known = slurm.squeue(name=work.name, cluster=cluster).get(element)
+    except slurm.NoAnswer:
+        return
+    if known is not None and known.name == work.name and not known.ended:
+        slurm.cancel([element], cluster)
+
+
+def _cluster(resources: Resources) -> str:
+    """The cluster that sbatch will send the jobs to."""
+    asked = resources.sbatch.get("clusters") or resources.sbatch.get("cluster")
+    return str(asked or slurm.cluster_name())
+
+
+def _ask(claimed: Claimed, resources: Resources) -> tuple[str, str]:
+    """Job id and cluster that sbatch gave, found by the job's name where its answer was lost.
+
+    Raises:
+        SubmissionError: refused, and all claims released; or without a clear answer.
+    """
+    name, usual = claimed.submission.name, _cluster(resources)
+    interrupted: KeyboardInterrupt | None = None
+    try:
+        answer = slurm.sbatch(claimed.submission.script_file, resources, Path.cwd())
+    except KeyboardInterrupt as error:
+        interrupted, answer = error, slurm.Answer(unclear="interrupted")
+    if answer.job_id is not None:
+        return answer.job_id, answer.cluster or usual
+    if answer.refused is not None:
+        claimed.give_back()
+        kind = TooMany if slurm.is_limit(answer.refused) else SubmissionError
+        raise kind(refusal(answer.refused))
+    try:
+        job = slurm.find_array(name, None if usual == slurm.cluster_name() else usual)
+    except slurm.NoAnswer as error:
+        raise SubmissionError(
+            f"sbatch gave no clear answer: {answer.unclear}\n"
+            f"  {error}\n"
+            f"  It is unclear whether the array {name} ({counted(len(claimed.folders), 'run')}) was"
+            " queued. Its runs stay claimed. Submit again later: squeue is then asked for it first."
+        ) from None
+    if job is None:
+        claimed.give_back()
+        if interrupted is not None:
+            raise interrupted
+        raise SubmissionError(
+            f"sbatch gave no clear answer, and squeue knows no job {name}: {answer.unclear}\n"
+            "  Nothing was queued. Submit again."
+        )
+    if interrupted is not None:
+        claimed.submission.write_receipt(job, cluster=usual)
+        raise interrupted
+    return job, usual
+
+
+def refusal(words: str) -> str:
+    key = None if slurm.is_limit(words) else slurm.key_to_change(words)
+    hint = f"  Change {key} in the study or in the site file." if key else "  Nothing of it was queued."
+    quoted = "\n".join(f"  {line}" for line in words.splitlines())
+    return f"sbatch refused the array:\n{quoted}\n{hint}"
+
+
+def _why(status: RunStatus) -> str:
+    return f"{status.state}: {status.reason}" if status.reason else status.state

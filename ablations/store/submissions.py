@@ -22,7 +22,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -261,6 +261,14 @@ class Claimed:
             if earlier is not None:
                 self._earlier[folder] = earlier
         return won
+
+    @contextlib.contextmanager
+    def given_back_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.give_back()
+            raise
 
     def give_back(self) -> None:
         """Nothing was queued: leave every run as it was found, and no file of ours.

@@ -95,6 +95,7 @@ class RunSpec:
     config: AnyConfig
     identity: str
     resources: Resources
+    label: str = ""  # the variant's
 
     @cached_property
     def name(self) -> str:
@@ -143,7 +144,7 @@ class Study:
     @cached_property
     def _runs(self) -> tuple[RunSpec, ...]:
         return tuple(
-            RunSpec(self.name, v.name, v.slug, seed, v.config, digits, v.resources)
+            RunSpec(self.name, v.name, v.slug, seed, v.config, digits, v.resources, v.label)
             for v in self.variants.values()
             for seed, digits in zip(
                 self.seeds_for(v.name), identities(v.canonical, self.seeds_for(v.name)), strict=True

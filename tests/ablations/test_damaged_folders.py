@@ -75,7 +75,7 @@ def test_no_command_ends_in_a_traceback(
     study = plant.study(tmp_path, ["ok"], seeds=2 * each)
     runs = tmp_path / "runs"
     queued, failed = study.runs()[:each], study.runs()[each:]
-    dispatch.submit(study, queued, runs)
+    dispatch.submit(queued, runs)
     for run in failed:
         folder = RunFolder(run.folder(runs))
         folder.create(run.config, {"study": run.study, "variant": run.variant, "seed": run.seed})
@@ -115,7 +115,7 @@ def test_a_result_that_is_none_is_told_and_run_again_only_when_asked(
     assert make_plan(study, runs, [look()]).submitted == []
     (again,) = make_plan(study, runs, [look()], retry=["failed"]).submitted
     assert again.start == "over"
-    dispatch.submit(study, [run], runs, over=[again.folder])
+    dispatch.submit([run], runs, over=[again.folder])
     assert look().state == "queued"
     assert not folder.result_file.exists()
 
@@ -123,7 +123,7 @@ def test_a_result_that_is_none_is_told_and_run_again_only_when_asked(
 def test_a_file_that_cannot_be_read_hides_no_other_run(tmp_path: Path, fakes: Fakes) -> None:
     study = plant.study(tmp_path, ["ok", "raise"])
     runs = tmp_path / "runs"
-    dispatch.submit(study, study.runs(), runs)
+    dispatch.submit(study.runs(), runs)
     _damage(study.runs()[0].folder(runs) / "claim.json", None)
     bad, good = run_states(study.runs(), runs)
     assert (bad.state, bad.kind, good.state) == ("failed", "unreadable", "queued")
@@ -142,7 +142,7 @@ def test_old_temporary_files_go_from_completed_runs_too(tmp_path: Path, fakes: F
         file.touch()
     long_ago = time.time() - 2 * submissions.SUBMITTING_SECONDS
     os.utime(old, (long_ago, long_ago))
-    dispatch.submit(study, [run], runs)
+    dispatch.submit([run], runs)
     assert (old.exists(), new.exists()) == (False, True)
 
 

@@ -17,8 +17,9 @@ import pytest
 
 from ablations import cli
 from ablations.launch import dispatch
-from ablations.launch.plan import chunks, make_plan
+from ablations.launch.plan import make_plan
 from ablations.slurm import commands as slurm
+from ablations.slurm.arrays import chunks
 from ablations.store import attempts as records
 from ablations.store.life import run_states
 from ablations.study.model import Study
@@ -38,7 +39,7 @@ def _tree(folder: Path) -> set[str]:
 
 
 def _submit(study: Study, runs: Path) -> dispatch.SubmitReport:
-    return dispatch.submit(study, study.runs(), runs)
+    return dispatch.submit(study.runs(), runs)
 
 
 def _states(study: Study, runs: Path) -> list[str]:
@@ -301,7 +302,7 @@ def test_an_equal_run_that_was_deleted_is_trained_and_one_that_stays_is_not_writ
     again = make_plan(study, runs, run_states(study.runs(), runs), retry=["stale"], code="c2")
     assert [a.start for a in again.submitted] == ["over"]
     before = sorted(p.name for p in made.iterdir())
-    assert dispatch.submit(study, study.runs(), runs, over=[link]).submitted == [link]
+    assert dispatch.submit(study.runs(), runs, over=[link]).submitted == [link]
     assert not link.is_symlink() and (link / "claim.json").is_file()
     assert sorted(p.name for p in made.iterdir()) == before
     third = plant.study(tmp_path, ["x"], name="third")
@@ -390,7 +391,7 @@ def test_a_retried_run_starts_over_only_where_asked_and_keeps_what_it_had(
         (folder / "checkpoint.pt").write_text("weights")
         fakes.set(f"1_{index}", state="FAILED", status=256)
     assert _states(study, runs) == ["failed", "failed"]
-    report = dispatch.submit(study, study.runs(), runs, replace=folders[:1], over=folders[1:])
+    report = dispatch.submit(study.runs(), runs, replace=folders[:1], over=folders[1:])
     assert sorted(report.submitted) == sorted(folders)
     assert (folders[0] / "checkpoint.pt").exists()
     assert not (folders[1] / "checkpoint.pt").exists()
@@ -400,7 +401,7 @@ def test_a_retried_run_starts_over_only_where_asked_and_keeps_what_it_had(
 
 def _race(study: Study, runs: Path, start: float) -> None:
     time.sleep(max(0.0, start - time.time()))
-    dispatch.submit(study, study.runs(), runs)
+    dispatch.submit(study.runs(), runs)
 
 
 def test_four_processes_that_submit_200_runs_at_once_queue_200_jobs(

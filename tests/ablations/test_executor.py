@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ablations.launch import submit as front
-from ablations.slurm import executor as batch
+from ablations.slurm import script as batch
 from ablations.slurm import verdict
 from ablations.store import attempts as records
 from ablations.store.submissions import Submission
@@ -95,12 +95,6 @@ def test_a_store_whose_jobs_would_all_fail_is_refused(tmp_path: Path, name: str)
 def test_a_percent_sign_in_a_path_is_no_pattern(tmp_path: Path) -> None:
     text = batch.script(tmp_path / "50%u" / NAME, Resources(), 1, None, tmp_path)
     assert f"{tmp_path}/50%%u/{NAME}/%A_%a.log" in text
-
-
-def test_submitit_is_the_version_that_its_internals_were_tried_with() -> None:
-    import submitit
-
-    assert submitit.__version__ == batch.TRIED_WITH
 
 
 def _element(folder: Path, resources: Resources, holder: str = NAME) -> tuple[Path, str]:

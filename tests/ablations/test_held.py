@@ -32,7 +32,7 @@ HELD = (
 def study(tmp_path: Path, fakes: Fakes) -> Study:
     """Two runs of one array, queued."""
     made = plant.study(tmp_path, ["ok"], seeds=2)
-    dispatch.submit(made, made.runs(), tmp_path / "runs")
+    dispatch.submit(made.runs(), tmp_path / "runs")
     return made
 
 

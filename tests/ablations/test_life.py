@@ -39,7 +39,7 @@ class Queued:
         self.fakes = fakes
         self.study: Study = plant.study(folder, ["ok"])
         self.runs = folder / "runs"
-        dispatch.submit(self.study, self.study.runs(), self.runs)
+        dispatch.submit(self.study.runs(), self.runs)
         self.name: str = fakes.arrays()[-1]["name"]
         self.folder = self.study.runs()[0].folder(self.runs)
         self.jobs = self.runs / "endings/_jobs" / self.name
@@ -68,7 +68,7 @@ class Queued:
         self.look()
 
     def submit(self) -> list[Path]:
-        return dispatch.submit(self.study, self.study.runs(), self.runs).submitted
+        return dispatch.submit(self.study.runs(), self.runs).submitted
 
     def of(self, user: str) -> None:
         """As if somebody else had submitted it."""
@@ -208,7 +208,7 @@ def test_clusters_that_share_a_store_keep_their_answers_apart(
 def test_the_cluster_that_sbatch_names_is_kept_in_the_receipt(tmp_path: Path, fakes: Fakes) -> None:
     study = plant.study(tmp_path, ["ok"])
     fakes.answer("sbatch", {"act": True, "stdout": "1;far\n"})
-    dispatch.submit(study, study.runs(), tmp_path / "runs")
+    dispatch.submit(study.runs(), tmp_path / "runs")
     (receipt,) = (tmp_path / "runs").rglob("receipt.json")
     assert json.loads(receipt.read_text())["cluster"] == "far"
 
@@ -300,7 +300,7 @@ def test_a_run_that_is_killed_again_and_again_is_resumed_only_on_request(queued:
         again = make_plan(queued.study, queued.runs, [found]).submitted
         assert bool(again) == (number < life.MOST_KILLS - 1), found.detail
         if again:
-            dispatch.submit(queued.study, queued.study.runs(), queued.runs, replace=[queued.folder])
+            dispatch.submit(queued.study.runs(), queued.runs, replace=[queued.folder])
 
 
 # -- copies ---------------------------------------------------------------------------------------
@@ -342,7 +342,7 @@ def test_a_run_whose_store_was_moved_before_its_job_began_says_so(queued: Queued
     assert (found.state, found.kind) == ("failed", "start")
     assert f"the store was at {queued.runs} when it was submitted" in found.detail
     (action,) = make_plan(queued.study, moved, [found], retry=["failed"]).submitted
-    assert dispatch.submit(queued.study, [action.run], moved, replace=[action.folder]).submitted
+    assert dispatch.submit([action.run], moved, replace=[action.folder]).submitted
 
 
 def test_a_copy_tells_its_own_states_and_submits_nothing_of_the_original(queued: Queued) -> None:
@@ -356,11 +356,9 @@ def test_a_copy_tells_its_own_states_and_submits_nothing_of_the_original(queued:
     queued.fakes.set("1_0", state="NODE_FAIL")
     assert queued.look().resumes
     assert queued.look(copy).state == "unknown"
-    plain = dispatch.submit(queued.study, queued.study.runs(), copy)
+    plain = dispatch.submit(queued.study.runs(), copy)
     assert plain.submitted == []
-    asked = dispatch.submit(
-        queued.study, queued.study.runs(), copy, replace=[queued.study.runs()[0].folder(copy)]
-    )
+    asked = dispatch.submit(queued.study.runs(), copy, replace=[queued.study.runs()[0].folder(copy)])
     assert len(asked.submitted) == 1
 
 
@@ -383,7 +381,7 @@ def test_a_copy_of_a_local_queue_s_runs_does_not_look_at_processes(tmp_path: Pat
     found = run_states(study.runs(), copy)
     assert [s.state for s in found] == ["running" if beat < 60 else "unknown", "unknown"]
     assert f"a copy of {runs}" in found[1].detail
-    assert dispatch.submit(study, study.runs(), copy, executor="local").submitted == []
+    assert dispatch.submit(study.runs(), copy, executor="local").submitted == []
 
 
 def test_a_copy_cancels_nothing_of_the_original(queued: Queued) -> None:
@@ -395,7 +393,7 @@ def test_a_copy_cancels_nothing_of_the_original(queued: Queued) -> None:
     folder = queued.study.runs()[0].folder(copy)
     status = {**(RunFolder(folder).status() or {}), "heartbeat": time.time() - 10_000}
     (folder / "status.json").write_text(json.dumps(status))
-    dispatch.submit(queued.study, queued.study.runs(), copy, replace=[folder])
+    dispatch.submit(queued.study.runs(), copy, replace=[folder])
     assert queued.fakes.calls("scancel") == []
 
 
@@ -405,7 +403,7 @@ def test_before_an_unknown_run_is_run_again_its_own_job_ends(queued: Queued, our
     queued.fakes.set("1_0", state="RUNNING", name=queued.name if ours else "somebody-else")
     (queued.runs / f".squeue-{os.getuid()}.json").unlink(missing_ok=True)
     queued.fakes.answer("squeue", DOWN)  # so that the state is unknown
-    asked = dispatch.submit(queued.study, queued.study.runs(), queued.runs, replace=[queued.folder])
+    asked = dispatch.submit(queued.study.runs(), queued.runs, replace=[queued.folder])
     assert asked.submitted == [queued.folder]
     assert [c["argv"] for c in queued.fakes.calls("scancel")] == ([["1_0"]] if ours else [])
 
@@ -449,7 +447,7 @@ def test_clean_looks_once_more_before_it_deletes(queued: Queued) -> None:
     queued.fakes.set("1_0", state="FAILED", status=256)
     doomed = control.select_folders(queued.study, queued.runs, [queued.look()])
     assert [d.folder for d in doomed] == [queued.folder]
-    dispatch.submit(queued.study, queued.study.runs(), queued.runs, replace=[queued.folder])
+    dispatch.submit(queued.study.runs(), queued.runs, replace=[queued.folder])
     assert control.delete_folders(doomed, queued.runs) == []
     assert queued.folder.is_dir()
 
@@ -483,7 +481,7 @@ def test_a_local_queue_on_another_host_lives_by_its_heartbeat(tmp_path: Path) ->
     found = run_states(study.runs(), runs)[0]
     assert found.state == "unknown"
     assert "another-host" in found.detail
-    assert dispatch.submit(study, study.runs(), runs, executor="local").submitted == []
+    assert dispatch.submit(study.runs(), runs, executor="local").submitted == []
 
 
 def test_a_store_that_its_group_may_write_to_stays_so(tmp_path: Path, fakes: Fakes) -> None:
@@ -493,7 +491,7 @@ def test_a_store_that_its_group_may_write_to_stays_so(tmp_path: Path, fakes: Fak
     runs.chmod(0o2775)
     before = os.umask(0o022)
     try:
-        dispatch.submit(study, study.runs(), runs)
+        dispatch.submit(study.runs(), runs)
     finally:
         os.umask(before)
     folder = study.runs()[0].folder(runs)
@@ -513,6 +511,6 @@ def test_where_locks_do_not_work_a_run_is_taken_over_all_the_same(
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     queued.fakes.set("1_0", state="NODE_FAIL")
-    found = dispatch.submit(queued.study, queued.study.runs(), queued.runs, replace=[queued.folder])
+    found = dispatch.submit(queued.study.runs(), queued.runs, replace=[queued.folder])
     assert found.submitted == [queued.folder]
     assert RunFolder(queued.folder).claim_file.is_file()

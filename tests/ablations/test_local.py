@@ -33,9 +33,7 @@ def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _submit(study: Study, runs: Path, slots: int | None = 2) -> dispatch.SubmitReport:
-    return dispatch.submit(
-        study, study.runs(), runs, executor="local", slots=slots, entry=standin.ENTRY
-    )
+    return dispatch.submit(study.runs(), runs, executor="local", slots=slots, entry=standin.ENTRY)
 
 
 def _states(study: Study, runs: Path) -> list[RunStatus]:
@@ -83,7 +81,7 @@ def test_no_more_runs_than_slots_at_once_each_with_its_own_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
-    monkeypatch.setattr(local, "cpu_count", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     study = plant.study(tmp_path, ["show"], seeds=5, resources="{gpus: 1}")
     runs = tmp_path / "runs"
     assert len(_submit(study, runs, slots=None).outcomes) == 5
@@ -92,7 +90,7 @@ def test_no_more_runs_than_slots_at_once_each_with_its_own_gpu(
         folder = run.folder(runs)
         shown = json.loads((folder / "shown.json").read_text())
         assert shown["CUDA_VISIBLE_DEVICES"] in {"3", "5"}
-        assert shown["OMP_NUM_THREADS"] == "4"
+        assert shown["OMP_NUM_THREADS"] == str(max(1, local.cpu_count() // 2))
         lines = records.attempts_file(folder).read_text().splitlines()
         assert [line.split()[0] for line in lines] == ["start", "began", "end"]
         spans.append((shown["CUDA_VISIBLE_DEVICES"], (folder / "shown.json").stat().st_mtime, folder))
@@ -102,6 +100,26 @@ def test_no_more_runs_than_slots_at_once_each_with_its_own_gpu(
         mine = sorted((begun, folder) for which, begun, folder in spans if which == gpu)
         for (_, earlier), (begun, _) in pairwise(mine):
             assert (earlier / "result.json").stat().st_mtime <= begun
+
+
+@pytest.mark.parametrize(
+    ("shell", "study", "threads"), [("3", "5", "3"), (None, "5", "5"), (None, None, None)]
+)
+def test_threads_are_the_shell_s_then_the_study_s_then_the_slot_s(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    shell: str | None,
+    study: str | None,
+    threads: str | None,
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if shell:
+        monkeypatch.setenv("OMP_NUM_THREADS", shell)
+    own = f", environment: {{OMP_NUM_THREADS: '{study}'}}" if study else ""
+    planted = plant.study(tmp_path, ["show"], resources=f"{{cpus: 1{own}}}")
+    _submit(planted, tmp_path / "runs", slots=1)
+    shown = json.loads((planted.runs()[0].folder(tmp_path / "runs") / "shown.json").read_text())
+    assert shown["OMP_NUM_THREADS"] == (threads or str(local.cpu_count()))
 
 
 def test_slots_are_gpus_or_else_the_cpus_that_runs_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +208,7 @@ def test_another_program_s_process_group_in_the_shell_is_not_joined(
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PYTHONPATH", standin.PATH)
     study = plant.study(tmp_path, ["show"])
-    dispatch.submit(study, study.runs(), tmp_path / "runs", executor="local", entry=standin.ENTRY)
+    dispatch.submit(study.runs(), tmp_path / "runs", executor="local", entry=standin.ENTRY)
     folder = study.runs()[0].folder(tmp_path / "runs")
     shown = json.loads((folder / "shown.json").read_text())
     assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"} & set(shown)

@@ -66,7 +66,7 @@ def test_no_command_waits_or_ends_in_a_traceback(
     cases = list(itertools.product([False, True], ODD.values()))  # has it begun; what is odd
     study = plant.study(tmp_path, ["ok"], seeds=len(cases))
     runs = tmp_path / "runs"
-    dispatch.submit(study, study.runs(), runs)
+    dispatch.submit(study.runs(), runs)
     jobs = fakes.arrays()[0]["name"]
     for place, (run, (began, make)) in enumerate(zip(study.runs(), cases, strict=True)):
         folder = run.folder(runs)
@@ -119,7 +119,7 @@ def test_a_record_that_is_none_is_noted_and_gone_before_a_job_would_wait_for_it(
     (status,) = run_states([run], runs)
     assert (status.state, status.detail) == ("failed", f"no; submitit/attempts.txt is {_said(odd)}")
     assert make_plan(study, runs, [status], retry=["failed"]).submitted
-    dispatch.submit(study, [run], runs, replace=[run.folder(runs)])
+    dispatch.submit([run], runs, replace=[run.folder(runs)])
     assert not os.path.lexists(attempts)
     assert run_states([run], runs)[0].state == "queued"
 
@@ -138,5 +138,5 @@ def test_an_odd_folder_among_the_submissions_or_the_runs_is_left_alone(
     os.mkfifo(runs / f".squeue-{os.getuid()}.lock")
     states = run_states(study.runs(), runs)
     assert [s.state for s in states] == ["failed", "planned"]
-    dispatch.submit(study, study.runs(), runs)
+    dispatch.submit(study.runs(), runs)
     assert [s.state for s in run_states(study.runs(), runs)] == ["failed", "queued"]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ablations.slurm import executor as batch
 from ablations.slurm import options
+from ablations.slurm import script as batch
 from ablations.slurm.options import misfits, nodes_of
 from ablations.study.schema import Resources
 

@@ -10,8 +10,9 @@ import pytest
 from pydantic import ValidationError
 
 from ablations.launch import dispatch, local
-from ablations.launch.plan import chunks, make_plan
+from ablations.launch.plan import make_plan
 from ablations.slurm import verdict
+from ablations.slurm.arrays import chunks
 from ablations.slurm.options import misfits, nodes_of
 from ablations.store import attempts as records
 from ablations.store.life import run_states

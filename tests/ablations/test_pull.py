@@ -22,7 +22,7 @@ def store(tmp_path: Path, fakes: Fakes) -> Path:
     """One completed run, one that runs, one that waits."""
     study = plant.study(tmp_path, ["ok"], seeds=3)
     runs = tmp_path / "cluster" / "runs"
-    dispatch.submit(study, study.runs(), runs)
+    dispatch.submit(study.runs(), runs)
     name = fakes.arrays()[0]["name"]
     for index, run in enumerate(study.runs()[:2]):
         folder = RunFolder(run.folder(runs))
@@ -48,7 +48,7 @@ def test_a_store_is_pulled_while_runs_train_and_again_when_they_have_ended(
     status = {**(RunFolder(here).status() or {}), "heartbeat": time.time() - 10_000}
     (here / "status.json").write_text(json.dumps(status))
     assert life.from_records(here).state == "unknown"
-    assert dispatch.submit(study, study.runs(), copy).submitted == []
+    assert dispatch.submit(study.runs(), copy).submitted == []
     RunFolder(there).write_result({"attempt": 1, "best": {"mAP": 0.6}})
     assert cli.main([*words, "--weights"]) == 0
     assert [s.state for s in run_states(study.runs(), copy)] == ["completed", "completed", "unknown"]

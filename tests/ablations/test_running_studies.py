@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from ablations import cli
-from ablations.launch import dispatch
 from ablations.slurm.queue import Scheduler
 from ablations.store import claims
 from ablations.store import stop as control
 from ablations.store.life import run_states
+from ablations.store.submissions import Submission
 from ablations.study.model import Study
 from sdtps.run.folder import RunFolder
 from sdtps.system.errors import SubmissionError
@@ -207,7 +207,7 @@ def test_a_retry_that_was_killed_after_its_claims_goes_on(store: Store) -> None:
     store.submit(study)
     runs = [run.folder(store.runs) for run in study.runs()]
     control.cancel(run_states(study.runs(), store.runs), store.runs)
-    killed = dispatch.Submission(store.runs / "endings/_jobs/sdtps-endings-killed")
+    killed = Submission(store.runs / "endings/_jobs/sdtps-endings-killed")
     killed.begin(claims.Claim("sdtps-endings-killed", "slurm", claims.Process("here", 0), 1.0))
     for folder in runs[:2]:
         held = claims.read(folder)
@@ -221,7 +221,7 @@ def test_a_diverged_run_whose_retry_was_killed_still_starts_from_nothing(store: 
     store.submit(study)
     (folder,) = (run.folder(store.runs) for run in study.runs())
     RunFolder(folder).write_status("diverged", attempt=1, epoch=2, reason="loss is inf")
-    killed = dispatch.Submission(store.runs / "endings/_jobs/sdtps-endings-killed")
+    killed = Submission(store.runs / "endings/_jobs/sdtps-endings-killed")
     killed.begin(claims.Claim("sdtps-endings-killed", "slurm", claims.Process("here", 0), 1.0))
     held = claims.read(folder)
     assert held is not None and claims.replace(folder, held, killed.claim_file)

@@ -33,7 +33,7 @@ class Queued:
         self.fakes = fakes
         self.study: Study = plant.study(folder, ["ok"], seeds=count)
         self.runs = folder / "runs"
-        dispatch.submit(self.study, self.study.runs(), self.runs)
+        dispatch.submit(self.study.runs(), self.runs)
         self.name: str = fakes.arrays()[-1]["name"]
         self.scheduler = Scheduler(self.runs, refresh_s=0)
 
@@ -301,7 +301,7 @@ def test_what_an_earlier_submission_left_says_nothing_of_this_one(tmp_path: Path
     queued.begin()
     RunFolder(queued.folder()).write_status("failed", attempt=1, kind="error", reason="old")
     assert queued.look().state == "failed"
-    dispatch.submit(queued.study, queued.study.runs(), queued.runs, replace=[queued.folder()])
+    dispatch.submit(queued.study.runs(), queued.runs, replace=[queued.folder()])
     assert queued.look().state == "queued"
     assert queued.look().job_id == "2_0"
 

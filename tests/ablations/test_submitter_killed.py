@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ablations.launch import dispatch
+from ablations.slurm import executor
 from ablations.store import snapshot
 from ablations.store.life import run_states
 from ablations.study.model import Study
@@ -42,7 +43,7 @@ def _submit(study: Study, runs: Path, copies: Copies) -> None:
         code = 1
         try:
             sys.addaudithook(audit)
-            dispatch.submit(study, study.runs(), runs)
+            dispatch.submit(study.runs(), runs)
             here.busy = True
             copies.take(seen)
             code = 0
@@ -61,7 +62,7 @@ def test_killed_before_any_write_the_next_submission_repairs_the_rest(
         (code / package).mkdir(parents=True)
         (code / package / "__init__.py").touch()
     monkeypatch.setattr(snapshot, "ROOT", code)  # one write for each file of it
-    monkeypatch.setattr(dispatch, "WRITERS", 1)  # one write at a time
+    monkeypatch.setattr(executor, "WRITERS", 1)  # one write at a time
     runs = tmp_path / "all" / "runs"
     runs.mkdir(parents=True)
     fakes = Fakes(tmp_path / "all" / "fakes")  # what the scheduler knows belongs to a copy
@@ -72,7 +73,7 @@ def test_killed_before_any_write_the_next_submission_repairs_the_rest(
     assert len(left) > STATES_AT_LEAST
     for copy in left:
         where = copies.put_back(copy)
-        report = dispatch.submit(study, study.runs(), runs)
+        report = dispatch.submit(study.runs(), runs)
         counted = Counter(fakes.submitted_runs())
         assert sorted(counted) == sorted(str(r.folder(runs)) for r in study.runs()), where
         assert set(counted.values()) == {1}, f"{where}: a run was queued twice"

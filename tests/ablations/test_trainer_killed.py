@@ -13,14 +13,13 @@ import gc
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ablations.launch import dispatch, local, worker
-from ablations.launch.local import QueueItem
 from ablations.launch.plan import make_plan
 from ablations.store import attempts as records
 from ablations.store import claims, snapshot
@@ -143,12 +142,12 @@ def _submit(study: Study, runs: Path, copies: Copies | None = None, seen: Path |
         seen: a file for the number of writes, and the names of the files written.
     """
 
-    def run_queue(submission: Any, items: Sequence[QueueItem], *_: Any, **__: Any) -> dict[Path, str]:
+    def run_queue(submission: Any, *_: Any) -> dict[Path, str]:
         os.environ.update(SUBMITIT_EXECUTOR="local", SUBMITIT_LOCAL_JOB_ID=str(os.getpid()))
         tap = _Tap(runs, copies)
         tap.install()
-        for item in items:
-            worker.main([str(submission.folder), str(item.index)])
+        for place in range(len(submission.runs)):
+            worker.main([str(submission.folder), str(place)])
         tap.busy = True
         if seen is not None:
             seen.write_text("\n".join([str(tap.seen), *sorted(tap.touched)]))
@@ -159,7 +158,6 @@ def _submit(study: Study, runs: Path, copies: Copies | None = None, seen: Path |
         plan = make_plan(study, runs, known)
         local.run_queue = run_queue
         dispatch.submit(
-            study,
             [action.run for action in plan.submitted],
             runs,
             executor="local",

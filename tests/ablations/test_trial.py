@@ -58,7 +58,7 @@ def test_the_rest_waits_for_a_short_array_and_the_terminal_does_not(
     work = Submission(Path(fakes.arrays()[0]["folder"]))
     assert work.intent["max_steps"] == trial.STEPS
     assert trial.FOLDER in work.folder.parts
-    dispatch.submit(study, study.runs(), runs, after=after)
+    dispatch.submit(study.runs(), runs, after=after)
     text = fakes.calls("sbatch")[1]["text"]
     assert "#SBATCH --dependency=afterok:1" in text
     assert "#SBATCH --kill-on-invalid-dep=yes" in text

@@ -31,7 +31,7 @@ def test_1002_runs_all_complete_after_at_most_three_sbatch_calls(
     begun = time.monotonic()
     study = plant.study(tmp_path, ["second"], seeds=COUNT, resources="{cpus: 1, mem_gb: 0.2}")
     runs = tmp_path / "runs"
-    report = dispatch.submit(study, study.runs(), runs, entry=standin.ENTRY)
+    report = dispatch.submit(study.runs(), runs, entry=standin.ENTRY)
     submitted = time.monotonic() - begun
     print(f"planned and submitted in {submitted:.1f} s, {report.sbatch_calls} sbatch calls", flush=True)
     assert report.sbatch_calls <= 3

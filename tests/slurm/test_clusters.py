@@ -44,7 +44,7 @@ def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _send(study: Study, runs: Path, **more: object) -> Look:
-    dispatch.submit(study, study.runs(), runs, entry=standin.ENTRY, **more)  # type: ignore[arg-type]
+    dispatch.submit(study.runs(), runs, entry=standin.ENTRY, **more)  # type: ignore[arg-type]
     return Look(study, runs)
 
 
@@ -127,7 +127,7 @@ def test_a_stopped_controller_keeps_nobody_waiting_and_starts_nothing(
         for cache in look.runs.glob(".squeue*"):
             cache.unlink()
         assert sorted(states()) == ["running", "running", "unknown"]
-        assert dispatch.submit(study, study.runs(), look.runs, entry=standin.ENTRY).submitted == []
+        assert dispatch.submit(study.runs(), look.runs, entry=standin.ENTRY).submitted == []
     finally:
         impatient.undo()
         os.kill(controller, signal.SIGCONT)
@@ -185,7 +185,7 @@ def test_from_another_cluster_a_shared_store_is_left_alone(
         found = {s.run.variant: s for s in run_states(study.runs(), look.runs)}
         assert (found["beats"].state, found["sleep"].state) == ("running", "unknown")
         assert "test" in found["sleep"].detail
-        assert dispatch.submit(study, study.runs(), look.runs, entry=standin.ENTRY).submitted == []
+        assert dispatch.submit(study.runs(), look.runs, entry=standin.ENTRY).submitted == []
         doomed = control.select_folders(study, look.runs, list(found.values()), states=control.CLEANED)
         assert doomed == []
     assert look()["sleep"].state == "running"
@@ -247,7 +247,7 @@ os.setgroups([]), os.setgid(int(sys.argv[3])), os.setuid(int(sys.argv[3]))
 study, runs = load_study(Path(sys.argv[1])), Path(sys.argv[2])
 states = run_states(study.runs(), runs)
 print(*(s.state for s in states))
-print(len(dispatch.submit(study, study.runs(), runs).submitted))
+print(len(dispatch.submit(study.runs(), runs).submitted))
 doomed = stop.select_folders(study, runs, states, states=stop.CLEANED, unplanned=True)
 print(len(stop.delete_folders(doomed, runs)))
 """

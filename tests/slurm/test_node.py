@@ -67,7 +67,7 @@ def test_a_run_that_does_not_come_back_failed_by_its_node_and_is_submitted_again
 def _running(folder: Path, variant: str) -> Look:
     study = plant.study(folder, [variant])
     look = Look(study, folder / "runs")
-    dispatch.submit(study, study.runs(), look.runs, entry=standin.ENTRY)
+    dispatch.submit(study.runs(), look.runs, entry=standin.ENTRY)
     look.wait(lambda s: s[variant].state == "running" and s[variant].epoch == 1)
     return look
 

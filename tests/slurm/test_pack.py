@@ -32,7 +32,7 @@ def test_runs_of_one_job_end_for_themselves_and_only_what_was_stopped_starts_aga
         resources=f"{{{PACKED}, timeout_min: 1, max_requeues: 3}}",
     )
     look = Look(study, tmp_path / "runs")
-    report = dispatch.submit(study, study.runs(), look.runs, entry=standin.ENTRY)
+    report = dispatch.submit(study.runs(), look.runs, entry=standin.ENTRY)
     assert report.sbatch_calls == 1
     jobs = {s.run.variant: s.job_id for s in look().values()}
     first = report.jobs[0]
@@ -62,7 +62,7 @@ def test_runs_of_one_job_end_for_themselves_and_only_what_was_stopped_starts_aga
 def test_cancelling_one_of_two_leaves_the_other(slurm: Cluster, tmp_path: Path) -> None:
     study = plant.study(tmp_path, ["polite", "polite-b"], resources=f"{{{PACKED}, timeout_min: 10}}")
     look = Look(study, tmp_path / "runs")
-    report = dispatch.submit(study, study.runs(), look.runs, entry=standin.ENTRY)
+    report = dispatch.submit(study.runs(), look.runs, entry=standin.ENTRY)
     found = look.wait(lambda s: all(r.state == "running" and r.epoch == 1 for r in s.values()))
     control.cancel([found["polite"]], look.runs)
     found = look.wait(lambda s: s["polite"].state == "cancelled")
@@ -78,7 +78,7 @@ def test_a_job_dead_before_python_fails_all_its_runs(slurm: Cluster, tmp_path: P
         tmp_path, ["ok", "second"], resources=f"{{{PACKED}, timeout_min: 5, python: /nope/python}}"
     )
     look = Look(study, tmp_path / "runs")
-    dispatch.submit(study, study.runs(), look.runs, entry=standin.ENTRY)
+    dispatch.submit(study.runs(), look.runs, entry=standin.ENTRY)
     found = look.wait(lambda s: not any(r.active for r in s.values()))
     assert {(s.state, s.kind) for s in found.values()} == {("failed", "start")}
     assert all("/nope/python" in s.log_tail for s in found.values())

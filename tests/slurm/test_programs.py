@@ -57,7 +57,7 @@ def submitted(tmp_path: Path, minutes: int, more: str) -> tuple[Look, list[str]]
     (tmp_path / "programs.yaml").write_text(MANIFEST.format(minutes=minutes, more=more))
     study = load_study(tmp_path / "programs.yaml")
     look = Look(study, tmp_path / "runs")
-    return look, list(dispatch.submit(study, study.runs(), look.runs).jobs)
+    return look, list(dispatch.submit(study.runs(), look.runs).jobs)
 
 
 @pytest.mark.parametrize("more", ["", PACKED], ids=["alone", "two on a GPU"])

@@ -84,7 +84,7 @@ def test_every_end_has_its_own_word_and_retry_takes_exactly_the_failed(
         order = ["sleep", *order]
     study = plant.study(tmp_path, order, own={"sleep": "{timeout_min: 1}"})
     look = Look(study, tmp_path / "runs")
-    report = dispatch.submit(study, study.runs(), look.runs, entry=standin.ENTRY)
+    report = dispatch.submit(study.runs(), look.runs, entry=standin.ENTRY)
     assert report.sbatch_calls == (1 if cluster.accounting else 2)
 
     ended: dict[str, float] = {}
@@ -128,7 +128,6 @@ def test_every_end_has_its_own_word_and_retry_takes_exactly_the_failed(
     plan = make_plan(study, look.runs, states, retry=["failed", "oom"])
     assert {a.run.variant for a in plan.submitted} == FAILED & set(order)
     again = dispatch.submit(
-        study,
         [a.run for a in plan.submitted],
         look.runs,
         replace=[a.folder for a in plan.submitted],
@@ -144,7 +143,7 @@ def test_a_preempted_run_is_requeued_and_goes_on_from_its_checkpoint(
 ) -> None:
     study = plant.study(tmp_path, ["polite"])
     look = Look(study, tmp_path / "runs")
-    dispatch.submit(study, study.runs(), look.runs, entry=standin.ENTRY)
+    dispatch.submit(study.runs(), look.runs, entry=standin.ENTRY)
     look.wait(lambda s: s["polite"].state == "running" and s["polite"].epoch == 1)
     urgent = cluster.run(
         *("sbatch", "--parsable", "--partition=urgent", "--cpus-per-task=2", "--mem=100M"),
@@ -169,7 +168,7 @@ def test_a_run_at_its_time_limit_requeues_itself_and_no_other(slurm: Cluster, tm
         resources="{partition: gpu, cpus: 1, mem_gb: 0.2, timeout_min: 1, max_requeues: 3}",
     )
     look = Look(study, tmp_path / "runs")
-    report = dispatch.submit(study, study.runs(), look.runs, entry=standin.ENTRY)
+    report = dispatch.submit(study.runs(), look.runs, entry=standin.ENTRY)
     found = look.wait(lambda s: s["polite"].state == "requeued")
     # The other one has the same limit: when we look, SLURM may have ended it already.
     end = (found["sleep"].state, found["sleep"].kind)
@@ -190,7 +189,7 @@ def test_a_run_that_may_not_be_requeued_fails_at_its_time_limit(slurm: Cluster, 
         resources="{partition: gpu, cpus: 1, mem_gb: 0.2, timeout_min: 1, max_requeues: 0}",
     )
     look = Look(study, tmp_path / "runs")
-    dispatch.submit(study, study.runs(), look.runs, entry=standin.ENTRY)
+    dispatch.submit(study.runs(), look.runs, entry=standin.ENTRY)
     found = look.wait(lambda s: not s["polite"].active)
     assert (found["polite"].state, found["polite"].kind) == ("failed", "timeout")
 
@@ -202,7 +201,7 @@ def test_a_run_that_the_scheduler_holds_is_told_and_released(slurm: Cluster, tmp
         resources="{partition: gpu, cpus: 1, mem_gb: 0.2, timeout_min: 1, sbatch: {hold: true}}",
     )
     look = Look(study, tmp_path / "runs")
-    dispatch.submit(study, study.runs(), look.runs, entry=standin.ENTRY)
+    dispatch.submit(study.runs(), look.runs, entry=standin.ENTRY)
     found = look.wait(lambda found: found["ok"].held)["ok"]
     assert found.state == "queued" and "held (JobHeld" in found.detail
     control.release([found], look.runs)
@@ -221,11 +220,11 @@ def test_what_a_cluster_with_limits_refuses_names_the_key(
     ):
         study = plant.study(tmp_path, ["ok"], resources=resources)
         with pytest.raises(SubmissionError) as refused:
-            dispatch.submit(study, study.runs(), runs, entry=standin.ENTRY)
+            dispatch.submit(study.runs(), runs, entry=standin.ENTRY)
         assert f"Change {key}" in str(refused.value)
     study = plant.study(
         tmp_path, ["beats"], seeds=8, resources="{qos: brief, cpus: 1, mem_gb: 0.2, timeout_min: 1}"
     )
-    report = dispatch.submit(study, study.runs(), runs, entry=standin.ENTRY)
+    report = dispatch.submit(study.runs(), runs, entry=standin.ENTRY)
     assert report.partial and 1 <= len(report.submitted) <= 3
     assert control.cancel(run_states(study.runs(), runs), runs)

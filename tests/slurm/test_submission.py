@@ -112,7 +112,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, slurm: Cluster) -> None:
 def test_a_wrong_partition_shows_sbatch_s_words_and_queues_nothing(tmp_path: Path) -> None:
     study = plant.study(tmp_path, ["ok"], resources="{partition: nope, cpus: 1}")
     with pytest.raises(SubmissionError) as error:
-        dispatch.submit(study, study.runs(), tmp_path / "runs", entry=standin.ENTRY)
+        dispatch.submit(study.runs(), tmp_path / "runs", entry=standin.ENTRY)
     assert "invalid partition specified: nope" in str(error.value)
     assert "resources.partition" in str(error.value)
     assert [s.state for s in _states(study, tmp_path / "runs")] == ["planned"]
@@ -130,7 +130,7 @@ def test_a_job_dead_before_python_starts_is_failed_with_the_batch_log(
     tmp_path: Path, resources: str, words: str
 ) -> None:
     study = plant.study(tmp_path, ["ok"], resources=f"{{cpus: 1, mem_gb: 0.2, {resources}}}")
-    dispatch.submit(study, study.runs(), tmp_path / "runs", entry=standin.ENTRY)
+    dispatch.submit(study.runs(), tmp_path / "runs", entry=standin.ENTRY)
     found = _wait(study, tmp_path / "runs")[0]
     assert (found.state, found.kind) == ("failed", "start"), found.detail
     assert words in found.log_tail
@@ -139,7 +139,7 @@ def test_a_job_dead_before_python_starts_is_failed_with_the_batch_log(
 @pytest.mark.usefixtures("stand_in")
 def test_a_task_gets_its_cpus_its_gpu_and_unbuffered_output(tmp_path: Path) -> None:
     study = plant.study(tmp_path, ["show"], resources="{cpus: 2, gpus: 1, mem_gb: 0.2}")
-    dispatch.submit(study, study.runs(), tmp_path / "runs", entry=standin.ENTRY)
+    dispatch.submit(study.runs(), tmp_path / "runs", entry=standin.ENTRY)
     found = _wait(study, tmp_path / "runs")[0]
     assert found.state == "completed", found.log_tail
     shown = json.loads((study.runs()[0].folder(tmp_path / "runs") / "shown.json").read_text())
@@ -154,7 +154,7 @@ def test_a_task_gets_its_cpus_its_gpu_and_unbuffered_output(tmp_path: Path) -> N
 @pytest.mark.usefixtures("stand_in")
 def test_two_gpus_are_two_processes_that_know_each_other(tmp_path: Path) -> None:
     study = plant.study(tmp_path, ["show"], resources="{cpus: 1, gpus: 2, mem_gb: 0.3}")
-    dispatch.submit(study, study.runs(), tmp_path / "runs", entry=standin.ENTRY)
+    dispatch.submit(study.runs(), tmp_path / "runs", entry=standin.ENTRY)
     found = _wait(study, tmp_path / "runs")[0]
     assert found.state == "completed", found.log_tail
     folder = study.runs()[0].folder(tmp_path / "runs")
@@ -173,7 +173,7 @@ def test_a_submission_from_inside_a_job_makes_a_job_of_its_own(slurm: Cluster, t
         "import sys; from pathlib import Path; from ablations.launch import dispatch;"
         "from ablations.study.manifest import load_study; from tests.ablations import standin;"
         "study = load_study(Path(sys.argv[1]));"
-        "dispatch.submit(study, study.runs(), Path(sys.argv[2]), entry=standin.ENTRY)"
+        "dispatch.submit(study.runs(), Path(sys.argv[2]), entry=standin.ENTRY)"
     )
     inside = subprocess.run(
         [
@@ -206,7 +206,7 @@ def test_code_edited_after_submission_is_not_what_runs(
     marker.write_text("def execute(path):\n    print('as submitted')\n    raise SystemExit(3)\n")
     monkeypatch.setattr(snapshot, "ROOT", code)
     study = plant.study(tmp_path, ["ok"], resources="{cpus: 1, mem_gb: 0.2, sbatch: {hold: true}}")
-    report = dispatch.submit(study, study.runs(), tmp_path / "runs", entry="sdtps.marker:execute")
+    report = dispatch.submit(study.runs(), tmp_path / "runs", entry="sdtps.marker:execute")
     marker.write_text("def execute(path):\n    print('edited')\n")
     slurm.run("scontrol", "release", report.jobs[0])
     found = _wait(study, tmp_path / "runs")[0]

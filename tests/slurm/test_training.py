@@ -69,7 +69,7 @@ def test_a_preempted_run_s_curve_goes_on_without_doubled_or_lost_steps(
     slurm: Cluster, tmp_path: Path
 ) -> None:
     study, runs = _study(tmp_path, epochs=150, gpus=0), tmp_path / "runs"
-    dispatch.submit(study, study.runs(), runs)
+    dispatch.submit(study.runs(), runs)
     folder = RunFolder(study.runs()[0].folder(runs))
     _wait(study, runs, "running")
     until(lambda: len(folder.metrics()) >= 10, lambda: _look(study, runs).log_tail)
@@ -142,7 +142,7 @@ def test_ours_and_another_program_in_one_study_with_a_requeue_a_failure_and_a_ki
     manifest.write_text(MIXED.format(base=ROOT / "ablations" / "base" / "quick.yaml"))
     (tmp_path / "p.py").write_text(PROGRAM)
     study = load_study(manifest)
-    dispatch.submit(study, study.runs(), runs)
+    dispatch.submit(study.runs(), runs)
     look = Look(study, runs)
     folders = {run.variant: RunFolder(run.folder(runs)) for run in study.runs()}
     until(lambda: len(folders["stopped"].metrics()) == 10, lambda: look()["stopped"].log_tail)
@@ -174,7 +174,7 @@ def test_two_processes_under_one_job_train_what_one_trains(slurm: Cluster, tmp_p
     for processes in (1, 2):
         study = _study(tmp_path, name=f"processes{processes}", epochs=2, gpus=processes)
         runs = tmp_path / "runs"
-        dispatch.submit(study, study.runs(), runs)
+        dispatch.submit(study.runs(), runs)
         found = _wait(study, runs, "completed", "failed", "diverged")
         assert found.state == "completed", (found.reason, found.log_tail)
         folder = RunFolder(study.runs()[0].folder(runs))
@@ -208,7 +208,7 @@ def test_two_nodes_train_what_one_process_trains(two_nodes: Cluster, tmp_path: P
     for nodes in (1, 2):
         study = _study(tmp_path, name=f"nodes{nodes}", epochs=2, gpus=1, nodes=nodes)
         runs = tmp_path / "runs"
-        dispatch.submit(study, study.runs(), runs)
+        dispatch.submit(study.runs(), runs)
         found = _wait(study, runs, "completed", "failed", "diverged")
         assert found.state == "completed", (found.reason, found.log_tail)
         folder = RunFolder(study.runs()[0].folder(runs))

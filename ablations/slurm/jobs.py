@@ -1,0 +1,143 @@
+"""Runs as submitit's jobs: handles on run folders, whoever submitted them.
+
+    jobs = [RunJob(run.folder("runs")) for run in study.runs()]
+    jobs[0].state, jobs[0].done(), jobs[0].result()      # result(): result.json
+    submitit.helpers.monitor_jobs(jobs)
+
+States come from the one record of life (`ablations.store.life`): one question to squeue for all jobs.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from submitit.core import core, utils
+
+from ablations.slurm.queue import Scheduler
+from ablations.store import attempts, life, stop
+from ablations.store.life import Life
+from sdtps.run.folder import RunFolder
+
+# What submitit calls our states. Jobs of the first four, and UNKNOWN, are not done.
+WORDS = {
+    "planned": "READY",
+    "queued": "PENDING",
+    "running": "RUNNING",
+    "requeued": "REQUEUED",
+}
+
+
+class RunPaths(utils.JobPaths):
+    """Where a run's log and result are."""
+
+    @property
+    def stdout(self) -> Path:
+        return attempts.log_file(self.folder)
+
+    @property
+    def stderr(self) -> Path:
+        return attempts.log_file(self.folder)
+
+    @property
+    def result_pickle(self) -> Path:
+        return RunFolder(self.folder).result_file
+
+
+class RunWatcher(core.InfoWatcher):
+    """The states of all runs that jobs were made for; a job is known to it by its run's folder."""
+
+    def __init__(self, delay_s: int = 60) -> None:
+        super().__init__(delay_s)
+        self.lives: dict[Path, Life] = {}
+
+    def register_job(self, job_id: str) -> None:
+        self.lives.setdefault(Path(job_id), Life(state="planned", folder=Path(job_id)))
+        super().register_job(job_id)
+
+    def update(self) -> None:
+        """Look at every run that is not completed."""
+        stores: dict[Path, list[Path]] = {}
+        for folder, known in self.lives.items():
+            if known.state != "completed":
+                stores.setdefault(folder.parents[2], []).append(folder)
+        for store, folders in stores.items():
+            self.lives |= zip(folders, life.of_folders(folders, Scheduler(store)), strict=True)
+        self._last_status_check = time.time()
+
+    def get_info(self, job_id: str, mode: str = "force") -> dict[str, str]:
+        if Path(job_id) not in self.lives:
+            self.register_job(job_id)
+        self.update_if_long_enough(mode)
+        known = self.lives[Path(job_id)]
+        state = WORDS.get(known.state, known.state.upper())
+        return {"State": state, "JobID": known.job_id or "", "NodeList": known.node or ""}
+
+    def get_state(self, job_id: str, mode: str = "standard") -> str:
+        return self.get_info(job_id, mode)["State"]
+
+
+class RunJob(core.Job[dict[str, Any]]):
+    """A handle on one run.
+
+    Args:
+        folder: the run's, RUNS/STUDY/VARIANT/seedK-HASH.
+    """
+
+    watcher = RunWatcher()
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder).absolute()
+        super().__init__(self.folder, str(self.folder))
+        self._paths = RunPaths(self.folder)
+
+    def _register_in_watcher(self) -> None:
+        self.watcher.register_job(str(self.folder))
+
+    @property
+    def life(self) -> Life:
+        """State, kind, detail, epoch, progress; as of now."""
+        self.watcher.get_info(str(self.folder), mode="force")
+        return type(self).watcher.lives[self.folder]
+
+    @property
+    def job_id(self) -> str:
+        """The scheduler's id, once it gave one (locally a process id); until then the run's name."""
+        known = self.watcher.lives.get(self.folder)
+        return (known.job_id if known else None) or "/".join(self.folder.parts[-3:])
+
+    @property
+    def state(self) -> str:
+        return self.watcher.get_state(str(self.folder))
+
+    def get_info(self, mode: str = "force") -> dict[str, str]:
+        return self.watcher.get_info(str(self.folder), mode=mode)
+
+    def done(self, force_check: bool = False) -> bool:
+        """Whether the run has ended; one that was never submitted has not."""
+        mode = "force" if force_check else "standard"
+        return self.paths.result_pickle.exists() or self.watcher.is_done(str(self.folder), mode)
+
+    def cancel(self, check: bool = True) -> None:
+        """As the verb `cancel`.
+
+        Raises:
+            SubmissionError: the scheduler refused, and `check`.
+        """
+        from sdtps.system.errors import SubmissionError
+
+        try:
+            stop.cancel([self.life], self.folder.parents[2])
+        except SubmissionError:
+            if check:
+                raise
+
+    def _get_outcome_and_result(self) -> tuple[str, Any]:
+        result = RunFolder(self.folder).result()
+        if result is not None:
+            return "success", result
+        known = self.life
+        return "error", "\n".join(
+            filter(None, (f"{known.name}: {known.state}", known.reason, known.log_tail))
+        )
