@@ -340,11 +340,25 @@ def _seeds(shown: Plot, name: str) -> list[str]:
             "Dotted: mean over the seeds that are left; where a seed ends, the line of all ends and "
             "that of the others begins."
         )
+    if _beyond(shown):
+        said.append("The band is symmetric: where it reaches below 0 or above 100 %, no seed does.")
     if any(c.interpolated for c in shown.curves):
         said.append(
             "Seeds that log at different steps are interpolated linearly between their own values."
         )
     return said
+
+
+def _beyond(shown: Plot) -> bool:
+    """Whether a band reaches below 0 or, of a share, above 1, where no seed is."""
+    metric = shown.study.metrics.get(shown.spec.metric)
+    highest = 1.0 if metric is not None and metric.unit == "%" else np.inf
+    for curve in shown.curves:
+        low, high = curve.band(shown.spec.band)
+        below, above = np.nanmin(curve.low, initial=np.inf), np.nanmax(curve.high, initial=-np.inf)
+        if (below >= 0 and (low < 0).any()) or (above <= highest and (high > highest).any()):
+            return True
+    return False
 
 
 def _points(shown: Plot) -> list[str]:

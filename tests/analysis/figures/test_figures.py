@@ -14,7 +14,7 @@ import pytest
 import scipy.stats
 from matplotlib.axes import Axes
 from matplotlib.text import Text
-from planted import WEIRD, falling, hard_study, plant, plant_hard, planted_study
+from planted import PERCENT, WEIRD, falling, hard_study, plant, plant_hard, planted_study
 from pypdf import PdfReader
 
 from ablations.study.schema import FigureSpec, TableSpec
@@ -148,6 +148,17 @@ def test_eight_variants_five_seeds_and_fifty_thousand_steps_take_under_ten_secon
     drawn = draw(collected, study, FigureSpec(name="f"))
     assert time.process_time() - start < 10
     assert len(drawn.files["pdf"]) < 2_000_000
+
+
+@pytest.mark.parametrize(
+    ("level", "band", "noted"), [(0.99, "t95", True), (0.5, "t95", False), (0.99, "minmax", False)]
+)
+def test_a_band_beyond_what_a_share_can_be_is_noted(tmp_path, level, band, noted):
+    study = planted_study("s", ["a"], metrics={"mAP": PERCENT})
+    for seed in study.seeds:
+        plant(tmp_path, study, "a", seed, scores={"mAP": [level + 0.004 * seed] * 2})
+    drawn = draw(collect([study], tmp_path), study, FigureSpec(name="f", metric="mAP", band=band))
+    assert any("above 100 %" in text for text in drawn.caption) is noted
 
 
 @pytest.mark.parametrize("venue", ["article", "cvpr", "ieee"])
