@@ -114,7 +114,11 @@ sys.exit(main())
     ],
 )
 def test_an_interrupt_leaves_no_traceback_wherever_an_import_is(module: str, started: bool) -> None:
-    done = run(INTERRUPTED_AT_IMPORT.format(module=module), "status", "quick")
+    def interruptible() -> None:  # also where the tests run in the background, which ignores SIGINT
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    code = INTERRUPTED_AT_IMPORT.format(module=module)
+    done = run(code, "status", "quick", preexec_fn=interruptible)
     assert "Traceback" not in done.stderr
     if done.returncode == 130:
         assert done.stderr.startswith("Interrupted.")
