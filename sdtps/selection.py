@@ -297,11 +297,12 @@ class TokenSelection(nn.Module):
             tokens: [..., N, C]; self_guide and each of guides: [..., C].
         """
         no_grad = self.axes.no_grad
+        lengths = token_lengths(tokens) if self.axes.relevance.unit else None  # once for all guides
         with no_gradient(no_grad.own):
-            own = self.relevance(tokens, self_guide.unsqueeze(-2), 0).squeeze(-2)
+            own = self.relevance(tokens, self_guide.unsqueeze(-2), 0, lengths).squeeze(-2)
         with no_gradient(no_grad.guides):
             return own, [
-                self.relevance(tokens, guide.unsqueeze(-2), place).squeeze(-2)
+                self.relevance(tokens, guide.unsqueeze(-2), place, lengths).squeeze(-2)
                 for place, guide in enumerate(guides, start=1)
             ]
 

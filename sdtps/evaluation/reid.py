@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from sdtps.models.losses import euclidean_distances
 from sdtps.system.errors import DataError
@@ -181,16 +180,3 @@ def reranked(
     shared = torch.stack([torch.minimum(row, encoding[queries:]).sum(1) for row in encoding[:queries]])
     jaccard = 1 - shared / (2 - shared)
     return (1 - weight) * jaccard + weight * distances[:queries, queries:]
-
-
-def rank_features(
-    query: Tensor,
-    gallery: Tensor,
-    query_pids: Tensor,
-    gallery_pids: Tensor,
-    query_views: Tensor,
-    gallery_views: Tensor,
-) -> Ranking:
-    """`rank` on Euclidean distances of L2-normalised features [Q, D] and [G, D]; raises as it does."""
-    distances = euclidean_distances(F.normalize(query.float()), F.normalize(gallery.float()))
-    return rank(distances, query_pids, gallery_pids, query_views, gallery_views)

@@ -124,7 +124,7 @@ def _attempt(
     from sdtps.system import distributed
     from sdtps.training.checkpoint import load_initial
     from sdtps.training.device import for_machine, prepare_torch, seed_everything
-    from sdtps.training.loop import train
+    from sdtps.training.loop import Loop
 
     device = prepare_torch(config)
     config, notes = for_machine(config, device)
@@ -140,15 +140,10 @@ def _attempt(
         environment = provenance.environment()  # again: now torch can name the GPU
         parameters = sum(p.numel() for p in task.model.parameters())
         folder.update_run(environment=environment, parameters=parameters)
-    return train(
-        task,
-        folder,
-        config,
-        seed=seed,
-        attempt=attempt,
-        stop=stop.is_set,
-        stop_after=max_steps,
+    loop = Loop(
+        task, folder, config, seed=seed, attempt=attempt, stop=stop.is_set, stop_after=max_steps
     )
+    return loop.run()
 
 
 def build_task(config: Config, seed: int, device: Any) -> Any:

@@ -174,7 +174,7 @@ def _names(folder: RunFolder) -> tuple[str, str, str]:
 class _Started:
     name: str
     process: subprocess.Popen[bytes]
-    said: IO[bytes]  # what it printed
+    output: IO[bytes]  # what it prints
 
 
 class Loggers:
@@ -214,24 +214,24 @@ class Loggers:
             self._say(f"logger {one.name}: hangs; what it had not written is lost")
             return
         if one.process.returncode != 0:
-            one.said.seek(0)
-            last = one.said.read().decode(errors="replace").strip().rpartition("\n")[2]
+            one.output.seek(0)
+            last = one.output.read().decode(errors="replace").strip().rpartition("\n")[2]
             self._say(f"logger {one.name}: switched off: {last or 'it was killed'}")
 
 
 def _start(name: str, folder: RunFolder, first: int) -> _Started:
-    said = tempfile.TemporaryFile()  # noqa: SIM115  as long as the logger
+    output = tempfile.TemporaryFile()  # noqa: SIM115  as long as the logger
     root = str(Path(__file__).resolve().parents[2])  # the code that the run imports
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", __name__, name, str(folder.path), str(first)],
         stdin=subprocess.PIPE,
-        stdout=said,
-        stderr=said,
+        stdout=output,
+        stderr=output,
         env={**os.environ, "PYTHONPATH": path},
         start_new_session=True,  # so that what it starts ends with it
     )
-    return _Started(name, process, said)
+    return _Started(name, process, output)
 
 
 # -- in the logger's process -----------------------------------------------------------------------

@@ -39,37 +39,19 @@ from sdtps.training.step import Counters, Task, TrainingStep
 
 Outcome = Literal["completed", "diverged", "requeued"]
 
-# Under fp16 single overflows are the scaler's daily business; this is when it has lost.
+# Under fp16 the scaler skips single steps that overflow. A run has diverged beyond these limits.
 SCALE_COLLAPSED = 1e-4
 SKIPPED_IN_A_ROW = 50
 
 
-def train(
-    task: Task,
-    folder: RunFolder,
-    config: Config,
-    *,
-    seed: int,
-    attempt: int = 1,
-    stop: Callable[[], bool] = lambda: False,
-    stop_after: int | None = None,
-) -> Outcome:
-    """Train, evaluate and record one run in `folder`; resumes from its checkpoint if there is one.
+class Loop:
+    """One attempt at a run in `folder`; resumes from its checkpoint if there is one.
 
     Args:
-        stop: asked after every step (after every logged step with several processes); True ends the
+        stop: called after every step (after every logged step with several processes); True ends the
             attempt with a checkpoint.
         stop_after: end the attempt with a checkpoint after this many steps in all.
-
-    Raises:
-        RunError: the checkpoint cannot be read, or belongs to another seed, data set or weights.
     """
-    loop = Loop(task, folder, config, seed=seed, attempt=attempt, stop=stop, stop_after=stop_after)
-    return loop.run()
-
-
-class Loop:
-    """One attempt: `run` reads top to bottom."""
 
     def __init__(
         self,
@@ -116,6 +98,11 @@ class Loop:
     # -- the run ----------------------------------------------------------------------------------
 
     def run(self) -> Outcome:
+        """Train, evaluate and record.
+
+        Raises:
+            RunError: the checkpoint cannot be read, or belongs to another seed, data set or weights.
+        """
         self.resume()
         if self.writes:
             self.folder.update_run(**self.task.record)
@@ -330,8 +317,7 @@ class Loop:
                 self._best_weights = checkpoint.weights_of(self.task.model)
         self.record(row)
         if self.writes and self.task.queries:
-            found = {name: values.numpy() for name, values in self.task.queries.items()}
-            self.folder.write_queries(found)
+            self.folder.write_queries({k: values.numpy() for k, values in self.task.queries.items()})
         counters.evaluated = counters.epoch
         counters.final = row
         if better:
@@ -347,12 +333,12 @@ class Loop:
         """
         states = random_states()
         try:
-            return score(self.task, self.seed, step, conditions, self.heard)
+            return score(self.task, self.seed, step, conditions, self.report_evaluation)
         finally:
             set_random_states(states)
             self.task.model.train()
 
-    def heard(self, done: int, total: int) -> None:
+    def report_evaluation(self, done: int, total: int) -> None:
         """Called after each block of an evaluation.
 
         Several processes do not stop here: they would have to agree after every block.
@@ -394,10 +380,10 @@ class Loop:
 
     def must_stop(self, *, boundary: bool) -> bool:
         """Whether this attempt ends here. Several processes agree, at logged steps only."""
-        wanted = self.stop() or (self.stop_after is not None and self.counters.step >= self.stop_after)
+        stops = self.stop() or (self.stop_after is not None and self.counters.step >= self.stop_after)
         if distributed.world_size() == 1:
-            return wanted
-        return boundary and distributed.any_process(wanted, self.device)
+            return stops
+        return boundary and distributed.any_process(stops, self.device)
 
     def interrupt(self) -> Outcome:
         self.save_checkpoint()
@@ -536,7 +522,7 @@ class Loop:
 
 
 class _Stopped(Exception):
-    """An evaluation was told to end."""
+    """Ends an evaluation, because the attempt is to stop."""
 
 
 def score(

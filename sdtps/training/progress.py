@@ -1,4 +1,4 @@
-"""What a run tells while it trains: lines in train.log, a bar on a terminal, a heartbeat."""
+"""What a run reports while it trains: lines in train.log, a bar on a terminal, a heartbeat."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder, RunState, now
 from sdtps.system.errors import ClaimLost
 
-TELL_SECONDS = 30.0  # between two lines about one evaluation
+SECONDS_BETWEEN_LINES = 30.0  # about one evaluation
 
 
 class Reporter:
@@ -36,7 +36,7 @@ class Reporter:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self._progress: Progress | None = None
-        self._evaluation_told: float | None = None  # when this evaluation last said how far it is
+        self._evaluation_logged: float | None = None  # when this evaluation last wrote a line
 
     def __enter__(self) -> Self:
         if not self.writes:
@@ -107,12 +107,12 @@ class Reporter:
         with self._lock:
             self._fields = {**self._fields, "evaluated": round(done / total, 4)}
         if done == total:
-            self._evaluation_told = None
+            self._evaluation_logged = None
             return
-        if self._evaluation_told is None:
-            self._evaluation_told = time.monotonic()
-        if time.monotonic() - self._evaluation_told >= TELL_SECONDS:
-            self._evaluation_told = time.monotonic()
+        if self._evaluation_logged is None:
+            self._evaluation_logged = time.monotonic()
+        if time.monotonic() - self._evaluation_logged >= SECONDS_BETWEEN_LINES:
+            self._evaluation_logged = time.monotonic()
             self.line(f"evaluating: {100 * done / total:.0f} %")
 
     def finish(self, state: RunState, **fields: Any) -> None:

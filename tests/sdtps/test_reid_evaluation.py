@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sdtps.evaluation import reid as evaluation
-from sdtps.evaluation.reid import rank, rank_features
+from sdtps.evaluation.reid import rank
 from sdtps.system.errors import DataError
 
 
@@ -69,15 +69,6 @@ def test_camera_and_scene_rules_differ_only_in_the_views_given() -> None:
     other_scene = rank(distances, pids, gallery, torch.tensor([5]), torch.tensor([6, 6, 5]))
     assert same_camera.metrics()["rank1"] == 0.0
     assert other_scene.metrics()["rank1"] == 1.0
-
-
-def test_features_are_normalised_before_distances() -> None:
-    query = torch.tensor([[100.0, 1.0]])
-    gallery = torch.tensor([[1.0, 0.0], [90.0, 90.0]])
-    ranking = rank_features(
-        query, gallery, torch.tensor([1]), torch.tensor([1, 2]), torch.tensor([0]), torch.tensor([1, 1])
-    )
-    assert ranking.metrics() == {"mAP": 1.0, "rank1": 1.0, "rank5": 1.0, "rank10": 1.0}
 
 
 def test_a_diverged_model_is_not_ranked() -> None:

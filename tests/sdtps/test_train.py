@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import importlib.util
 import itertools
 import sys
 from pathlib import Path
@@ -18,13 +17,8 @@ from sdtps.run.provenance import Origin, source_digest
 from sdtps.system.errors import ClaimLost, RunError, WeightsError
 from sdtps.training import checkpoint, job
 from sdtps.training.device import for_machine, seed_everything
-from sdtps.training.loop import score, train
-
-_spec = importlib.util.spec_from_file_location("toy_task", Path(__file__).with_name("toy_task.py"))
-assert _spec is not None and _spec.loader is not None
-toy_task = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(toy_task)
-ToyTask = toy_task.ToyTask
+from sdtps.training.loop import score
+from tests.sdtps.toy_task import ToyTask, train
 
 TIMED = {"images_per_s", "memory_mib", "attempt", "time"}
 

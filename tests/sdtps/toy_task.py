@@ -10,6 +10,12 @@ from torch import Tensor, nn
 
 from sdtps.evaluation import Progress, no_progress
 from sdtps.system import distributed
+from sdtps.training.loop import Loop
+
+
+def train(*task_folder_config: Any, **options: Any) -> str:
+    """One attempt of the training loop."""
+    return Loop(*task_folder_config, **options).run()
 
 
 class ToyTask:

@@ -16,8 +16,8 @@ from sdtps.data import cache as array_cache
 from sdtps.models.backbones import TinyVit
 from sdtps.run.folder import RunFolder
 from sdtps.system.errors import ConfigError, DataError
-from sdtps.training.loop import train
 from sdtps.training.reid import ReidTask
+from tests.sdtps.toy_task import train
 
 CPU = torch.device("cpu")
 BASE: dict[str, Any] = {
