@@ -21,6 +21,7 @@ from ablations.study.model import slug
 from analysis.claims.ledger import Answer, evaluate, ledger_of, load, studies_named
 from analysis.claims.report import write as write_claims
 from analysis.figures import figure
+from analysis.figures.record import NAME, record_figure
 from analysis.paper import audits, macros
 from analysis.paper.findings import findings
 from analysis.paper.macros import Macro
@@ -122,6 +123,10 @@ def build(
         _study(built, collected, study, options, say)
     for made in (studies_table(collected, studies, others), *reported_tables()):
         _add_table(built, made, options)
+    if options.wants(NAME):
+        drawn = record_figure(options.venue)
+        built.figures.append(drawn.name)
+        built.files += figure.write(drawn, folder / "figures")
     if options.evidence:
         _evidence(built, studies, options, say)
     _glue(built, collected, studies, others, options)

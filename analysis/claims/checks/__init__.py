@@ -3,6 +3,6 @@
 Importing this package fills `analysis.claims.verdicts.CHECKS`.
 """
 
-from analysis.claims.checks import gradients, noise, reported, retrieval, structure
+from analysis.claims.checks import gradients, noise, record, reported, retrieval, structure
 
-__all__ = ["gradients", "noise", "reported", "retrieval", "structure"]
+__all__ = ["gradients", "noise", "record", "reported", "retrieval", "structure"]
