@@ -10,6 +10,7 @@ from typing import Any
 
 from ablations.study.mistakes import Mistakes, Source
 from sdtps.config import AnyConfig, CommandConfig, config_keys, mapping, resolved
+from sdtps.config.acting import idle_settings
 from sdtps.config.identity import flatten
 from sdtps.config.load import TASKS, check_config
 from sdtps.config.yaml12 import KeyPath
@@ -48,6 +49,7 @@ class Resolver:
         self.tree = tree
         self._known = known
         self._told_no_varies = False
+        noted = mistakes.noted
         self.text = ""
         self.broken: set[str] = set()
         self._programs: set[str] = set()
@@ -81,6 +83,8 @@ class Resolver:
             values["data.root"] = data_root
             config, _ = self._resolve(values, places)
         self.values, self.base = values, config
+        self._base_is_sound = mistakes.noted == noted
+        self._idle: dict[str, set[str]] = {}  # variant to settings of the study that do nothing in it
         if isinstance(config, CommandConfig):
             self._check_mapping(config, ("overrides",) if overrides else ())
         self._flat_base = flatten(resolved(config))
@@ -105,18 +109,31 @@ class Resolver:
             self._check_setting(places[key], key)
         if "directory" in values:
             self._place_directory(values)
-        config, _ = self._resolve({**_without(self.values, values), **values}, places, path)
+        merged = {**_without(self.values, values), **values}
+        self._idle[name] = self._idle_of_study(merged, values)
+        kept = {key: value for key, value in merged.items() if key not in self._idle[name]}
+        config, _ = self._resolve(kept, places, path)
         if isinstance(config, CommandConfig):
-            if not config.command:
-                text = (
-                    "has no command line: give `command` in 'overrides', the base file or the variant"
-                )
+            if not config.command and self._base_is_sound:  # a misspelt `command` is named there
+                text = "has no command line: give `command` in 'overrides', the base or the variant"
                 self.mistakes.add(self.source, path, text)
             if any(key.split(".")[0] in ("log", "directory") for key in values):
                 self._check_mapping(config, path)
         if self.mistakes.noted > before:
             self.broken.add(name)
         return config
+
+    def _idle_of_study(self, merged: dict[str, Any], own: dict[str, Any]) -> set[str]:
+        """Settings that the study or its base sets for all variants and that do nothing in this one."""
+        dropped: set[str] = set()
+        while True:
+            kept = {key: value for key, value in merged.items() if key not in dropped}
+            config, _ = check_config({**nest(kept), "task": self.task}, idle=True)
+            found = [] if config is None else idle_settings(config)
+            more = {key for key, _ in found if key in kept and key not in own}
+            if not more:
+                return dropped
+            dropped |= more
 
     def _program(
         self, path: KeyPath, name: str, overrides: dict[str, Any], written: dict[str, KeyPath]
@@ -169,7 +186,7 @@ class Resolver:
             return
         flat = flatten(resolved(config))
         for key in self._flat_base.keys() | flat.keys():
-            if self._flat_base.get(key) == flat.get(key) or key in overrides:
+            if self._flat_base.get(key) == flat.get(key) or key in overrides or key in self._idle[name]:
                 continue
             if not any(key.startswith(f"{o}.") or o.startswith(f"{key}.") for o in overrides):
                 text = f"changes '{key}' without declaring it ({', '.join(overrides)})"

@@ -178,6 +178,8 @@ def parse(text: str) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f"line {mark.line + 1}: " if mark else ""
+        if mark and "\t" in text.split("\n")[mark.line][: mark.column + 1]:
+            raise YamlError(f"{line}a tab: YAML is indented with blanks only") from None
         context = f"{error.context}: " if error.context else ""
         raise YamlError(f"{line}{context}{error.problem}") from None
     except yaml.reader.ReaderError as error:

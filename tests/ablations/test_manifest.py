@@ -201,6 +201,31 @@ def test_a_rule_between_two_keys_names_the_variant_that_breaks_it(load: Load) ->
     assert found.startswith("10: variants.x: sdtps: mask 'log' needs aggregation single")
 
 
+def test_a_setting_of_the_study_is_dropped_where_it_does_nothing_and_refused_where_it_is_named(
+    load: Load,
+) -> None:
+    head = HEAD.replace("varies: [", "varies: [sdtps.enabled, ")
+    shared = "overrides: {sdtps.decision: gumbel_ste, sdtps.temperature: 5}\n"
+    variants = "variants: {gumbel: {}, topk: {sdtps.decision: topk}, off: {sdtps.enabled: false}}\n"
+    study = load(head + shared + variants)
+    assert study.differences("topk").keys() == {"sdtps.decision", "sdtps.temperature"}
+    plain = load(HEAD + "variants: {topk: {}}\n")
+    assert study.variants["topk"].canonical == plain.variants["topk"].canonical
+    named = variants.replace("decision: topk", "decision: topk, sdtps.temperature: 5")
+    assert "sdtps.temperature" in only(load, head + shared + named)
+
+
+def test_a_misspelt_command_is_one_mistake(load: Load) -> None:
+    head = HEAD.replace("reid", "command").split("varies")[0] + "varies: [settings]\n"
+    text = "overrides: {comand: echo, settings: {a: 1}}\nvariants: {topk: {}, b: {settings.a: 2}}\n"
+    assert "'comand'" in only(load, head + text)
+
+
+def test_a_tab_is_called_a_tab(load: Load) -> None:
+    with pytest.raises(ManifestError, match="line 2: a tab"):
+        load("study: small\n\ttask: reid\n")
+
+
 def test_unknown_baseline_is_compared_with_the_names(load: Load) -> None:
     found = only(load, HEAD.replace("baseline: topk", "baseline: tokp") + VARIANTS)
     assert "4: baseline: 'tokp' is not a variant. Did you mean 'topk'?" in found
