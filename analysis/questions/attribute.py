@@ -92,16 +92,16 @@ def _print(found: Answer, arguments: argparse.Namespace) -> None:
     if not found.decided and not arguments.submit:
         words = f"sdtps attribute {found.attribution.parent} {found.spec.good} {found.spec.broken}"
         flag = " --explodes" if found.spec.explodes else ""
-        out.print(f"{counted(found.missing, 'run')} missing. To run them: {words}{flag} --submit")
+        out.print(f"{counted(len(found.missing), 'run')} missing. To run them: {words}{flag} --submit")
 
 
 def _run_until_decided(study: Study, found: Answer, arguments: argparse.Namespace) -> Answer:
     """Submit the cells that are missing. Locally this waits, and goes on with the next cells."""
     while not found.decided:
-        before = found.missing
+        before = set(found.missing)
         code = _submit(found, arguments)
         found = answer(study, found.spec, Path(arguments.runs_dir))
-        if code not in (0, 1) or found.missing >= before:
+        if code not in (0, 1) or before <= set(found.missing):
             return found  # refused, or on SLURM: a job that follows them goes on
     return found
 
@@ -137,7 +137,7 @@ def as_json(found: Answer) -> dict[str, Any]:
         "broken": found.spec.broken,
         "metric": found.metric_name,
         "decided": found.decided,
-        "missing_runs": found.missing,
+        "missing_runs": len(found.missing),
         "changes": {key: list(values) for key, values in found.attribution.changes.items()},
         "cells": [
             {

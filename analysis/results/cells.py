@@ -73,10 +73,11 @@ class Answer:
         return effects(list(self.attribution.changes), cells, len(self.study.seeds), equal)
 
     @property
-    def missing(self) -> int:
+    def missing(self) -> list[str]:
         """Runs that have not ended."""
         ended = ("completed", "diverged", "failed", "cancelled")
-        return sum(run.state not in ended for runs in self.runs.values() for run in runs)
+        every = (run for runs in self.runs.values() for run in runs)
+        return [run.where for run in every if run.state not in ended]
 
     @property
     def wanted(self) -> dict[str, Any]:
