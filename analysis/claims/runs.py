@@ -85,7 +85,7 @@ class Expression:
         """The truth of the expression where `read` gives the value of each call."""
         return bool(self._evaluate(self._tree, read))
 
-    def decided(self, values: Mapping[Call, Sequence[float]]) -> Decision:
+    def decided(self, values: Mapping[Call, Sequence[float]], unit: float = 0.0) -> Decision:
         """The truth for the mean over seeds, by the intervals of seed-wise differences.
 
         `a > b` asks whether the mean of a - b is above 0; `abs(x) < m` whether x is equivalent to 0
@@ -93,19 +93,20 @@ class Expression:
 
         Args:
             values: of each call, one a seed, in the same order of seeds.
+            unit: in which they were written (`stats.resolution`).
         """
         count = len(next(iter(values.values())))
 
         def each(node: ast.expr) -> list[float]:
             return [float(self._evaluate(node, lambda c, i=i: values[c][i])) for i in range(count)]  # type: ignore[misc]
 
-        return self._decide(self._tree, each)
+        return self._decide(self._tree, each, unit)
 
-    def _decide(self, node: ast.expr, each: Callable[[ast.expr], list[float]]) -> Decision:
+    def _decide(self, node: ast.expr, each: Callable[[ast.expr], list[float]], unit: float) -> Decision:
         if isinstance(node, ast.UnaryOp):
-            return _not(self._decide(node.operand, each))
+            return _not(self._decide(node.operand, each, unit))
         if isinstance(node, ast.BoolOp):
-            parts = [self._decide(value, each) for value in node.values]
+            parts = [self._decide(value, each, unit) for value in node.values]
             settling = not isinstance(node.op, ast.And)  # the truth value of one part that settles it
             settled = [p for p in parts if p.holds is settling]
             undecided = [p for p in parts if p.holds is None]
@@ -116,10 +117,12 @@ class Expression:
             small, large = large, small
         for distance, margin, within in ((small, large, True), (large, small, False)):
             if isinstance(distance, ast.Call) and getattr(distance.func, "id", "") == "abs":
-                pairs = zip(each(distance.args[0]), each(margin), strict=True)
-                answer = decide([value / most for value, most in pairs], 1.0)
+                margins = each(margin)
+                shares = [v / most for v, most in zip(each(distance.args[0]), margins, strict=True)]
+                answer = decide(shares, 1.0, unit / min(margins))
                 return answer if within else _not(answer)
-        return decide([b - a for a, b in zip(each(small), each(large), strict=True)])
+        differences = [b - a for a, b in zip(each(small), each(large), strict=True)]
+        return decide(differences, unit=unit)
 
     def _check(self, node: ast.AST) -> Iterator[Call]:
         if isinstance(node, ast.Call):
@@ -304,7 +307,10 @@ def statement(runs: StudyRuns, says: str, expression: Expression, over: str) -> 
     if unlogged:
         return answer(None, f"some runs logged no {', '.join(unlogged)}")
     if over == "mean":
-        decision = expression.decided(values)
+        found = results(runs.collected, runs.study)
+        metrics = {(call.variant, call.words[1]) for call in expression.calls if len(call.words) == 2}
+        unit = max((found.get(*key).unit for key in metrics), default=0.0)
+        decision = expression.decided(values, unit)
         why = f"{counted(len(seeds), 'seed')} cannot tell: {decision.why}" if decision.why else ""
         return answer(decision.holds, why)
     truths = [

@@ -356,7 +356,7 @@ class Decision:
     interval: Interval | None = None
 
 
-def decide(differences: Sequence[float], margin: float | None = None) -> Decision:
+def decide(differences: Sequence[float], margin: float | None = None, unit: float = 0.0) -> Decision:
     """Whether the mean of differences (one a seed) is above 0, by its 95 % t interval.
 
     A seed that diverged has an infinite difference: all of one sign decide, others do not.
@@ -364,6 +364,7 @@ def decide(differences: Sequence[float], margin: float | None = None) -> Decisio
     Args:
         margin: asks instead whether the mean is nearer to 0 than that. True: shown by two one-sided
             tests at 5 %. False: the 95 % t interval lies outside the margin.
+        unit: in which the values were written (`resolution`); equal but for rounding decides nothing.
 
     Raises:
         ValueError: the margin is not positive.
@@ -378,8 +379,8 @@ def decide(differences: Sequence[float], margin: float | None = None) -> Decisio
             return Decision(False)
         return Decision(None, "some seeds diverged and others say the opposite or did not")
     interval = t_interval(array)
-    if isinstance(interval, Refusal):
-        return Decision(None, interval.reason)
+    if isinstance(interval, Refusal) or _no_spread(array, unit):
+        return Decision(None, interval.reason if isinstance(interval, Refusal) else _tied(unit))
     if margin is None:
         if interval.low > 0 or interval.high < 0:
             return Decision(bool(interval.low > 0), interval=interval)

@@ -245,3 +245,10 @@ def test_the_interval_lies_around_the_mean_and_shifts_with_it(values):
         assert np.ptp(values) <= 1e-12 * max(1.0, max(map(abs, values)))
         return
     assert s.interval.low <= s.mean <= s.interval.high
+
+
+def test_differences_within_the_rounding_decide_no_claim():
+    differences = [0.0333, 0.0334, 0.0333]
+    assert stats.decide(differences).holds and stats.decide(differences, 0.1).holds
+    for margin in (None, 0.1):
+        assert stats.decide(differences, margin, unit=1e-4).holds is None
