@@ -233,7 +233,7 @@ def run_maps(path: Path | str, names: Sequence[str], *, initial: bool = False) -
     import torch
 
     from sdtps.data.load import load_reid_data
-    from sdtps.data.reid_batches import TestImages, collate
+    from sdtps.data.reid_batches import TestBatches
     from sdtps.models.reid import ReidModel
     from sdtps.training import checkpoint
     from sdtps.training.device import seed_everything
@@ -269,8 +269,8 @@ def run_maps(path: Path | str, names: Sequence[str], *, initial: bool = False) -
     label = f"{folder.run().get('variant', folder.path.parent.name)}, seed {seed}, {when}"
     if model.sdtps is None:
         return RunMaps(label, ())
-    images = TestImages(samples, config.data)
-    batch = collate([images[i] for i in range(len(samples))]).without(dataset.absent)
+    data = config.data.model_copy(update={"test_batch_size": len(samples)})
+    (batch,) = TestBatches(samples, None, data, torch.device("cpu"), dataset.absent)
     model.eval()
     recorded: dict[str, list[Selection]] = {m: [] for m in model.sdtps.modalities}
     modalities = cast("dict[str, OneModality]", dict(model.sdtps.modalities.items()))

@@ -1,10 +1,9 @@
 """From pixels to what an encoder takes: DeMo's augmentation, and SEPS's for photographs.
 
-DeMo: flip, pad and crop, normalise, erase; each modality on its own. Two implementations of one
-distribution: `augment_image` is the reference, one image, on the JPEG path; `BatchAugmentation` does a
-batch on its device, for the cached pipeline, ten times as fast on a CPU as what libraries offer. Draws
-of the first come from a generator seeded by (seed, epoch, position in the epoch), of the second by
-(seed, epoch, batch), so neither depends on workers, prefetching or resuming.
+DeMo: flip, pad and crop, normalise, erase; each modality on its own. `BatchAugmentation` does a batch
+on its device, ten times as fast on a CPU as what libraries offer; the tests hold one image's arithmetic
+against it. Draws come from a generator seeded by (seed, epoch, batch), so that they depend on no worker
+and no resuming.
 """
 
 from __future__ import annotations
@@ -47,53 +46,6 @@ class AugmentConfig:
     by_image: bool = False  # normalise each image by its own mean and deviation
 
 
-def normalise(pixels: np.ndarray, original: np.ndarray | None = None) -> np.ndarray:
-    """uint8 [H, W, 3] to float32 [3, H, W] in [-1, 1].
-
-    Args:
-        original: normalise by each channel's mean and deviation in this image instead.
-    """
-    values = pixels.transpose(2, 0, 1).astype(np.float32)
-    if original is None:
-        return (values / 255.0 - MEAN) / DEVIATION
-    mean, deviation = original.mean((0, 1)), original.std((0, 1)).clip(SMALLEST_DEVIATION)
-    scaled: np.ndarray = (values - mean[:, None, None]) / deviation[:, None, None]
-    return scaled.astype(np.float32)
-
-
-def augment_image(pixels: np.ndarray, config: AugmentConfig, rng: np.random.Generator) -> np.ndarray:
-    """uint8 [H, W, 3] (resized already) to an augmented, normalised float32 [3, H, W]."""
-    original = pixels if config.by_image else None
-    if rng.random() < config.flip:
-        pixels = pixels[:, ::-1]
-    if config.pad:
-        top, left = rng.integers(0, 2 * config.pad + 1, size=2)
-        edges = (config.pad, config.pad)
-        padded = np.pad(pixels, (edges, edges, (0, 0)))
-        pixels = padded[top : top + config.height, left : left + config.width]
-    image = normalise(pixels, original)
-    if rng.random() < config.erase:
-        box = draw_box(config.height, config.width, rng)
-        if box is not None:
-            top, left, height, width = box
-            noise = rng.standard_normal((3, height, width), dtype=np.float32)
-            image[:, top : top + height, left : left + width] = noise
-    return image
-
-
-def draw_box(height: int, width: int, rng: np.random.Generator) -> tuple[int, int, int, int] | None:
-    """Top, left, height and width of a box to erase; None when ten tries did not fit."""
-    for _ in range(ERASE_TRIES):
-        area = rng.uniform(*ERASE_AREA) * height * width
-        aspect = math.exp(rng.uniform(math.log(ERASE_ASPECT[0]), math.log(ERASE_ASPECT[1])))
-        h, w = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
-        if h < height and w < width:
-            top = int(rng.integers(0, height - h + 1))
-            left = int(rng.integers(0, width - w + 1))
-            return top, left, h, w
-    return None
-
-
 @dataclass(frozen=True)
 class Draws:
     """What is drawn for n images: numbers on the host, int64 [n] each."""
@@ -106,7 +58,7 @@ class Draws:
 
 
 class BatchAugmentation:
-    """The same distribution for a whole batch, on its device.
+    """DeMo's augmentation of a whole batch, on its device.
 
     On a CPU images are moved by slices, straight from where they lie, and only erased pixels are drawn;
     on a GPU by one gather, without a loop. Both give the same pixels outside the erased boxes.
@@ -148,7 +100,7 @@ class BatchAugmentation:
         heights = np.rint(np.sqrt(area * aspect)).astype(np.int64)
         widths = np.rint(np.sqrt(area / aspect)).astype(np.int64)
         fits = (heights < config.height) & (widths < config.width)
-        first = fits.argmax(axis=0)  # the first try that fits, as in the reference
+        first = fits.argmax(axis=0)  # the first try that fits
         chosen = (rng.random(n) < config.erase) & fits.any(axis=0)
         place = np.arange(n)
         h = np.where(chosen, heights[first, place], 0)

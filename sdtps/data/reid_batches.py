@@ -1,35 +1,28 @@
-"""Triples of images as batches, by three pipelines that give the same kind of batch.
+"""Triples of images as batches, from three places.
 
-`jpeg` decodes at every access and is the reference. `cached` decodes and resizes once, keeps uint8 and
-augments in batches: one memory-mapped file per split serves all jobs of a node, and on a GPU with room
-it is copied there whole. With a frozen backbone its cached outputs stand in for the images.
+`jpeg` decodes the files at every access, for data whose pixels a disk cannot hold. `cached` decodes and
+resizes once and keeps uint8: one memory-mapped file per split serves all jobs of a node, and on a GPU
+with room it is copied there whole. Both give the same batches, bit for bit. With a frozen backbone its
+cached outputs stand in for the images.
 
 `absent` names modalities that the data set lacks (letters of r, n, t): they are zero in every batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from sdtps.config.reid import ReidDataConfig
-from sdtps.data.augment import (
-    AugmentConfig,
-    BatchAugmentation,
-    augment_image,
-    image_statistics,
-    normalise,
-    normalise_,
-)
+from sdtps.data.augment import AugmentConfig, BatchAugmentation, image_statistics, normalise_
 from sdtps.data.cache import mapped_once, new_map
 from sdtps.data.contents import digest
 from sdtps.data.images import BICUBIC, BILINEAR, open_image, raise_mistakes
@@ -38,6 +31,7 @@ from sdtps.system import distributed
 from sdtps.system.errors import DataError
 
 DECODING_VERSION = 2  # raise when a file gives other pixels; 2: EXIF rotation, 16 bits
+BATCHES_AHEAD = 4  # decoded before their turn
 RESIDENT_SHARE = 0.25  # of the GPU's free memory that a split may take
 _LETTERS = "rnt"  # modalities in `eval.missing`
 
@@ -161,151 +155,13 @@ class PkSampler:
         return np.split(shuffled[: whole * self.instances], whole)
 
 
-# -- images decoded at every access -----------------------------------------------------------------
-
-
 def augment_config(config: ReidDataConfig) -> AugmentConfig:
     """The part of a data configuration that augmentation needs."""
     by_image = config.normalise == "image"
     return AugmentConfig(config.height, config.width, config.flip, config.pad, config.erase, by_image)
 
 
-class TrainImages(Dataset[tuple[np.ndarray, int, int]]):
-    """Augmented triples by (epoch, position in the epoch, sample): each access draws for itself."""
-
-    def __init__(self, samples: Sequence[Sample], config: ReidDataConfig, seed: int) -> None:
-        self.samples = samples
-        self.config = config
-        self.augment = augment_config(config)
-        self.seed = seed
-
-    def __getitem__(self, place: tuple[int, int, int]) -> tuple[np.ndarray, int, int]:
-        epoch, position, index = place
-        sample = self.samples[index]
-        decoded = decode(sample, self.config, BICUBIC)
-        rng = np.random.default_rng([self.seed, epoch, position, 102])
-        images = np.stack([augment_image(pixels, self.augment, rng) for pixels in decoded])
-        return images, sample.label, sample.camid
-
-
-class TestImages(Dataset[tuple[np.ndarray, int, int]]):
-    """Resized and normalised triples in the order of `samples`."""
-
-    __test__ = False  # for pytest: no test class
-
-    def __init__(
-        self,
-        samples: Sequence[Sample],
-        config: ReidDataConfig,
-        resampling: Image.Resampling = BILINEAR,
-    ) -> None:
-        self.samples = samples
-        self.config = config
-        self.resampling = resampling
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, index: int) -> tuple[np.ndarray, int, int]:
-        sample = self.samples[index]
-        decoded = decode(sample, self.config, self.resampling)
-        by_image = self.config.normalise == "image"
-        images = [normalise(pixels, pixels if by_image else None) for pixels in decoded]
-        return np.stack(images), sample.label, sample.camid
-
-
-def collate(rows: list[tuple[np.ndarray, int, int]]) -> ReidBatch:
-    """Samples to a batch with the modality axis first."""
-    images, labels, camids = zip(*rows, strict=True)
-    return ReidBatch(
-        torch.from_numpy(np.stack(images, axis=1)), torch.tensor(labels), torch.tensor(camids)
-    )
-
-
-class _EpochBatches:
-    """Batch sampler of the epoch and from the batch that is asked for, for this process."""
-
-    def __init__(self, sampler: PkSampler) -> None:
-        self.sampler = sampler
-        self.epoch = 1
-        self.first = 0
-
-    def __len__(self) -> int:
-        return self.sampler.batches
-
-    def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
-        order = self.sampler.epoch(self.epoch)
-        size = order.shape[1]
-        for number in range(self.first, len(order)):
-            places = [(self.epoch, number * size + i, int(order[number, i])) for i in range(size)]
-            yield places[own_rows(size)]
-
-
-class JpegBatches:
-    """Training batches from JPEG files; workers decode ahead and cannot change the result."""
-
-    def __init__(
-        self,
-        samples: Sequence[Sample],
-        config: ReidDataConfig,
-        seed: int,
-        device: torch.device,
-        absent: str = "",
-    ) -> None:
-        self.absent = absent
-        sampler = PkSampler([s.label for s in samples], config.batch_size, config.instances, seed)
-        self.batches = _EpochBatches(sampler)
-        self.loader = _loader(
-            TrainImages(samples, config, seed), config, device, batch_sampler=self.batches
-        )
-        self.steps_per_epoch = sampler.batches
-        self.device = device
-
-    def epoch(self, epoch: int, first: int) -> Iterator[ReidBatch]:
-        """Batches `first`, `first` + 1, ... of `epoch` on the device."""
-        self.batches.epoch, self.batches.first = epoch, first
-        for batch in self.loader:
-            yield batch.to(self.device).without(self.absent)
-
-
-class JpegTestBatches:
-    """Batches from JPEG files as they are evaluated, `test_batch_size` at a time."""
-
-    def __init__(
-        self,
-        samples: Sequence[Sample],
-        config: ReidDataConfig,
-        device: torch.device,
-        resampling: Image.Resampling = BILINEAR,
-        absent: str = "",
-    ) -> None:
-        self.absent = absent
-        self.loader = _loader(
-            TestImages(samples, config, resampling), config, device, batch_size=config.test_batch_size
-        )
-        self.device = device
-
-    def __iter__(self) -> Iterator[ReidBatch]:
-        for batch in self.loader:
-            yield batch.to(self.device).without(self.absent)
-
-
-def _loader(
-    dataset: Dataset[Any], config: ReidDataConfig, device: torch.device, **options: Any
-) -> DataLoader[Any]:
-    return DataLoader(
-        dataset,
-        num_workers=config.workers,
-        persistent_workers=config.workers > 0,
-        collate_fn=collate,
-        pin_memory=device.type == "cuda",
-        # Without its own generator each pass over the loader would draw from the run's.
-        generator=torch.Generator(),
-        **options,
-    )
-
-
-# -- pixels or encoder outputs from the cache -------------------------------------------------------
+# -- pixels or encoder outputs ----------------------------------------------------------------------
 
 
 def cached_pixels(
@@ -364,32 +220,82 @@ class MappedRows:
             if mapped.nbytes <= RESIDENT_SHARE * free:
                 self.resident = torch.from_numpy(np.array(mapped)).to(device)
 
+    def stream(self, batches: Iterable[np.ndarray]) -> Iterator[Tensor | list[np.ndarray]]:
+        """Rows [B, ...] of each batch of indices; on a CPU as they lie, read-only and not yet read."""
+        for indices in batches:
+            on_cpu = self.device.type == "cpu"
+            yield [self.mapped[index] for index in indices] if on_cpu else self.rows(indices)
+
     def rows(self, indices: np.ndarray) -> Tensor:
         """[len(indices), ...] of the map's own type."""
-        if self.resident is not None:
-            index = torch.from_numpy(indices).pin_memory().to(self.device, non_blocking=True)
-            return self.resident[index]
-        rows = torch.from_numpy(self.mapped[indices])
-        return rows.pin_memory().to(self.device, non_blocking=True) if self._gpu else rows
-
-    def views(self, indices: np.ndarray) -> list[np.ndarray]:
-        """The rows themselves, on the host, read-only and not yet read."""
-        return [self.mapped[index] for index in indices]
-
-    @property
-    def _gpu(self) -> bool:
-        return self.device.type == "cuda"
+        if self.resident is None:
+            return _on_device(self.mapped[indices], self.device)
+        index = torch.from_numpy(indices).pin_memory().to(self.device, non_blocking=True)
+        return self.resident[index]
 
 
-class _CachedSplit:
-    """A split's rows: pixels uint8 [n, M, 3, H, W], or tokens of an encoder [n, M, 1 + N, C]."""
+class DecodedRows:
+    """Rows of a split decoded from their files at every access, a few batches ahead of their turn."""
 
     def __init__(
-        self, samples: Sequence[Sample], array: np.ndarray, device: torch.device, absent: str
+        self,
+        samples: Sequence[Sample],
+        config: ReidDataConfig,
+        resampling: Image.Resampling,
+        device: torch.device,
     ) -> None:
-        self.rows = MappedRows(array, device)
+        self.samples = samples
+        self.how = config, resampling
+        self.device = device
+        self.pool = ThreadPoolExecutor(max(1, config.workers))  # Pillow decodes without the GIL
+
+    def stream(self, batches: Iterable[np.ndarray]) -> Iterator[Tensor | list[np.ndarray]]:
+        """Pixels uint8 [B, M, 3, H, W] of each batch of indices."""
+        waiting: deque[list[Future[np.ndarray]]] = deque()
+        for indices in batches:
+            waiting.append([self.pool.submit(self._decoded, int(index)) for index in indices])
+            if len(waiting) > BATCHES_AHEAD:
+                yield self._taken(waiting.popleft())
+        while waiting:
+            yield self._taken(waiting.popleft())
+
+    def _taken(self, rows: list[Future[np.ndarray]]) -> Tensor | list[np.ndarray]:
+        decoded = [row.result() for row in rows]
+        on_cpu = self.device.type == "cpu"
+        return decoded if on_cpu else _on_device(np.stack(decoded), self.device)
+
+    def _decoded(self, index: int) -> np.ndarray:
+        return np.stack(decode(self.samples[index], *self.how)).transpose(0, 3, 1, 2)
+
+
+def _on_device(rows: np.ndarray, device: torch.device) -> Tensor:
+    tensor = torch.from_numpy(rows)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
+class _Split:
+    """A split's rows: pixels uint8 [n, M, 3, H, W], or tokens of an encoder [n, M, 1 + N, C].
+
+    Args:
+        array: from the cache; None decodes the files at every access.
+    """
+
+    def __init__(
+        self,
+        samples: Sequence[Sample],
+        array: np.ndarray | None,
+        config: ReidDataConfig,
+        device: torch.device,
+        absent: str,
+        resampling: Image.Resampling,
+    ) -> None:
+        self.rows: MappedRows | DecodedRows
+        if array is None:
+            self.rows = DecodedRows(samples, config, resampling, device)
+        else:
+            self.rows = MappedRows(array, device)
         self.absent = absent
-        self.holds_pixels = array.dtype == np.uint8
+        self.holds_pixels = array is None or array.dtype == np.uint8
         self.labels = torch.tensor([s.label for s in samples], device=device)
         self.camids = torch.tensor([s.camid for s in samples], device=device)
         self.device = device
@@ -400,27 +306,27 @@ class _CachedSplit:
         batch = ReidBatch(images, self.labels[index], self.camids[index])
         return batch.without(self.absent) if self.holds_pixels else batch
 
-    def tokens(self, indices: np.ndarray) -> Tensor:
-        """[M, B, 1 + N, C]. NumPy has no bfloat16: its bits are kept as int16."""
-        tokens = self.rows.rows(indices)
-        if tokens.dtype == torch.int16:
-            tokens = tokens.view(torch.bfloat16)
-        return tokens.transpose(0, 1)
+    def stacked(self, rows: Tensor | list[np.ndarray]) -> Tensor:
+        """[M, B, ...] on the device. NumPy has no bfloat16: its bits are kept as int16."""
+        tensor = rows if isinstance(rows, Tensor) else torch.from_numpy(np.stack(rows))
+        if tensor.dtype == torch.int16:
+            tensor = tensor.view(torch.bfloat16)
+        return tensor.transpose(0, 1)
 
 
-class CachedBatches(_CachedSplit):
-    """Training batches from the cache; pixels are augmented, encoder outputs are taken as they are."""
+class TrainBatches(_Split):
+    """Training batches; pixels are augmented, encoder outputs are taken as they are."""
 
     def __init__(
         self,
         samples: Sequence[Sample],
-        array: np.ndarray,
+        array: np.ndarray | None,
         config: ReidDataConfig,
         seed: int,
         device: torch.device,
         absent: str = "",
     ) -> None:
-        super().__init__(samples, array, device, absent)
+        super().__init__(samples, array, config, device, absent, BICUBIC)
         labels = [s.label for s in samples]
         self.sampler = PkSampler(labels, config.batch_size, config.instances, seed)
         self.steps_per_epoch = self.sampler.batches
@@ -430,40 +336,41 @@ class CachedBatches(_CachedSplit):
 
     def epoch(self, epoch: int, first: int) -> Iterator[ReidBatch]:
         """Batches `first`, `first` + 1, ... of `epoch` on the device."""
-        order = self.sampler.epoch(epoch)
-        for number in range(first, len(order)):
-            indices = order[number][self.own]
+        wanted = [indices[self.own] for indices in self.sampler.epoch(epoch)[first:]]
+        for number, (indices, rows) in enumerate(
+            zip(wanted, self.rows.stream(wanted), strict=True), first
+        ):
             if self.holds_pixels:
                 rng = np.random.default_rng([self.seed, epoch, number, self.own.start, 103])
-                rows = self.rows.views if self.device.type == "cpu" else self.rows.rows
-                images = self.augment(rows(indices), rng)
+                images = self.augment(rows, rng)
             else:
-                images = self.tokens(indices)
+                images = self.stacked(rows)
             yield self.batch(images, indices)
 
 
-class CachedTestBatches(_CachedSplit):
-    """Batches from the cache as they are evaluated, in the order of `samples`."""
+class TestBatches(_Split):
+    """Batches as they are evaluated, in the order of `samples`, `test_batch_size` at a time."""
+
+    __test__ = False  # for pytest: no test class
 
     def __init__(
         self,
         samples: Sequence[Sample],
-        array: np.ndarray,
+        array: np.ndarray | None,
         config: ReidDataConfig,
         device: torch.device,
         absent: str = "",
+        resampling: Image.Resampling = BILINEAR,
     ) -> None:
-        super().__init__(samples, array, device, absent)
-        self.size = config.test_batch_size
+        super().__init__(samples, array, config, device, absent, resampling)
+        every = np.arange(len(samples))
+        self.wanted = [every[k : k + config.test_batch_size] for k in every[:: config.test_batch_size]]
         self.by_image = config.normalise == "image"
 
     def __iter__(self) -> Iterator[ReidBatch]:
-        for start in range(0, len(self.labels), self.size):
-            indices = np.arange(start, min(start + self.size, len(self.labels)))
+        for indices, rows in zip(self.wanted, self.rows.stream(self.wanted), strict=True):
+            images = self.stacked(rows)
             if self.holds_pixels:
-                pixels = self.rows.rows(indices).transpose(0, 1)
-                statistics = image_statistics(pixels) if self.by_image else None
-                images = normalise_(pixels.to(torch.float32), statistics)
-            else:
-                images = self.tokens(indices)
+                statistics = image_statistics(images) if self.by_image else None
+                images = normalise_(images.to(torch.float32), statistics)
             yield self.batch(images, indices)

@@ -22,8 +22,7 @@ from sdtps.data import augment, cache, images, reid_batches
 from sdtps.data.cache import Ragged, cache_key, mapped_once, new_map
 from sdtps.data.caption_batches import Source, Texts
 from sdtps.data.reid_batches import (
-    CachedTestBatches,
-    JpegTestBatches,
+    TestBatches,
     cached_pixels,
     pixels_key,
     without,
@@ -65,12 +64,9 @@ def backbone_tokens(
     data = config.data
 
     def write(file: Path) -> None:
-        batches: CachedTestBatches | JpegTestBatches
-        if data.pipeline == "cached":
-            pixels = cached_pixels(samples, data, resampling, folder)
-            batches = CachedTestBatches(samples, pixels, data, device, absent)
-        else:
-            batches = JpegTestBatches(samples, data, device, resampling, absent)
+        cached = data.pipeline == "cached"
+        pixels = cached_pixels(samples, data, resampling, folder) if cached else None
+        batches = TestBatches(samples, pixels, data, device, absent, resampling)
         encoded = _encoded(batches, backbone, config.train.amp, missing)
         _write_rows(file, len(samples), encoded)
 
@@ -92,9 +88,7 @@ def backbone_tokens(
 
 
 @torch.no_grad()
-def _encoded(
-    batches: CachedTestBatches | JpegTestBatches, backbone: nn.Module, amp: str, missing: str
-) -> Iterator[np.ndarray]:
+def _encoded(batches: TestBatches, backbone: nn.Module, amp: str, missing: str) -> Iterator[np.ndarray]:
     """Tokens [B, M, 1 + N, C] of each batch."""
     backbone.eval()
     dtype = torch.float16 if amp == "fp16" else torch.bfloat16

@@ -241,7 +241,7 @@ class Embedder:
         import torch
 
         from sdtps.config.reid import MODALITY_LETTERS
-        from sdtps.data.reid_batches import JpegTestBatches
+        from sdtps.data.reid_batches import TestBatches
         from sdtps.data.reid_folders import Sample
         from sdtps.training.reid import ranked_features
 
@@ -276,7 +276,7 @@ class Embedder:
             self.model.backbone.coefficient = coefficient if known else 0.0
             found = [
                 ranked_features(self.model, self.config, batch.images, batch.camids).cpu()
-                for batch in JpegTestBatches(samples, self.config.data, self.device, absent=absent)
+                for batch in TestBatches(samples, None, self.config.data, self.device, absent)
             ]
             rows.update(zip(numbers, torch.cat(found), strict=True))
         self.model.backbone.coefficient = coefficient

@@ -15,11 +15,9 @@ from sdtps.data.contents import file_digest
 from sdtps.data.images import BICUBIC, BILINEAR, check_images, raise_mistakes
 from sdtps.data.load import load_reid_data
 from sdtps.data.reid_batches import (
-    CachedBatches,
-    CachedTestBatches,
-    JpegBatches,
-    JpegTestBatches,
     ReidBatch,
+    TestBatches,
+    TrainBatches,
     cached_pixels,
     without,
 )
@@ -78,8 +76,6 @@ class ReidTask:
             },
             "weights": None,
         }
-        self.batches: JpegBatches | CachedBatches
-        self.test_batches: JpegTestBatches | CachedTestBatches
         # Query and gallery of RGBNT201 are the same images: each is encoded once.
         samples = list(dict.fromkeys((*self.dataset.query, *self.dataset.gallery)))
         parts = [samples[k :: distributed.world_size()] for k in range(distributed.world_size())]
@@ -88,6 +84,7 @@ class ReidTask:
         samples = self.own_samples = parts[distributed.rank()]
         train, data, absent = self.dataset.train, config.data, self.dataset.absent
         trains = trained is None
+        tested = training = None  # decoded at every access
         if config.backbone.frozen:
             self._encoder = encoder = self.model.take_backbone()
             self.record["frozen_parameters"] = sum(p.numel() for p in encoder.parameters())
@@ -99,15 +96,11 @@ class ReidTask:
             tested = cached_pixels(samples, data, BILINEAR, cache_root())
             if trains:
                 training = cached_pixels(train, data, BICUBIC, cache_root())
-        if config.backbone.frozen or data.pipeline == "cached":
-            self.test_batches = CachedTestBatches(samples, tested, data, device, absent)
-            if trains:
-                self.batches = CachedBatches(train, training, data, seed, device, absent)
         else:
             check_images(self.dataset.digests(), cache_root(), data.bits)
-            self.test_batches = JpegTestBatches(samples, data, device, absent=absent)
-            if trains:
-                self.batches = JpegBatches(train, data, seed, device, absent)
+        self.test_batches = TestBatches(samples, tested, data, device, absent)
+        if trains:
+            self.batches = TrainBatches(train, training, data, seed, device, absent)
         self.steps_per_epoch = self.batches.steps_per_epoch if trains else 0
         if config.backbone.weights != "random":
             file = find_weights(config.backbone.weights)
@@ -161,7 +154,7 @@ class ReidTask:
             metrics |= evaluate(query, gallery, rerank=rerank, suffix=condition.name, queries=by_query)
         return metrics
 
-    def _test_batches(self, modalities: str) -> JpegTestBatches | CachedTestBatches:
+    def _test_batches(self, modalities: str) -> TestBatches:
         """Test batches; with a frozen backbone its outputs where other modalities are black."""
         if not self.config.backbone.frozen or modalities == MODALITY_LETTERS:
             return self.test_batches
@@ -176,7 +169,7 @@ class ReidTask:
             _missing(modalities),
             absent,
         )
-        return CachedTestBatches(samples, tokens, self.config.data, self.device, absent)
+        return TestBatches(samples, tokens, self.config.data, self.device, absent)
 
     def _features(self, samples: tuple[Sample, ...], features: Tensor) -> Features:
         pids = torch.tensor([s.pid for s in samples])

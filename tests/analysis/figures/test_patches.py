@@ -74,7 +74,7 @@ def test_maps_are_what_the_model_computes(place: Path, aggregation: str) -> None
     import torch
 
     from sdtps.data.load import load_reid_data
-    from sdtps.data.reid_batches import TestImages, collate
+    from sdtps.data.reid_batches import TestBatches
     from sdtps.models.reid import ReidModel
     from sdtps.training.checkpoint import load_weights
 
@@ -87,8 +87,8 @@ def test_maps_are_what_the_model_computes(place: Path, aggregation: str) -> None
     model = ReidModel(config, dataset.train_pids, dataset.cameras).eval()
     model.load_state_dict(load_weights(folder.weights_file("last"))[0])
     samples = [s for n in chosen for s in dataset.query if s.images[0].as_posix().endswith(n)]
-    images = TestImages(samples, config.data)
-    batch = collate([images[i] for i in range(len(samples))])
+    data = config.data.model_copy(update={"test_batch_size": len(samples)})
+    (batch,) = TestBatches(samples, None, data, torch.device("cpu"))
     with torch.inference_mode():
         _, patches = model.backbone(batch.images.flatten(0, 1), batch.camids.repeat(3))
         feature = model(batch.images, batch.camids)["sdtps"]

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from scipy.stats import kstest
 
 from sdtps.data.augment import (
+    DEVIATION,
+    ERASE_AREA,
+    ERASE_ASPECT,
+    ERASE_TRIES,
+    MEAN,
+    SMALLEST_DEVIATION,
     AugmentConfig,
     BatchAugmentation,
     Draws,
     augment_by_gather,
     augment_by_slices,
-    augment_image,
-    draw_box,
     normal_noise,
 )
 from sdtps.data.reid_batches import PkSampler
@@ -52,6 +58,53 @@ def test_order_is_a_function_of_seed_and_epoch() -> None:
 def test_too_few_identities_are_an_error() -> None:
     with pytest.raises(DataError, match=r"= 8 identities, the training split has 5"):
         PkSampler(LABELS, batch_size=32, instances=4, seed=0)
+
+
+def normalise(pixels: np.ndarray, original: np.ndarray | None = None) -> np.ndarray:
+    """uint8 [H, W, 3] to float32 [3, H, W] in [-1, 1].
+
+    Args:
+        original: normalise by each channel's mean and deviation in this image instead.
+    """
+    values = pixels.transpose(2, 0, 1).astype(np.float32)
+    if original is None:
+        return (values / 255.0 - MEAN) / DEVIATION
+    mean, deviation = original.mean((0, 1)), original.std((0, 1)).clip(SMALLEST_DEVIATION)
+    scaled: np.ndarray = (values - mean[:, None, None]) / deviation[:, None, None]
+    return scaled.astype(np.float32)
+
+
+def augment_image(pixels: np.ndarray, config: AugmentConfig, rng: np.random.Generator) -> np.ndarray:
+    """uint8 [H, W, 3] (resized already) to an augmented, normalised float32 [3, H, W]."""
+    original = pixels if config.by_image else None
+    if rng.random() < config.flip:
+        pixels = pixels[:, ::-1]
+    if config.pad:
+        top, left = rng.integers(0, 2 * config.pad + 1, size=2)
+        edges = (config.pad, config.pad)
+        padded = np.pad(pixels, (edges, edges, (0, 0)))
+        pixels = padded[top : top + config.height, left : left + config.width]
+    image = normalise(pixels, original)
+    if rng.random() < config.erase:
+        box = draw_box(config.height, config.width, rng)
+        if box is not None:
+            top, left, height, width = box
+            noise = rng.standard_normal((3, height, width), dtype=np.float32)
+            image[:, top : top + height, left : left + width] = noise
+    return image
+
+
+def draw_box(height: int, width: int, rng: np.random.Generator) -> tuple[int, int, int, int] | None:
+    """Top, left, height and width of a box to erase; None when ten tries did not fit."""
+    for _ in range(ERASE_TRIES):
+        area = rng.uniform(*ERASE_AREA) * height * width
+        aspect = math.exp(rng.uniform(math.log(ERASE_ASPECT[0]), math.log(ERASE_ASPECT[1])))
+        h, w = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if h < height and w < width:
+            top = int(rng.integers(0, height - h + 1))
+            left = int(rng.integers(0, width - w + 1))
+            return top, left, h, w
+    return None
 
 
 def reference_statistics(count: int) -> dict[str, np.ndarray]:
