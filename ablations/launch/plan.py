@@ -242,10 +242,11 @@ def make_plan(
     actions = []
     for run, status in zip(runs, states, strict=True):
         folder = run.folder(runs_dir)
-        made_by = _code(folder) if code and status.state in ("completed", "diverged") else None
+        record = {} if status.state == "planned" else read_json(folder / "run.json")
+        made_by = _code(record) if code and status.state in ("completed", "diverged") else None
         stale = made_by is not None and made_by != digest()
         action = _decide(run, folder, status, stale, made_by, retry, run.name in retry_runs)
-        other = None if status.state == "planned" else _other_contents(folder, run, contents)
+        other = _other_contents(record, run, contents)
         kept = ("completed", "diverged", *life.ACTIVE)
         if other and (status.state in kept or RunFolder(folder).checkpoint_file.exists()):
             over = status.state not in life.ACTIVE and ("stale" in retry or run.name in retry_runs)
@@ -270,9 +271,8 @@ def make_plan(
     return replan(replace(empty, mixed=tuple(mixed), contents=contents), tuple(actions))
 
 
-def _other_contents(folder: Path, run: RunSpec, contents: Contents) -> str | None:
-    """Which of data and weights a run records with another digest than is here now, in words."""
-    record = read_json(folder / "run.json")
+def _other_contents(record: dict[str, Any], run: RunSpec, contents: Contents) -> str | None:
+    """Which of data and weights run.json has with another digest than is here now, in words."""
     data, init, weights = (record.get(key) for key in ("data", "init", "weights"))
     parts = {"data": data, "init": init, **(weights if isinstance(weights, dict) else {})}
     known = {k: v for k, v in parts.items() if isinstance(v, dict) and isinstance(v.get("digest"), str)}
@@ -366,9 +366,9 @@ def _after_oom(
     return f"{ended}{took}; not again with {memory}: raise resources.mem_gb, or --retry oom doubles it"
 
 
-def _code(folder: Path) -> str | None:
-    """Digest of the sources that made the run, or None where it is not recorded."""
-    code = read_json(folder / "run.json").get("code")
+def _code(record: dict[str, Any]) -> str | None:
+    """Digest of the sources that made the run of a run.json, or None where it is not recorded."""
+    code = record.get("code")
     return str(code["digest"]) if isinstance(code, dict) and code.get("digest") else None
 
 
@@ -383,19 +383,20 @@ def _of_equal(
     why = action.reason
     same = []
     for one in equal:
-        other = _other_contents(one.folder, action.run, contents)
+        record = read_json(one.folder / "run.json")
+        other = _other_contents(record, action.run, contents)
         if other is None:
-            same.append(one)
+            same.append((one, _code(record)))
         else:
             why = f"configured as {one.name}, which was trained on {other}"
-    for one in same:
+    for one, made_by in same:
         if one.state == "completed":
-            made_by, current = _code(one.folder), digest()
+            current = digest()
             if current is None or made_by == current:
                 why = f"equal to {one.name}, which is completed: taken over"
                 return replace(action, action="link", reason=why, equal=one.folder)
             why = f"equal to {one.name}, but other code made that ({made_by})"
-    for one in same:
+    for one, _ in same:
         if one.active or (one.state == "unknown" and "unknown" not in retry):
             what = f"{one.state} ({one.detail})" if one.detail else one.state
             why = f"equal to {one.name}, which is {what}: submit again when that has ended"

@@ -58,7 +58,7 @@ class ReidDataConfig(Frozen):
     # write them. Null: as the file says (PNG's sBIT), else 16; images that leave the upper bits empty
     # are refused.
     bits: int | None = Field(default=None, ge=9, le=16)
-    # `jpeg` decodes per access (the reference); `cached` decodes once and augments in batches.
+    # `jpeg` decodes at every access, `cached` once; the batches are the same.
     pipeline: Literal["jpeg", "cached"] = "jpeg"
     workers: int = Field(default=4, ge=0)  # not in the identity: a result must not depend on it
 
