@@ -28,7 +28,6 @@ MODALITIES = ("rgb", "nir", "tir")
 class MultiModalOutput(TypedDict):
     tokens: dict[str, Tensor]  # [B, A + 1, C] a modality (K + 1 without aggregation, N in place)
     masks: dict[str, Tensor]  # D [B, N] a modality; of the first selection where there are two
-    scores: dict[str, Tensor]  # [B, N] a modality, of the same selection
     feature: Tensor  # [B, 3C] mean over each modality's tokens, concatenated
 
 
@@ -127,7 +126,6 @@ class MultiModal(nn.Module):
         """
         tokens: dict[str, Tensor] = {}
         masks: dict[str, Tensor] = {}
-        scores: dict[str, Tensor] = {}
         all_globals = torch.cat([globals_[m] for m in MODALITIES], dim=-1)
         for modality, module in self.modalities.items():
             first, second = other_modalities(modality)
@@ -139,9 +137,9 @@ class MultiModal(nn.Module):
                 all_globals,
                 drawn,
             )
-            masks[modality], scores[modality] = selection.decision, selection.score
+            masks[modality] = selection.decision
         feature = torch.cat([tokens[m].mean(dim=-2) for m in MODALITIES], dim=-1)
-        return {"tokens": tokens, "masks": masks, "scores": scores, "feature": feature}
+        return {"tokens": tokens, "masks": masks, "feature": feature}
 
     def _draws(self, patches: Tensor) -> Tensor | None:
         """Draws for one modality's noise where its decision takes any now."""

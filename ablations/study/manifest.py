@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, ValidationError
 from ablations.study.attribution import design
 from ablations.study.grid import fields_of, fill, known_columns, read_rows
 from ablations.study.labels import unprintable
-from ablations.study.mistakes import Mistakes, Source, tuples
+from ablations.study.mistakes import Mistakes, Source
 from ablations.study.model import RunSpec, Study, Variant, is_safe
 from ablations.study.resolve import Resolver
 from ablations.study.schema import (
@@ -34,7 +34,7 @@ from ablations.study.variants import Draft, Text, VariantReader
 from sdtps.config import AnyConfig, CommandConfig, ReidConfig, config_keys, resolved
 from sdtps.config.common import Frozen
 from sdtps.config.identity import flatten
-from sdtps.config.load import TASKS
+from sdtps.config.load import TASKS, tuples
 from sdtps.config.wording import sentences, shown
 from sdtps.config.yaml12 import KeyPath
 from sdtps.system.errors import ManifestError, did_you_mean

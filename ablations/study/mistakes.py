@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from sdtps.config.load import tuples
 from sdtps.config.wording import place as placed
 from sdtps.config.wording import sentences, shown
 from sdtps.config.yaml12 import Document, KeyPath, parse, read_text
@@ -101,15 +102,6 @@ class Mistakes:
             f"{name}:{line}: {text}" if line else f"{name}: {text}" for name, line, text in main_first
         ]
         raise ManifestError("\n".join([head, *lines]))
-
-
-def tuples(value: Any) -> Any:
-    """Lists become tuples, which strict frozen models ask for."""
-    if isinstance(value, list):
-        return tuple(tuples(v) for v in value)
-    if isinstance(value, dict):
-        return {k: tuples(v) for k, v in value.items()}
-    return value
 
 
 def _with_texts(source: Source, path: KeyPath, value: Any, error: ValidationError) -> Any:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_validator
 
-from ablations.study.mistakes import tuples
 from analysis.claims import verdicts
 from analysis.claims.runs import Expression, ExpressionError, StudyRuns, has_data, statement
 from analysis.claims.verdicts import Statement, Verdict, missing, verdict
 from sdtps.config.common import Frozen
+from sdtps.config.load import tuples
 from sdtps.config.wording import sentences as mistakes_of
 from sdtps.config.yaml12 import parse, read_text
 from sdtps.run.locations import shipped

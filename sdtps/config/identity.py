@@ -48,22 +48,6 @@ BY_FILE_NAME = frozenset(
         "log.mapping",
     }
 )
-# Keys that came when there were runs already, each with the value at which a run is what it was before:
-# left out at that value, so that those runs keep their names.
-CAME_LATER = {
-    "backbone.frozen": False,
-    "image_encoder.resize_positions": False,
-    "data.file": None,
-    "data.normalise": "fixed",
-    "data.bits": None,
-    "optim.layer_decay": 1.0,
-    "train.init": None,
-    "train.freeze_epochs": 0,
-    "train.micro_batch": None,
-    "train.accumulate": 1,
-    "train.ema": None,
-    "log": None,
-}
 # What counts as another value: `auto` as what it means on today's GPUs. Where it meant something else,
 # the run's origin says so, and tables do not mix the two.
 COUNTS_AS = {("train.amp", "auto"): "bf16"}
@@ -96,7 +80,6 @@ def identity(config: BaseModel, seed: int) -> str:
 def canonical(config: BaseModel) -> str:
     """What of a configuration can change a result, as text: equal for configurations that are one."""
     flat = {k: v for k, v in flatten(resolved(config)).items() if k not in NOT_IN_IDENTITY}
-    flat = {k: v for k, v in flat.items() if k not in CAME_LATER or v != CAME_LATER[k]}
     for (key, value), same in COUNTS_AS.items():
         if flat.get(key) == value:
             flat[key] = same

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import types
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -14,7 +13,7 @@ from sdtps.config.command import CommandConfig
 from sdtps.config.identity import resolved
 from sdtps.config.reid import ReidConfig
 from sdtps.config.retrieval import RetrievalConfig
-from sdtps.config.wording import sentences
+from sdtps.config.wording import section_of, sentences
 from sdtps.system.errors import ConfigError, did_you_mean
 from sdtps.system.files import read_bytes
 
@@ -27,17 +26,6 @@ TASKS: dict[str, type[ReidConfig] | type[RetrievalConfig] | type[CommandConfig]]
 }
 
 
-def _section(annotation: Any) -> type[BaseModel] | None:
-    """The model class of a field that is a section (or an optional section), else None."""
-    options = (
-        get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
-    )
-    for option in options:
-        if isinstance(option, type) and issubclass(option, BaseModel):
-            return option
-    return None
-
-
 def config_keys(task: str) -> dict[str, Any]:
     """Every dotted key of a task's configuration with its type annotation, sections included."""
     keys: dict[str, Any] = {}
@@ -45,7 +33,7 @@ def config_keys(task: str) -> dict[str, Any]:
     def walk(model: type[BaseModel], prefix: str) -> None:
         for name, field in model.model_fields.items():
             keys[f"{prefix}{name}"] = field.annotation
-            section = _section(field.annotation)
+            section = section_of(field.annotation)
             if section is not None:
                 walk(section, f"{prefix}{name}.")
 
@@ -59,12 +47,12 @@ def mistakes(error: ValidationError, task: str, tree: Any) -> list[tuple[str, st
     return [(".".join(map(str, path)), text) for path, text in found]
 
 
-def _tuples(value: Any) -> Any:
+def tuples(value: Any) -> Any:
     """Lists become tuples: strict models keep the types that YAML and JSON cannot write."""
     if isinstance(value, list):
-        return tuple(_tuples(v) for v in value)
+        return tuple(tuples(v) for v in value)
     if isinstance(value, dict):
-        return {k: _tuples(v) for k, v in value.items()}
+        return {k: tuples(v) for k, v in value.items()}
     return value
 
 
@@ -95,7 +83,7 @@ def check_config(
         return None, [("task", f"unknown task '{task}'. {did_you_mean(str(task), TASKS)}")]
     tree = merged(resolved(TASKS[task]()), tree)
     try:
-        config = TASKS[task].model_validate(_tuples(tree))
+        config = TASKS[task].model_validate(tuples(tree))
     except ValidationError as error:
         return None, mistakes(error, task, tree)
     if not idle and (found := idle_settings(config)):

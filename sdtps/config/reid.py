@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -200,21 +200,9 @@ class Condition:
 class ReidEvalConfig(Frozen):
     # Which feature is ranked: plain globals, the SDTPS or fusion feature, or both concatenated.
     feature: Literal["concat", "global", "sdtps"] = "concat"
-    # Kept for the identity of runs; a missing modality is a condition of one trained model (`also`).
-    missing: Literal["nothing"] = "nothing"
     # Conditions (see `Condition`) under which the weights of the selected and of the last epoch are
     # scored too, as metrics with a suffix (mAP@missing_r). Not in the identity: training is the same.
     also: tuple[str, ...] = ()
-
-    @field_validator("missing", mode="before")
-    @classmethod
-    def _missing_is_a_condition(cls, value: Any) -> Any:
-        if isinstance(value, str) and value in _SETS[:-1]:
-            raise ValueError(
-                f"a missing modality is scored on the same trained model: set eval.also to "
-                f"[missing_{value}], or `sdtps evaluate RUN --condition missing_{value}`"
-            )
-        return value
 
     @field_validator("also")
     @classmethod

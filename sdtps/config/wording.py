@@ -110,7 +110,7 @@ def _sentence(entry: Mapping[str, Any], model: type[BaseModel], value: Any) -> s
     if kind == "value_error":
         return str(entry["ctx"]["error"])
     if kind == "extra_forbidden":
-        owner = _section(_field(model, entry["loc"][:-1])[0])
+        owner = section_of(_field(model, entry["loc"][:-1])[0])
         name = str(entry["loc"][-1])
         return f"unknown key '{name}'. {did_you_mean(name, owner.model_fields if owner else ())}"
     if kind == "missing":
@@ -131,7 +131,7 @@ def _field(model: type[BaseModel], path: KeyPath) -> tuple[Any, list[Any]]:
     metadata: list[Any] = []
     for part in path:
         metadata = []
-        section = _section(annotation)
+        section = section_of(annotation)
         if section is not None and part in section.model_fields:
             field = section.model_fields[str(part)]
             annotation = field.annotation
@@ -149,7 +149,7 @@ def _field(model: type[BaseModel], path: KeyPath) -> tuple[Any, list[Any]]:
     return annotation, metadata
 
 
-def _section(annotation: Any) -> type[BaseModel] | None:
+def section_of(annotation: Any) -> type[BaseModel] | None:
     """The model class of a field that is a section, or an optional section."""
     options = _options(annotation)
     return next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 import torch
 
 from sdtps.audit.audit import audit
-from sdtps.config import NOT_IN_IDENTITY, ReidConfig, identity, parse_config
+from sdtps.config import ReidConfig, parse_config
 from sdtps.data import cache as array_cache
 from sdtps.models.backbones import TinyVit
 from sdtps.run.folder import RunFolder
@@ -183,18 +182,6 @@ def test_a_cache_that_cannot_be_written_is_named_and_one_with_its_files_may_be_r
 def test_augmentation_and_cached_outputs_exclude_each_other() -> None:
     with pytest.raises(ConfigError, match=r"frozen backbone.*set data\.flip, data\.erase to 0"):
         config(data={"flip": 0.5, "pad": 0, "erase": 0.5})
-
-
-def test_runs_that_train_their_backbone_keep_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module("sdtps.config.identity")
-    trained = config(backbone={"frozen": False})
-    assert identity(trained, 0) != identity(config(), 0)
-    name = identity(trained, 0)
-    others = {key: value for key, value in module.CAME_LATER.items() if key != "backbone.frozen"}
-    monkeypatch.setattr(module, "CAME_LATER", others)
-    assert identity(trained, 0) != name
-    monkeypatch.setattr(module, "NOT_IN_IDENTITY", NOT_IN_IDENTITY | {"backbone.frozen"})
-    assert identity(trained, 0) == name
 
 
 def test_the_audit_says_that_the_encoder_is_frozen_and_warns_of_nothing() -> None:
