@@ -226,17 +226,19 @@ def processes_of(pid: int) -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
-@pytest.mark.parametrize("who", ["all", "job"])  # SLURM signals all processes with cgroups
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
 @pytest.mark.parametrize(
-    ("text", "line", "saved"),
+    ("text", "line", "saved", "number", "who"),  # SLURM signals all processes with cgroups
     [
-        (POLITE, "p.py {seed}", "TERM "),
-        (POLITE, "p.py {seed} | cat; touch after", "TERM "),
-        (PARENT, "p.py {seed}", "TERM "),
-        (RUDE, "p.py {seed}", ""),
+        (POLITE, "p.py {seed}", "TERM ", signal.SIGTERM, "all"),
+        (POLITE, "p.py {seed}", "TERM ", signal.SIGTERM, "job"),
+        (POLITE, "p.py {seed}", "TERM ", signal.SIGUSR2, "all"),
+        (POLITE, "p.py {seed} | cat; touch after", "TERM ", signal.SIGTERM, "all"),
+        (POLITE, "p.py {seed} | cat; touch after", "TERM ", signal.SIGUSR2, "all"),
+        (PARENT, "p.py {seed}", "TERM ", signal.SIGTERM, "all"),
+        (PARENT, "p.py {seed}", "TERM ", signal.SIGUSR2, "job"),
+        (RUDE, "p.py {seed}", "", signal.SIGTERM, "all"),
+        (RUDE, "p.py {seed}", "", signal.SIGUSR2, "all"),
     ],
-    ids=["polite", "pipe", "children", "rude"],
 )
 def test_a_stop_reaches_a_program_once_and_the_run_goes_on(
     tmp_path: Path, text: str, line: str, saved: str, number: signal.Signals, who: str
