@@ -39,6 +39,7 @@ from ablations.slurm.executor import RunsExecutor
 from ablations.store import attempts as records
 from ablations.store import claims, snapshot
 from ablations.store.attempts import KILLED
+from ablations.store.life import CANARIES
 from ablations.store.submissions import Submission
 from ablations.study.model import RunSpec
 from ablations.study.schema import Resources
@@ -188,9 +189,9 @@ class Item:
 
     @property
     def name(self) -> str:
-        return (
-            f"{self.folder.parent.name} seed {self.folder.name.removeprefix('seed').partition('-')[0]}"
-        )
+        seed = self.folder.name.removeprefix("seed").partition("-")[0]
+        what = "canary of " if self.folder.parents[2].name == CANARIES else ""
+        return f"{what}{self.folder.parent.name} seed {seed}"
 
 
 @dataclass

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ablations.study.model import Study
     from sdtps.config import AnyConfig
 
-FOLDER = "_canaries"  # a run store of their own, below the runs folder
 STEPS = 3
 MINUTES = 15  # at most, for each
 
@@ -147,13 +146,14 @@ def canaries(
         SubmissionError: the scheduler refused, or a local canary failed; its last log lines follow.
     """
     from ablations.launch.dispatch import submit
+    from ablations.store.life import CANARIES
 
     runs = []
     for action in pick(actions):
         asked = action.run.resources
         short = {"timeout_min": min(MINUTES, asked.timeout_min), "max_parallel": None}
         runs.append(replace(action.run, resources=asked.model_copy(update=short)))
-    store = runs_dir / FOLDER
+    store = runs_dir / CANARIES
     folders = [run.folder(store) for run in runs]
     report = submit(runs, store, executor=executor, slots=slots, over=folders, max_steps=STEPS)
     if executor != "local":

@@ -306,6 +306,7 @@ class RunsExecutor(core.Executor):
             resources=resources.model_dump(mode="json"),
             snapshot=frozen.name,
             cluster=cluster,
+            after=self._after or "",
             **self._options,
         )
 

@@ -66,6 +66,7 @@ PREEMPTED_SECONDS = 180.0
 MOST_KILLS = 3
 
 DAMAGED = "result.json cannot be read; --retry failed puts it aside and runs again from the start"
+CANARIES = "_canaries"  # a run store of their own, below the runs folder
 _RESUMES = "; a submission resumes it"
 _TOLD = ("disk", "timeout", "oom", "node")  # a job's log says them for certain
 _NO_RESULT = frozenset({"planned", "interrupted", "diverged", "failed", "cancelled"})
@@ -410,7 +411,16 @@ class _Open:
         return ", ".join(filter(None, (_in_epoch(self.status).strip(), took)))
 
     def cancelled(self, **more: Any) -> Life:
-        return self.life("cancelled", None, self.course(), **more)
+        return self.life("cancelled", None, self.failed_canary() or self.course(), **more)
+
+    def failed_canary(self) -> str:
+        """Why a run never started whose canaries had to succeed first."""
+        after = str(self.submission.intent.get("after") or "")
+        if self.began or self.claim.cancelled or not after.startswith("afterok:"):
+            return ""
+        study = self.submission.study_folder
+        store = study.parent / CANARIES / study.name
+        return f"its canary failed, so it was not started: sdtps logs {store}/VARIANT/seedK-HASH"
 
     def ended_by(self, kind: str, job: JobInfo | None = None, **more: Any) -> Life:
         """Failed by what the cluster did: what ended it, on which node, how far it came."""
@@ -708,6 +718,7 @@ class _OnCluster:
             return found.unstarted()
         # Nobody looked while the scheduler still knew. What waits seldom leaves in another way.
         why = f"job {found.job_id} left the queue before it started: cancelled or forgotten"
+        why = found.failed_canary() or why
         return found.life("cancelled", "unstarted", why)
 
     def _without_receipt(self, found: _Open) -> Life:

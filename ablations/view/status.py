@@ -133,7 +133,7 @@ def _lines(
         yield f"{status.run.name}: {word(status)}{': ' + status.detail if status.detail else ''}"
         if status.log_tail:
             yield from (f"    {text}" for text in status.log_tail.splitlines()[-_LOG_LINES:])
-        if status.log_file:
+        if status.log_file and status.log_file.exists():
             yield f"  Log: {status.log_file}"
     if len(stopped) > _LISTED:
         yield ""

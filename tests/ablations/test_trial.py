@@ -8,7 +8,7 @@ import pytest
 
 from ablations.launch import dispatch, trial
 from ablations.launch.plan import Action, make_plan
-from ablations.store.life import run_states
+from ablations.store.life import CANARIES, run_states
 from ablations.store.submissions import Submission
 from ablations.study.manifest import load_study
 from sdtps.system.errors import SubmissionError
@@ -57,7 +57,7 @@ def test_the_rest_waits_for_a_short_array_and_the_terminal_does_not(
     assert "#SBATCH --time=5" in fakes.calls("sbatch")[0]["text"]
     work = Submission(Path(fakes.arrays()[0]["folder"]))
     assert work.intent["max_steps"] == trial.STEPS
-    assert trial.FOLDER in work.folder.parts
+    assert CANARIES in work.folder.parts
     dispatch.submit(study.runs(), runs, after=after)
     text = fakes.calls("sbatch")[1]["text"]
     assert "#SBATCH --dependency=afterok:1" in text
@@ -65,7 +65,7 @@ def test_the_rest_waits_for_a_short_array_and_the_terminal_does_not(
 
 
 def test_a_local_canary_that_fails_keeps_the_rest_from_starting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", standin.PATH)
     monkeypatch.setenv(dispatch.ENTRY_VARIABLE, standin.ENTRY)
@@ -78,4 +78,5 @@ def test_a_local_canary_that_fails_keeps_the_rest_from_starting(
         else:
             with pytest.raises(SubmissionError, match=r"(?s)1 of the canaries.*wrong place"):
                 trial.canaries(study, actions, runs, executor="local")
+        assert f"canary of {variant} seed 0: {'completed' if well else 'failed'}" in capfd.readouterr().err
         assert run_states(study.runs(), runs)[0].state == "planned"

@@ -93,6 +93,7 @@ def test_the_rest_starts_only_if_its_canary_succeeds(slurm: Cluster, tmp_path: P
         look = _send(study, runs, after=after)
         found = look.wait(lambda s, v=variant: not s[v].active)  # type: ignore[misc]
         assert found[variant].state == end, found[variant].detail
+        assert ("canary" in found[variant].detail) == (variant == "raise")
 
 
 def test_a_stopped_controller_keeps_nobody_waiting_and_starts_nothing(
