@@ -78,5 +78,7 @@ def test_a_local_canary_that_fails_keeps_the_rest_from_starting(
         else:
             with pytest.raises(SubmissionError, match=r"(?s)1 of the canaries.*wrong place"):
                 trial.canaries(study, actions, runs, executor="local")
-        assert f"canary of {variant} seed 0: {'completed' if well else 'failed'}" in capfd.readouterr().err
+        assert (
+            f"canary of {variant} seed 0: {'completed' if well else 'failed'}" in capfd.readouterr().err
+        )
         assert run_states(study.runs(), runs)[0].state == "planned"
