@@ -51,7 +51,7 @@ SCRIPTS = (
 LINE_WIDTH = 2.0  # pixels; dashes are in line widths
 # Numbers in all curves of a report together: about 8 MB of text, which a browser opens in a second.
 CURVE_BUDGET = 900_000
-FEWEST_POINTS = 40
+FEWEST_POINTS = 12
 LOG_BUDGET = 4_000_000  # bytes of all logs of a report together
 MOST_EPOCH_ENDS, MOST_TIMES = 200, 60
 _SHOWN = (
