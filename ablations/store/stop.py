@@ -52,7 +52,9 @@ def cancel(runs: Sequence[Life], runs_dir: Path) -> list[Life]:
             claim = claims.read(one.folder)
             if claim is not None:
                 held[one.folder] = claim
-    unmarked = _mark(held, known)
+    # Where a refusal is to be expected, asked first: a job that starts meanwhile must find no mark.
+    ours = {f: c for f, c in held.items() if c.mine or c.executor == "local" or os.getuid() == 0}
+    unmarked = _mark(ours, known)
     ended, problems = [], []
     on_clusters: dict[str, dict[str, list[Path]]] = {}  # cluster to job to its runs
     for one in runs:
@@ -73,7 +75,8 @@ def cancel(runs: Sequence[Life], runs_dir: Path) -> list[Life]:
         for job, why in slurm.cancel(jobs, cluster or None).items():
             refused |= {folder: held[folder] for folder in jobs[job]}
             problems.append(why)
-    _mark({folder: claim for folder, claim in refused.items() if not claim.cancelled}, known, back=True)
+    _mark({f: c for f, c in refused.items() if f in ours and not c.cancelled}, known, back=True)
+    _mark({f: c for f, c in held.items() if f not in ours and f not in refused}, known)
     if on_clusters:
         Scheduler(runs_dir).expire()
     if refused:

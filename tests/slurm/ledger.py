@@ -1,0 +1,216 @@
+"""Runs of a second under everything at once, with a ledger in which each writes its starts and ends.
+
+Two clusters with one store, submitters that are killed, a controller that is away, jobs that are
+killed, a node's daemon that is started again, a colleague who cancels and cleans, variants that are
+renamed twice. No run lives twice, none is lost, each completes once.
+
+1,000 runs take the better part of an hour on two quiet cores, so that the file's name hides it from
+`make test`; `make slurm-large` runs it. SDTPS_LEDGER_RUNS=60 makes it a matter of minutes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ablations.store.equal import shown_states
+from ablations.study.manifest import load_study
+from ablations.study.model import Study
+from tests.ablations import plant, standin
+from tests.slurm.cluster import NODE, Cluster, missing
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(7200)]
+ROOT = Path(__file__).resolve().parents[2]
+COUNT = int(os.environ.get("SDTPS_LEDGER_RUNS", "1000"))
+VARIANTS = 10
+KILLED_SUBMITTERS = 20
+AWAY_SECONDS = 120.0 if COUNT >= 1000 else 20.0
+ANOTHER = 65_534  # nobody: a user that every system has
+COLLEAGUE = """
+import contextlib, os, sys
+from pathlib import Path
+from ablations.store import life, stop
+from ablations.slurm.queue import Scheduler
+from ablations.study.manifest import load_study
+from sdtps.system.errors import SdtpsError
+study, runs = load_study(Path(sys.argv[1])), Path(sys.argv[2])
+study.runs()
+os.setgroups([]), os.setgid(int(sys.argv[3])), os.setuid(int(sys.argv[3]))
+found = life.run_states(study.runs(), runs)
+with contextlib.suppress(SdtpsError, OSError):
+    stop.cancel(found, runs)
+chosen = stop.select_folders(study, runs, found, states=["interrupted"], unplanned=False)
+print(len(stop.delete_folders(chosen, runs)))
+"""
+
+
+@pytest.fixture
+def clusters() -> Iterator[list[Cluster]]:
+    if reason := missing():
+        pytest.skip(f"no SLURM here: {reason}")
+    folders = [Path(tempfile.mkdtemp(prefix="sdtps-slurm-")) for _ in range(2)]
+    made = [Cluster(folder, name=f"c{k}", min_job_age_s=60) for k, folder in enumerate(folders)]
+    try:
+        for cluster in made:
+            cluster.start()
+        yield made
+    finally:
+        for cluster in made:
+            cluster.stop()
+            shutil.rmtree(cluster.folder, ignore_errors=True)
+
+
+class World:
+    """The store, the study as it is called by now, and what is done to them."""
+
+    def __init__(self, folder: Path, clusters: list[Cluster]) -> None:
+        self.folder, self.clusters = folder, clusters
+        self.runs, self.ledger = folder / "runs", folder / "ledger.txt"
+        self.runs.mkdir()
+        self.runs.chmod(0o2777)
+        self.ledger.touch()
+        self.random = random.Random(0)
+        self.name(0)
+
+    def name(self, times: int) -> Study:
+        """The manifest, with its variants renamed so often."""
+        names = [f"ledger-{times}{k}" for k in range(VARIANTS)]
+        resources = "{cpus: 1, mem_gb: 0.2, timeout_min: 30}"
+        self.study = plant.study(
+            self.folder, names, name="large", seeds=COUNT // VARIANTS, resources=resources
+        )
+        return self.study
+
+    def submitter(self, cluster: Cluster, *words: str) -> subprocess.Popen[bytes]:
+        env = {**cluster.environment(), "SDTPS_JOB_ENTRY": standin.ENTRY}
+        env["PYTHONPATH"] = os.pathsep.join((standin.PATH, str(ROOT)))
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-m", "ablations", "submit", str(self.study.path), "--no-audit"),
+                *("--executor", "slurm", "--runs-dir", str(self.runs), *words),
+            ],
+            env=env,
+            stdout=subprocess.DEVNULL,
+            stderr=(self.folder / "submitters.txt").open("ab"),
+            start_new_session=True,
+        )
+
+    def completed(self) -> int:
+        return sum(line.startswith("end") for line in self.ledger.read_text().splitlines())
+
+    # -- what goes wrong --------------------------------------------------------------------------
+
+    def kill_a_submitter(self) -> None:
+        share = max(1, COUNT // KILLED_SUBMITTERS)
+        process = self.submitter(self.random.choice(self.clusters), "--limit", str(share))
+        time.sleep(self.random.uniform(0.5, 6))
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def kill_a_job(self) -> bool:
+        """Kill the Python of a run that has begun and not ended."""
+        lines = [line.split() for line in self.ledger.read_text().splitlines()]
+        ended = {words[2] for words in lines if words[0] == "end"}
+        for words in reversed(lines):
+            if words[0] == "start" and words[2] not in ended:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(words[2]), signal.SIGKILL)
+                    return True
+        return False
+
+    def stop_the_controller(self) -> None:
+        controller = int((self.clusters[0].folder / "slurmctld.pid").read_text())
+        os.kill(controller, signal.SIGSTOP)
+        time.sleep(AWAY_SECONDS)
+        os.kill(controller, signal.SIGCONT)
+
+    def restart_the_node(self) -> None:
+        cluster = self.clusters[1]
+        file = cluster.folder / f"slurmd.{NODE}.pid"
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(file.read_text()), signal.SIGTERM)
+        time.sleep(3)
+        cluster._daemon("slurmd", "-N", NODE)
+
+    def colleague(self) -> int:
+        """Somebody else cancels and cleans; returns how many folders went."""
+        done = subprocess.run(
+            [sys.executable, "-c", COLLEAGUE, str(self.study.path), str(self.runs), str(ANOTHER)],
+            env={**self.clusters[0].environment(), "PYTHONPATH": str(ROOT), "HOME": "/nonexistent"},
+            capture_output=True,
+            text=True,
+        )
+        return int(done.stdout or 0)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
+def test_no_run_lives_twice_none_is_lost_each_completes_once(clusters: list[Cluster]) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="sdtps-large-", dir="/tmp"))
+    folder.chmod(0o2777)
+    world = World(folder, clusters)
+    begun = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - begun:6.0f} s  {world.completed():5} ended  {text}", flush=True)
+
+    try:
+        killed = deleted = 0
+        events = {5: "rename", 8: "controller", 11: "node", 14: "rename"}
+        renamed = 0
+        for number in range(KILLED_SUBMITTERS):
+            world.kill_a_submitter()
+            killed += killed < max(1, COUNT // 100) and world.kill_a_job()
+            event = events.get(number, "")
+            if event == "rename":
+                renamed += 1
+                world.name(renamed)
+            elif event == "controller":
+                world.stop_the_controller()
+            elif event == "node":
+                world.restart_the_node()
+            if number % 5 == 4:
+                deleted += world.colleague()
+            say(f"submitter {number + 1} killed{f', {event}' if event else ''}")
+        deadline = time.monotonic() + 5400
+        while world.completed() < COUNT and time.monotonic() < deadline:
+            for cluster in clusters:
+                cluster.run("scontrol", "update", f"NodeName={NODE}", "State=RESUME")
+                world.submitter(cluster).wait()
+            killed += killed < max(1, COUNT // 100) and world.kill_a_job()
+            say(f"submitted again; {killed} jobs killed so far")
+            time.sleep(20)
+        time.sleep(5)
+        world.submitter(clusters[0]).wait()  # takes over what completed under earlier names
+        study = load_study(world.study.path)
+        states = Counter(s.state for s in shown_states(study.runs(), world.runs))
+        rows = Counter(tuple(line.split()[:2]) for line in world.ledger.read_text().splitlines())
+        twice = sum(n for (what, _), n in rows.items() if what == "twice")
+        starts = Counter(n for (what, _), n in rows.items() if what == "start")
+        ends = Counter(n for (what, _), n in rows.items() if what == "end")
+        lost = {run.folder(world.runs).name for run in study.runs()} - {
+            run for what, run in rows if what == "end"
+        }
+        print(
+            f"LEDGER of {COUNT} runs: starts of a run {dict(starts)}, ends of a run {dict(ends)}, "
+            f"lived twice {twice}, lost {len(lost)}; {killed} jobs and {KILLED_SUBMITTERS} submitters "
+            f"killed, {renamed} renamings, controller away {AWAY_SECONDS:.0f} s; states {dict(states)}",
+            flush=True,
+        )
+        assert (twice, len(lost), deleted) == (0, 0, 0)
+        assert ends == {1: COUNT}
+        assert states == {"completed": COUNT}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
