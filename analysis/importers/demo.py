@@ -161,7 +161,10 @@ class DemoLog(LogReader):
         self.iterations[epoch] = total
         step = self._steps_before(epoch) + iteration
         time = self.last_time.replace(" ", "T") or None
-        self.builder.train(epoch, step, line, loss=loss, accuracy=accuracy, lr=rate, time=time)
+        # DeMo prints means over the epoch so far, as our own runs' `running_loss` and `accuracy`.
+        self.builder.train(
+            epoch, step, line, loss=loss, running_loss=loss, accuracy=accuracy, lr=rate, time=time
+        )
 
     def _epoch_done(self, epoch: int, speed: float) -> None:
         self.last_epoch_done = epoch

@@ -72,7 +72,7 @@ class SdtpsConfig(Frozen):
     temperature: Positive = 1.0
     # Gumbel noise is clamped to [-noise_clamp, noise_clamp] (v3: 5); null = no clamp.
     noise_clamp: Positive | None = None
-    # The paper-version module draws noise in evaluation too; v0 to v3 only in training.
+    # The paper-version module and v0 draw noise in evaluation too; v1 to v3 only in training.
     noise_in_eval: bool = False
     # Of sigmoid_mean and sigmoid_quantile: what the score's distance is divided by (published: 0.3).
     mask_temperature: Positive = 0.3
