@@ -98,7 +98,7 @@ def _inputs_of(config: Config) -> str:
     for key in ("test_batch_size", "flip", "pad", "erase", "workers"):
         tree.pop(key, None)
     if isinstance(config, ReidConfig):
-        tree["backbone"] = config.backbone.model_dump()
+        tree |= {"backbone": config.backbone.model_dump(), "also": config.eval.also}
     else:
         settings = (config.image_encoder, config.text_encoder, config.matching, config.eval)
         image, text, matching, scored = (section.model_dump() for section in settings)
@@ -219,9 +219,8 @@ def _load_once(config: Config, part: str, file: Path) -> None:
     """
     from sdtps.models.weights import weights_digest
 
-    limits = config.data.model_dump(include={"height", "width", "max_words", "max_dense_words"})
-    sections = [section.model_dump_json() for section in _sections(config, part)]
-    record = cache_root() / f"checked-{digest(part, weights_digest(file, part), limits, *sections)}"
+    here = digest(part, weights_digest(file, part), _inputs_of(config))
+    record = cache_root() / f"checked-{here}"
     if record.exists():
         return
     _builder(config, part)()
@@ -230,14 +229,6 @@ def _load_once(config: Config, part: str, file: Path) -> None:
         record.touch()
     except OSError:  # looking does not need a cache
         pass
-
-
-def _sections(config: Config, part: str) -> list[Any]:
-    """What of a configuration decides whether a part's weights load."""
-    if part != "init":
-        return [getattr(config, p) for p in (part, "matching", "eval", "sdtps") if hasattr(config, p)]
-    names = ("backbone", "image_encoder", "text_encoder", "sdtps", "fusion", "loss", "matching")
-    return [getattr(config, name) for name in names if hasattr(config, name)]
 
 
 def _builder(config: Config, part: str) -> Callable[[], object]:

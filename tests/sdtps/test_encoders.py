@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from sdtps.config.retrieval import ImageEncoderConfig, TextEncoderConfig
 from sdtps.models.encoders import (
+    _check_vocabulary,
     build_image_encoder,
     build_text_encoder,
     image_shape,
@@ -147,3 +148,13 @@ def test_efficientnet_gives_a_feature_map_as_tokens() -> None:
     encoder = build_image_encoder(config).eval()
     with torch.no_grad():
         assert encoder(torch.randn(2, 3, 64, 64)).shape == (2, 4, 1280)
+
+
+@pytest.mark.parametrize(("words", "whole"), [(20_000, False), (30_500, True), (30_522, True)])
+def test_a_vocabulary_cut_short_is_named(tmp_path: Path, words: int, whole: bool) -> None:
+    """D5: a table may be padded by some rows, not by a third."""
+    if whole:
+        _check_vocabulary(tmp_path, words, 30_522)
+    else:
+        with pytest.raises(WeightsError, match=f"{words} of the encoder's 30522"):
+            _check_vocabulary(tmp_path, words, 30_522)

@@ -217,6 +217,8 @@ def test_rank_and_embed_read_tables_as_training_does(
     # 16 test samples, 2 of each identity by each of 2 cameras: 14 others for each query.
     assert "16 queries" in said and "split test" in said and "32 times" in said
     assert page.read_text().count("<figure") == 16 * (1 + 14)
+    assert page.read_text().count("class='right'") == 16 * 2
+    assert main([*words, "--text", "a dog"]) == 2
     assert main([*words, "--split", "train", "--out", str(page)]) == 0
     assert "32 queries" in capsys.readouterr().out
 
@@ -363,26 +365,6 @@ def test_a_folder_of_pictures_and_one_with_a_folder_for_each_modality(
         (tmp_path / folder / "scan.gif").write_bytes(b"")
         with pytest.raises(SdtpsError, match="not read"):
             read_pictures(tmp_path / folder.partition("/")[0])
-
-
-def test_rank_writes_a_page_with_ranks_and_scores(reid: RunFolder, tmp_path: Path) -> None:
-    samples = pictures_of(reid)
-    lines = ["path,pid,modality,sample"]
-    for number, sample in enumerate(samples):
-        files = zip(sample.images, ("rgb", "nir", "tir"), strict=True)
-        lines += [f"{file},{sample.pid},{modality},s{number}" for file, modality in files]
-    (tmp_path / "gallery.csv").write_text("\n".join(lines))
-    page = tmp_path / "page.html"
-    words = ["rank", str(reid.path), str(tmp_path / "gallery.csv"), "--out", str(page), "--top", "3"]
-    assert main([*words, "--query", str(tmp_path / "gallery.csv")]) == 0
-    text = page.read_text()
-    assert text.count("<section>") == len(samples) and text.count("<figure") == 4 * len(samples)
-    assert text.count("alt='TIR'") == text.count("<figure")  # every modality of each
-    right, wrong = text.count("class='right'"), text.count("class='wrong'")
-    assert right and right + wrong == text.count(", cosine ") == 3 * len(samples)
-    assert text.count("✓ same identity") == right and "prefers-color-scheme: dark" in text
-    assert "cosine 1.0000" not in text  # none finds itself
-    assert main([*words, "--text", "a dog"]) == 2
 
 
 @pytest.mark.parametrize("frozen", [False, True])

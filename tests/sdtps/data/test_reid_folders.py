@@ -8,9 +8,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sdtps.config.reid import ReidDataConfig
-from sdtps.data.images import BICUBIC
-from sdtps.data.reid_batches import decode
 from sdtps.data.reid_folders import read_dataset
 from sdtps.system.errors import DataError
 
@@ -64,18 +61,12 @@ def test_rgbnt201_names_give_identity_and_camera_in_sorted_order(tmp_path: Path)
     assert (dataset.cameras, dataset.train_pids, dataset.view_rule) == (3, 2, "camera")
 
 
-def test_rgbnt100_cuts_one_wide_image_into_three(tmp_path: Path) -> None:
-    dataset = read_dataset("rgbnt100", rgbnt100(tmp_path))
-    assert [(s.pid, s.camid) for s in dataset.train] == [(11, 0), (11, 7)]
-    images = decode(dataset.train[0], ReidDataConfig(height=128, width=256), BICUBIC)
-    assert [round(float(i.mean())) for i in images] == pytest.approx([0, 100, 200], abs=1)
-
-
 def test_rgbnt100_leaves_junk_out_and_ignores_folder_names(tmp_path: Path) -> None:
     root = rgbnt100(tmp_path / "data_5_c3")
     (root / "RGBNT100/rgbir/query/-1_c2_00.jpg").write_bytes(b"\xff\xd8")
     dataset = read_dataset("rgbnt100", root)
     assert [(s.pid, s.camid) for s in dataset.query] == [(12, 0), (12, 7)]
+    assert [(s.pid, s.camid) for s in dataset.train] == [(11, 0), (11, 7)]
 
 
 def test_msvr310_reads_scene_and_camera(tmp_path: Path) -> None:
@@ -87,6 +78,7 @@ def test_msvr310_reads_scene_and_camera(tmp_path: Path) -> None:
 def test_all_mistakes_are_found_in_one_pass(tmp_path: Path) -> None:
     root = rgbnt201(tmp_path) / "RGBNT201"
     (root / "train_171/NI/000007_cam1_0_00.jpg").unlink()
+    (root / "test/RGB/000258_cam1_0_00.jpg").unlink()
     (root / "train_171/TI/000002_cam1_0_00.jpg").write_bytes(b"GIF89a")
     (root / "test/TI/000300_cam3_0_00.jpg").write_bytes(b"")
     for modality in ("RGB", "NI", "TI"):
@@ -94,17 +86,12 @@ def test_all_mistakes_are_found_in_one_pass(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         read_dataset("rgbnt201", tmp_path)
     text = str(caught.value)
-    assert "NI/000007_cam1_0_00.jpg: is missing" in text
+    for missing in ("NI/000007_cam1_0_00.jpg", "RGB/000258_cam1_0_00.jpg"):
+        assert f"{missing}: is missing" in text
     assert "TI/000002_cam1_0_00.jpg: is not an image of a format that is read" in text
     assert "TI/000300_cam3_0_00.jpg: is an empty file" in text
     assert "person_three.jpg: name is not" in text
-    assert "4 mistake(s)" in text
-
-
-def test_a_missing_rgb_image_is_a_mistake_too(tmp_path: Path) -> None:
-    (rgbnt201(tmp_path) / "RGBNT201/test/RGB/000258_cam1_0_00.jpg").unlink()
-    with pytest.raises(DataError, match=r"RGB/000258_cam1_0_00\.jpg: is missing"):
-        read_dataset("rgbnt201", tmp_path)
+    assert "5 mistake(s)" in text
 
 
 def test_many_mistakes_are_cut(tmp_path: Path) -> None:
@@ -123,20 +110,3 @@ def test_an_empty_split_and_a_missing_folder_are_named(tmp_path: Path) -> None:
     for split in ("bounding_box_train", "query3", "bounding_box_test"):
         assert f"{split}: folder is missing" in str(caught.value)
     assert "split train is empty" in str(caught.value)
-
-
-def test_a_torn_jpeg_is_named_when_decoded(tmp_path: Path) -> None:
-    root = rgbnt201(tmp_path)
-    torn = root / "RGBNT201/test/NI/000258_cam1_0_00.jpg"
-    torn.write_bytes(torn.read_bytes()[:200])
-    dataset = read_dataset("rgbnt201", root)
-    with pytest.raises(DataError, match=r"NI/000258_cam1_0_00\.jpg: cannot be decoded"):
-        decode(dataset.query[0], ReidDataConfig(height=16, width=8), BICUBIC)
-
-
-def test_the_digest_follows_the_files(tmp_path: Path) -> None:
-    root = rgbnt201(tmp_path)
-    before = read_dataset("rgbnt201", root).digest()
-    assert before == read_dataset("rgbnt201", root).digest()
-    picture(root / "RGBNT201/test/NI/000258_cam1_0_00.jpg", (80, 80), 90)
-    assert read_dataset("rgbnt201", root).digest() != before
