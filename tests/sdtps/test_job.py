@@ -94,6 +94,7 @@ def test_a_run_completes_with_its_provenance(tmp_path: Path) -> None:
         "result.json",
         "train.log",
         "best.safetensors",
+        "queries.safetensors",
         "last.safetensors",
         "queries.safetensors",
     }
