@@ -57,6 +57,6 @@ def test_a_study_of_one_run_is_told_in_the_singular(tmp_path, capsys, monkeypatc
     )
     assert data is not None
     texts["report"] = json.dumps(json.loads(data[1]), ensure_ascii=False)
-    assert "1 run" in texts["printed"] and "1 variant" in texts["results.tex"]
+    assert "1 run" in texts["printed"]
     for name, text in texts.items():
         assert not (found := ONE_OF_MANY.search(text)), (name, found)
