@@ -96,7 +96,6 @@ def test_a_run_completes_with_its_provenance(tmp_path: Path) -> None:
         "best.safetensors",
         "queries.safetensors",
         "last.safetensors",
-        "queries.safetensors",
     }
 
 
