@@ -1,4 +1,4 @@
-# make venv · test · paper · check · plans · studies · bench · clean          Each sets up what it needs first.
+# make venv · test · paper · check · gallery · plans · studies · bench · clean          Each sets up what it needs first.
 
 PYTHON ?= python3
 VENV := .venv
@@ -15,12 +15,13 @@ STUDIES ?= gumbel mask_constant nograd
 OMNIGLOT ?=
 export OMNIGLOT
 
-.PHONY: help venv test paper check plans studies bench bench-gpu slurm-large clean
+.PHONY: help venv test paper check gallery plans studies bench bench-gpu slurm-large clean
 help:
 	@echo "make paper      run the quick study on this machine, then tables, figures, report and paper/main.pdf;"
 	@echo "                PAPER_STUDY='quick gumbel' runs several"
 	@echo "make test       every test, with a real one-node SLURM where it can be installed and started"
 	@echo "make check      ruff and mypy"
+	@echo "make gallery    the pictures of README.md and docs/gallery.md, from small runs here"
 	@echo "make plans      check every manifest in ablations/ and print its plan"
 	@echo "make studies    run the small studies here (under 40 minutes on two cores), then decide the claims"
 	@echo "make bench      measured speeds of this machine"
@@ -63,6 +64,14 @@ paper: venv
 	  [ $$code -le 1 ] || exit $$code; [ $$code = 0 ] || worst=1; done; code=$$worst; \
 	$(PY) -m analysis paper $(PAPER_STUDY) $$([ $$code = 0 ] || echo --allow-missing) || exit; \
 	[ $$code = 0 ] || { echo "Some runs failed; the paper shows them as failed: $(PY) -m ablations status $(firstword $(PAPER_STUDY))" >&2; exit $$code; }
+
+# Pictures and outputs of docs/gallery.md, from runs on generated images.
+gallery: venv
+	.ci/packages latex browser
+	$(PY) submit.py quick --executor local --slots $$(nproc)
+	$(PY) submit.py docs/gallery/captions.yaml --executor local
+	$(PY) -m analysis paper quick
+	$(PY) docs/gallery/make.py
 
 plans: venv
 	$(PY) -m ablations plan ablations/*.yaml

@@ -12,7 +12,6 @@ that they lead. Scores and decisions are read from the cross-net while it scores
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image, ImageDraw
 
-from analysis.figures.patches import DROPPED, INK, MUTED, PAPER, borders, fitted, font
+from analysis.figures.sheet import DROPPED, INK, MUTED, PAPER, borders, fitted, font, png
 from sdtps.config import RetrievalConfig
 from sdtps.run.folder import RunFolder
 from sdtps.system.errors import RunError
@@ -266,9 +265,7 @@ def draw(pairs: Sequence[Pair], runs: Sequence[GuidedRun]) -> bytes:
         "orange: share of the kept patches that a word leads"
     )
     pen.text((MARGIN, top), fitted(legend, width - 2 * MARGIN, 11), MUTED, font(11))
-    stream = io.BytesIO()
-    sheet.save(stream, format="PNG", compress_level=9)
-    return stream.getvalue()
+    return png(sheet)
 
 
 def _selection(

@@ -10,15 +10,15 @@ relative to an even share among the kept. White lines run between kept and dropp
 from __future__ import annotations
 
 import argparse
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
+from analysis.figures.sheet import DROPPED, INK, MUTED, PAPER, borders, fitted, font, png
 from sdtps.config import ReidConfig
 from sdtps.run.folder import RunFolder
 from sdtps.system.commandline import at_least
@@ -39,8 +39,6 @@ ORANGE = np.array([230, 159, 0], dtype=np.float64)
 # Opacity of a share, as a multiple of the even share 1/K: an even one is faint, so that a network that
 # weighs nothing looks like it; from three times on it is as strong as it gets.
 STRONGEST, MOST = 0.75, 3.0
-DROPPED = 0.25  # brightness of dropped patches
-PAPER, INK, MUTED = (255, 255, 255), (28, 33, 39), (92, 102, 112)
 NAMES = {"rgb": "RGB", "nir": "NIR", "tir": "TIR"}
 
 
@@ -234,8 +232,9 @@ def run_maps(path: Path | str, names: Sequence[str], *, initial: bool = False) -
 
     from sdtps.data.load import load_reid_data
     from sdtps.data.reid_batches import TestBatches
+    from sdtps.models.backbones import patch_size
     from sdtps.models.reid import ReidModel
-    from sdtps.training import checkpoint
+    from sdtps.trained.model import load
     from sdtps.training.device import seed_everything
 
     folder = RunFolder(path)
@@ -245,28 +244,21 @@ def run_maps(path: Path | str, names: Sequence[str], *, initial: bool = False) -
     if missing := [name for name in names if name not in by_name]:
         raise RunError(f"{folder.path}: its data ({dataset.root}) have no image {missing[0]}")
     samples = [by_name[name] for name in names]
-    seed = int(folder.run().get("seed", 0))
     if initial:
+        seed = int(folder.run().get("seed", 0))
         seed_everything(seed)
         model = ReidModel(config, dataset.train_pids, dataset.cameras)
-        when = "before training"
+        label = f"{folder.run().get('variant', folder.path.parent.name)}, seed {seed}, before training"
     else:
-        file = folder.weights_file("last")
-        if not file.is_file():
-            raise RunError(
-                f"{folder.path}: no last.safetensors, so there is no trained model to draw. "
-                "Run it: sdtps run FOLDER; or draw it before training: --initial"
-            )
-        weights, about = checkpoint.load_weights(file)
+        trained = load(folder.path, "last")
         # The file holds every weight: pretrained files need not be on this machine.
         backbone = config.backbone.model_copy(update={"weights": "random"})
         plain = config.model_copy(update={"backbone": backbone})
         model = ReidModel(plain, dataset.train_pids, dataset.cameras)
-        model.load_state_dict(weights)
-        when = f"step {about.get('step', '?')}"
+        model.load_state_dict(trained.weights)
+        label = f"{trained.name}, step {trained.step}"
     if not all(torch.isfinite(p).all() for p in model.parameters()):
         raise RunError(f"{folder.path}: its weights are not finite; there is nothing to draw")
-    label = f"{folder.run().get('variant', folder.path.parent.name)}, seed {seed}, {when}"
     if model.sdtps is None:
         return RunMaps(label, ())
     data = config.data.model_copy(update={"test_batch_size": len(samples)})
@@ -283,7 +275,7 @@ def run_maps(path: Path | str, names: Sequence[str], *, initial: bool = False) -
     try:
         with torch.inference_mode():
             model(batch.images, batch.camids)
-            patch = _patch_size(config)
+            patch = patch_size(config.backbone)
             grid = config.data.height // patch, config.data.width // patch
             found = {
                 name: _patch_maps(modality, recorded[name], grid)
@@ -301,12 +293,6 @@ def _recorder(into: list[Selection]) -> Any:
         into.append(output)
 
     return record
-
-
-def _patch_size(config: ReidConfig) -> int:
-    from sdtps.models.backbones import patch_size
-
-    return patch_size(config.backbone)
 
 
 def _patch_maps(
@@ -394,9 +380,7 @@ def draw(images: Images, runs: Sequence[RunMaps]) -> bytes:
     pen.text(
         (MARGIN, total[1] - MARGIN), fitted(legend, total[0] - 2 * MARGIN, 11), MUTED, font(11), "ls"
     )
-    stream = io.BytesIO()
-    sheet.save(stream, format="PNG", compress_level=9)
-    return stream.getvalue()
+    return png(sheet)
 
 
 def painted(pixels: np.ndarray, patch_map: PatchMap) -> np.ndarray:
@@ -413,33 +397,3 @@ def painted(pixels: np.ndarray, patch_map: PatchMap) -> np.ndarray:
         opacity = np.kron(opacity, np.ones(size))[..., None] * kept
         result = (1 - opacity) * result + opacity * ORANGE
     return np.floor(result + 0.5).astype(np.uint8)
-
-
-def borders(
-    pen: ImageDraw.ImageDraw, kept: np.ndarray, corner: tuple[int, int], tile: tuple[int, int]
-) -> None:
-    """White lines where a kept patch [rows, columns] meets a dropped one."""
-    rows, columns = kept.shape
-    xs = [corner[0] + round(i * tile[0] / columns) for i in range(columns + 1)]
-    ys = [corner[1] + round(i * tile[1] / rows) for i in range(rows + 1)]
-    for r, c in zip(*np.nonzero(kept[:, 1:] != kept[:, :-1]), strict=True):
-        pen.line([(xs[c + 1], ys[r]), (xs[c + 1], ys[r + 1])], fill=PAPER)
-    for r, c in zip(*np.nonzero(kept[1:] != kept[:-1]), strict=True):
-        pen.line([(xs[c], ys[r + 1]), (xs[c + 1], ys[r + 1])], fill=PAPER)
-
-
-def font(size: int) -> ImageFont.FreeTypeFont:
-    """DejaVu Sans as matplotlib ships it: the same letters on every machine."""
-    import matplotlib as mpl
-
-    return ImageFont.truetype(str(Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"), size)
-
-
-def fitted(text: str, width: int, size: int) -> str:
-    """`text` cut with an ellipsis to `width` pixels."""
-    letters = font(size)
-    if letters.getlength(text) <= width:
-        return text
-    while text and letters.getlength(text + "…") > width:
-        text = text[:-1]
-    return text + "…"

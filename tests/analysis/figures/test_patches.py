@@ -51,7 +51,8 @@ def trained(tmp_path: Path, name: str, **sdtps: Any) -> RunFolder:
     torch.manual_seed(5)
     model = ReidModel(config, dataset.train_pids, dataset.cameras)
     weights = checkpoint.weights_of(model)
-    checkpoint.save_weights(folder.weights_file("last"), weights, {"seed": 3, "step": 7})
+    about = {"config": config.model_dump(mode="json"), "seed": 3, "step": 7, "variant": name}
+    checkpoint.save_weights(folder.weights_file("last"), weights, about)
     return folder
 
 
