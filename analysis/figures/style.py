@@ -154,7 +154,7 @@ class Style:
 
 # Begins the digest of a name. With it no two names of a shipped study but flickr30k ask for the same
 # style, and their figures repeat the fewest colours.
-_SALT = "7874"
+_SALT = "27281"
 
 
 def palette(study: Study, others: tuple[str, ...] = ()) -> dict[str, Style]:

@@ -91,13 +91,17 @@ def _power(found: Results, rows: Sequence[Result]) -> str:
         return ""
     metric = _metric(found)
     seeds = counted(max(row.difference_n for row in tested), "seed")
-    least, most = (
-        numbers.printed(pick(row.least_starred for row in tested), metric) for pick in (min, max)
-    )
+    widest = 1.0 if metric.unit == "%" else math.inf  # no difference of percentages is larger
+    within = sorted(row.least_starred for row in tested if row.least_starred <= widest)
+    if not within:
+        return f"With {seeds} and this spread no single difference can be significant."
+    least, most = (numbers.printed(value, metric) for value in (within[0], within[-1]))
     reach = least if least == most else f"{least} to {most}"
+    never = len(tested) - len(within)
+    rest = f"; for {never} of {len(tested)} variants none can be" if never else ""
     return (
         f"With {seeds} and this spread, a single difference is significant from {reach}"
-        f"{_unit(metric)} on, depending on the variant."
+        f"{_unit(metric)} on, depending on the variant{rest}."
     )
 
 

@@ -7,25 +7,24 @@ Needs LaTeX, pdftoppm and Chromium (.ci/packages latex browser).
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from PIL import Image
+from PIL import Image, ImageOps
 
 ROOT = Path(__file__).parents[2]
 GALLERY = ROOT / "docs" / "gallery"
 PAGE = ROOT / "docs" / "gallery.md"
-COLOURS = 64  # of a screenshot's palette: text and lines need no more
-LINES = 30  # of an output that is shown
+COLOURS = 200  # of a picture's palette
+LINES = 18  # of an output that is shown
 
 
 def sdtps(*words: str) -> str:
     """What a verb prints; its exit code may say that something is open."""
-    command = [sys.executable, "-m", "ablations.cli", *words]
+    command = [str(Path(sys.executable).with_name("sdtps")), *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode not in (0, 1):
         raise SystemExit(f"sdtps {' '.join(words)}: {done.stderr}")
@@ -36,11 +35,11 @@ def run_folder(study: str, variant: str) -> str:
     return str(next((ROOT / "runs" / study / variant).glob("seed0-*/result.json")).parent)
 
 
-def save(image: Image.Image, name: str, width: int) -> None:
+def save(image: Image.Image, name: str, width: int, colours: int = COLOURS) -> None:
     image = image.convert("RGB")
     height = round(image.height * width / image.width)
     image = image.resize((width, height), Image.Resampling.LANCZOS)
-    image.quantize(COLOURS).save(GALLERY / name, optimize=True)
+    image.quantize(colours).save(GALLERY / name, optimize=True)
 
 
 def screenshot(page: Path, name: str, size: tuple[int, int], *, view: str = "") -> None:
@@ -56,46 +55,77 @@ def screenshot(page: Path, name: str, size: tuple[int, int], *, view: str = "") 
         save(Image.open(target), name, min(size[0], 1100))
 
 
-def page_of(pdf: Path, number: int, name: str, crop: tuple[float, float, float, float]) -> None:
-    """A part (left, top, right, bottom as shares) of a PDF's page."""
+def page_of(pdf: Path, name: str) -> None:
+    """The first page of a PDF without its margins."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "page"
-        pages = ("-f", str(number), "-l", str(number), "-r", "130")
-        command = ["pdftoppm", "-png", "-singlefile", *pages, str(pdf), str(target)]
+        command = ["pdftoppm", "-png", "-singlefile", "-r", "130", str(pdf), str(target)]
         subprocess.run(command, check=True)
-        image = Image.open(target.with_suffix(".png"))
-        left, top, right, bottom = crop
-        box = (left * image.width, top * image.height, right * image.width, bottom * image.height)
-        save(image.crop(tuple(map(round, box))), name, 800)
+        image = Image.open(target.with_suffix(".png")).convert("RGB")
+    left, top, right, bottom = ImageOps.invert(image).getbbox() or (0, 0, *image.size)
+    save(ImageOps.expand(image.crop((left, top, right, bottom)), 20, "white"), name, 760, colours=16)
 
 
-def page_with(pdf: Path, words: str) -> int:
-    """The first page of a PDF that has these words."""
-    text = subprocess.run(
-        ["pdftotext", str(pdf), "-"], check=True, capture_output=True, text=True
-    ).stdout
-    return next(n for n, page in enumerate(text.split("\f"), 1) if words in " ".join(page.split()))
+ALONE = r"""\documentclass{article}
+\usepackage[textwidth=5.5in]{geometry}
+\usepackage[T1]{fontenc}\usepackage[utf8]{inputenc}\usepackage{mathptmx,booktabs}
+\pagestyle{empty}
+\begin{document}
+\input{table}
+\end{document}
+"""
+
+
+def table_alone(table: Path, name: str) -> None:
+    """A generated table in a document of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(table, Path(folder) / "table.tex")
+        (Path(folder) / "alone.tex").write_text(ALONE)
+        command = ["pdflatex", "-interaction=batchmode", "alone.tex"]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+        page_of(Path(folder) / "alone.pdf", name)
+
+
+def table_of_pictures(work: Path) -> Path:
+    """A CSV of generated test pictures, with identity and camera from their names."""
+    sizes = (
+        "--height",
+        "64",
+        "--width",
+        "32",
+        "--test-pids",
+        "6",
+        "--train-pids",
+        "2",
+        "--cameras",
+        "2",
+    )
+    sdtps("generate", str(work / "images"), *sizes)
+    lines = ["path,pid,camid,modality,split"]
+    for modality, folder in (("rgb", "RGB"), ("nir", "NI"), ("tir", "TI")):
+        for file in sorted((work / "images").glob(f"RGBNT201/test/{folder}/*")):
+            pid, camera = file.stem.split("_")[:2]
+            lines.append(f"{file},{pid},{camera},{modality},test")
+    (work / "pictures.csv").write_text("\n".join(lines))
+    return work / "pictures.csv"
 
 
 def pictures(work: Path) -> None:
     generated = ROOT / "paper" / "generated"
     for name in ("quick_gumbel", "quick-differences"):
         save(Image.open(generated / "figures" / f"{name}.png"), f"{name}.png", 900)
-    pdf = ROOT / "paper" / "main.pdf"
-    page_of(pdf, 1, "paper.png", (0.08, 0.06, 0.92, 0.95))
-    page_of(pdf, page_with(pdf, "SDTPS on generated images. Mean"), "table.png", (0.1, 0.05, 0.9, 0.6))
+    page_of(ROOT / "paper" / "main.pdf", "paper.png")
+    table_alone(generated / "tables" / "quick_main.tex", "table.png")
     report = generated / "report.html"
     screenshot(report, "report.png", (1400, 900))
     screenshot(report, "report-dark.png", (1400, 900), view="#theme=dark&charts=eval%7CmAP,train%7Clr")
     kept, words = work / "reid.png", work / "captions.png"
     both = run_folder("quick", "topk"), run_folder("quick", "nograd_attention")
-    sdtps("patches", *both, "-o", str(kept))
+    sdtps("patches", *both, "--images", "3", "-o", str(kept))
     sdtps("patches", run_folder("captions", "released"), "--images", "2", "-o", str(words))
-    save(Image.open(kept), "patches.png", 900)
-    save(Image.open(words), "patches-words.png", 900)
-    images = work / "images"
-    sdtps("generate", str(images))
-    found = next(images.rglob("RGB")).parent
+    save(Image.open(kept), "patches.png", 760)
+    save(Image.open(words), "patches-words.png", 760)
+    found = table_of_pictures(work)
     ranking = work / "ranking.html"
     places = (str(found), "--query", str(found), "--top", "4", "--out", str(ranking))
     sdtps("rank", run_folder("quick", "topk"), *places)
@@ -103,7 +133,7 @@ def pictures(work: Path) -> None:
 
 
 OUTPUTS = {
-    "plan": ("plan", "quick"),
+    "plan": ("plan", "gumbel", "-v", "gumbel_tau5*"),
     "watch": ("watch", "quick", "--once"),
     "tables": ("tables", "quick", "--table", "quick_main"),
     "compare": ("compare", "quick", "log_mask", "gumbel_tau1", "--metric", "rank1"),
@@ -120,10 +150,11 @@ def page() -> str:
     for name, words in OUTPUTS.items():
         lines = sdtps(*words).replace(str(ROOT), ".").rstrip().splitlines()
         shown = [line.rstrip() for line in lines[:LINES]] + ["..."] * (len(lines) > LINES)
-        block = "\n".join([f"<!-- {name} -->", "```", f"$ sdtps {' '.join(words)}", *shown, "```"])
-        text = re.sub(
-            rf"<!-- {name} -->\n```\n.*?\n```", lambda _, block=block: block, text, flags=re.S
-        )
+        start = f"<!-- {name} -->\n```\n"
+        before, after = text.split(start)
+        end = 0 if after.startswith("```") else after.index("\n```\n") + 1
+        block = "\n".join([f"$ sdtps {' '.join(words)}", *shown, ""])
+        text = f"{before}{start}{block}{after[end:]}"
     return text
 
 
