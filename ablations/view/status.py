@@ -123,6 +123,9 @@ def _lines(
     if unplanned:
         yield f"Unplanned (no variant of the manifest has them): {counted(unplanned)}"
         yield from (f"  {one.name}  {one.state}" for one in unplanned if one.may_run)
+    for status in statuses:
+        if status.state == "running" and status.detail.startswith("no heartbeat"):
+            yield f"Silent: {status.run.name}: {word(status)}"
     bad = ("failed", "diverged", "cancelled", "interrupted", "unknown")
     ended = [s for s in statuses if s.state in bad]
     held = [s for s in statuses if s.held]

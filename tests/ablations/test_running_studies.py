@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 
 from ablations import cli
+from ablations.slurm import commands as slurm
 from ablations.slurm.queue import Scheduler
+from ablations.store import attempts as records
 from ablations.store import claims
 from ablations.store import stop as control
 from ablations.store.life import run_states
@@ -146,7 +149,6 @@ def test_only_the_jobs_that_scancel_names_go_on(store: Store) -> None:
 def test_a_cancelled_run_whose_job_came_all_the_same_is_cancelled(store: Store) -> None:
     """Its job finds the mark and does nothing; it is not lost, and not resumed by itself."""
     from ablations.slurm import verdict
-    from ablations.store import attempts as records
 
     study = store.study(["ok"])
     store.submit(study)
@@ -322,3 +324,50 @@ def test_a_deleted_folder_is_not_seen_as_unplanned(store: Store) -> None:
     store.submit(study)
     shutil.rmtree(study.runs()[0].folder(store.runs))
     assert store.json("status", study)["unplanned"] == []
+
+
+# -- words --------------------------------------------------------------------------------------------
+
+
+def test_a_running_run_that_is_silent_says_so(store: Store) -> None:
+    study = store.study(["ok"])
+    store.submit(study)
+    folder = study.runs()[0].folder(store.runs)
+    records.write_start(folder, store.fakes.arrays()[0]["name"], "1_0", 0)
+    status = {"state": "running", "attempt": 1, "heartbeat": time.time() - 360, "progress": 0.4}
+    (folder / "status.json").write_text(json.dumps(status))
+    store.fakes.set("1_0", state="RUNNING")
+    store.capsys.readouterr()
+    store.call("status", study)
+    assert "running 40 % (no heartbeat for 6 min)" in store.capsys.readouterr().out
+
+
+def test_a_full_disk_is_named(store: Store) -> None:
+    study = store.study(["ok"])
+    store.submit(study)
+    folder, name = study.runs()[0].folder(store.runs), store.fakes.arrays()[0]["name"]
+    records.write_start(folder, name, "1_0", 0)
+    records.write_end(folder, name, "1_0", 0, 1, terminated=False)
+    records.write_began(folder, name, "1_0", 0)
+    (store.runs / f"endings/_jobs/{name}/1_0.log").write_text("OSError: No space left on device\n")
+    (found,) = run_states(study.runs(), store.runs)
+    assert (found.state, found.kind) == ("failed", "disk")
+
+
+def test_a_slow_scheduler_is_waited_for_with_a_word(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = store.study(["ok"])
+    store.submit(study)
+    monkeypatch.setattr(slurm, "SLOW_SECONDS", 0.1)
+    store.fakes.answer("squeue", {"sleep": 0.6, "act": True})
+    store.capsys.readouterr()
+    store.call("status", study)
+    assert "Waiting for squeue" in store.capsys.readouterr().err
+
+
+def test_what_a_site_lacks_may_be_set_in_the_site_file(store: Store) -> None:
+    store.fakes.answer("sbatch", {"exit": 1, "stderr": "sbatch: error: Invalid account specified"})
+    assert store.submit(store.study(["ok"])) == 2
+    err = store.capsys.readouterr().err
+    assert "resources.account" in err and "site file" in err
