@@ -66,13 +66,11 @@ def read(table: Table, mapping: Mapping, options: Options, format_name: str) -> 
         raise LogError(f"{table.path}: the mapping ({format_name}) does not fit:\n{told}{hint}")
     runs: dict[tuple[str, str], _Run] = {}
     readable: dict[str, bool] = {}  # columns, and whether any cell was a number
-    last: tuple[str, str] = ("", "")
     carried: dict[str, str] = {}
     for line, cells in table.records():
         carried |= {c: cells[c] for c in mapping.carry if cells.get(c)}
         cells = {**carried, **{k: v for k, v in cells.items() if v}}
-        last = (_cell(cells, mapping.variant) or last[0], _cell(cells, mapping.seed) or last[1])
-        key = last if table.sparse else (_cell(cells, mapping.variant), _cell(cells, mapping.seed))
+        key = (_cell(cells, mapping.variant), _cell(cells, mapping.seed))
         if key not in runs:
             runs[key] = _Run(table, plan, mapping, options, format_name, readable)
         runs[key].add(line, cells)
@@ -254,8 +252,8 @@ def _describe(
     direction: Direction | None = entry.direction or names.direction_of(name)
     unit: Unit | None = entry.unit
     if unit is None:
-        known = names.direction_of(name) is not None
-        unit = options.unit if names.is_share(name) else "raw" if known or options.unit else None
+        as_printed = names.direction_of(name) is not None and not names.is_share(name)
+        unit = "raw" if as_printed else options.unit
     asked = {
         "split (train, val, test, eval)": split,
         "direction (up, down, none)": direction,
@@ -332,6 +330,12 @@ class _Run:
                 self.readable.setdefault(column, False)
                 continue
             self.readable[column] = True
+            most = 6.0 if metric.name.endswith("rsum") else 1.0  # rsum is the sum of six
+            if metric.unit == "fraction" and most < value < float("inf"):
+                raise LogError(
+                    f"{self.table.path}: line {line}: column '{column}' holds {text}, no fraction: "
+                    "say `unit: percent` or `raw`"
+                )
             values.setdefault(split, {})[self._name(metric, split, cells)] = value
         late = bool(values) and set(values) == {self.mapping.after_training}
         if not values:

@@ -29,7 +29,6 @@ class Table:
     content: bytes
     records: Callable[[], Records]
     columns: list[str] = field(default_factory=list)
-    sparse: bool = True  # a column without a value is not there, as in JSON lines
     document: dict[str, str] = field(default_factory=dict)  # what stands beside the rows
     unread: dict[int, tuple[str, str]] = field(default_factory=dict)  # line -> text, reason
     headers_again: set[int] = field(default_factory=set)  # lines that repeat the header: a new start
@@ -77,7 +76,7 @@ def _csv(path: Path, content: bytes) -> Table:
     header[0] = header[0].removeprefix("# ")
     if twice := sorted({name for name in header if name and header.count(name) > 1}):
         raise LogError(f"{path}: line {start}: two columns named {', '.join(twice)}")
-    table = Table(path, content, lambda: iter(()), [name for name in header if name], sparse=False)
+    table = Table(path, content, lambda: iter(()), [name for name in header if name])
 
     def records() -> Records:
         for line, cells in rows():

@@ -235,6 +235,14 @@ def test_split_and_unit_may_be_said_on_the_command_line(tmp_path):
     assert (run.metrics["mAP"].split, run.final and run.final["mAP"]) == ("test", 0.405)
 
 
+def test_a_fraction_above_1_is_refused_and_the_option_holds_for_names_that_nobody_knows(tmp_path):
+    mapping = "epoch: epoch\nmetrics:\n  zeta: {split: val, direction: up}\n"
+    with pytest.raises(LogError, match=r"line 2: column 'zeta' holds 71.2.*unit: percent"):
+        read(tmp_path, "epoch,zeta\n1,71.2\n", mapping, unit="fraction")
+    (run,) = read(tmp_path, "epoch,zeta\n1,71.2\n", mapping, unit="percent")
+    assert run.final and run.final["zeta"] == 0.712
+
+
 def test_two_columns_of_one_name_are_refused(tmp_path):
     entries = "".join(f"  {c}: {{as: f1, split: val, unit: raw}}\n" for c in "ab")
     mapping = f"epoch: epoch\nmetrics:\n{entries}"
