@@ -3,8 +3,8 @@
 Everything is made again from the bytes of the runs, into a temporary folder, and compared with what
 is there, byte for byte: nothing that an earlier build noted is believed. Fails (exit code 1) when a run
 was changed after it had completed, a planned run is missing, code, data or weights are mixed, a
-generated file or the PDF differs or is missing, a verdict has changed, or NaN or infinity is printed.
-Each finding says how to repair it.
+generated file or the PDF differs or is missing, or a verdict has changed. Each finding says how to
+repair it.
 
 It protects against accidents. Whoever forges a run can forge its seal, and the paper with it.
 
@@ -40,7 +40,7 @@ class Finding:
 
     Attributes:
         kind: damaged run, missing run, mixed code, mixed data, mixed weights, missing file, edited,
-            stale, verdict, not finite, pdf; `not compared` is no fault.
+            stale, verdict, pdf; `not compared` is no fault.
         where: a file, a run, or what changed. repair: a command, or what to do.
         files: generated files that it concerns, below the folder of the paper.
     """
@@ -143,9 +143,6 @@ def check(
         changed = [name for name in here if there.get(name) != here[name]]
         findings += _files(folder, fresh, changed, rebuild)
         findings += _verdicts(folder, fresh, rebuild)
-        variants = [variant for study in studies for variant in study.variants.values()]
-        named = {word for v in variants for word in f"{v.name} {v.slug} {v.label}".split()}
-        findings += _not_finite(folder, rebuild, named)
         if pdf:
             say("LaTeX")
             findings += _pdf(main, fresh, changed, rebuild)
@@ -292,21 +289,3 @@ def _claims(path: Path) -> dict[int, str]:
         return {c["id"]: c["verdict"] for c in json.loads(path.read_text("utf-8"))["claims"]}
     except (ValueError, KeyError, TypeError):  # edited: told as such
         return {}
-
-
-def _not_finite(folder: Path, rebuild: str, named: Collection[str]) -> list[Finding]:
-    """NaN and infinity in any generated text, but where variants are `named` so."""
-    findings = []
-    word = re.compile(r"(?<![\w/.-])(nan|NaN|inf|-inf|Infinity)(?![\w/.-])")
-    for path in sorted(folder.glob("**/*")):
-        if path.suffix not in (".tex", ".json", ".csv", ".md"):
-            continue
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-            if path.suffix == ".json" and line.lstrip().startswith('"') and '": ' not in line:
-                continue  # an element of a list of texts: a path or a name
-            text = re.sub(r'"[^"]*"', "", line) if path.suffix == ".json" else line
-            if found := [w for w in word.findall(text) if w not in named]:
-                text = f"line {number} prints '{found[0]}'"
-                findings.append(Finding("not finite", str(path), text, f"report it; then {rebuild}"))
-                break
-    return findings

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablations.store.life import from_records
 from analysis import commands
 from analysis.runs import hints
-from analysis.runs.record import run_of
+from analysis.runs.record import Source, read, run_of
 from sdtps.run.folder import RunFolder
 from sdtps.system.commandline import add_runs_dir
 from sdtps.system.errors import SdtpsError, did_you_mean
@@ -203,31 +202,22 @@ def _read(path: Path) -> Any:
 def describe(where: str, runs_dir: Path) -> dict[str, Any]:
     """Everything that leads back to how a run was made; absent facts are null."""
     folder = RunFolder(runs_dir / where)
-    life = from_records(folder.path)
-    damage = folder.damage()
-    state, reason = ("damaged", "; ".join(damage)) if damage else (life.state, life.detail)
-    run, unread = run_of(folder)
-    code, environment = run.get("code") or {}, run.get("environment") or {}
-    attempts = run.get("attempts") or []
-    result = (folder.result() if state == "completed" else None) or {}
+    run, _ = run_of(folder)
+    source = Source("", "", 0, "", folder, planned=True)
+    found = read(source, runs_dir, curves=False)
+    result = (folder.result() if found.state == "completed" else None) or {}
     logs = [folder.log_file, *sorted(folder.submitit_folder.glob("**/*.log"))]
+    diff = f"{folder.run_file} (key diff)" if run.get("diff") else "none in sdtps/"
     return {
         "folder": str(folder.path),
-        "study": run.get("study"),
-        "variant": run.get("variant"),
-        "seed": run.get("seed"),
-        "identity": run.get("identity"),
-        "state": state,
-        "reason": reason or None,
-        "notes": unread,
-        "commit": code.get("commit"),
-        "dirty": code.get("dirty"),
-        "code": code.get("digest"),
-        "diff": _diff(folder, run),
-        "host": environment.get("host") or (attempts[-1].get("host") if attempts else None),
-        "gpu": _word(environment.get("gpu")),
-        "jobs": [a["job_id"] for a in attempts if a.get("job_id")],
-        "attempts": len(attempts),
+        **{key: run.get(key) for key in ("study", "variant", "seed", "identity")},
+        **{key: getattr(found, key) for key in ("state", "reason", "commit", "dirty", "code")},
+        "notes": "; ".join(found.notes) or None,
+        "diff": diff if found.dirty else None,
+        "host": found.host,
+        "gpu": found.gpu,
+        "jobs": list(found.jobs),
+        "attempts": found.attempts or 0,
         "best": result.get("best"),
         "final": result.get("final"),
         "data": run.get("data"),
@@ -236,21 +226,6 @@ def describe(where: str, runs_dir: Path) -> dict[str, Any]:
         "config": str(folder.config_file),
         "logs": [str(path) for path in logs if path.is_file()],
     }
-
-
-def _diff(folder: RunFolder, run: dict[str, Any]) -> str | None:
-    """Where the uncommitted difference of a run's sources is; None for a run of committed code."""
-    if not (run.get("code") or {}).get("dirty"):
-        return None
-    return f"{folder.run_file} (key diff)" if run.get("diff") else "none in sdtps/"
-
-
-def _word(gpu: Any) -> str | None:
-    if isinstance(gpu, list):
-        return ", ".join(filter(None, map(_word, gpu))) or None
-    if isinstance(gpu, dict):
-        return str(gpu.get("name") or gpu)
-    return str(gpu) if gpu else None
 
 
 def _show(found: Behind, runs: Sequence[dict[str, Any]], again: Sequence[str]) -> None:

@@ -4,7 +4,6 @@ Keys of a variant (its slug is the second argument; `name_part` of a metric's na
     METRIC, METRIC.best                    mean and spread over finished seeds, last and best epoch
     METRIC.mean, METRIC.best.mean          the mean alone, with k/N where seeds are missing
     METRIC.difference, METRIC.best.difference    to the baseline, with its interval's half width
-    loss.first, loss.peak, loss.last       mean training loss of the first, worst and last epoch
     runs, state                            2/3; completed, or what became of the others
 The study itself is variant `*`: variants, seeds, runs, completed, diverged, failed, time, machines.
 """
@@ -16,10 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from analysis.claims.runs import StudyRuns
-from analysis.results import numbers, stats
+from analysis.results import numbers
 from analysis.results.frames import EPOCHS, Results, results
 from analysis.results.outcomes import Outcome, machines
 from analysis.runs.collect import Collected
@@ -58,7 +54,6 @@ class Macro:
 def macros(collected: Collected, study: Study) -> list[Macro]:
     """All macros of a study, in the manifest's order."""
     found = results(collected, study)
-    runs = StudyRuns(collected, study.name)
     made = list(_study(collected, study))
     for key, outcome in found.outcomes.items():
         if outcome.imported:
@@ -66,7 +61,6 @@ def macros(collected: Collected, study: Study) -> list[Macro]:
         slug = study.variants[outcome.variant].slug
         cells = {
             **_scores(found, key, outcome),
-            **_losses(runs, outcome),
             "runs": Cell("text", f"{len(outcome.completed)}/{outcome.planned}"),
             "state": Cell("text", outcome.explanation() or "completed"),
         }
@@ -90,41 +84,6 @@ def _scores(found: Results, key: str, outcome: Outcome) -> dict[str, Cell]:
             difference = difference_cell(result, metric)
             if difference.kind == "number":
                 cells[f"{start}.difference"] = difference
-    return cells
-
-
-def _losses(runs: StudyRuns, outcome: Outcome) -> dict[str, Cell]:
-    """Mean over seeds of what an epoch's mean loss was at first, at worst and at last."""
-    curves = {
-        run.seed: runs.epoch_losses(outcome.variant, run.seed)
-        for run in outcome.runs
-        if run.state in ("completed", "diverged")
-    }
-    curves = {seed: losses for seed, losses in curves.items() if len(losses)}
-    if not curves:
-        return {}
-    where = tuple(run.where for run in outcome.runs if run.seed in curves)
-    cells = {}
-    for key, pick in (
-        ("first", lambda losses: losses[0]),
-        ("peak", np.max),
-        ("last", lambda losses: losses[-1]),
-    ):
-        values = {seed: float(pick(losses)) for seed, losses in curves.items()}
-        finite = {seed: value for seed, value in values.items() if np.isfinite(value)}
-        if not finite:
-            cells[f"loss.{key}"] = Cell("state", "not finite", runs=where)
-            continue
-        note = None if len(finite) == outcome.planned else f"{len(finite)}/{outcome.planned}"
-        mean = stats.summary(list(finite.values())).mean
-        cells[f"loss.{key}"] = Cell(
-            "text",
-            numbers.magnitude(mean),
-            note=note,
-            value=mean,
-            runs=where,
-            seeds=tuple(finite.items()),
-        )
     return cells
 
 

@@ -24,9 +24,6 @@ from sdtps.system.files import digest
 
 # Any fixed time does: the PDF has no dates, and pdfTeX seeds its identifiers with it.
 ENVIRONMENT = {"SOURCE_DATE_EPOCH": "1767225600", "FORCE_SOURCE_DATE": "1"}
-# Everything that chktex warns of is a matter of style, but these: an unescaped special character, a
-# missing partner of a bracket or of an environment, mathematics that does not end.
-CHKTEX = ("-q", "-I0", "-n", "all", "-w", "9", "-w", "10", "-w", "15", "-w", "16", "-w", "17")
 
 
 class PaperError(SdtpsError):
@@ -97,8 +94,8 @@ def first_error(output: str) -> str:
 
 
 def complaints(main: Path) -> list[str]:
-    """What LaTeX's log, chktex and the PDF's text say is wrong; none stops the build."""
-    return [*_log(main.with_suffix(".log")), *_chktex(main), *_not_numbers(main.with_suffix(".pdf"))]
+    """What LaTeX's log and the PDF's text say is wrong; none stops the build."""
+    return [*_log(main.with_suffix(".log")), *_not_numbers(main.with_suffix(".pdf"))]
 
 
 def _log(log: Path) -> list[str]:
@@ -112,21 +109,6 @@ def _log(log: Path) -> list[str]:
         r"Missing character:[^\n]*",
     )
     return [found for pattern in patterns for found in re.findall(pattern, text)]
-
-
-def _chktex(main: Path) -> list[str]:
-    """chktex on the files that people write; generated ones are tested by this project."""
-    if shutil.which("chktex") is None:
-        return []
-    own = [p for p in sources(main) if p.suffix == ".tex" and "generated" not in p.parts]
-    done = subprocess.run(
-        ["chktex", *CHKTEX, "-v0", *(str(p.relative_to(main.parent)) for p in own)],
-        cwd=main.parent,
-        capture_output=True,
-        text=True,
-        errors="replace",
-    )
-    return [f"chktex: {line}" for line in done.stdout.splitlines()]
 
 
 def printed(pdf: Path) -> str:

@@ -146,14 +146,6 @@ def test_mixed_code_is_noticed(paper):
     assert not [f for f in findings(paper, allow={"mixed_code"}) if f.kind == "mixed code"]
 
 
-def test_a_number_that_is_none_is_found(paper):
-    path = paper[0].parent / "generated" / "numbers.json"
-    data = json.loads(path.read_text())
-    data["s/a/mAP"]["seeds"]["0"] = float("nan")
-    path.write_text(json.dumps(data, indent=1))
-    assert "not finite" in {f.kind for f in findings(paper)}
-
-
 def test_a_changed_manifest_is_noticed(paper):
     main, runs, _ = paper
     changed = planted_study("s", ["a", "b"], title="another title", digest="f" * 16)
