@@ -69,7 +69,7 @@ def test_a_paper_is_built_checked_and_found_wanting(words, capsys, tmp_path):
     _, study = words
     assert main(["paper", *LEAVE_OUT, "--no-evidence", "--no-report", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["studies"] == ["hard"] and said["figures"] == ["hard-differences", "hard-loss"]
+    assert said["studies"] == ["hard"] and set(said["figures"]) >= {"hard-differences", "hard-loss"}
     assert main(["check", *LEAVE_OUT]) == 0
     shutil.rmtree(study.runs()[4].folder(tmp_path / "runs"))
     capsys.readouterr()
