@@ -219,9 +219,9 @@ class Queue:
 
     def __init__(self, submission: Submission, slots: int) -> None:
         self.submission = submission
-        asked = submission.resources.items()
+        given = submission.resources.items()
         self.resources = Resources.model_validate(
-            {key: tuple(value) if isinstance(value, list) else value for key, value in asked}
+            {key: tuple(value) if isinstance(value, list) else value for key, value in given}
         )
         gpus = visible_gpus() if self.resources.gpu_count else []
         count = min(slots or default_slots(self.resources, gpus), len(submission.runs))
@@ -425,7 +425,7 @@ class QueueProgress:
         self._console = Console(stderr=True)
         self._total = total
         self._done = 0
-        self._shown = self._told = time.monotonic()
+        self._shown = self._line_shown = time.monotonic()
         self._bars: dict[Path, Any] = {}
         self._progress: Progress | None = None
         if self._console.is_terminal:
@@ -485,8 +485,8 @@ class QueueProgress:
                 text = f"epoch {status.get('epoch', 0)}{_figures(item.folder)}"
                 self._progress.update(self._bars[item.folder], completed=round(percent), text=text)
             self._progress.refresh()
-        elif now - self._told > LINE_SECONDS:
-            self._told = now
+        elif now - self._line_shown > LINE_SECONDS:
+            self._line_shown = now
             for item in running:
                 status = RunFolder(item.folder).status() or {}
                 percent = 100 * float(status.get("progress") or 0.0)

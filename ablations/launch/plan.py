@@ -197,13 +197,13 @@ def without_nodes(plan: Plan, nodes: dict[str, int]) -> Plan:
     def moved(action: Action) -> Action:
         if action.action != "submit":
             return action
-        asked = action.run.resources
-        excluded = ",".join(filter(None, (asked.exclude, names)))
-        resources = asked.model_copy(update={"exclude": excluded})
+        given = action.run.resources
+        excluded = ",".join(filter(None, (given.exclude, names)))
+        resources = given.model_copy(update={"exclude": excluded})
         return replace(action, run=replace(action.run, resources=resources))
 
-    said = ", ".join(f"{node} (failed {counted(n, 'run')})" for node, n in nodes.items())
-    return replan(plan, tuple(map(moved, plan.actions)), f"excluded nodes: {said}")
+    listed = ", ".join(f"{node} (failed {counted(n, 'run')})" for node, n in nodes.items())
+    return replan(plan, tuple(map(moved, plan.actions)), f"excluded nodes: {listed}")
 
 
 def make_plan(
@@ -307,7 +307,7 @@ def _decide(
         one = run if resources is None else replace(run, resources=resources)
         return Action(one, "submit", why, folder, status, start)
 
-    asked = state in retry or named
+    requested = state in retry or named
     if state == "planned":
         return submit(detail or "no run yet", "resume" if detail else "new")
     if state in life.ACTIVE:
@@ -315,7 +315,7 @@ def _decide(
             return Action(run, "release", ended, folder, status, "resume")
         return skip(f"{ended}{' (--retry held releases it)' * status.held}")
     if state == "unknown":
-        if asked:
+        if requested:
             return submit(f"{ended}; asked for: make sure that it does not run")
         return skip(f"{ended} (--retry unknown runs it again)")
     if state == "completed":
@@ -332,9 +332,9 @@ def _decide(
             return skip(f"{ended} ({where}; --retry failed runs it again)")
         return submit(ended if state == "interrupted" else f"{ended}; resumes")
     if status.kind == "oom":
-        how = _after_oom(run, folder, ended, raised=asked, asked=named or "oom" in retry)
+        how = _after_oom(run, folder, ended, raised=requested, requested=named or "oom" in retry)
         return skip(how) if isinstance(how, str) else submit(how[0], "resume", how[1])
-    if asked or (stale and "stale" in retry):
+    if requested or (stale and "stale" in retry):
         # Resuming from a diverged checkpoint would diverge again, and a finished one has no more to do.
         over = state == "diverged" or status.kind == "result"
         return submit(f"{ended}; {'from scratch' if over else 'again'}", "over" if over else "resume")
@@ -342,25 +342,25 @@ def _decide(
 
 
 def _after_oom(
-    run: RunSpec, folder: Path, ended: str, *, raised: bool, asked: bool
+    run: RunSpec, folder: Path, ended: str, *, raised: bool, requested: bool
 ) -> tuple[str, Resources | None] | str:
     """(why, resources) to submit with, or why not: with the same memory it would end in the same way.
 
     Args:
         raised: run it again where the study gives more memory than it had.
-        asked: run it again in any case, with twice the memory where a limit is set.
+        requested: run it again in any case, with twice the memory where a limit is set.
     """
     attempts = RunFolder(folder).run().get("attempts") or [{}]
     used = attempts[-1].get("peak_memory_mib")
     took = f" (it used {used / 1024:.1f} GB)" if isinstance(used, (int, float)) else ""
     now, before = run.resources.mem_gb, life.memory_asked(folder)
-    if (raised or asked) and now is not None and before is not None and now > before:
+    if (raised or requested) and now is not None and before is not None and now > before:
         return f"{ended}{took}; again with {now:g} GB instead of {before:g}", run.resources
     had = before or now
-    if asked and had is not None and "CUDA" not in ended:
+    if requested and had is not None and "CUDA" not in ended:
         more = run.resources.model_copy(update={"mem_gb": 2 * had})
         return f"{ended}{took}; again with {2 * had:g} GB instead of {had:g}", more
-    if asked:
+    if requested:
         return f"{ended}{took}; again", run.resources
     memory = "the same memory" if had is None else f"{had:g} GB"
     return f"{ended}{took}; not again with {memory}: raise resources.mem_gb, or --retry oom doubles it"

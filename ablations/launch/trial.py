@@ -150,9 +150,9 @@ def canaries(
 
     runs = []
     for action in pick(actions):
-        asked = action.run.resources
-        short = {"timeout_min": min(MINUTES, asked.timeout_min), "max_parallel": None}
-        runs.append(replace(action.run, resources=asked.model_copy(update=short)))
+        given = action.run.resources
+        short = {"timeout_min": min(MINUTES, given.timeout_min), "max_parallel": None}
+        runs.append(replace(action.run, resources=given.model_copy(update=short)))
     store = runs_dir / CANARIES
     folders = [run.folder(store) for run in runs]
     report = submit(runs, store, executor=executor, slots=slots, over=folders, max_steps=STEPS)

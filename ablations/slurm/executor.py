@@ -351,8 +351,8 @@ def _end_earlier(folder: Path) -> None:
 
 def _cluster(resources: Resources) -> str:
     """The cluster that sbatch will send the jobs to."""
-    asked = resources.sbatch.get("clusters") or resources.sbatch.get("cluster")
-    return str(asked or slurm.cluster_name())
+    given = resources.sbatch.get("clusters") or resources.sbatch.get("cluster")
+    return str(given or slurm.cluster_name())
 
 
 def _ask(claimed: Claimed, resources: Resources) -> tuple[str, str]:

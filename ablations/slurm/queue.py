@@ -118,19 +118,19 @@ class Scheduler:
 
     def look(self, arrays: Iterable[Array]) -> dict[str, Answers]:
         """The newest answers about these arrays by cluster, asked anew where they are too old."""
-        wanted: dict[str, set[str]] = {}
+        needed: dict[str, set[str]] = {}
         for cluster, array in arrays:
-            wanted.setdefault(cluster, set()).add(array)
-        if not wanted:
+            needed.setdefault(cluster, set()).add(array)
+        if not needed:
             return {}
         known = self._read()
-        if not self._stale(known, wanted):
+        if not self._stale(known, needed):
             return known
         with self._lock() as alone:
             known = self._read()  # somebody else may just have asked
             if not alone:
                 return known
-            for cluster, ids in self._stale(known, wanted).items():
+            for cluster, ids in self._stale(known, needed).items():
                 known[cluster] = self._ask(cluster, ids, known.get(cluster, Answers()))
             self._write(known)
         return known
@@ -152,8 +152,8 @@ class Scheduler:
 
     # -- inside ---------------------------------------------------------------------------------
 
-    def _stale(self, known: dict[str, Answers], wanted: dict[str, set[str]]) -> dict[str, set[str]]:
-        """The arrays of `wanted` that must be asked about, by cluster."""
+    def _stale(self, known: dict[str, Answers], needed: dict[str, set[str]]) -> dict[str, set[str]]:
+        """The arrays of `needed` that must be asked about, by cluster."""
         try:
             expired = self._expired_file.stat().st_mtime
         except OSError:
@@ -161,7 +161,7 @@ class Scheduler:
         expired = expired if expired <= time.time() else 0.0
         return {
             cluster: ids
-            for cluster, ids in wanted.items()
+            for cluster, ids in needed.items()
             if not all(
                 known.get(cluster, Answers()).fresh(array, self.refresh_s, expired) for array in ids
             )

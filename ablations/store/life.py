@@ -68,7 +68,7 @@ MOST_KILLS = 3
 DAMAGED = "result.json cannot be read; --retry failed puts it aside and runs again from the start"
 CANARIES = "_canaries"  # a run store of their own, below the runs folder
 _RESUMES = "; a submission resumes it"
-_TOLD = ("disk", "timeout", "oom", "node")  # a job's log says them for certain
+_CERTAIN = ("disk", "timeout", "oom", "node")  # what a job's log says for certain
 _NO_RESULT = frozenset({"planned", "interrupted", "diverged", "failed", "cancelled"})
 
 
@@ -207,8 +207,8 @@ def of_unknown(runs: Sequence[Life]) -> list[str]:
 def memory_asked(folder: Path) -> float | None:
     """resources.mem_gb of the run's last submission, where it is known."""
     claim = claims.read(folder)
-    asked = submission(folder, claim.submission).resources.get("mem_gb") if claim else None
-    return float(asked) if isinstance(asked, (int, float)) else None
+    given = submission(folder, claim.submission).resources.get("mem_gb") if claim else None
+    return float(given) if isinstance(given, (int, float)) else None
 
 
 def silent(status: dict[str, Any]) -> bool:
@@ -263,8 +263,8 @@ class _Reader:
         if attempts.last_start is None:
             status = {}  # it speaks of an earlier submission
         found = _Open(folder, claim, submission, attempts, status, notes)
-        told = self._told(found)
-        return notes.added(told) if isinstance(told, Life) else told
+        recorded = self._recorded(found)
+        return notes.added(recorded) if isinstance(recorded, Life) else recorded
 
     def _claim(self, folder: Path, entry: os.DirEntry[str]) -> Claim | None:
         claim = self._claims.get(entry.inode())
@@ -275,7 +275,7 @@ class _Reader:
         return claim
 
     @staticmethod
-    def _told(found: _Open) -> Life | _Open:
+    def _recorded(found: _Open) -> Life | _Open:
         """The state of a claimed run, where its records say it."""
         claim, submission, attempts = found.claim, found.submission, found.attempts
         status = found.status
@@ -449,7 +449,7 @@ class _Open:
             return self.cancelled()
         said = verdict.from_log(verdict.tail(self.log_file))
         if kind == "killed" or end.code == 0 or end.terminated:
-            if said in _TOLD:
+            if said in _CERTAIN:
                 return self.ended_by(said)
             if self.claim.cancelled or said == "cancelled":
                 return self.cancelled()
@@ -669,7 +669,7 @@ class _OnCluster:
     def _by_exit(found: _Open, job: JobInfo) -> Life:
         """The batch script could not record its end, but the scheduler knows its exit."""
         said = verdict.from_log(verdict.tail(found.log_file))
-        if said in _TOLD:
+        if said in _CERTAIN:
             return found.ended_by(said, job)
         if job.state == "COMPLETED":
             return found.life("failed", "exit", "its job completed and wrote no result")
@@ -701,7 +701,7 @@ class _OnCluster:
             return found.by_records(f"{what}: the cluster renames jobs, or uses ids again")
         if found.claim.cancelled or said == "cancelled":
             return found.cancelled()
-        if said in _TOLD:
+        if said in _CERTAIN:
             return found.ended_by(said)
         if not found.claim.mine:
             # A cluster with PrivateData=jobs hides other people's jobs.

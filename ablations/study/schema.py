@@ -106,7 +106,7 @@ class Resources(Frozen):
     cpus: Count = 2  # for each task; one task drives one GPU
     # On each node; null: the default.
     mem_gb: Annotated[float, Field(ge=_LEAST_GB, le=_MOST_GB, description=_MEMORY)] | None = None
-    # So many runs at once share one GPU and one job, which asks for cpus and mem_gb for each of them.
+    # Runs that share one GPU and one job at a time; cpus and mem_gb are for each of them.
     runs_per_gpu: Count = 1
     timeout_min: Annotated[
         int, BeforeValidator(minutes), Field(ge=1, le=_MOST_MINUTES, description=_TIME)
