@@ -174,9 +174,11 @@ def test_two_processes_train_like_one(tmp_path: Path) -> None:
 
     The triplet's hardest samples and the BNNeck's statistics span both processes' parts of a batch.
     """
-    plain = {"decision": "topk", "mask": "none"}  # noise is drawn by each process for itself
+    plain = {"decision": "topk", "mask": "none"}  # noise is drawn by each process for itself,
+    still = {"flip": 0.0, "pad": 0, "erase": 0.0}  # and so is augmentation
     alone, together = (
-        make(tmp_path / name, sdtps=plain, train={"epochs": 1}) for name in ("alone", "together")
+        make(tmp_path / name, sdtps=plain, data=still, train={"epochs": 1})
+        for name in ("alone", "together")
     )
     execute(alone.path)
     with socket.socket() as free:
