@@ -19,7 +19,7 @@ Gradients are written out, so that a CPU can take a few images at a time: their 
 made when they are needed and made again in the backward pass, and their cosines stay in the cache. Only
 K of the N patches have weight, but a CPU multiplies all captions' weights by an image's patches in one
 product, which takes no longer than gathering the kept patches and a product for each pair
-(`docs/performance.md`).
+(docs/decisions/2026-11-29-less-arithmetic.md).
 """
 
 from __future__ import annotations
