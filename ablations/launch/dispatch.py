@@ -1,4 +1,4 @@
-"""What the verbs `plan`, `submit` and `try` ask of the executors."""
+"""What the verbs `plan`, `submit` and `try` ask of the executors, and the local executor."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from ablations.launch.plan import Action, Contents, Plan
 from ablations.slurm import commands as slurm
 from ablations.slurm import script as batch
+from ablations.slurm.arrays import Chunk, chunks
 from ablations.slurm.executor import Entry, RunsExecutor, SubmitReport, refusal, train
 from ablations.store import snapshot, submissions
 from ablations.store.claims import JOBS
@@ -19,6 +20,36 @@ from sdtps.system import files
 from sdtps.system.errors import SubmissionError
 
 ENTRY_VARIABLE = "SDTPS_JOB_ENTRY"  # what jobs call in place of the trainer: something short, in tests
+
+
+class LocalRunsExecutor(RunsExecutor):
+    """Runs studies on this machine; jobs are returned when all have ended.
+
+    Args:
+        slots: runs at once [what GPUs or CPUs hold].
+        Others: see `RunsExecutor`.
+    """
+
+    word = "local"
+
+    def __init__(self, folder: Path | str, *, slots: int | None = None, **more: Any) -> None:
+        super().__init__(folder, **more)
+        self._slots = slots
+
+    def _send(self, runs: list[RunSpec], frozen: Path) -> None:
+        for chunk in chunks(runs, len(runs) + 1):
+            self._work(chunk, frozen)
+
+    def _work(self, chunk: Chunk, frozen: Path) -> None:
+        from ablations.launch import local
+
+        claimed, runs = self._claim(chunk)
+        if not runs:
+            return
+        with claimed.given_back_on_error():
+            self._write_runs(claimed, runs, chunk.resources, frozen)
+        self.report.submitted += claimed.folders
+        self.report.outcomes |= local.run_queue(claimed.submission, chunk.resources, self._slots)
 
 
 def submit(
@@ -49,8 +80,6 @@ def submit(
     more: dict[str, Any] = {"resume": replace, "over": over, "report": report, "contents": contents}
     sender: RunsExecutor
     if executor == "local":
-        from ablations.launch.local import LocalRunsExecutor
-
         sender = LocalRunsExecutor(runs_dir, slots=slots, **more)
     else:
         sender = RunsExecutor(runs_dir, after=after, **more)

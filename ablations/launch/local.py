@@ -1,4 +1,4 @@
-"""Local runs: an executor whose queue works through a submission on this machine, k runs at once.
+"""Local runs: a queue that works through a submission on this machine, k runs at once.
 
 The queue is a process of its own, so that it runs the frozen code with the study's interpreter. It
 imports once what the runs need, and then forks for each run: importing torch and this project takes
@@ -6,8 +6,8 @@ seconds of a core, and so does a run of the quick study. A fork is a process of 
 and ends, alone. The imports are not shared where runs use GPUs, because CUDA does not survive a fork.
 
 Each slot has GPUs and CPU threads of its own. Ctrl-C lets runs write a checkpoint and gives the others
-back; twice kills. A queue whose executor is gone starts nothing more, and keeps the time limits of what
-runs.
+back; twice kills. A queue whose executor (in `ablations.launch.dispatch`) is gone starts nothing more,
+and keeps the time limits of what runs. The executor is elsewhere because submitit is slow to import.
 """
 
 from __future__ import annotations
@@ -34,14 +34,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ablations.launch import worker
 from ablations.slurm import options, verdict
-from ablations.slurm.arrays import Chunk, chunks
-from ablations.slurm.executor import RunsExecutor
 from ablations.store import attempts as records
 from ablations.store import claims, snapshot
 from ablations.store.attempts import KILLED
 from ablations.store.life import CANARIES
 from ablations.store.submissions import Submission
-from ablations.study.model import RunSpec
 from ablations.study.schema import Resources
 from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder
 from sdtps.system.commandline import on_signals
@@ -56,34 +53,6 @@ STOPPED = 130  # exit code of a queue that was asked to end
 _TAIL_BYTES = 4096
 _STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _OF_RUNS = (*_STOP, signal.SIGUSR2)  # a fork hears them as any process does
-
-
-class LocalRunsExecutor(RunsExecutor):
-    """Runs studies on this machine; jobs are returned when all have ended.
-
-    Args:
-        slots: runs at once [what GPUs or CPUs hold].
-        Others: see `RunsExecutor`.
-    """
-
-    word = "local"
-
-    def __init__(self, folder: Path | str, *, slots: int | None = None, **more: Any) -> None:
-        super().__init__(folder, **more)
-        self._slots = slots
-
-    def _send(self, runs: list[RunSpec], frozen: Path) -> None:
-        for chunk in chunks(runs, len(runs) + 1):
-            self._work(chunk, frozen)
-
-    def _work(self, chunk: Chunk, frozen: Path) -> None:
-        claimed, runs = self._claim(chunk)
-        if not runs:
-            return
-        with claimed.given_back_on_error():
-            self._write_runs(claimed, runs, chunk.resources, frozen)
-        self.report.submitted += claimed.folders
-        self.report.outcomes |= run_queue(claimed.submission, chunk.resources, self._slots)
 
 
 def run_queue(submission: Submission, resources: Resources, slots: int | None) -> dict[Path, str]:

@@ -17,7 +17,7 @@ import submitit
 from submitit.core import core, utils
 
 import ablations
-from ablations.launch.local import LocalRunsExecutor
+from ablations.launch.dispatch import LocalRunsExecutor
 from ablations.slurm.executor import Entry, RunsExecutor, train
 from ablations.slurm.jobs import RunJob, RunWatcher
 from ablations.store.life import run_states
