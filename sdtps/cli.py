@@ -1,4 +1,4 @@
-"""python -m sdtps VERB: one run, images to run on, published weights."""
+"""python -m sdtps VERB: one run, images to run on, published weights. The command: `ablations.cli`."""
 
 from __future__ import annotations
 

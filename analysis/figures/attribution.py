@@ -55,6 +55,6 @@ def cells_figure(found: Answer, width: float) -> tuple[Figure, tuple[str, ...]]:
         "Dot and bar: mean and 95 % t interval; ticks: seeds.",
         *([f"Not run, because a setting does nothing there: {'; '.join(equal)}."] if equal else []),
     ]
-    if not math.isnan(found.effects.effects[0].difference) or found.found is not None:
+    if not math.isnan(found.effects.effects[0].difference) or found.search is not None:
         caption += sentences(found)
     return figure, tuple(caption)

@@ -144,7 +144,7 @@ def draw(
             data = {"csv": table.to_csv(index=False, float_format="%.8g").encode()}
         elif spec.kind == "differences":
             picture, caption = forest(study, spec, computed, names, width)
-        else:
+        elif spec.kind in ("sweep", "heatmap"):
             axes = [axis for axis in (spec.axis, spec.axis_y) if axis is not None]
             on = on_axis(study, names, *axes)
             others = [found[name].label for name in names if name not in on]
@@ -154,6 +154,10 @@ def draw(
                 picture, caption = sweep(study, spec, computed, names, width, styles)
             else:
                 picture, caption = heat_map(study, spec, computed, names, width)
+        else:
+            raise FigureError(
+                f"figure {spec.name}: kind {spec.kind} has no drawing in analysis/figures"
+            )
         files = saved(picture, endings)
     rows = [found[name] for name in names]
     said = (

@@ -109,9 +109,9 @@ def _run_until_decided(study: Study, found: Answer, arguments: argparse.Namespac
 def _submit(found: Answer, arguments: argparse.Namespace) -> int:
     """`sdtps submit` of the cells, as a process: analysis starts no runs by itself."""
     words = [sys.executable, "-m", "ablations", "submit", str(arguments.study)]
-    words += ["--cells", json.dumps(found.wanted), "--executor", arguments.executor]
+    words += ["--cells", json.dumps(found.as_submitted), "--executor", arguments.executor]
     words += ["--runs-dir", str(arguments.runs_dir)]
-    if found.found is not None and arguments.executor != "local":
+    if found.search is not None and arguments.executor != "local":
         again = [
             sys.executable,
             "-m",
@@ -151,7 +151,7 @@ def as_json(found: Answer) -> dict[str, Any]:
             for cell in found.attribution.cells
         ],
         "effects": None
-        if found.found is not None
+        if found.search is not None
         else [
             {
                 "change": effect.change,
@@ -168,10 +168,10 @@ def as_json(found: Answer) -> dict[str, Any]:
             for effect in result.effects
         ],
         "patterns": None
-        if found.found is not None
+        if found.search is not None
         else {change: result.pattern(change) for change in found.attribution.changes},
-        "named": [sorted(s) for s in found.found.named]
-        if found.found is not None
+        "named": [sorted(s) for s in found.search.named]
+        if found.search is not None
         else list(result.named),
         "sentences": sentences(found),
     }

@@ -59,7 +59,7 @@ def as_json(study: Study, runs_dir: Path) -> dict[str, Any]:
             {"variant": variant, "metric": metric, **dataclasses.asdict(verdict)}
             for (variant, metric), verdict in rounds.verdicts.items()
         ],
-        "cells": [found.wanted for found in searches],
+        "cells": [found.as_submitted for found in searches],
     }
 
 

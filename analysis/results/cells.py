@@ -33,13 +33,13 @@ class Answer:
 
     Attributes:
         runs: cell's name to its runs, of the cells that are run.
-        found: of a search by explosions; None for a graded attribution.
+        search: of a search by explosions; None for a graded attribution.
     """
 
     attribution: Attribution
     metric: MetricSpec
     runs: dict[str, list[Run]]
-    found: Search | None = None
+    search: Search | None = None
 
     @property
     def study(self) -> Study:
@@ -80,7 +80,7 @@ class Answer:
         return [run.where for run in every if run.state not in ended]
 
     @property
-    def wanted(self) -> dict[str, Any]:
+    def as_submitted(self) -> dict[str, Any]:
         """The cells as `sdtps submit --cells` takes them."""
         sets = [sorted(cell.changes) for cell in self.attribution.cells]
         return {**self.spec.model_dump(mode="json"), "sets": sets}
@@ -91,7 +91,7 @@ class Answer:
 
     @property
     def decided(self) -> bool:
-        return not self.missing and not (self.found and self.found.needed)
+        return not self.missing and not (self.search and self.search.needed)
 
 
 def answers(study: Study, runs_dir: Path) -> list[Answer]:
@@ -117,7 +117,7 @@ def _with_runs(study: Study, planned: Attribution, runs_dir: Path, *, curves: bo
 
 def _explore(study: Study, spec: AttributionSpec, runs_dir: Path) -> Answer:
     """The search, replayed from the runs; its cells are those that it has asked for so far."""
-    spec = replace_seeds(spec)
+    spec = first_seeds(spec)
     ends = design(study, spec)
     every = frozenset(ends.changes)
     sets: list[Changes] = [frozenset(), every]
@@ -125,11 +125,11 @@ def _explore(study: Study, spec: AttributionSpec, runs_dir: Path) -> Answer:
         found = _with_runs(study, design(study, spec, sets), runs_dir, curves=True)
         result = search(list(ends.changes), exploding(found))
         if not (new := [cell for cell in result.needed if cell not in sets]):
-            return replace(found, found=result)
+            return replace(found, search=result)
         sets += new
 
 
-def replace_seeds(spec: AttributionSpec) -> AttributionSpec:
+def first_seeds(spec: AttributionSpec) -> AttributionSpec:
     """A search takes the first three seeds of each cell."""
     return spec.model_copy(update={"seeds": spec.seeds[:SEEDS_OF_A_CELL]})
 
@@ -171,8 +171,8 @@ def _peak_loss(run: Run) -> float | None:
 
 def sentences(found: Answer) -> list[str]:
     """The answer in plain sentences: what is decided, and what is not."""
-    if found.found is not None:
-        return _of_search(found, found.found)
+    if found.search is not None:
+        return _of_search(found, found.search)
     lines = []
     result, names = found.effects, found.attribution.changes
     for change in names:

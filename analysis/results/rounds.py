@@ -1,11 +1,13 @@
 """Seeds in rounds: which verdicts are decided at which look, and who is trained further.
 
+n: seeds at a look; N: at the last look; R: differences without a star; level: what a look may err.
+
 A study declares its looks, n seeds each, up to N. Look n may err with 0.05 ((n/N)^2 - (n_before/N)^2),
 so that all looks together err with at most 5 % under any dependence (union bound). At each look Holm
 steps down over the R differences that have no star yet, equivalent ones included; a star stays.
 Equivalence (two one-sided tests against the margin) takes the same share. A variant all of whose
-differences are starred or equivalent is trained no further. The p that is printed is p R 0.05 / level,
-to be read at 5 %.
+differences are starred or equivalent is trained no further. The p that is printed is p × R × 0.05 /
+level, to be read at 5 %.
 
 Every decision is computed again from the runs each time; nothing is remembered. Small starred effects
 are overstated a little (0.11 standard deviations in simulation), as in every design that may stop
@@ -37,7 +39,7 @@ class Verdict:
 
     Attributes:
         look: seeds at which it was decided, or at which it was last looked at; 0: not looked at.
-        adjusted_p: p R 0.05 / level at that look; None where there was no test.
+        adjusted_p: p × R × 0.05 / level at that look; None where there was no test.
         family: R at that look.
         waits: why the next look cannot be taken yet, such as runs that are missing.
     """

@@ -1,4 +1,4 @@
-"""What must not be averaged over seeds: missing runs; runs of different code, data or weights.
+"""What stops averaging over seeds: missing runs; runs of different code, data or weights.
 
 A run's identity names data and weights as its configuration does: by data set and file name, not by
 their content. The content is in `origin` of result.json (`sdtps.run.provenance`).

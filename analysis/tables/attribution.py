@@ -26,9 +26,9 @@ def table(found: Answer) -> Table:
         ),
         Column(found.metric_name, label, unit=metric.unit, direction=metric.direction),
     ]
-    if found.found is not None:
+    if found.search is not None:
         columns.append(Column("explodes", "Explodes"))
-    explodes = exploding(found) if found.found is not None else None
+    explodes = exploding(found) if found.search is not None else None
     rows = []
     for cell in found.attribution.cells:
         marks = tuple(model.check(key in cell.changes) for key in changes)
@@ -42,7 +42,7 @@ def table(found: Answer) -> Table:
         f"Cells between {found.spec.good} and {found.spec.broken}: which changes each has.",
         f"Mean and sample standard deviation over {counted(seeds, 'seed')}, last epoch.",
     )
-    if found.found is None:
+    if found.search is None:
         family = 2 * len(changes)
         caption += (
             f"Each change is tested at both ends (Welch, moderated variances, Holm over {family}; "

@@ -5,8 +5,8 @@ refused, with the setting that would make it act. Settings of a part that is swi
 (`sdtps.enabled: false`, `fusion.kind: none`) are no mistake: variants inherit them from their base.
 `effective` shows that such configurations are one.
 
-Whoever adds a setting that some code reads only in one case adds its rule here; what acts with a value
-of an SDTPS axis says the value's entry in `sdtps.config.axes`.
+Whoever adds a setting that some code reads only in one case adds its rule here; an axis value's entry
+in `sdtps.config.axes` says which settings act with it.
 """
 
 from __future__ import annotations

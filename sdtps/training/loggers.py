@@ -2,9 +2,10 @@
 
 Each tool runs in a process of its own that follows metrics.jsonl. One that fails ends with a line in
 train.log; one that hangs is killed when the run ends. Neither costs the run a step or a number. A tool
-is a class with `log` and `close` in the table `LOGGERS`.
+is a class with `log` and `close` in the table `LOGGERS`, and its name in `LoggerName`
+(`sdtps/config/common.py`).
 
-    python -m sdtps.training.loggers NAME RUN FIRST_BYTE        until standard input ends or says so
+    python -m sdtps.training.loggers NAME RUN FIRST_BYTE   until standard input is closed or says so
 """
 
 from __future__ import annotations

@@ -105,8 +105,8 @@ def test_a_search_by_explosions_goes_on_from_its_runs(
                     plant(
                         runs_dir, found.study, name, run.seed, loss=lambda step, peak=peak: peak / step
                     )
-    assert found.found is not None and rounds <= 6
-    assert [set(s) for s in found.found.named] == [{DECISION, MASK}]
+    assert found.search is not None and rounds <= 6
+    assert [set(s) for s in found.search.named] == [{DECISION, MASK}]
     assert len(found.study.seeds) == 3
 
 
@@ -117,7 +117,7 @@ def test_a_diverged_run_explodes_and_a_good_end_that_explodes_is_refused(
     ends = design(study, study.attributions[0], [frozenset()]).study
     for seed in (0, 1, 2):
         plant(tmp_path / "runs", ends, "topk", seed, state="diverged", stop=(1, 3))
-    found = answer(study, study.attributions[0], tmp_path / "runs").found
+    found = answer(study, study.attributions[0], tmp_path / "runs").search
     assert found is not None and (found.refusal or found.needed)
 
 
