@@ -145,7 +145,9 @@ def _field(model: type[BaseModel], path: KeyPath) -> tuple[Any, list[Any]]:
         parts = get_args(inner)
         is_list = get_origin(inner) is tuple
         fixed = is_list and parts[-1] is not Ellipsis
-        annotation = parts[int(part)] if fixed else parts[0] if is_list else parts[1]
+        # A value that may be anything is never wrong: then the key is.
+        inside = parts[0] if is_list or parts[1] is Any else parts[1]
+        annotation = parts[int(part)] if fixed else inside
     return annotation, metadata
 
 
