@@ -179,7 +179,7 @@ def studies_table(collected: Collected, studies: Sequence[Study], others: Sequen
         rows.append(Row(study.name, (text(study.name), text(study.title), text(size), text(done))))
     columns = (
         Column("study", "Study", align="l"),
-        Column("title", "What it asks", align="l", width=0.42),
+        Column("title", "Subject", align="l", width=0.42),
         Column("size", "Variants × seeds"),
         Column("runs", "Completed"),
     )

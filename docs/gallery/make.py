@@ -130,8 +130,12 @@ def pictures(work: Path) -> None:
     places = (str(found), "--query", str(found), "--top", "4", "--out", str(ranking))
     sdtps("rank", run_folder("quick", "topk"), *places)
     screenshot(ranking, "rank.png", (1100, 640))
+    sdtps(*ATTRIBUTION, "--submit", "--executor", "local")
+    sdtps("curves", "gumbel", "--out", str(work / "curves"))
+    save(Image.open(work / "curves" / f"{'-'.join(ATTRIBUTION[1:])}.png"), "attribution.png", 900)
 
 
+ATTRIBUTION = ("attribute", "gumbel", "topk_no_mask", "gumbel_tau5_clamp")
 OUTPUTS = {
     "plan": ("plan", "gumbel", "-v", "gumbel_tau5*"),
     "watch": ("watch", "quick", "--once"),
@@ -140,7 +144,7 @@ OUTPUTS = {
     "explain": ("explain", "quick_main:topk:mAP"),
     "audit": ("audit", "quick", "-v", "topk", "-v", "gumbel_tau1"),
     "claims": ("claims", "quick", "--only", "43", "--only", "49", "--only", "57"),
-    "attribute": ("attribute", "quick", "log_mask", "gumbel_tau10"),
+    "attribute": ATTRIBUTION,
 }
 
 
