@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Draw and print the files; 1 where a figure could not be drawn, after all others."""
     from ablations.study.schema import FigureSpec
-    from analysis.figures.figure import attempt, variant_page, write
+    from analysis.figures.figure import attempt, figures, variant_page, write
     from analysis.runs.collect import collect
     from analysis.runs.comparable import KINDS, refuse_to_average
 
@@ -49,9 +49,10 @@ def command(arguments: argparse.Namespace) -> int:
         specs = [
             FigureSpec(name=metric.replace("/", "-"), metric=metric) for metric in arguments.metric
         ]
-        drawn = [
-            attempt(collected, study, spec, marks, arguments.venue) for spec in specs or study.figures
-        ]
+        if specs:
+            drawn = [attempt(collected, study, spec, marks, arguments.venue) for spec in specs]
+        else:
+            drawn = figures(collected, study, marks, arguments.venue)
         if arguments.variants:
             drawn += [variant_page(collected, study, v, arguments.venue) for v in study.variants]
         for figure in drawn:

@@ -47,9 +47,9 @@ def record_figure(venue: str = "article") -> Drawn:
         study="",
         files=files,
         caption=(
-            f"Best mAP of the {len(scored)} published logs that reached an evaluation, one mark and one "
-            "seed each; equal scores lie on each other. A row is a data set and a recipe; one rate: the "
-            "encoder learns at the rate of the new layers. The epoch was chosen on the test set.",
+            f"Best mAP of the {len(scored)} published logs that reached an evaluation, one mark and "
+            "one seed each; equal scores overlap. A row is a data set and a recipe; one rate: "
+            "the encoder learns at the new layers' rate. The epoch was chosen on the test set.",
         ),
         notes=(),
         origin=("numbers of others, from paper/reported/demo2_runs.csv; do not edit",),
