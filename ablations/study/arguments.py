@@ -190,7 +190,13 @@ def read_studies(arguments: argparse.Namespace) -> list[Study]:
     for manifest in manifests:
         study = load_study(manifest, data_root=root)
         if cells := getattr(arguments, "cells", None):
-            studies.append(_cells(study, json.loads(cells)))
+            try:
+                studies.append(_cells(study, json.loads(cells)))
+            except (ValueError, KeyError, TypeError) as error:  # pydantic's errors are ValueErrors
+                raise ManifestError(
+                    f"--cells: not what `sdtps attribute` gives: {error}. Call: sdtps attribute "
+                    f"{manifest} GOOD BROKEN --submit"
+                ) from None
             continue
         open_runs = _open_runs(study, getattr(arguments, "runs_dir", None) or runs_root())
         studies.append(dataclasses.replace(study, seeds_of=open_runs["seeds_of"]))

@@ -106,6 +106,11 @@ def design(study: Study, spec: AttributionSpec, sets: Sequence[Changes] | None =
             raise ManifestError(
                 f"{where}: '{name}' is not a variant. {did_you_mean(name, study.variants)}"
             )
+    if study.gpu_hours is not None:
+        raise ManifestError(
+            f"{where}: a budget does not count the runs of cells, and this study has one. Put the two "
+            "variants into a manifest without 'budget'; equal runs are taken over"
+        )
     good, broken = study.variants[spec.good], study.variants[spec.broken]
     changes = differing(good, broken)
     if not 2 <= len(changes) <= MOST_CHANGES or good.config.task != broken.config.task:

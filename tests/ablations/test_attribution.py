@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ablations.cli import main
 from ablations.launch.budget import within_budget
 from ablations.launch.plan import BEYOND, Plan, make_plan
 from ablations.store.life import run_states
@@ -68,6 +69,10 @@ def test_cells_leave_the_study_and_its_runs_as_they_were(tmp_path: Path) -> None
         ("attributions: [{good: topk, broken: gumbl}]", ["gumbl", "Did you mean 'gumbel'"]),
         ("attributions: [{good: topk, broken: topk}]", ["differ in 0 settings"]),
         ("attributions: [{good: topk, broken: gumbel, metric: map}]", ["'map'", "mAP"]),
+        (
+            "attributions: [{good: topk, broken: gumbel}]\nbudget: {gpu_hours: 1}",
+            ["a budget does not count", "without 'budget'"],
+        ),
         ("rounds: {looks: [5, 8], margin: 0.5}", ["below 12"]),
         ("rounds: {looks: [8, 5, 20], margin: 0.5}", ["must increase"]),
         ("rounds: {looks: [5, 12], margin: 0.5}", ["12 seeds", "lists 2"]),
@@ -118,3 +123,13 @@ def test_a_budget_sends_what_fits_seed_by_seed_and_counts_failed_attempts(tmp_pa
 def test_a_study_without_a_budget_is_planned_as_before(tmp_path: Path) -> None:
     plan = planned(load(tmp_path, HEAD), tmp_path / "runs")
     assert plan.spending is None and len(plan.submitted) == 6
+
+
+@pytest.mark.parametrize("cells", ["no JSON", "{}", "[1]", '{"good": "topk", "sets": 3, "seeds": [0]}'])
+def test_cells_that_attribute_did_not_give_are_a_message(
+    tmp_path: Path, cells: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load(tmp_path, HEAD)
+    words = ["submit", str(tmp_path / "small.yaml"), "--dry-run", "--cells", cells]
+    assert main([*words, "--runs-dir", str(tmp_path / "runs")]) == 2
+    assert "--cells" in capsys.readouterr().err
