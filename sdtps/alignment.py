@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from sdtps.config.axes import ALIGNMENTS
+from sdtps.config.axes import find
 
 MIN_LENGTH = 1e-12  # a shorter vector counts as this long, as in torch's normalize
 FLOATS_ON_CPU = 2**20  # aligned at once
@@ -56,7 +56,7 @@ class Alignment(nn.Module):
 
     def __init__(self, name: str = "mean_topk", top_k: int = 5) -> None:
         super().__init__()
-        self.axis = next(value for value in ALIGNMENTS if value.name == name)
+        self.axis = find("alignment", name)
         self.top_k = top_k
         self.relevance_mlp: nn.Sequential | None = None
         if self.axis.top_k:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from sdtps.audit.toys import Toy, build_toy
 from sdtps.config import Config, RetrievalConfig
-from sdtps.config.axes import find_ratio
+from sdtps.config.axes import find
 from sdtps.selection import Selection, TokenSelection
 from sdtps.training.step import TrainingStep
 
@@ -75,7 +75,7 @@ def changes(config: Config) -> dict[str, Config]:
     if sdtps.enabled and axes.decision.carries_gradient:
         for name, update in (axes.mask.counterfactuals | axes.decision.counterfactuals).items():
             changed[name] = config.model_copy(update={"sdtps": sdtps.model_copy(update=update)})
-    if isinstance(config, RetrievalConfig) and find_ratio(config.loss.ratio).loss and sdtps.enabled:
+    if isinstance(config, RetrievalConfig) and find("ratio", config.loss.ratio).loss and sdtps.enabled:
         loss = config.loss.model_copy(update={"ratio": "none"})
         changed["ratio none"] = config.model_copy(update={"loss": loss})
     return changed

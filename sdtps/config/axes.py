@@ -11,9 +11,9 @@
     form, alignment, ratio    retrieval: the cross-net's branches, its pooling, the ratio loss
 
 An entry says everything that depends on the value: its formula, the settings that act with it, what the
-cross-net may not shortcut, and what the audit compares it with. Both tasks, the reference loop and the
-audit ask the entry; nothing else compares names. A new value is one new entry here, and
-`tests/sdtps/test_axes.py` then runs it through both tasks and the reference loop.
+cross-net may not shortcut, and what the audit compares it with; a comment beside it gives its source.
+Both tasks, the reference loop and the audit ask the entry; nothing else compares names. A new value is
+one new entry; `tests/sdtps/test_axes.py` then runs it through both tasks and the reference loop.
 
 Shapes: scores and D are [..., N] for N patches, of which K are kept; leading axes may be images, or
 images x captions. The formulas use tensor methods only, so that this module imports no torch: plans and
@@ -33,8 +33,13 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
+from sdtps.config.wording import shown
+from sdtps.system.errors import did_you_mean
+
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from sdtps.config.common import SdtpsConfig as Settings
 
 Changes = dict[str, dict[str, Any]]
 
@@ -46,33 +51,12 @@ IMPORTANCE_EPSILON = 1e-8  # v4
 SMALLEST_DECISION = 2.0**-126
 
 
-class Settings(Protocol):
-    """The settings that formulas read; `sdtps.config.SdtpsConfig` has them."""
-
-    @property
-    def keep_ratio(self) -> float: ...
-    @property
-    def cosine_temperature(self) -> float: ...
-    @property
-    def beta(self) -> float: ...
-    @property
-    def temperature(self) -> float: ...
-    @property
-    def noise_clamp(self) -> float | None: ...
-    @property
-    def noise_in_eval(self) -> bool: ...
-    @property
-    def mask_temperature(self) -> float: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Value:
     """One value of an axis.
 
     Attributes:
         name: as a configuration writes it.
-        text: what it does.
-        source: where it was published.
         settings: keys of `SdtpsConfig` that act with this value; without any value that names them
             they do nothing, and a configuration that sets them is refused.
         needs: other axes -> the values that this one goes with; it goes with all of the others.
@@ -80,8 +64,6 @@ class Value:
     """
 
     name: str
-    text: str
-    source: str
     settings: tuple[str, ...] = ()
     needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     tasks: tuple[str, ...] = ("reid", "retrieval")
@@ -101,7 +83,7 @@ class Network(Protocol):
     def gate_logits(self, cosine: Tensor) -> Tensor: ...
 
 
-Combine = Callable[["Tensor", "Tensor", Network, Settings], "Tensor"]
+Combine = Callable[["Tensor", "Tensor", Network, "Settings"], "Tensor"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,84 +174,36 @@ def cosine_gated(logits: Tensor, cosine: Tensor, net: Network, settings: Setting
     return mean_of_heads(shares(attention.unsqueeze(-2) * logits.sigmoid()))
 
 
-_ATTENTION = ("relevance_heads", "relevance_share")
 _ALPHA_T = {"alpha": 1.0, "temperature": 1.0}
 
 
-def learned(name: str, text: str, source: str, combine: Combine, **more: Any) -> Relevance:
+def learned(name: str, combine: Combine, *settings: str, **more: Any) -> Relevance:
     """A relevance with an attention network."""
-    settings = (*_ATTENTION, *more.pop("settings", ()))
-    return Relevance(name=name, text=text, source=source, combine=combine, settings=settings, **more)
+    acting = ("relevance_heads", "relevance_share", *settings)
+    return Relevance(name=name, combine=combine, settings=acting, **more)
 
 
 RELEVANCES = (
-    Relevance(name="cosine", text="cosine of patch and guide", source="released; v0 to v4"),
-    Relevance(name="dot", text="equation 2: dot product / C", source="paper", unit=False),
-    learned(
-        "attention_logits",
-        "learned sum of attention logits",
-        "6e09693",
-        weighted_logits,
-        per_head=1.0,
-        patch_queries=True,
-    ),
-    learned("attention_cosine", "learned mixture of both", "9a18c62", mixed, learned={"mix": 1.0}),
-    learned(
-        "gated_mlp",
-        "attention x a gate from an MLP of the cosine",
-        "c2549be",
-        gated,
-        gate=(32, 1, 0.1),
-    ),
-    learned("gated", "attention x sigmoid(a cosine + b)", "019ece5", gated, gate=(1.0, 0.0)),
-    learned("gated_half", "as gated, from a = b = 0.5", "83bc831", gated, gate=(0.5, 0.5)),
-    learned(
-        "gated_norm",
-        "as gated_half, gate logits normalised over heads, heads sum to 1 again",
-        "83bc831, with its two options on",
-        gated_shares,
-        gate=(0.5, 0.5),
-        gate_norm=True,
-    ),
-    learned(
-        "gated_projected",
-        "as gated, by cosines of the projections, heads sum to 1 again",
-        "bc12492",
-        gated_shares,
-        gate=(1.0, 0.0),
-        projected=True,
-    ),
-    learned(
-        "gated_shares",
-        "as gated, heads sum to 1 again",
-        "00f8b57; 1f92e56; 9a85faa; 715926a",
-        gated_shares,
-        gate=(1.0, 0.0),
-    ),
-    learned(
-        "gated_heads_mlp",
-        "attention x gates of all heads from one MLP, heads sum to 1 again",
-        "18323ed",
-        gated_shares,
-        gate=(8, None, 0.5),
-    ),
-    learned("attention_times_cosine", "attention x cosine", "ca287c1", times_cosine),
-    learned(
-        "biased_learned",
-        "softmax((logits + alpha cosine) / T)",
-        "9fa81e3; 6306fc6; 1915c89",
-        biased_learned,
-        learned=_ALPHA_T,
-    ),
-    learned("boosted", "cosine raised by attention", "a5b5c75", boosted, learned=_ALPHA_T),
-    learned("cosine_gated", "softmax of cosines x gates", "c1f836a", cosine_gated, learned=_ALPHA_T),
-    learned(
-        "biased",
-        "softmax(logits + cosine / its temperature)",
-        "e5e6243; one head: 413d1df; one head and 0.3: 66c66c5, d128cea",
-        biased,
-        settings=("cosine_temperature",),
-    ),
+    Relevance(name="cosine"),  # of patch and guide: released; v0 to v4
+    Relevance(name="dot", unit=False),  # equation 2 as printed, dot product / C: paper
+    # 6e09693
+    learned("attention_logits", weighted_logits, per_head=1.0, patch_queries=True),
+    learned("attention_cosine", mixed, learned={"mix": 1.0}),  # 9a18c62
+    learned("gated_mlp", gated, gate=(32, 1, 0.1)),  # the gate is an MLP of the cosine: c2549be
+    learned("gated", gated, gate=(1.0, 0.0)),  # attention x sigmoid(a cosine + b): 019ece5
+    learned("gated_half", gated, gate=(0.5, 0.5)),  # from a = b = 0.5: 83bc831
+    # As gated_half, gate logits normalised over heads: 83bc831 with its two options on
+    learned("gated_norm", gated_shares, gate=(0.5, 0.5), gate_norm=True),
+    # As gated_shares, by cosines of the projections: bc12492
+    learned("gated_projected", gated_shares, gate=(1.0, 0.0), projected=True),
+    learned("gated_shares", gated_shares, gate=(1.0, 0.0)),  # 00f8b57; 1f92e56; 9a85faa; 715926a
+    learned("gated_heads_mlp", gated_shares, gate=(8, None, 0.5)),  # one MLP for all heads: 18323ed
+    learned("attention_times_cosine", times_cosine),  # ca287c1
+    learned("biased_learned", biased_learned, learned=_ALPHA_T),  # 9fa81e3; 6306fc6; 1915c89
+    learned("boosted", boosted, learned=_ALPHA_T),  # a5b5c75
+    learned("cosine_gated", cosine_gated, learned=_ALPHA_T),  # c1f836a
+    # e5e6243; one head: 413d1df; one head and 0.3: 66c66c5, d128cea
+    learned("biased", biased, "cosine_temperature"),
 )
 
 
@@ -327,51 +261,15 @@ def equation_3(
     return (1 - 2 * beta) * predicted + beta * sum(guides, 2 * own)
 
 
+_ROUTED = Score(name="routed", combine=weighted, network="router", tasks=("reid",))
 SCORES = (
-    Score(
-        name="eq3",
-        text="equation 3: score MLP and cosines, weighted by beta",
-        source="paper; v0 to v4",
-        settings=("beta",),
-        combine=equation_3,
-        network="mlp",
-    ),
-    Score(
-        name="attention_sum",
-        text="sum of the cosines with the image's own feature and with the guides",
-        source="released; LAPS",
-        combine=attention_sum,
-        guides_of_a_branch=1,
-    ),
-    Score(
-        name="mean",
-        text="mean of own and guides' relevances",
-        source="21f61b8 to 83bc831; f291f52; 05d17b7; 66c66c5",
-        combine=mean_of_three,
-    ),
-    Score(
-        name="weighted",
-        text="own and guides weighted by a learned softmax",
-        source="bc12492 to ca287c1",
-        combine=weighted,
-        network="weights",
-    ),
-    Score(
-        name="routed",
-        text="weighted by a softmax of an MLP of the three global features",
-        source="9fa81e3 to 413d1df",
-        combine=weighted,
-        network="router",
-        tasks=("reid",),
-    ),
-    Score(
-        name="routed_deep",
-        text="as routed, by a deeper MLP with dropout",
-        source="d128cea",
-        combine=weighted,
-        network="deep_router",
-        tasks=("reid",),
-    ),
+    # paper; v0 to v4
+    Score(name="eq3", settings=("beta",), combine=equation_3, network="mlp"),
+    Score(name="attention_sum", combine=attention_sum, guides_of_a_branch=1),  # released; LAPS
+    Score(name="mean", combine=mean_of_three),  # 21f61b8 to 83bc831; f291f52; 05d17b7; 66c66c5
+    Score(name="weighted", combine=weighted, network="weights"),  # bc12492 to ca287c1
+    _ROUTED,  # by an MLP of the three global features: 9fa81e3 to 413d1df
+    replace(_ROUTED, name="routed_deep", network="deep_router"),  # deeper, with dropout: d128cea
 )
 
 
@@ -398,26 +296,16 @@ def zscore_sigmoid(relevance: Tensor) -> Tensor:
     return ((relevance - mean) / (deviation + ZSCORE_EPSILON)).sigmoid()
 
 
+def clamp_minmax(relevance: Tensor) -> Tensor:
+    """As `minmax`; negative relevances become 0 first."""
+    return minmax(relevance.clamp_min(0.0))
+
+
 NORMALISATIONS = (
-    Normalise(
-        name="minmax",
-        text="each row to [0, 1]",
-        source="paper-version module; v0 to v4",
-        apply=minmax,
-    ),
-    Normalise(name="none", text="as they are", source="released"),
-    Normalise(
-        name="clamp_minmax",
-        text="as minmax, negative relevances become 0 first",
-        source="6306fc6 to c1f836a",
-        apply=lambda relevance: minmax(relevance.clamp_min(0.0)),
-    ),
-    Normalise(
-        name="zscore_sigmoid",
-        text="sigmoid of each row's standard scores",
-        source="66c66c5; d128cea",
-        apply=zscore_sigmoid,
-    ),
+    Normalise(name="minmax", apply=minmax),  # paper-version module; v0 to v4
+    Normalise(name="none"),  # released
+    Normalise(name="clamp_minmax", apply=clamp_minmax),  # 6306fc6 to c1f836a
+    Normalise(name="zscore_sigmoid", apply=zscore_sigmoid),  # 66c66c5; d128cea
 )
 
 
@@ -439,23 +327,11 @@ class NoGrad(Value):
 
 
 NO_GRADS = (
-    NoGrad(name="none", text="nothing", source="v0; v2 to v4; all later commits"),
-    NoGrad(name="cross", text="the relevances to the guides", source="none published", guides=True),
-    NoGrad(
-        name="attention",
-        text="all relevances",
-        source="v1; LAPS; paper-version module; sdtps_fixed.py of 5577328",
-        guides=True,
-        own=True,
-    ),
-    NoGrad(
-        name="selection",
-        text="the relevances and the selection itself",
-        source="released",
-        guides=True,
-        own=True,
-        selection=True,
-    ),
+    NoGrad(name="none"),  # v0; v2 to v4; all later commits
+    NoGrad(name="cross", guides=True),  # none published
+    # v1; LAPS; paper-version module; sdtps_fixed.py of 5577328
+    NoGrad(name="attention", guides=True, own=True),
+    NoGrad(name="selection", guides=True, own=True, selection=True),  # released
 )
 
 
@@ -475,7 +351,6 @@ class Decision(Value):
         soft: whether D lies between 0 and 1; it then only scales tokens in place.
         reads_keep_ratio: whether rho has a part in it.
         draws_noise: whether `decide` or `mix` takes draws.
-        acts_in_evaluation: whether `decide` and `mix` act outside training; plain Top-K where not.
         counterfactuals: what else the audit examines to prove a cause: name -> changed settings.
     """
 
@@ -484,7 +359,6 @@ class Decision(Value):
     soft: bool = False
     reads_keep_ratio: bool = True
     draws_noise: bool = False
-    acts_in_evaluation: Callable[[Settings], bool] = lambda settings: False
     counterfactuals: Changes = field(default_factory=dict)
 
     @property
@@ -493,8 +367,9 @@ class Decision(Value):
         return self.decide is not None or self.mix is not None
 
     def acts(self, settings: Settings, training: bool) -> bool:
-        """Whether D now is more than the hard Top-K decision."""
-        return self.carries_gradient and (training or self.acts_in_evaluation(settings))
+        """Whether D now is more than the hard Top-K decision, as it mostly is in training alone."""
+        noisy_in_eval = "noise_in_eval" in self.settings and settings.noise_in_eval
+        return self.carries_gradient and (training or self.soft or noisy_in_eval)
 
 
 def gumbel_noise(uniform: Tensor, clamp: float | None = None) -> Tensor:
@@ -573,70 +448,42 @@ def soft_sort(score: Tensor, kept_score: Tensor, uniform: Tensor | None, setting
     return (-distance / settings.temperature).softmax(dim=-1)
 
 
-_IN_PLACE = {"aggregation": ("in_place",)}
+_GUMBEL_STE = Decision(
+    name="gumbel_ste",
+    settings=("temperature", "noise_clamp", "noise_in_eval"),
+    decide=gumbel_straight_through,
+    draws_noise=True,
+    counterfactuals={"decision topk": {"decision": "topk"}},
+)
+_SIGMOID_MEAN = Decision(
+    name="sigmoid_mean",
+    settings=("mask_temperature",),
+    needs={"aggregation": ("in_place",)},
+    tasks=("reid",),
+    decide=sigmoid_above_mean,
+    soft=True,
+    reads_keep_ratio=False,
+)
 DECISIONS = (
-    Decision(
-        name="topk",
-        text="the K highest scores are kept; D carries no gradient",
-        source="released; v4; 21f61b8 to 66c66c5 as logged",
-    ),
-    Decision(
-        name="gumbel_ste",
-        text="Top-K forward, the gradient of a Gumbel-Softmax backward (straight-through)",
-        source="v0 to v3; 21f61b8 to 05d17b7",
-        settings=("temperature", "noise_clamp", "noise_in_eval"),
-        decide=gumbel_straight_through,
-        draws_noise=True,
-        acts_in_evaluation=lambda settings: settings.noise_in_eval,
-        counterfactuals={"decision topk": {"decision": "topk"}},
-    ),
-    Decision(
-        name="soft",
-        text="in training each kept token is a weighted sum of all tokens; Top-K in evaluation",
-        source="none published",
-        settings=("temperature",),
-        mix=soft_sort,
-    ),
+    Decision(name="topk"),  # released; v4; 21f61b8 to 66c66c5 as logged
+    _GUMBEL_STE,  # v0 to v3; 21f61b8 to 05d17b7
+    # In training kept tokens are mixtures, in evaluation Top-K: none published
+    Decision(name="soft", settings=("temperature",), mix=soft_sort),
+    # As soft, with one token: design note 002, remedy A
     Decision(
         name="gumbel_mean",
-        text="in training one token, the mean by Gumbel-Softmax weights; Top-K in evaluation",
-        source="design note 002, remedy A",
         settings=("temperature", "noise_clamp"),
         mix=gumbel_mean,
         draws_noise=True,
     ),
-    Decision(
-        name="gumbel_sigmoid_ste",
-        text="Top-K forward, the gradient of a noisy sigmoid backward (straight-through)",
-        source="66c66c5",
-        settings=("temperature", "noise_clamp", "noise_in_eval"),
-        decide=gumbel_sigmoid_straight_through,
-        draws_noise=True,
-        acts_in_evaluation=lambda settings: settings.noise_in_eval,
-        counterfactuals={"decision topk": {"decision": "topk"}},
-    ),
-    Decision(
-        name="sigmoid_mean",
-        text="soft: sigmoid of the distance to the mean score",
-        source="9fa81e3 to e5e6243",
-        settings=("mask_temperature",),
-        needs=_IN_PLACE,
-        tasks=("reid",),
-        decide=sigmoid_above_mean,
-        soft=True,
-        reads_keep_ratio=False,
-        acts_in_evaluation=lambda settings: True,
-    ),
-    Decision(
+    # 66c66c5
+    replace(_GUMBEL_STE, name="gumbel_sigmoid_ste", decide=gumbel_sigmoid_straight_through),
+    _SIGMOID_MEAN,  # 9fa81e3 to e5e6243
+    replace(  # d128cea
+        _SIGMOID_MEAN,
         name="sigmoid_quantile",
-        text="soft: sigmoid of the distance to the (1 - rho) quantile",
-        source="d128cea",
-        settings=("mask_temperature",),
-        needs=_IN_PLACE,
-        tasks=("reid",),
         decide=sigmoid_above_quantile,
-        soft=True,
-        acts_in_evaluation=lambda settings: True,
+        reads_keep_ratio=True,
     ),
 )
 
@@ -687,11 +534,9 @@ _MERGED = {"aggregation": ("single", "dual")}  # where there is a softmax to ent
 
 
 def subtracting(constant: float) -> Mask:
-    """The published mask with a constant C: its forward is right, but d logits / d D = C."""
+    """The mask published with C = 1e10 (v1 to v3): right in the forward, but d logits / d D = C."""
     return Mask(
         name=f"subtract_{constant:g}".replace("e+", "e"),  # one spelling, one identity
-        text="logits - (1 - D) C",
-        source="v1 to v3 with C = 1e10",
         needs=_MERGED,
         bias=lambda decision: -((1 - decision) * constant),
         constant=constant,
@@ -704,27 +549,13 @@ def subtracting(constant: float) -> Mask:
 
 
 MASKS = (
-    Mask(name="none", text="D does not enter", source="released; paper-version module"),
+    Mask(name="none"),  # released; paper-version module
     subtracting(1e10),
-    Mask(
-        name="log",
-        text="logits + log D: a bounded gradient",
-        source="the repair",
-        needs=_MERGED,
-        bias=log_decision,
-    ),
-    Mask(
-        name="importance",
-        text="logits + log softmax(score)",
-        source="v4; 6e09693",
-        needs=_MERGED,
-        bias=log_importance,
-        reads_score=True,
-    ),
+    Mask(name="log", needs=_MERGED, bias=log_decision),  # the repair: a bounded gradient
+    Mask(name="importance", needs=_MERGED, bias=log_importance, reads_score=True),  # v4; 6e09693
+    # sdtps_fixed.py of 5577328; 21f61b8 and later
     Mask(
         name="multiply",
-        text="kept tokens are multiplied by D",
-        source="sdtps_fixed.py of 5577328; 21f61b8 and later",
         needs={"decision": tuple(d.name for d in DECISIONS if d.mix is None)},
         scales_tokens=True,
     ),
@@ -751,26 +582,13 @@ class Aggregation(Value):
 
 _RATIOS = ("aggregation_ratio", "aggregation_hidden")
 AGGREGATIONS = (
-    Aggregation(name="none", text="kept tokens stay as they are", source="v0"),
-    Aggregation(
-        name="single",
-        text="one weight network merges the kept tokens of one selection",
-        source="released; LAPS; v1 to v4",
-        networks=("weight",),
-        settings=_RATIOS,
-    ),
-    Aggregation(
-        name="dual",
-        text="equation 4: one weight network for each of two selections, outputs added",
-        source="paper; paper-version module",
-        networks=("weight_sparse", "weight_dense"),
-        settings=_RATIOS,
-    ),
-    # Not for retrieval: its cosines do not see a token's length.
+    Aggregation(name="none"),  # v0
+    Aggregation(name="single", networks=("weight",), settings=_RATIOS),  # released; LAPS; v1 to v4
+    # Equation 4, the outputs of two selections added: paper; paper-version module
+    Aggregation(name="dual", networks=("weight_sparse", "weight_dense"), settings=_RATIOS),
+    # 21f61b8 and later. Not for retrieval: its cosines do not see a token's length.
     Aggregation(
         name="in_place",
-        text="all tokens stay in their places, times D",
-        source="21f61b8 and later",
         needs={"mask": ("multiply",), "extra_token": ("none",)},
         tasks=("reid",),
         in_place=True,
@@ -807,31 +625,18 @@ def softmax_of_mixed(decision: Tensor, score: Tensor) -> Tensor:
     return shares((1 - decision) * (score - score.amax(dim=-1, keepdim=True).detach()).exp())
 
 
-_SOFTMAX = ExtraToken(
-    name="softmax",
-    text="dropped tokens, weighted by the softmax of their scores",
-    source="released; v0 to v4; 6e09693",
-    of_dropped=softmax_of_dropped,
-    of_mixed=softmax_of_mixed,
-)
+_SOFTMAX = ExtraToken(name="softmax", of_dropped=softmax_of_dropped, of_mixed=softmax_of_mixed)
 _UNIFORM = ExtraToken(
     name="uniform",
-    text="the mean of the dropped tokens",
-    source="none published",
     of_dropped=lambda decision, dropped_score, dropped: shares(1 - decision),
     of_mixed=lambda decision, score: shares(1 - decision),
 )
 EXTRA_TOKENS = (
-    _SOFTMAX,
-    _UNIFORM,
-    replace(
-        _UNIFORM,
-        name="uniform_in_training",
-        text="uniform while the decision carries a gradient, else softmax",
-        source="sdtps_fixed.py of 5577328",
-        while_idle=_SOFTMAX,
-    ),
-    ExtraToken(name="none", text="no extra token", source="21f61b8 and later"),
+    _SOFTMAX,  # released; v0 to v4; 6e09693
+    _UNIFORM,  # the mean of the dropped tokens: none published
+    # Uniform while the decision carries a gradient: sdtps_fixed.py of 5577328
+    replace(_UNIFORM, name="uniform_in_training", while_idle=_SOFTMAX),
+    ExtraToken(name="none"),  # 21f61b8 and later
 )
 
 
@@ -854,14 +659,9 @@ class Form(Value):
 
 
 FORMS = (
-    Form(name="laps", text="one branch, no dense text", source="LAPS", dense=False),
-    Form(name="released", text="two branches, their similarities added", source="released"),
-    Form(
-        name="paper",
-        text="two branches merged, aligned with the sparse words",
-        source="paper; paper-version module",
-        together=True,
-    ),
+    Form(name="laps", dense=False),  # one branch, no dense text: LAPS
+    Form(name="released"),
+    Form(name="paper", together=True),  # paper; paper-version module
 )
 
 
@@ -880,22 +680,10 @@ class Alignment(Value):
 
 
 ALIGNMENTS = (
-    Alignment(name="mean", text="mean of leaky-rectified cosines", source="released", leak=0.1),
-    Alignment(
-        name="mean_topk",
-        text="equation 5: mean + MLP(TOPK)",
-        source="paper; paper-version module",
-        settings=("top_k",),
-        top_k=True,
-    ),
-    Alignment(
-        name="topk",
-        text="MLP(TOPK) alone",
-        source='paper, "only relevance-aware selection"',
-        settings=("top_k",),
-        mean=False,
-        top_k=True,
-    ),
+    Alignment(name="mean", leak=0.1),  # released
+    Alignment(name="mean_topk", settings=("top_k",), top_k=True),  # paper; paper-version module
+    # paper, "only relevance-aware selection"
+    Alignment(name="topk", settings=("top_k",), mean=False, top_k=True),
 )
 
 
@@ -945,28 +733,10 @@ def _mean_over_kept(decision: Tensor) -> Tensor:
 
 _LAMBDAS = ("ratio_weight", "lambda_sparse", "lambda_dense")
 RATIOS = (
-    RatioLoss(
-        name="released",
-        text="(mean(Ds + Dd) - rho)^2",
-        source="released",
-        settings=("ratio_weight",),
-        loss=ratio_of_the_sum,
-    ),
-    RatioLoss(
-        name="separate",
-        text="l1 (mean Ds - rho)^2 + l2 (mean Dd - rho)^2",
-        source="paper-version module",
-        settings=_LAMBDAS,
-        loss=ratio_of_each,
-    ),
-    RatioLoss(
-        name="eq7",
-        text="equation 7 over the kept patches alone",
-        source="paper",
-        settings=_LAMBDAS,
-        loss=ratio_of_the_kept,
-    ),
-    RatioLoss(name="none", text="no ratio loss", source="re-identification"),
+    RatioLoss(name="released", settings=("ratio_weight",), loss=ratio_of_the_sum),
+    RatioLoss(name="separate", settings=_LAMBDAS, loss=ratio_of_each),  # paper-version module
+    RatioLoss(name="eq7", settings=_LAMBDAS, loss=ratio_of_the_kept),  # paper
+    RatioLoss(name="none"),  # re-identification
 )
 
 
@@ -1011,38 +781,27 @@ VALUES: Mapping[str, tuple[Value, ...]] = {
 SECTIONS = {"form": "matching", "alignment": "matching", "ratio": "loss"}
 
 
-def names(axis: str) -> tuple[str, ...]:
-    """The values of an axis as a configuration writes them."""
-    return tuple(value.name for value in VALUES[axis])
-
-
-def find(axis: str, name: str) -> Value:
+def find(axis: str, name: object) -> Any:
     """The entry of that name.
 
     Raises:
-        ValueError: no value of this axis; names those there are.
+        ValueError: no value of this axis; names those there are, the nearest first.
     """
     for value in VALUES[axis]:
         if value.name == name:
             return value
-    constant = _SUBTRACT.fullmatch(name) if axis == "mask" else None
+    constant = _SUBTRACT.fullmatch(str(name)) if axis == "mask" else None
     if constant is not None and float(constant[1]) > 0:
         return subtracting(float(constant[1]))
-    allowed = [value.name for value in VALUES[axis] if getattr(value, "constant", None) is None]
-    more = ", or subtract_C with a positive number C such as subtract_1e10" if axis == "mask" else ""
-    raise ValueError(f"'{name}' is not a {axis}; allowed: {', '.join(allowed)}{more}")
-
-
-def find_ratio(name: str) -> RatioLoss:
-    """The entry of a ratio loss."""
-    return next(value for value in RATIOS if value.name == name)
+    nearest = did_you_mean(str(name), (value.name for value in VALUES[axis]))
+    more = " C in subtract_C is any positive number." if axis == "mask" else ""
+    raise ValueError(f"{shown(name)} is not allowed. {nearest}{more}")
 
 
 @lru_cache(maxsize=4096)
 def find_all(*chosen: str) -> Axes:
     """The entries of one value for each axis, in the order of `Axes`."""
-    entries: list[Any] = [find(axis, name) for axis, name in zip(Axes._fields, chosen, strict=True)]
-    return Axes(*entries)
+    return Axes(*(find(axis, name) for axis, name in zip(Axes._fields, chosen, strict=True)))
 
 
 def acting_with(setting: str) -> dict[str, tuple[str, ...]]:

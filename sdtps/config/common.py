@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
-from sdtps.config.axes import Axes, find, find_all, names
-
-if TYPE_CHECKING:
-    Relevance = str
-    Normalise = str
-    Score = str
-    NoGrad = str
-    Decision = str
-    Aggregation = str
-    ExtraToken = str
-else:
-    Relevance = Literal[names("relevance")]
-    Normalise = Literal[names("normalise")]
-    Score = Literal[names("score")]
-    NoGrad = Literal[names("no_grad")]
-    Decision = Literal[names("decision")]
-    Aggregation = Literal[names("aggregation")]
-    ExtraToken = Literal[names("extra_token")]
+from sdtps.config.axes import Axes, find, find_all
 
 
 class Frozen(BaseModel):
@@ -37,6 +20,14 @@ PositiveFraction = Annotated[float, Field(gt=0.0, le=1.0)]
 PositiveInt = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[float, Field(ge=0.0)]
 Positive = Annotated[float, Field(gt=0.0)]
+
+
+def find_name(name: object, field: ValidationInfo) -> str:
+    """The name of a value of the axis that the field is; a mask's constant gets one spelling."""
+    return str(find(str(field.field_name), name).name)
+
+
+AxisValue = Annotated[str, BeforeValidator(find_name)]
 LoggerName = Literal["tensorboard", "mlflow", "wandb"]
 
 
@@ -50,7 +41,7 @@ class SdtpsConfig(Frozen):
     enabled: bool = True
 
     # How relevant a patch is to a guide: cosine, dot (equation 2 as printed), or learned.
-    relevance: Relevance = "cosine"
+    relevance: AxisValue = "cosine"
     # Of the learned ones: attention heads, and which patches-to-guide networks are one (05d17b7: those
     # of a modality; f291f52: all).
     relevance_heads: PositiveInt = 4
@@ -58,16 +49,16 @@ class SdtpsConfig(Frozen):
     # Of biased: the cosine is divided by it (66c66c5, d128cea: 0.3).
     cosine_temperature: Positive = 1.0
     # Norm of equation 2 on relevances (unspecified in the paper), and how a score is made of them.
-    normalise: Normalise = "minmax"
-    score: Score = "eq3"
+    normalise: AxisValue = "minmax"
+    score: AxisValue = "eq3"
     # beta of equation 3; not given in the paper, 0.25 in the paper-version module.
     beta: Fraction = 0.25
 
     # What is computed inside no_grad.
-    no_grad: NoGrad = "attention"
+    no_grad: AxisValue = "attention"
 
     # How scores become the decision D.
-    decision: Decision = "topk"
+    decision: AxisValue = "topk"
     # Of the Gumbel decisions and soft: tau; 1 in v1, 5 in v3.
     temperature: Positive = 1.0
     # Gumbel noise is clamped to [-noise_clamp, noise_clamp] (v3: 5); null = no clamp.
@@ -78,11 +69,11 @@ class SdtpsConfig(Frozen):
     mask_temperature: Positive = 0.3
 
     # How D enters the aggregation: none, log, importance, multiply, or subtract_C (published: 1e10).
-    mask: str = "none"
+    mask: AxisValue = "none"
     # How kept tokens are merged.
-    aggregation: Aggregation = "dual"
+    aggregation: AxisValue = "dual"
     # The fused token of dropped patches.
-    extra_token: ExtraToken = "softmax"
+    extra_token: AxisValue = "softmax"
 
     # rho: K = ceil(rho x N). Paper: ViT 0.5, Swin 0.8.
     keep_ratio: PositiveFraction = 0.5
@@ -93,11 +84,6 @@ class SdtpsConfig(Frozen):
 
     # Weight of the SDTPS branch's loss (re-identification; 1 in v1, 2.0 from af9cf51 on).
     loss_weight: NonNegative = 1.0
-
-    @field_validator("mask")
-    @classmethod
-    def _mask_is_known(cls, mask: str) -> str:
-        return find("mask", mask).name  # one spelling, one identity
 
     @model_validator(mode="after")
     def _parts_fit(self) -> SdtpsConfig:

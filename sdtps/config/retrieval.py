@@ -5,12 +5,13 @@ Paper values that differ from the released recipe (lr 1e-4, batch 32, no decay) 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
-from sdtps.config.axes import FORMS, VALUES, Form, names
+from sdtps.config.axes import VALUES, Form, find
 from sdtps.config.common import (
+    AxisValue,
     Fraction,
     Frozen,
     NonNegative,
@@ -21,14 +22,6 @@ from sdtps.config.common import (
 )
 from sdtps.system.errors import did_you_mean
 
-if TYPE_CHECKING:
-    FormName = str
-    AlignmentName = str
-    RatioName = str
-else:
-    FormName = Literal[names("form")]
-    AlignmentName = Literal[names("alignment")]
-    RatioName = Literal[names("ratio")]
 DenseText = Literal["own", "shuffled", "none"]
 
 
@@ -120,11 +113,11 @@ class MatchingConfig(Frozen):
 
     # `laps`: one branch, no dense text; `released`: sparse and dense branch, similarities added;
     # `paper`: both branches aggregated together, sparse words aligned (v2 module).
-    form: FormName = "paper"
+    form: AxisValue = "paper"
     # Common embedding width; 512 (1024 for multi-GPU Swin).
     embed: PositiveInt = 512
     # HRPA (equation 5): `mean` with leaky ReLU 0.1 as released, `mean_topk` adds MLP(TOPK).
-    alignment: AlignmentName = "mean_topk"
+    alignment: AxisValue = "mean_topk"
     top_k: PositiveInt = 5  # v2 module; not given in the paper
     # Dense text used in training and at evaluation. `own` is the query's own target image's text.
     dense_text: DenseText = "own"
@@ -143,7 +136,8 @@ class MatchingConfig(Frozen):
     @property
     def axis(self) -> Form:
         """The entry of `form`."""
-        return next(form for form in FORMS if form.name == self.form)
+        entry: Form = find("form", self.form)
+        return entry
 
     @model_validator(mode="after")
     def _guides_fit(self) -> MatchingConfig:
@@ -160,7 +154,7 @@ class RetrievalLossConfig(Frozen):
     ramp_first_epoch: bool = True
     # `released`: (mean(Ds + Dd) - rho)^2; `separate`: l1 (mean Ds - rho)^2 + l2 (mean Dd - rho)^2
     # (v2 module); `eq7`: (rho - l1 mean Ds - l2 mean Dd)^2 over the selected, as the paper writes it.
-    ratio: RatioName = "separate"
+    ratio: AxisValue = "separate"
     ratio_weight: NonNegative = 2.0
     lambda_sparse: NonNegative = 1.0
     lambda_dense: NonNegative = 1.0

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sdtps.config import RetrievalConfig
-from sdtps.config.axes import find_ratio
+from sdtps.config.axes import find
 from sdtps.crossnet import CrossNet, Matches
 from sdtps.data.caption_batches import RetrievalBatch, TextBatch
 from sdtps.models.encoders import ImageEncoder, ImageShape, TextEncoder, text_width
@@ -114,7 +114,7 @@ def retrieval_loss(
     parts = {"alignment": alignment.detach()}
     ramp = (step - 1) / steps_per_epoch if settings.ramp_first_epoch and epoch == 1 else 1.0
     total = alignment * ramp
-    ratio_loss = find_ratio(settings.ratio).loss
+    ratio_loss = find("ratio", settings.ratio).loss
     if ratio_loss is not None and matches.sparse_decision is not None:
         ratio = ratio_loss(
             matches.sparse_decision,

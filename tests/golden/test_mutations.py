@@ -88,8 +88,8 @@ MUTANTS = {
     ),
     "attention_places_no_grad_on_guides_only": (
         "config.axes",
-        'sdtps_fixed.py of 5577328",\n        guides=True,\n        own=True,',
-        'sdtps_fixed.py of 5577328",\n        guides=True,',
+        'name="attention", guides=True, own=True',
+        'name="attention", guides=True',
     ),
     "beta_weight_of_self": ("config.axes", "sum(guides, 2 * own)", "sum(guides, own)"),
     "uniform_shares_clamped": (

@@ -178,7 +178,6 @@ def test_the_table_is_what_configurations_and_studies_see() -> None:
         names = [value.name for value in VALUES[axis]]
         assert len(set(names)) == len(names)
         for value in VALUES[axis]:
-            assert value.text and value.source
             assert set(value.settings) <= set(SdtpsConfig.model_fields)
             assert find(axis, value.name).name == value.name
             chosen = config(with_needs({axis: value.name}))
