@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import csv
-import html
 import io
 import json
 import math
 from collections.abc import Callable
-from itertools import groupby
 from pathlib import Path
 
+import jinja2
 from rich.markup import escape as rich_escape
 from rich.table import Table as RichTable
 
-from analysis.tables.latex import to_latex
-from analysis.tables.model import Cell, Column, Table, as_json
+from analysis.tables.latex import TEMPLATES, to_latex
+from analysis.tables.model import Cell, Table, as_json, groups
 from sdtps.system.files import write_bytes
 
 # -- text forms ---------------------------------------------------------------------------------
@@ -26,34 +25,27 @@ def to_csv(table: Table) -> str:
 
     The heading over a group of rows is in the first column; a number that does not exist is empty.
     """
-    grouped = any(row.heading for row in table.rows)
-    rows = [row.cells for row in table.rows if row.cells]
-    numeric = [
-        list(dict.fromkeys(name for cells in rows for name, _ in cells[index].numeric))
-        for index in range(len(table.columns))
-    ]
-    heads = ["group"] if grouped else []
-    for column, names in zip(table.columns, numeric, strict=True):
-        label = f"{column.label} ({column.unit})" if column.unit else column.label
-        head = " / ".join(filter(None, (column.group, f"{label} {column.of}".rstrip())))
-        heads += [head, *(f"{head} / {name}" for name in names)]
+    rows = [row for row in table.rows if row.cells]
+    columns: list[list[str]] = []
+    if len(rows) < len(table.rows):
+        column, heading = ["group"], ""
+        for row in table.rows:
+            heading = row.heading or heading
+            column += [heading] if row.cells else []
+        columns.append(column)
+    for index, shown in enumerate(table.columns):
+        cells = [row.cells[index] for row in rows]
+        unit = f" ({shown.unit})" if shown.unit else ""
+        label = f"{shown.label}{unit} {shown.of}".rstrip()
+        head = f"{shown.group} / {label}" if shown.group else label
+        columns.append([head, *(cell.plain for cell in cells)])
+        for name in dict.fromkeys(name for cell in cells for name in cell.numeric):
+            numbers = (cell.numeric.get(name, math.nan) for cell in cells)
+            texts = ("" if math.isnan(number) else f"{number:.10g}" for number in numbers)
+            columns.append([f"{head} / {name}", *texts])
     stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(heads)
-    heading = ""
-    for row in table.rows:
-        heading = row.heading or heading
-        if row.cells:
-            line = [heading] if grouped else []
-            for cell, names in zip(row.cells, numeric, strict=True):
-                values = dict(cell.numeric)
-                line += [cell.plain, *(_number(values.get(name)) for name in names)]
-            writer.writerow(line)
+    csv.writer(stream, lineterminator="\n").writerows(zip(*columns, strict=True))
     return stream.getvalue()
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None or math.isnan(value) else f"{value:.10g}"
 
 
 def to_markdown(table: Table) -> str:
@@ -61,8 +53,7 @@ def to_markdown(table: Table) -> str:
     rule = {"l": ":--", "c": ":-:", "r": "--:"}
     heads = [_md(" / ".join(filter(None, (c.group, c.head)))) for c in table.columns]
     lines = [
-        f"**{_md(table.caption[0] if table.caption else table.title)}** "
-        + " ".join(_md(sentence) for sentence in table.caption[1:]),
+        f"**{_md(table.caption[0])}** {_md(' '.join(table.caption[1:]))}",
         "",
         f"| {' | '.join(heads)} |",
         f"| {' | '.join(rule[c.align] for c in table.columns)} |",
@@ -72,8 +63,7 @@ def to_markdown(table: Table) -> str:
             lines.append(f"| {' | '.join(_md_cell(cell) for cell in row.cells)} |")
         else:
             lines.append(f"| *{_md(row.heading)}* {'| ' * len(table.columns)}".rstrip())
-    if table.notes:
-        lines += ["", " ".join(_md(sentence) for sentence in table.notes)]
+    lines += ["", _md(" ".join(table.notes))]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -86,77 +76,22 @@ def _md(text: str) -> str:
 def _md_cell(cell: Cell) -> str:
     if cell.kind != "number":
         return _md(cell.plain)
-    text = _md(_minus(cell.text))
-    text = {1: f"**{text}**", 2: f"<u>{text}</u>"}.get(cell.rank, text)
+    text = {1: f"**{cell.shown}**", 2: f"<u>{cell.shown}</u>"}.get(cell.rank, cell.shown)
     spread = f" ± {cell.spread}" if cell.spread is not None else ""
     note = f" ({_md(cell.note)})" if cell.note else ""
     return f"{text}{spread}{note}"
 
 
-def _minus(text: str) -> str:
-    return text.replace("-", "−") if text[:1] == "-" and text != "--" else text
-
-
-# -- HTML ---------------------------------------------------------------------------------------
-
-
 def to_html(table: Table) -> str:
     """A <table> fragment; each number carries the runs behind it in data-runs, as JSON."""
-    rows = []
-    if any(c.group for c in table.columns):
-        cells = "".join(
-            f'<th colspan="{len(list(members))}">{html.escape(group)}</th>'
-            for group, members in groupby(table.columns, key=lambda c: c.group)
-        )
-        rows.append(f"<tr>{cells}</tr>")
-    heads = "".join(
-        f'<th scope="col" class="{c.align}">{html.escape(c.head)}</th>' for c in table.columns
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
-    rows.append(f"<tr>{heads}</tr>")
-    body = []
-    for row in table.rows:
-        if row.cells:
-            shaded = ' class="baseline"' if row.shaded else ""
-            cells = "".join(
-                _html_cell(cell, column) for cell, column in zip(row.cells, table.columns, strict=True)
-            )
-            body.append(f'<tr{shaded} data-row="{html.escape(row.key)}">{cells}</tr>')
-        else:
-            width = len(table.columns)
-            body.append(
-                f'<tr class="heading"><th colspan="{width}">{html.escape(row.heading)}</th></tr>'
-            )
-    caption = html.escape(" ".join(table.caption))
-    notes = html.escape(" ".join(table.shown_notes))
-    lines = [
-        f'<table id="{html.escape(table.name)}" class="results">',
-        f"<caption>{caption}</caption>",
-        "<thead>",
-        *rows,
-        "</thead>",
-        "<tbody>",
-        *body,
-        "</tbody>",
-        "</table>",
-    ]
-    return "\n".join([*lines, *([f'<p class="notes">{notes}</p>'] if notes else [])]) + "\n"
-
-
-def _html_cell(cell: Cell, column: Column) -> str:
-    text = html.escape(_minus(cell.text) if cell.kind == "number" else cell.text)
-    text = {1: f"<b>{text}</b>", 2: f"<u>{text}</u>"}.get(cell.rank, text)
-    if cell.spread is not None:
-        text += f' <span class="spread">± {html.escape(cell.spread)}</span>'
-    if cell.note:
-        text += f' <span class="note">({html.escape(cell.note)})</span>'
-    attributes = f' class="{cell.kind} {column.align}"'
-    if cell.runs:
-        attributes += f' data-runs="{html.escape(json.dumps(list(cell.runs)))}"'
-    if cell.value is not None:
-        attributes += f' data-value="{cell.value!r}"'
-    if cell.metric and f"/{cell.metric}" not in column.key:  # of a condition
-        attributes += f' data-metric="{html.escape(cell.metric)}"'
-    return f"<td{attributes}>{text}</td>"
+    return environment.get_template("table.html.j2").render(table=table, groups=groups(table.columns))
 
 
 # -- terminal -----------------------------------------------------------------------------------

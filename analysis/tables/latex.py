@@ -8,21 +8,24 @@ is wider than the slide is scaled to it: to 7.1 pt where the table would fill a 
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
+import textwrap
 import unicodedata
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jinja2
 
 from ablations.study.labels import MATH, TEXT, composed
-from analysis.tables.model import Cell, Column, Row, Table
+from analysis.tables.model import Cell, Column, Row, Table, groups
 from analysis.venues import POINTS, VENUES, Venue
 from sdtps.run.locations import shipped
 
+T = TypeVar("T")
 TEMPLATES = shipped("paper/templates")
 
 
@@ -98,7 +101,7 @@ def environment(templates: Path | None = None) -> jinja2.Environment:
     Delimiters are `<< >>`, `<% %>` and `<# #>`, which TeX does not use. A missing name is an error, and
     so is a raw float: numbers are rounded in `analysis.results.numbers`, never by a template.
     """
-    return jinja2.Environment(
+    made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(templates) if templates else None,
         block_start_string="<%",
         block_end_string="%>",
@@ -113,6 +116,8 @@ def environment(templates: Path | None = None) -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    made.globals["tex"] = Tex
+    return made
 
 
 # -- tables -------------------------------------------------------------------------------------
@@ -129,54 +134,25 @@ _WIDTHS = {
 }
 _CHARACTER = 4.45
 _NAME = 0.3  # of the line: a name that wraps, when numbers are dealt out to blocks
-# Begins what differs on slides: beamer has no `table*`, and loads graphicx itself.
-_ON_SLIDES = r"\csname @ifundefined\endcsname{table*}"
-# Sets box 0, a tabular; on slides no wider than the slide.
-_SET_PART = (
-    rf"\providecommand{{\setpart}}{{{_ON_SLIDES}"
-    r"{\ifdim\wd0>\linewidth\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi}{\usebox0}}"
-)
 _LONG = 120.0  # points: a wider column is text and wraps, whatever its alignment
-
-
-def _width(text: str) -> float:
-    """Estimated width of a line of plain text, in points."""
-    return sum(_WIDTHS.get(char, _CHARACTER) for char in text)
 
 
 def to_latex(table: Table, venue: str = "any") -> str:
     """The whole `table` environment: caption, booktabs rules, notes; as wide as `venue` has room."""
     layout = _Layout(table, VENUES[venue])
-    pages = layout.pages(table.rows)
-    lines = [f"% {line}" for line in table.origin]
-    for number, parts in enumerate(pages):
-        first, last = number == 0, number == len(pages) - 1
-        lines += [f"{_environment('begin', layout.wide)}[htbp]", r"\centering", r"\footnotesize"]
-        if first:
-            caption = " ".join(escape(sentence) for sentence in table.caption)
-            lines.append(rf"\caption{{{caption}}}\label{{tab:{table.name}}}")
-        else:
-            lines.append(rf"Table~\ref{{tab:{table.name}}}, continued\par\smallskip")
-        lines += [
-            rf"\setlength{{\tabcolsep}}{{{layout.gap}pt}}",
-            r"\providecommand{\checkmark}{\ensuremath{\surd}}",
-            _SET_PART,
-        ]
-        for index, (block, rows) in enumerate(parts):
-            lines += [r"\par\medskip"] if index else []
-            lines += _tabular(table, block, rows, layout)
-        if last and table.notes:
-            notes = " ".join(escape(sentence) for sentence in table.notes)
-            lines.append(rf"\par\smallskip\parbox{{\linewidth}}{{{notes}}}")
-        lines.append(f"{_environment('end', layout.wide)}%")
-    return "\n".join(lines) + "\n"
-
-
-def _environment(edge: str, wide: bool) -> str:
-    r"""`\begin{table}`; `table*` spans both columns of a paper."""
-    if not wide:
-        return rf"\{edge}{{table}}"
-    return rf"{_ON_SLIDES}{{\{edge}{{table}}}}{{\{edge}{{table*}}}}"
+    return (
+        environment(TEMPLATES)
+        .get_template("table.tex.j2")
+        .render(
+            table=table,
+            name=Tex(table.name),
+            origin=[Tex(line) for line in table.origin],
+            gap=layout.gap,
+            wide=layout.wide,
+            slide=round(layout.page * 9 / 8),
+            floats=layout.floats(table.rows),
+        )
+    )
 
 
 class _Layout:
@@ -186,218 +162,177 @@ class _Layout:
     and their metrics are set below each other; text wraps.
 
     Attributes:
-        head_lines: the most lines of a head: as few as make the table fit.
-        gap: points on either side of a column.
-        blocks: indices of the columns that stand side by side; columns of names are repeated.
+        page: points of a line. gap: points on either side of a column.
         wide: wider than a column of a paper in two columns.
     """
 
     def __init__(self, table: Table, venue: Venue) -> None:
-        self._columns = table.columns
+        self._columns = columns = table.columns
         self._rows = [row for row in table.rows if row.cells]
-        self.page = page = venue.page * POINTS
-        self.head_lines, self.gap = 1, 4
-        every = list(range(len(self._columns)))
-        most = max((len(_head_words(column)) for column in self._columns), default=1)
-        while self.head_lines < most and self._total(every) > page:
-            self.head_lines, self.gap = self.head_lines + 1, 3
-        self.blocks = [every] if self._total(every) <= page else self._split(every)
-        if max(map(self._least, self.blocks)) > page:
-            self.gap = 2
-        widest = max(map(self._total, self.blocks))
+        self.page = venue.page * POINTS
+        every = list(range(len(columns)))
+        cells = [max((_width(_plain_cell(row, i)) for row in self._rows), default=0) for i in every]
+        for lines in range(1, 1 + max(len(_unbroken(column.head).split(" ")) for column in columns)):
+            self.gap = 4 if lines == 1 else 3
+            self._heads = [_head_lines(column, lines) for column in columns]
+            heads = (max(map(_width, head)) for head in self._heads)
+            self._natural = list(map(max, cells, heads))
+            if fits := self._total(every) <= self.page:
+                break
+        self._blocks = [every] if fits else self._split(every)
+        widest = max(map(self._total, self._blocks))
         self.wide = widest > venue.column * POINTS and venue.column < venue.page
 
-    def shares(self, block: Sequence[int]) -> dict[int, float]:
+    def floats(self, rows: Sequence[Row]) -> list[list[tuple[str, list[Tex]]]]:
+        """What each float holds: parts of the table, each with its columns' alignment and its lines."""
+        parts = []
+        for block in self._blocks:
+            shares = self._shares(block)
+            for part in _filled(rows, partial(self._lines, shares), ROWS_ON_A_PAGE):
+                taken = _HEAD_LINES + sum(self._lines(shares, row) for row in part)
+                place = "".join(self._columns[i].align for i in block)
+                parts.append((taken, (place, self._tabular(block, part, shares))))
+        floats = _filled(parts, lambda part: part[0], ROWS_ON_A_PAGE + _HEAD_LINES)
+        return [[part for _, part in members] for members in floats]
+
+    def _split(self, every: Sequence[int]) -> list[list[int]]:
+        """Blocks of columns that are set below each other; columns of names are repeated."""
+        names = [i for i in every if not self._columns[i].is_metric]
+        taken = sum(min(self._natural[i], _NAME * self.page) for i in names)
+        room = self.page - taken - 2 * self.gap * (len(names) - 1)
+        units: dict[str, list[list[int]]] = {}  # a metric, with the difference that follows it
+        for index in (i for i in every if i not in names):
+            found = units.setdefault(self._columns[index].group, [])
+            if self._columns[index].of and found:
+                found[-1].append(index)
+            else:
+                found.append([index])
+        self.gap = self.gap if units else 2  # text that wraps stands nearer
+        if not units or self._taken(i for i in every if i not in names) <= room:
+            return [list(every)]  # with names that wrap
+        blocks = [b for found in units.values() for b in _filled(found, self._taken, room)]
+        return [[*names, *itertools.chain(*block)] for block in blocks]
+
+    def _shares(self, block: Sequence[int]) -> dict[int, float]:
         """Columns of text that wrap, each with its share of the line: what numbers leave, dealt out."""
-        widths = {i: self._natural(i) for i in block}
-        if self._total(block) <= self.page:
+        left = self.page - self._total(block)
+        if left >= 0:
             return {}
-        texts = self._texts(block)
-        left = self.page - self._gaps(block) - sum(widths[i] for i in block if i not in texts)
-        weights = {i: math.sqrt(widths[i]) for i in texts}  # longer text gets more, not all
+        texts = [i for i in block if self._columns[i].align == "l" or self._natural[i] > _LONG]
+        left += sum(self._natural[i] for i in texts)
+        weights = {i: math.sqrt(self._natural[i]) for i in texts}  # longer text gets more, not all
         shares: dict[int, float] = {}
-        for index in sorted(texts, key=lambda i: widths[i]):
+        for index in sorted(texts, key=lambda i: self._natural[i]):
             part = max(left * weights[index] / sum(weights.values()), self._longest_word(index))
-            if widths[index] > part:
+            if self._natural[index] > part:
                 shares[index] = part / self.page
-            left -= min(widths[index], part)
+            left -= min(self._natural[index], part)
             del weights[index]
         return shares
 
-    def pages(self, rows: Sequence[Row]) -> list[list[tuple[list[int], list[Row]]]]:
-        """What each float holds: parts of the table, each with its columns and rows."""
-        parts = [(block, part) for block in self.blocks for part in self._parts(block, rows)]
-        pages: list[list[tuple[list[int], list[Row]]]] = [[]]
-        taken = 0
-        for block, part in parts:
-            lines = _HEAD_LINES + sum(self._lines(block, row) for row in part)
-            if pages[-1] and taken + lines > ROWS_ON_A_PAGE + _HEAD_LINES:
-                pages.append([])
-                taken = 0
-            pages[-1].append((block, part))
-            taken += lines
-        return pages
-
-    def _parts(self, block: Sequence[int], rows: Sequence[Row]) -> list[list[Row]]:
-        """The rows of a block, cut where a page is full."""
-        parts: list[list[Row]] = [[]]
-        taken = 0
-        for row in rows:
-            lines = self._lines(block, row)
-            if parts[-1] and taken + lines > ROWS_ON_A_PAGE:
-                parts.append([])
-                taken = 0
-            parts[-1].append(row)
-            taken += lines
-        return parts
-
-    def _lines(self, block: Sequence[int], row: Row) -> int:
-        """Lines that a row takes: those of its longest wrapped cell."""
-        if not row.cells:
-            return 1
-        cells = [(_width(_plain_cell(row, i)), share) for i, share in self.shares(block).items()]
-        return max((math.ceil(width / (share * self.page)) for width, share in cells), default=1)
-
-    def _split(self, every: Sequence[int]) -> list[list[int]]:
-        metrics = [i for i in every if self._is_metric(i)]
-        names = [i for i in every if i not in metrics]
-        if not metrics:
-            return [list(every)]
-        narrow = sum(min(self._natural(i), _NAME * self.page) for i in names)
-        if narrow + sum(map(self._natural, metrics)) + self._gaps(every) <= self.page:
-            return [list(every)]  # with names that wrap
-        blocks: list[list[int]] = []
-        for group in dict.fromkeys(self._columns[i].group for i in metrics):
-            block: list[int] = []
-            for index in (i for i in metrics if self._columns[i].group == group):
-                numbers = [*block, index]
-                taken = sum(map(self._natural, numbers)) + self._gaps([*names, *numbers])
-                if (
-                    block and taken + narrow > self.page and not self._columns[index].of
-                ):  # Δ follows its metric
-                    blocks.append([*names, *block])
-                    block = []
-                block.append(index)
-            blocks.append([*names, *block])
-        return blocks
-
-    def _is_metric(self, index: int) -> bool:
-        column = self._columns[index]
-        return column.direction is not None or bool(column.group) or bool(column.of)
+    def _taken(self, columns: Iterable[int]) -> float:
+        return sum(self._natural[i] + 2 * self.gap for i in columns)
 
     def _total(self, block: Sequence[int]) -> float:
-        return sum(map(self._natural, block)) + self._gaps(block)
-
-    def _gaps(self, block: Sequence[int]) -> float:
-        return 2.0 * self.gap * (len(block) - 1)
-
-    def _texts(self, block: Sequence[int]) -> list[int]:
-        """Columns that may wrap."""
-        return [i for i in block if self._columns[i].align == "l" or self._natural(i) > _LONG]
-
-    def _least(self, block: Sequence[int]) -> float:
-        """Width of a block when every word of its texts stands on a line of its own."""
-        texts = self._texts(block)
-        widths = (self._longest_word(i) if i in texts else self._natural(i) for i in block)
-        return sum(widths) + self._gaps(block)
-
-    def _natural(self, index: int) -> float:
-        """Estimated width of a column in points, when nothing in it wraps."""
-        heads = _head_lines(self._columns[index], self.head_lines)
-        return max(map(_width, [*heads, *(_plain_cell(row, index) for row in self._rows)]))
+        return self._taken(block) - 2 * self.gap
 
     def _longest_word(self, index: int) -> float:
         texts = [self._columns[index].head, *(_plain_cell(row, index) for row in self._rows)]
         words = (word for text in texts for word in re.split(r"(?<=[\s_./-])", text))
-        return max((_width(word.strip()) for word in words), default=0)
+        return max(_width(word.strip()) for word in words)
+
+    def _lines(self, shares: Mapping[int, float], row: Row) -> int:
+        """Lines that a row takes: those of its longest wrapped cell."""
+        cells = shares.items() if row.cells else ()
+        wrapped = (_width(_plain_cell(row, i)) / (share * self.page) for i, share in cells)
+        return math.ceil(max(wrapped, default=1))
+
+    def _tabular(
+        self, block: Sequence[int], rows: Sequence[Row], shares: Mapping[int, float]
+    ) -> list[Tex]:
+        """The lines between the first and the last rule."""
+        columns = [self._columns[i] for i in block]
+        lines = [*_groups(columns), _line(self._head(i, shares.get(i)) for i in block), r"\midrule"]
+        for number, row in enumerate(rows):
+            lines += [r"\midrule"] if row.rule_before and number else []
+            if row.cells:
+                lines.append(_line(_boxed(row, i, shares.get(i)) for i in block))
+            else:
+                lines.append(
+                    rf"\multicolumn{{{len(block)}}}{{l}}{{\textit{{{escape(row.heading)}}}}} \\"
+                )
+        return [Tex(line) for line in lines]
+
+    def _head(self, index: int, share: float | None) -> str:
+        lines = [escape(line) for line in self._heads[index]]
+        if share is not None:
+            return rf"\parbox[b]{{{share:.3f}\linewidth}}{{\raggedright {' '.join(lines)}\strut}}"
+        if len(lines) == 1:
+            return lines[0]
+        place = f"@{{}}{self._columns[index].align}@{{}}"
+        return rf"\begin{{tabular}}[b]{{{place}}}{(chr(92) * 2).join(lines)}\end{{tabular}}"
 
 
-def _head_words(column: Column) -> list[str]:
-    """The words of a head between which a line may end: not before the arrow, nor before `×`."""
-    return re.sub(r" (?=[×↑↓])|(?<=×) ", "\u00a0", column.head).split(" ")
+def _filled(items: Iterable[T], size: Callable[[T], float], most: float) -> list[list[T]]:
+    """`items` in order, dealt to groups that hold `most`, or a single larger one."""
+    groups: list[list[T]] = [[]]
+    taken = 0.0
+    for item in items:
+        if groups[-1] and taken + size(item) > most:
+            groups.append([])
+            taken = 0.0
+        groups[-1].append(item)
+        taken += size(item)
+    return groups
+
+
+def _width(text: str) -> float:
+    """Estimated width of a line of plain text, in points."""
+    return sum(_WIDTHS.get(char, _CHARACTER) for char in text)
+
+
+def _unbroken(head: str) -> str:
+    """A head in which a line does not end before the arrow, nor beside `×`."""
+    return re.sub(r" (?=[×↑↓])|(?<=×) ", "\u00a0", head)
 
 
 def _head_lines(column: Column, most: int) -> list[str]:
     """A head on about `most` lines of like lengths. Names stay on one line."""
-    words = _head_words(column)
-    if column.align == "l" or most < 2:
-        return [" ".join(words)]
-    longest = max(math.ceil(len(" ".join(words)) / most), *map(len, words))
-    lines = [words[0]]
-    for word in words[1:]:
-        if len(f"{lines[-1]} {word}") <= longest:
-            lines[-1] += f" {word}"
-        else:
-            lines.append(word)
-    return lines
+    head = _unbroken(column.head)
+    if column.align == "l":
+        return [head]
+    longest = max(1, math.ceil(len(head) / most))
+    return textwrap.wrap(head, longest, break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def _plain_cell(row: Row, index: int) -> str:
     return row.cells[index].plain + (BASELINE if row.shaded and not index else "")
 
 
-def _tabular(table: Table, block: Sequence[int], rows: Sequence[Row], layout: _Layout) -> list[str]:
-    columns = [table.columns[i] for i in block]
-    wrapped = layout.shares(block)
-    lines = [
-        rf"\setbox0\hbox{{{_ON_SLIDES}{{\linewidth={layout.page * 9 / 8:.0f}pt}}{{}}%",
-        rf"\begin{{tabular}}{{@{{}}{''.join(c.align for c in columns)}@{{}}}}",
-        r"\toprule",
-        *_heads(columns, layout.head_lines, [wrapped.get(i) for i in block]),
-        r"\midrule",
-    ]
-    for number, row in enumerate(rows):
-        if row.rule_before and number:
-            lines.append(r"\midrule")
-        if row.cells:
-            texts = [_boxed(row, i, wrapped.get(i), layout.page) for i in block]
-        else:
-            texts = [rf"\multicolumn{{{len(block)}}}{{l}}{{\textit{{{escape(row.heading)}}}}}"]
-        lines.append(_safe_row(" & ".join(texts)) + r" \\")
-    return [*lines, r"\bottomrule", r"\end{tabular}}\setpart"]
+def _line(texts: Iterable[str]) -> str:
+    r"""A row, whose start must not look like an argument of the `\\` or the rule before it."""
+    text = " & ".join(texts)
+    return ("{}" if text.lstrip().startswith(("[", "*")) else "") + text + r" \\"
 
 
-def _boxed(row: Row, index: int, share: float | None, page: float) -> str:
-    """A cell's text; in one that wraps, a word that is too long may break behind `_`, `.` and `/`."""
+def _boxed(row: Row, index: int, share: float | None) -> str:
+    """A cell's text; in one that wraps, words may break behind `_`, `.` and `/`."""
     text = latex_cell(row.cells[index]) + (BASELINE if row.shaded and not index else "")
     if share is None or not text:
         return text
-    if any(_width(word) > share * page for word in _plain_cell(row, index).split()):
-        text = re.sub(r"(\\_|(?<=\w)[./](?=\w))", r"\1\\allowbreak{}", text)
+    text = re.sub(r"(\\_|(?<=\w)[./](?=\w))", r"\1\\allowbreak{}", text)
     return rf"\parbox[t]{{{share:.3f}\linewidth}}{{\raggedright {text}\strut}}"
 
 
-def _safe_row(text: str) -> str:
-    r"""A row whose start does not look like an argument of the `\\` or the rule before it."""
-    return f"{{}}{text}" if text.lstrip().startswith(("[", "*")) else text
-
-
-def _heads(columns: Sequence[Column], most: int, shares: Sequence[float | None]) -> list[str]:
-    lines = []
-    if any(c.group for c in columns):
-        cells, rules, start = [], [], 1
-        for group, members in groupby(columns, key=lambda c: c.group):
-            width = len(list(members))
-            if group:
-                cells.append(rf"\multicolumn{{{width}}}{{c}}{{{escape(group)}}}")
-                rules.append(rf"\cmidrule(lr){{{start}-{start + width - 1}}}")
-            else:
-                cells += [""] * width
-            start += width
-        lines += [" & ".join(cells) + r" \\", "".join(rules)]
-    heads = (_head(c, most, share) for c, share in zip(columns, shares, strict=True))
-    lines.append(_safe_row(" & ".join(heads)) + r" \\")
-    return lines
-
-
-def _head(column: Column, most: int, share: float | None) -> str:
-    lines = [escape(line) for line in _head_lines(column, most)]
-    if share is not None:
-        return rf"\parbox[b]{{{share:.3f}\linewidth}}{{\raggedright {' '.join(lines)}\strut}}"
-    if len(lines) == 1:
-        return lines[0]
-    place = f"@{{}}{column.align}@{{}}"
-    return rf"\begin{{tabular}}[b]{{{place}}}{(chr(92) * 2).join(lines)}\end{{tabular}}"
+def _groups(columns: Sequence[Column]) -> list[str]:
+    """The heads over groups of columns, and the rules below them."""
+    cells, rules, start = [], [], 1
+    for group, width in groups(columns):
+        cells.append(rf"\multicolumn{{{width}}}{{c}}{{{escape(group)}}}")
+        if group:
+            rules.append(rf"\cmidrule(lr){{{start}-{start + width - 1}}}")
+        start += width
+    return [_line(cells), "".join(rules)] if cells else []
 
 
 def latex_cell(cell: Cell) -> Tex:

@@ -10,9 +10,10 @@ becomes text. Tables and the paper's macros take their numbers from here, so tha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
 
 from analysis.results import numbers
@@ -50,7 +51,7 @@ class Cell:
     metric: str | None = None
     runs: tuple[str, ...] = ()
     seeds: tuple[tuple[int, float], ...] = ()
-    numeric: tuple[tuple[str, float], ...] = ()
+    numeric: Mapping[str, float] = field(default_factory=dict)
     eligible: bool = False
     signed: bool = False  # a difference
 
@@ -61,6 +62,11 @@ class Cell:
             return self.text or ""
         spread = f" ± {self.spread}" if self.spread is not None else ""
         return f"{self.text}{spread}{self.behind}"
+
+    @property
+    def shown(self) -> str:
+        """The text with a real minus sign where it is a number."""
+        return self.text.replace("-", "−") if self.kind == "number" else self.text
 
     @property
     def behind(self) -> str:
@@ -86,8 +92,7 @@ def check(value: bool | str | None) -> Cell:
 class Column:
     """A column; `direction` up or down puts an arrow behind the label.
 
-    `width` (a fraction of the line) makes it a column of wrapped text. `of` is the metric of a column
-    of differences, which its head does not repeat.
+    `of` is the metric of a column of differences, which its head does not repeat.
     """
 
     key: str
@@ -96,7 +101,6 @@ class Column:
     direction: Literal["up", "down"] | None = None
     group: str = ""
     align: Literal["l", "c", "r"] = "c"
-    width: float | None = None
     of: str = ""
 
     @property
@@ -104,6 +108,10 @@ class Column:
         unit = f" ({self.unit})" if self.unit else ""
         arrow = {"up": " ↑", "down": " ↓"}.get(self.direction or "", "")
         return f"{self.label}{unit}{arrow}"
+
+    @property
+    def is_metric(self) -> bool:
+        return bool(self.direction or self.group or self.of)
 
 
 @dataclass(frozen=True)
@@ -158,6 +166,12 @@ class Table:
             known = sorted({r.key for r in self.rows if r.cells})
             raise KeyError(f"{self.name} has rows {known} and columns {keys}")
         return rows[0].cells[keys.index(column)]
+
+
+def groups(columns: Sequence[Column]) -> list[tuple[str, int]]:
+    """The heads over groups of columns, and how many columns each spans; empty where none has one."""
+    spans = [(g, len(list(members))) for g, members in groupby(columns, key=lambda c: c.group)]
+    return spans if any(group for group, _ in spans) else []
 
 
 def file_name(study: Study, name: str) -> str:
@@ -262,11 +276,10 @@ def score_cell(
         metric=result.metric,
         runs=result.runs,
         seeds=tuple(result.values.items()),
-        numeric=(
-            *_in_unit(metric, mean=result.mean, sd=result.sd),
-            ("n", result.n),
-            ("planned", result.planned),
-        ),
+        numeric={
+            **_in_unit(metric, mean=result.mean, sd=result.sd),
+            **{"n": result.n, "planned": result.planned},
+        },
         eligible=result.whole and (count_imported or not result.imported),
     )
 
@@ -299,21 +312,18 @@ def difference_cell(result: Result, metric: MetricSpec) -> Cell:
         metric=result.metric,
         runs=(*result.runs, *result.baseline_runs),
         seeds=tuple(result.differences.items()),
-        numeric=(
-            *_in_unit(
+        numeric={
+            **_in_unit(
                 metric,
                 mean=result.difference,
                 low=result.difference_low,
                 high=result.difference_high,
             ),
-            ("n", result.difference_n),
-            ("planned", result.difference_planned),
-            ("p", result.adjusted_p),
-        ),
+            **{"n": result.difference_n, "planned": result.difference_planned, "p": result.adjusted_p},
+        },
     )
 
 
-def _in_unit(metric: MetricSpec, **values: float) -> Iterator[tuple[str, float]]:
+def _in_unit(metric: MetricSpec, **values: float) -> dict[str, float]:
     """Values in the unit that the metric is printed in; NaN where there is none."""
-    for name, value in values.items():
-        yield name, value if math.isnan(value) else float(numbers.in_unit(value, metric))
+    return {n: v if math.isnan(v) else float(numbers.in_unit(v, metric)) for n, v in values.items()}

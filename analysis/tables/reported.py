@@ -56,7 +56,7 @@ def reported_table(
     used = [outcomes[r.variant] for r in compared if r.variant in outcomes]
     columns = (
         Column("subject", "Setting", align="l"),
-        Column("source", "Source", align="l", width=0.22),
+        Column("source", "Source", align="l"),
         Column("metric", "Metric", align="l"),
         Column("reported", "Reported"),
         Column("ours", "Ours"),
@@ -179,7 +179,7 @@ def studies_table(collected: Collected, studies: Sequence[Study], others: Sequen
         rows.append(Row(study.name, (text(study.name), text(study.title), text(size), text(done))))
     columns = (
         Column("study", "Study", align="l"),
-        Column("title", "Subject", align="l", width=0.42),
+        Column("title", "Subject", align="l"),
         Column("size", "Variants × seeds"),
         Column("runs", "Completed"),
     )
@@ -208,8 +208,7 @@ def reported_tables() -> list[Table]:
                 if all(line[key] == value for key, value in spec.get("where", {}).items())
             ]
         columns = tuple(
-            Column(c["key"], c["label"], align=c.get("align", "c"), width=c.get("width"))
-            for c in spec["columns"]
+            Column(c["key"], c["label"], align=c.get("align", "c")) for c in spec["columns"]
         )
         rows = tuple(
             Row(str(number), tuple(text(_in_words(line[c.key]) or "--") for c in columns))

@@ -306,8 +306,8 @@ def variants_table(collected: Collected, study: Study) -> Table:
         rows.append(Row(name, cells))
     columns = (
         Column("variant", "Variant", align="l"),
-        Column("changes", "Differs from the base in", align="l", width=0.42),
-        Column("source", "Source", align="l", width=0.25),
+        Column("changes", "Differs from the base in", align="l"),
+        Column("source", "Source", align="l"),
     )
     where = f"All settings shown are in the section {section[:-1]}." if section else ""
     return Table(
