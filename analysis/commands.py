@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +26,24 @@ def add_study_arguments(parser: argparse.ArgumentParser) -> None:
     """[STUDY ...] and --runs-dir."""
     add_studies(parser, "names or manifests, or names of imported studies [all that have runs]")
     add_runs_dir(parser)
+
+
+def add_one_study(parser: argparse.ArgumentParser) -> None:
+    """STUDY, which may be imported."""
+    study = parser.add_argument(
+        "study", metavar="STUDY", help="a manifest, or the name of an imported study"
+    )
+    study.complete = dict.fromkeys(("bash", "zsh"), "_sdtps_studies")  # type: ignore[attr-defined]
+
+
+def add_metrics(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--metric",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="this metric; may be repeated; default: all of the study's",
+    )
 
 
 def add_allowances(parser: argparse.ArgumentParser, *only: str) -> None:
@@ -79,6 +99,12 @@ def load(arguments: argparse.Namespace, *, needs_runs: bool = True) -> list[Stud
     return chosen
 
 
+def load_one(arguments: argparse.Namespace) -> Study:
+    """The study of `add_one_study`. Raises ManifestError, as `load`."""
+    (study,) = load(argparse.Namespace(studies=[arguments.study], runs_dir=arguments.runs_dir))
+    return study
+
+
 def others(studies: Sequence[Study]) -> list[Study]:
     """The studies known here that are not among `studies`. Raises ManifestError, as `load`."""
     names = {study.name for study in studies}
@@ -126,6 +152,19 @@ def console() -> Console:
 
     width = None if sys.stdout.isatty() else UNLIMITED
     return Shown(highlight=False, soft_wrap=True, width=width)
+
+
+def print_json(document: Any) -> None:
+    """A document on standard output, as one value; what is no finite number is null."""
+
+    def known(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: known(inner) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return [known(inner) for inner in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    print(json.dumps(known(document), indent=1, ensure_ascii=False))
 
 
 def choose(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:

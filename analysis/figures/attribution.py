@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from analysis.results import stats
-from analysis.results.cells import Answer, sentences
+from analysis.results.cells import Attributed, sentences
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _GOOD, _BROKEN, _BETWEEN = "#0072B2", "#D55E00", "#666666"
 
 
-def cells_figure(found: Answer, width: float) -> tuple[Figure, tuple[str, ...]]:
+def cells_figure(found: Attributed, width: float) -> tuple[Figure, tuple[str, ...]]:
     """The cells that are run, from the good variant (top) to the broken one; and the caption.
 
     Args:
@@ -39,8 +39,8 @@ def cells_figure(found: Answer, width: float) -> tuple[Figure, tuple[str, ...]]:
         axes.plot(values, [place] * len(values), "|", color=colour, alpha=0.6, markersize=7)
         summary = stats.summary(values)
         error = None
-        if (interval := summary.interval) is not None:
-            error = [[summary.mean - interval.low], [interval.high - summary.mean]]
+        if not math.isnan(summary.low):
+            error = [[summary.mean - summary.low], [summary.high - summary.mean]]
         axes.errorbar(
             [summary.mean], [place], xerr=error, fmt="o", color=colour, capsize=2, markersize=4
         )

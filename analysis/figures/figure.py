@@ -19,7 +19,7 @@ from analysis.figures.differences import forest
 from analysis.figures.style import ENDINGS, Style, palette, saved, styled, undrawable
 from analysis.figures.sweep import heat_map, sweep
 from analysis.results import curves as curveframe
-from analysis.results.cells import Answer, answers
+from analysis.results.cells import Attributed, attribute_all
 from analysis.results.frames import results
 from analysis.results.outcomes import Outcome, outcomes
 from analysis.runs.collect import Collected
@@ -66,11 +66,11 @@ def figures(
     """The manifest's figures and those of its attributions. One that cannot be drawn says so, and
     stops no other."""
     declared = [attempt(collected, study, spec, marks, venue) for spec in study.figures]
-    started = (found for found in answers(study, collected.runs_dir) if found.started)
+    started = (found for found in attribute_all(study, collected.runs_dir) if found.started)
     return [*declared, *(draw_cells(collected, study, found, venue) for found in started)]
 
 
-def draw_cells(collected: Collected, study: Study, found: Answer, venue: str = "article") -> Drawn:
+def draw_cells(collected: Collected, study: Study, found: Attributed, venue: str = "article") -> Drawn:
     """The figure of an attribution's cells."""
     size = VENUES[venue]
     with styled(size):

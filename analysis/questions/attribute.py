@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablations.study.arguments import add_study
 from ablations.study.schema import AttributionSpec
-from analysis.results.cells import Answer, answer, sentences
+from analysis import commands
+from analysis.results.cells import Attributed, attribute, sentences
 from analysis.tables.attribution import table
 from sdtps.system.commandline import add_json, add_runs_dir
 from sdtps.system.errors import ManifestError, counted
@@ -55,16 +56,12 @@ def command(arguments: argparse.Namespace) -> int:
         raise ManifestError("name both variants, the good one and the broken one, or neither")
     specs: Sequence[AttributionSpec] = study.attributions
     if arguments.good is not None:
-        declared = [s for s in specs if (s.good, s.broken) == (arguments.good, arguments.broken)]
-        first = (
-            declared[0] if declared else AttributionSpec(good=arguments.good, broken=arguments.broken)
-        )
+        ends = {"good": arguments.good, "broken": arguments.broken}
+        declared = (s for s in specs if (s.good, s.broken) == tuple(ends.values()))
+        first = next(declared, AttributionSpec(**ends))
         changes: dict[str, Any] = {"explodes": arguments.explodes or first.explodes}
         if arguments.metric:
-            if arguments.metric not in study.metrics:
-                listed = ", ".join(study.metrics)
-                raise ManifestError(f"'{arguments.metric}' is not a metric of the study: {listed}")
-            changes["metric"] = arguments.metric
+            (changes["metric"],) = commands.choose([arguments.metric], list(study.metrics), "metric")
         specs = [first.model_copy(update=changes)]
     if not specs:
         raise ManifestError(
@@ -72,22 +69,21 @@ def command(arguments: argparse.Namespace) -> int:
             f"sdtps attribute {study.name} {study.baseline} OTHER"
         )
     runs_dir = Path(arguments.runs_dir)
-    found = [answer(study, spec, runs_dir) for spec in specs]
+    found = [attribute(study, spec, runs_dir) for spec in specs]
     if arguments.submit:
         found = [_run_until_decided(study, one, arguments) for one in found]
     if arguments.json:
-        print(json.dumps([as_json(one) for one in found], indent=2))
+        commands.print_json([as_json(one) for one in found])
     else:
         for one in found:
             _print(one, arguments)
     return 0 if all(one.decided for one in found) else 1
 
 
-def _print(found: Answer, arguments: argparse.Namespace) -> None:
-    from analysis.commands import console
+def _print(found: Attributed, arguments: argparse.Namespace) -> None:
     from analysis.tables.forms import to_terminal
 
-    out = console()
+    out = commands.console()
     out.print(to_terminal(table(found)))
     if not found.decided and not arguments.submit:
         words = f"sdtps attribute {found.attribution.parent} {found.spec.good} {found.spec.broken}"
@@ -95,42 +91,33 @@ def _print(found: Answer, arguments: argparse.Namespace) -> None:
         out.print(f"{counted(len(found.missing), 'run')} missing. To run them: {words}{flag} --submit")
 
 
-def _run_until_decided(study: Study, found: Answer, arguments: argparse.Namespace) -> Answer:
+def _run_until_decided(study: Study, found: Attributed, arguments: argparse.Namespace) -> Attributed:
     """Submit the cells that are missing. Locally this waits, and goes on with the next cells."""
     while not found.decided:
         before = set(found.missing)
         code = _submit(found, arguments)
-        found = answer(study, found.spec, Path(arguments.runs_dir))
+        found = attribute(study, found.spec, Path(arguments.runs_dir))
         if code not in (0, 1) or before <= set(found.missing):
             return found  # refused, or on SLURM: a job that follows them goes on
     return found
 
 
-def _submit(found: Answer, arguments: argparse.Namespace) -> int:
+def _submit(found: Attributed, arguments: argparse.Namespace) -> int:
     """`sdtps submit` of the cells, as a process: analysis starts no runs by itself."""
     words = [sys.executable, "-m", "ablations", "submit", str(arguments.study)]
     words += ["--cells", json.dumps(found.as_submitted), "--executor", arguments.executor]
     words += ["--runs-dir", str(arguments.runs_dir)]
     if found.search is not None and arguments.executor != "local":
-        again = [
-            sys.executable,
-            "-m",
-            "analysis",
-            "attribute",
-            str(arguments.study),
-            found.spec.good,
-            found.spec.broken,
-        ]
-        again += ["--explodes", "--submit", "--executor", arguments.executor]
-        again += ["--runs-dir", str(arguments.runs_dir)]
-        words += ["--then", shlex.join(again)]
+        ends = [str(arguments.study), found.spec.good, found.spec.broken]
+        then = [sys.executable, "-m", "analysis", "attribute", *ends, "--explodes", "--submit"]
+        then += ["--executor", arguments.executor, "--runs-dir", str(arguments.runs_dir)]
+        words += ["--then", shlex.join(then)]
     return subprocess.run(words, stdout=sys.stderr, check=False).returncode
 
 
-def as_json(found: Answer) -> dict[str, Any]:
+def as_json(found: Attributed) -> dict[str, Any]:
     """The answer with numbers, for scripts."""
-    result = found.effects
-    return {
+    answer = {
         "study": found.attribution.parent,
         "cells_study": found.study.name,
         "good": found.spec.good,
@@ -138,40 +125,24 @@ def as_json(found: Answer) -> dict[str, Any]:
         "metric": found.metric_name,
         "decided": found.decided,
         "missing_runs": len(found.missing),
-        "changes": {key: list(values) for key, values in found.attribution.changes.items()},
+        "changes": found.attribution.changes,
         "cells": [
-            {
-                "name": cell.name,
+            asdict(cell)
+            | {
                 "changes": sorted(cell.changes),
-                "equals": cell.equals or None,
-                "impossible": cell.impossible or None,
                 "values": found.values(cell),
                 "states": [run.state for run in found.runs_of(cell)],
             }
             for cell in found.attribution.cells
         ],
-        "effects": None
-        if found.search is not None
-        else [
-            {
-                "change": effect.change,
-                "end": effect.end,
-                "difference": None if math.isnan(effect.difference) else effect.difference,
-                "interval": None
-                if effect.interval is None
-                else [effect.interval.low, effect.interval.high],
-                "p": effect.p,
-                "adjusted_p": effect.adjusted_p,
-                "starred": effect.starred,
-                "untested": effect.untested or None,
-            }
-            for effect in result.effects
-        ],
-        "patterns": None
-        if found.search is not None
-        else {change: result.pattern(change) for change in found.attribution.changes},
-        "named": [sorted(s) for s in found.search.named]
-        if found.search is not None
-        else list(result.named),
         "sentences": sentences(found),
+    }
+    if found.search is not None:
+        return {**answer, "named": [sorted(changes) for changes in found.search.named]}
+    result = found.effects
+    return {
+        **answer,
+        "named": result.named,
+        "effects": [{**asdict(effect), "starred": effect.starred} for effect in result.effects],
+        "patterns": {change: result.pattern(change) for change in found.attribution.changes},
     }

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("study", metavar="STUDY", help="a manifest, or the name of a study")
+    commands.add_one_study(parser)
     parser.add_argument(
         "--epoch", choices=("last", "best"), default="last", help="the epoch of ours [last]"
     )
@@ -34,8 +32,7 @@ def command(arguments: argparse.Namespace) -> int:
     from analysis.runs.collect import collect
     from analysis.tables.forms import to_terminal
 
-    arguments.studies = [arguments.study]
-    (study,) = commands.load(arguments)
+    study = commands.load_one(arguments)
     if not study.reported:
         raise ManifestError(
             f"{study.path}: has no reported numbers. Add, for example: reported: "
@@ -45,7 +42,7 @@ def command(arguments: argparse.Namespace) -> int:
     found = results(collected, study)
     rows = list(compared(found, arguments.epoch))
     if arguments.json:
-        print(json.dumps(rows, indent=1, ensure_ascii=False))
+        commands.print_json(rows)
     else:
         spec = TableSpec(name="reproduce", kind="reported", epoch=arguments.epoch)
         commands.console().print(to_terminal(reported_table(collected, study, spec)))
@@ -71,9 +68,7 @@ def _row(found: Results, entry: Reported, name: str, epoch: Any) -> dict[str, An
         "source": entry.source,
         "by": entry.by,
         "reported": {"value": printed, "sd": sd, "n": entry.n, "tolerance": entry.tolerance},
-        "ours": {
-            k: None if math.isnan(v) else float(numbers.in_unit(v, metric)) for k, v in ours.items()
-        }
+        "ours": {k: float(numbers.in_unit(v, metric)) for k, v in ours.items()}
         | {"n": result.n, "planned": result.planned},
         "verdict": verdict(printed, result, metric, tolerance=entry.tolerance, n=entry.n, sd=sd),
         "differs": other_than_ours(found.study, entry, outcome),

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablations.study.arguments import add_study
-from analysis.results.cells import answer
+from analysis.results.cells import attribute
 from analysis.results.outcomes import outcomes
 from analysis.results.rounds import Rounds, of_outcomes
 from analysis.runs.collect import collect
@@ -51,7 +50,7 @@ def with_seeds(study: Study, runs_dir: Path) -> Study:
 def as_json(study: Study, runs_dir: Path) -> dict[str, Any]:
     """What `submit` plans next: seeds of variants, and cells of searches by explosions."""
     rounds = judge(study, runs_dir) if study.rounds is not None else Rounds({}, {})
-    searches = [answer(study, spec, runs_dir) for spec in study.attributions if spec.explodes]
+    searches = [attribute(study, spec, runs_dir) for spec in study.attributions if spec.explodes]
     return {
         "study": study.name,
         "seeds_of": dict(rounds.seeds_of),
@@ -71,15 +70,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     from ablations.study.manifest import load_study
-    from analysis.commands import console
+    from analysis import commands
 
     study = load_study(arguments.study)
     if arguments.json:
-        print(json.dumps(as_json(study, Path(arguments.runs_dir)), indent=2))
+        commands.print_json(as_json(study, arguments.runs_dir))
         return 0
-    rounds = judge(study, Path(arguments.runs_dir))
+    rounds = judge(study, arguments.runs_dir)
     assert study.rounds is not None
-    out = console()
+    out = commands.console()
     looks = ", ".join(map(str, study.rounds.looks))
     out.print(
         f"{study.name}: looks at {looks} seeds; differences below {study.rounds.margin:g} are none"

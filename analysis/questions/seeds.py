@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
-from dataclasses import asdict, dataclass
-from functools import partial
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -39,17 +36,17 @@ class Plan:
 
     variant: str
     metric: str
-    now: str
-    difference: str
-    seeds: int | None
-    hours: float
-    queries: float
-    too_few_queries: bool
+    now: str = "not tested"
+    difference: str = ""
+    seeds: int | None = None
+    hours: float = math.nan
+    queries: float = math.nan
+    too_few_queries: bool = False
     why: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("study", metavar="STUDY", help="a manifest, or the name of a study")
+    commands.add_one_study(parser)
     goal = parser.add_mutually_exclusive_group(required=True)
     goal.add_argument(
         "--difference", type=positive, metavar="D", help="star a difference of D, in the printed unit"
@@ -61,16 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--equivalent", type=positive, metavar="M", help="show what has no effect to be within M"
     )
     parser.add_argument(
-        "-v",
-        "--variant",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="only this; may be repeated",
+        *("-v", "--variant"), action="append", default=[], metavar="NAME", help="only this; repeatable"
     )
-    parser.add_argument(
-        "--metric", action="append", default=[], metavar="NAME", help="only this; may be repeated"
-    )
+    commands.add_metrics(parser)
     add_runs_dir(parser)
     add_json(parser)
 
@@ -78,9 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     from analysis.runs.collect import collect
 
-    arguments.studies = [arguments.study]
-    (study,) = commands.load(arguments)
-    collected = collect([study], Path(arguments.runs_dir), curves=False)
+    study = commands.load_one(arguments)
+    collected = collect([study], arguments.runs_dir, curves=False)
     found = results(collected, study)
     others = [name for name in found.outcomes if name != study.baseline]
     variants = commands.choose(arguments.variant, others, "variant") if arguments.variant else others
@@ -88,8 +77,8 @@ def command(arguments: argparse.Namespace) -> int:
     plans = [plan(found, v, m, arguments) for v in variants for m in metrics]
     advice = _advice(study, found, plans, arguments)
     if arguments.json:
-        rows = [{k: None if v != v else v for k, v in asdict(one).items()} for one in plans]
-        print(json.dumps({"study": study.name, "plans": rows, "advice": advice}, ensure_ascii=False))
+        rows = [asdict(one) for one in plans]
+        commands.print_json({"study": study.name, "plans": rows, "advice": advice})
         return 0
     _print(study, plans, advice)
     return 0
@@ -100,37 +89,29 @@ def plan(found: Results, variant: str, name: str, arguments: argparse.Namespace)
     result, metric = found.get(variant, name), found.study.metrics[name]
     scale = 100.0 if metric.unit == "%" else 1.0
     seeds = sorted(result.differences)
-    made = partial(
-        Plan,
-        variant,
-        name,
-        difference="" if math.isnan(result.difference) else printed_signed(result.difference, metric),
-        queries=math.nan,
-        too_few_queries=False,
-        hours=math.nan,
-        seeds=None,
-    )
+    made = Plan(variant, name)
+    if not math.isnan(result.difference):
+        made = replace(made, difference=printed_signed(result.difference, metric))
     if len(seeds) < 2:
-        return made("not tested", why=result.why or "an estimate of the spread needs 2 paired seeds")
+        return replace(made, why=result.why or "an estimate of the spread needs 2 paired seeds")
     values = [result.differences[seed] * scale for seed in seeds]
     known = power.spread(values, _scores(found, name, scale))
     if math.sqrt(known.variance) <= scale * result.unit:
-        return made("not tested", why="seeds differ by no more than the rounding of their values")
+        return replace(made, why="seeds differ by no more than the rounding of their values")
     queries = by_query(found.outcomes[variant], found.outcomes[found.baseline], name, seeds)
     error = math.nan if queries is None else queries.error * scale
     now, question = _question(result, found, arguments)
-    made = partial(made, now, queries=error)
     smallest = arguments.difference or arguments.half_width or arguments.equivalent
-    if smallest < power.QUERY_ERRORS * error:
-        made = partial(made, too_few_queries=True)
+    too_few = smallest < power.QUERY_ERRORS * error
+    made = replace(made, now=now, queries=error, too_few_queries=too_few)
     if now != "open":
-        return made()
+        return made
     needed = power.seeds_needed(question, known)
     if needed is None:
-        return made(why=f"more than {power.MOST:,} seeds")
+        return replace(made, why=f"more than {power.MOST:,} seeds")
     needed = max(needed, len(seeds))
     hours = (needed - len(seeds)) * sum(_hours(found, key) for key in (variant, found.baseline))
-    return made(seeds=needed, hours=hours)
+    return replace(made, seeds=needed, hours=hours)
 
 
 def _question(
@@ -179,7 +160,8 @@ def _advice(
     if most > have:
         hours = (most - have) * sum(_hours(found, name) for name in study.variants)
         cost = "" if math.isnan(hours) else f"; all variants: {fixed(hours, 1)} GPU-hours more"
-        seeds = ", ".join(map(str, [*study.seeds, *_new_seeds(study, most - have)]))
+        new = range(max(study.seeds) + 1, max(study.seeds) + 1 + most - have)
+        seeds = ", ".join(map(str, [*study.seeds, *new]))
         advice.append(f"In {study.path}: seeds: [{seeds}]{cost}")
         if most >= 12 and study.rounds is None:
             margin = arguments.equivalent or arguments.difference or arguments.half_width
@@ -204,12 +186,8 @@ def _advice(
     return advice
 
 
-def _new_seeds(study: Study, count: int) -> list[int]:
-    first = max(study.seeds) + 1
-    return list(range(first, first + count))
-
-
 def _print(study: Study, plans: list[Plan], advice: list[str]) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     shown = Table(title=f"{study.name}: seeds that settle each difference to {study.baseline}")
@@ -222,7 +200,7 @@ def _print(study: Study, plans: list[Plan], advice: list[str]) -> None:
         hours = "" if math.isnan(one.hours) else fixed(one.hours, 2)
         seeds = "" if one.seeds is None else str(one.seeds)
         cells = (one.variant, one.metric, one.difference, one.now, seeds, hours, note)
-        shown.add_row(*(cell.replace("[", r"\[") for cell in cells))
+        shown.add_row(*map(escape, cells))
     console = commands.console()
     console.print(shown)
     for line in advice:

@@ -45,13 +45,13 @@ class Effect:
     end: End
     difference: float = math.nan
     interval: Interval | None = None
-    p: float | None = None
-    adjusted_p: float | None = None
+    p: float = math.nan
+    adjusted_p: float = math.nan
     untested: str = ""
 
     @property
     def starred(self) -> bool:
-        return self.adjusted_p is not None and self.adjusted_p < ALPHA
+        return self.adjusted_p < ALPHA
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,8 @@ def effects(
                 total = spread.combine({with_it: 1.0, without: -1.0})
                 effect = replace(effect, difference=total[0], interval=total[1], p=total[2])
                 if short:
-                    effect = replace(effect, p=None, untested="a seed has no result")
-                elif total[2] is None:
+                    effect = replace(effect, p=math.nan, untested="a seed has no result")
+                elif math.isnan(total[2]):
                     effect = replace(effect, untested="no spread to test against")
             found.append(effect)
     adjusted = holm([effect.p for effect in found])
@@ -174,17 +174,17 @@ class _Spread:
                 self.variance[key] = (own[key] * (n - 1) + 2 * float(np.mean(others))) / (n + 1)
                 self.freedom[key] = n + 1.0
 
-    def combine(self, weights: Mapping[Changes, float]) -> tuple[float, Interval | None, float | None]:
+    def combine(self, weights: Mapping[Changes, float]) -> tuple[float, Interval | None, float]:
         """A weighted sum of cell means, its 95 % interval and two-sided p (Welch-Satterthwaite)."""
         if not all(key in self.mean for key in weights):
-            return math.nan, None, None
+            return math.nan, None, math.nan
         total = sum(w * self.mean[key] for key, w in weights.items())
         if not all(key in self.variance for key in weights):
-            return total, None, None
+            return total, None, math.nan
         parts = {key: w * w * self.variance[key] / self.count[key] for key, w in weights.items()}
         error = math.sqrt(sum(parts.values()))
         if error <= 1e-12 * max(abs(self.mean[key]) for key in weights):
-            return total, None, None
+            return total, None, math.nan
         freedom = error**4 / sum(part**2 / self.freedom[key] for key, part in parts.items())
         half = float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
         p = 2 * float(special.stdtr(freedom, -abs(total) / error))

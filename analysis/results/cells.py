@@ -28,7 +28,7 @@ EXPLODES_AT = 2.0  # times the good end's peak loss
 
 
 @dataclass(frozen=True)
-class Answer:
+class Attributed:
     """An attribution with its runs.
 
     Attributes:
@@ -94,28 +94,28 @@ class Answer:
         return not self.missing and not (self.search and self.search.needed)
 
 
-def answers(study: Study, runs_dir: Path) -> list[Answer]:
+def attribute_all(study: Study, runs_dir: Path) -> list[Attributed]:
     """Every attribution of the manifest, as far as it has runs."""
     declared = getattr(study, "attributions", ())  # imported studies have none
-    return [answer(study, spec, runs_dir) for spec in declared]
+    return [attribute(study, spec, runs_dir) for spec in declared]
 
 
-def answer(study: Study, spec: AttributionSpec, runs_dir: Path) -> Answer:
+def attribute(study: Study, spec: AttributionSpec, runs_dir: Path) -> Attributed:
     """The attribution of two variants of `study` with the runs that there are."""
     if spec.explodes:
         return _explore(study, spec, runs_dir)
     return _with_runs(study, design(study, spec), runs_dir, curves=False)
 
 
-def _with_runs(study: Study, planned: Attribution, runs_dir: Path, *, curves: bool) -> Answer:
+def _with_runs(study: Study, planned: Attribution, runs_dir: Path, *, curves: bool) -> Attributed:
     collected = collect([planned.study], runs_dir, curves=curves)
     runs: dict[str, list[Run]] = {name: [] for name in planned.study.variants}
     for run in collected.runs_of(planned.study.name):
         runs.setdefault(run.variant, []).append(run)
-    return Answer(planned, next(iter(planned.study.metrics.values())), runs)
+    return Attributed(planned, next(iter(planned.study.metrics.values())), runs)
 
 
-def _explore(study: Study, spec: AttributionSpec, runs_dir: Path) -> Answer:
+def _explore(study: Study, spec: AttributionSpec, runs_dir: Path) -> Attributed:
     """The search, replayed from the runs; its cells are those that it has asked for so far."""
     spec = first_seeds(spec)
     ends = design(study, spec)
@@ -134,7 +134,7 @@ def first_seeds(spec: AttributionSpec) -> AttributionSpec:
     return spec.model_copy(update={"seeds": spec.seeds[:SEEDS_OF_A_CELL]})
 
 
-def exploding(found: Answer) -> Callable[[Changes], bool | None]:
+def exploding(found: Attributed) -> Callable[[Changes], bool | None]:
     """Changes to whether most seeds explode; None where that is open."""
     good = found.attribution.cell(frozenset())
     assert good is not None
@@ -169,7 +169,7 @@ def _peak_loss(run: Run) -> float | None:
 # -- in words -----------------------------------------------------------------------------------
 
 
-def sentences(found: Answer) -> list[str]:
+def sentences(found: Attributed) -> list[str]:
     """The answer in plain sentences: what is decided, and what is not."""
     if found.search is not None:
         return _of_search(found, found.search)
@@ -204,7 +204,7 @@ _PATTERNS = {
 }
 
 
-def _share(found: Answer, change: str) -> str:
+def _share(found: Attributed, change: str) -> str:
     share = found.effects.shares.get(change)
     if share is None:
         return ""
@@ -232,7 +232,7 @@ def _with_interval(value: tuple[float, Interval | None], metric: MetricSpec) -> 
     return f"{text} [{low}, {high}]"
 
 
-def _of_search(found: Answer, result: Search) -> list[str]:
+def _of_search(found: Attributed, result: Search) -> list[str]:
     if result.refusal:
         return [f"There is nothing to search for: {result.refusal}."]
     if result.needed:
@@ -251,6 +251,6 @@ def _of_search(found: Answer, result: Search) -> list[str]:
     return lines
 
 
-def _name(found: Answer, changes: Changes) -> str:
+def _name(found: Attributed, changes: Changes) -> str:
     cell = found.attribution.cell(changes)
     return cell.name if cell else "+".join(sorted(changes))

@@ -170,12 +170,7 @@ def _result(
 ) -> Result:
     """One row without what needs the whole family."""
     values = outcome.values(metric, epoch)
-    spread: dict[str, Any] = {}
-    if values:
-        s = stats.summary(list(values.values()))
-        spread = {"mean": s.mean, "sd": math.nan if s.sd is None else s.sd}
-        if s.interval is not None:
-            spread |= {"low": s.interval.low, "high": s.interval.high}
+    s = stats.summary(list(values.values())) if values else stats.Summary()
     return Result(
         study=outcome.study,
         variant=outcome.key,
@@ -187,11 +182,14 @@ def _result(
         selected_on=outcome.selected_on if epoch == "best" else "",
         n=len(values),
         planned=outcome.planned,
+        mean=s.mean,
+        sd=s.sd,
+        low=s.low,
+        high=s.high,
         unit=unit,
         values=values,
         states={run.seed: run.state for run in outcome.runs},
         runs=tuple(run.where for run in outcome.runs),
-        **spread,
         **_difference(outcome, baseline, metric, epoch, unit, in_rounds=in_rounds),
     )
 
@@ -215,30 +213,21 @@ def _difference(
         if paired
         else stats.unpaired(list(ours.values()), list(theirs.values()), unit)
     )
-    found: dict[str, Any] = {
+    planned = min(outcome.planned, baseline.planned)
+    if paired:
+        planned = len({run.seed for run in (*outcome.runs, *(() if in_rounds else baseline.runs))})
+    return {
         "paired": paired,
-        "difference_planned": (
-            len({run.seed for run in (*outcome.runs, *(() if in_rounds else baseline.runs))})
-            if paired
-            else min(outcome.planned, baseline.planned)
-        ),
-        "baseline_runs": tuple(run.where for run in baseline.runs),
-    }
-    if isinstance(answer, stats.Refusal):
-        return {**found, "why": answer.reason}
-    found |= {
         "difference": answer.mean,
         "difference_n": answer.n,
+        "difference_planned": planned,
+        "difference_low": answer.low,
+        "difference_high": answer.high,
         "differences": answer.by_seed,
-        "why": answer.refusal,
+        "p": answer.p,
+        "why": answer.why,
+        "baseline_runs": tuple(run.where for run in baseline.runs),
     }
-    if answer.interval is not None:
-        found |= {
-            "difference_low": answer.interval.low,
-            "difference_high": answer.interval.high,
-            "p": answer.p,
-        }
-    return found
 
 
 def _with_stars(
@@ -254,15 +243,14 @@ def _with_stars(
             members.setdefault(families[row.variant, row.metric], []).append(index)
     made = list(rows)
     for family, indices in members.items():
-        tested = [rows[i] if _complete(rows[i]) else None for i in indices]
-        p_values = [None if row is None or math.isnan(row.p) else row.p for row in tested]
+        p_values = [rows[i].p if _complete(rows[i]) else math.nan for i in indices]
         for index, adjusted in zip(indices, stats.holm(p_values), strict=True):
             made[index] = replace(
                 rows[index],
                 family=family,
                 family_size=len(indices),
-                adjusted_p=math.nan if adjusted is None else adjusted,
-                starred=adjusted is not None and adjusted < stats.ALPHA,
+                adjusted_p=adjusted,
+                starred=adjusted < stats.ALPHA,
                 least_starred=_least_starred(rows[index], len(indices)),
             )
     return made
@@ -270,27 +258,24 @@ def _with_stars(
 
 def _with_rounds(judged: rounds.Rounds, rows: list[Result]) -> list[Result]:
     """The rows of a study in rounds: the star and the p of the look that decided."""
-    made = []
-    for row in rows:
-        verdict = judged.verdicts.get((row.variant, row.metric)) if row.epoch == "last" else None
-        if verdict is not None:
-            row = replace(
+    made = list(rows)
+    for index, row in enumerate(rows):
+        if row.epoch == "last" and (verdict := judged.verdicts.get((row.variant, row.metric))):
+            made[index] = replace(
                 row,
-                family=STUDY,
                 family_size=verdict.family,
-                adjusted_p=math.nan if verdict.adjusted_p is None else verdict.adjusted_p,
+                adjusted_p=verdict.adjusted_p,
                 starred=verdict.state == "starred",
                 look=verdict.look,
             )
-        made.append(row)
     return made
 
 
 def _least_starred(row: Result, family: int) -> float:
     if not row.paired or math.isnan(row.difference_low) or not _complete(row):
         return math.nan
-    interval = stats.Interval(row.difference_low, row.difference_high)
-    return stats.least_starred(interval, row.difference_n, family)
+    half = (row.difference_high - row.difference_low) / 2
+    return stats.least_starred(half, row.difference_n, family)
 
 
 # What seeds say of a difference to the baseline, and what each word means.
@@ -391,11 +376,9 @@ def verdict(
         sd=None if sd is None else float(sd) + numbers.half_unit(sd),
         unit=scale * result.unit,
     )
-    if isinstance(found, stats.Refusal):
-        return "cannot be told"
-    if tolerance and found.within(tolerance):
+    if found and tolerance and found.within(tolerance):
         return "reproduced"
-    if found.nonzero:
+    if found and found.nonzero:
         return "higher" if found.mean > 0 else "lower"
     return "cannot be told"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import special
 
-from analysis.results.stats import CONFIDENCE, Interval, t_interval
+from analysis.results.stats import CONFIDENCE, Interval, summary
 from sdtps.run.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -86,14 +86,13 @@ class Queries:
 
         The wider of the seeds' t interval and that of both errors, with Satterthwaite's freedom.
         """
-        own = t_interval(by_seed)
-        if not isinstance(own, Interval) or math.isnan(self.error):
+        own = summary(by_seed)
+        if math.isnan(own.p) or math.isnan(self.error):
             return None
-        n, mean = len(by_seed), float(np.mean(by_seed))
-        parts = np.array([np.var(by_seed, ddof=1) / n, self.error**2])
-        freedom = parts.sum() ** 2 / (parts**2 / [n - 1, self.drawn - 1]).sum()
+        parts = np.array([own.sd**2 / own.n, self.error**2])
+        freedom = parts.sum() ** 2 / (parts**2 / [own.n - 1, self.drawn - 1]).sum()
         half = float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2) * math.sqrt(parts.sum()))
-        return Interval(min(own.low, mean - half), max(own.high, mean + half))
+        return Interval(min(own.low, own.mean - half), max(own.high, own.mean + half))
 
 
 def by_query(outcome: Outcome, baseline: Outcome, metric: str, seeds: Iterable[int]) -> Queries | None:

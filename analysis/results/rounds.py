@@ -34,19 +34,19 @@ Values = Mapping[str, Mapping[str, Mapping[int, float]]]  # variant, metric, see
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Standing:
     """What is known of one difference.
 
     Attributes:
         look: seeds at which it was decided, or at which it was last looked at; 0: not looked at.
-        adjusted_p: p × R × 0.05 / level at that look; None where there was no test.
+        adjusted_p: p × R × 0.05 / level at that look; NaN where there was no test.
         family: R at that look.
         waits: why the next look cannot be taken yet, such as runs that are missing.
     """
 
     state: Literal["starred", "equivalent", "open"] = "open"
     look: int = 0
-    adjusted_p: float | None = None
+    adjusted_p: float = math.nan
     family: int = 0
     waits: str = ""
 
@@ -55,7 +55,7 @@ class Verdict:
 class Rounds:
     """All verdicts, and the seeds that each variant is to have now."""
 
-    verdicts: Mapping[Key, Verdict]
+    verdicts: Mapping[Key, Standing]
     seeds_of: Mapping[str, int]
 
     def why(self, variant: str) -> str:
@@ -119,7 +119,7 @@ def decide(
     lost = lost or {}
     variants = [name for name in values if name != baseline]
     keys = [(variant, metric) for variant in variants for metric in metrics]
-    verdicts = {key: Verdict() for key in keys}
+    verdicts = {key: Standing() for key in keys}
     seeds_of = {name: looks[0] for name in (*variants, baseline)}
     for look, before in zip(looks, (0, *looks), strict=False):
         drawn = set(seeds[:look])
@@ -149,7 +149,7 @@ def decide(
     return Rounds(verdicts, seeds_of)
 
 
-def _wait(verdicts: dict[Key, Verdict], keys: Sequence[Key], text: str) -> None:
+def _wait(verdicts: dict[Key, Standing], keys: Sequence[Key], text: str) -> None:
     """Say why the open ones among `keys` get no further."""
     for key in keys:
         if verdicts[key].state == "open":
@@ -157,7 +157,7 @@ def _wait(verdicts: dict[Key, Verdict], keys: Sequence[Key], text: str) -> None:
 
 
 def _look(
-    verdicts: dict[Key, Verdict],
+    verdicts: dict[Key, Standing],
     values: Values,
     baseline: str,
     look: int,
@@ -175,17 +175,15 @@ def _look(
             {seed: value for seed, value in values[name][metric].items() if seed in drawn}
             for name in (variant, baseline)
         )
-        verdicts[key] = Verdict(look=look, family=family)
+        verdicts[key] = Standing(look=look, family=family)
         unit = stats.resolution(v for by in values.values() for v in by[metric].values())
-        difference = stats.paired(ours, base, unit)
-        if isinstance(difference, stats.Difference) and difference.p is not None:
-            tested.append((difference.p, key))
-        same = stats.equivalence(ours, base, margin[metric], unit=unit, alpha=level)
-        if isinstance(same, stats.Equivalence) and same.equivalent:
+        p = stats.paired(ours, base, unit).p
+        tested += [] if math.isnan(p) else [(p, key)]
+        if stats.equivalence(ours, base, margin[metric], unit=unit).shows(level):
             verdicts[key] = replace(verdicts[key], state="equivalent")
-    largest = 0.0
-    for rank, (p, key) in enumerate(sorted(tested)):
-        largest = max(largest, min(1.0, p * (family - rank) * ALPHA / level))
-        verdicts[key] = replace(verdicts[key], adjusted_p=largest)
-        if largest < ALPHA and not math.isnan(largest):
+    scaled = [p * ALPHA / level for p, _ in tested]
+    adjusted = stats.holm([*scaled, *[math.nan] * (family - len(tested))])
+    for (_, key), p in zip(tested, adjusted, strict=False):
+        verdicts[key] = replace(verdicts[key], adjusted_p=p)
+        if p < ALPHA:
             verdicts[key] = replace(verdicts[key], state="starred")

@@ -7,21 +7,16 @@ are not. Functions that draw random numbers take a seed and touch no global gene
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy import special
-from scipy.stats import ttest_ind
+from scipy.stats import permutation_test, ttest_ind
 
 CONFIDENCE = 0.95
 ALPHA = 0.05
-EQUAL = "all seeds give the same value: no spread to test against"
-EXACT_LIMIT = 14  # paired differences whose sign flips are counted one by one (2^14 = 16,384)
-
-
 TIE = 1.5  # units of the last digit within which differences lie that rounding alone makes
 
 
@@ -42,13 +37,6 @@ def resolution(values: Iterable[float]) -> float:
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """A statistic that this sample cannot give, and why."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
 class Interval:
     low: float
     high: float
@@ -56,215 +44,156 @@ class Interval:
 
 @dataclass(frozen=True)
 class Summary:
-    """What is printed of n values.
+    """A mean over seeds, of values or of differences; NaN is what the sample cannot give.
 
-    `sd` is None for n = 1. `interval` is None for n = 1 and where all values are equal.
+    Attributes:
+        n: values; of unpaired differences the smaller of both samples.
+        sd: sample standard deviation (ddof 1). low, high: Student's 95 % interval of the mean, exact
+            for normal values at every n > 1. p: of the two-sided t test of mean 0.
+        why: why there is no interval and no p.
+        by_seed: seed to difference, where seeds are paired.
     """
 
-    n: int
-    mean: float
-    sd: float | None
-    interval: Interval | None
+    n: int = 0
+    mean: float = math.nan
+    sd: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    p: float = math.nan
+    why: str = ""
+    by_seed: Mapping[int, float] = field(default_factory=dict)
 
 
-def summary(values: Sequence[float] | np.ndarray) -> Summary:
-    """Mean, sample standard deviation (ddof 1) and t interval of the mean.
+def summary(values: Sequence[float] | np.ndarray, unit: float = 0.0) -> Summary:
+    """What is printed of values, one a seed.
+
+    No interval where all are equal: a score on few queries takes few values, so two equal seeds are
+    common and do not mean that a third one would be the same.
+
+    Args:
+        unit: in which the values were written (`resolution`). Those that are equal but for rounding are
+            not tested: their spread is not that of seeds.
 
     Raises:
         ValueError: no value, or one that is not finite (a diverged run is not a value).
     """
     array = _sample(values)
-    n = len(array)
-    sd = float(np.std(array, ddof=1)) if n > 1 else None
-    interval = t_interval(array)
-    return Summary(
-        n=n,
-        mean=float(np.mean(array)),
-        sd=sd,
-        interval=interval if isinstance(interval, Interval) else None,
-    )
-
-
-def t_interval(
-    values: Sequence[float] | np.ndarray, confidence: float = CONFIDENCE
-) -> Interval | Refusal:
-    """Student's interval of the mean, exact for normal values at every n > 1.
-
-    Refused for a single value, and where all values are equal: a score on few queries takes few values,
-    so two equal seeds are common and do not mean that a third one would be the same.
-    """
-    array = _sample(values)
-    n = len(array)
+    n, mean = len(array), float(np.mean(array))
     if n < 2:
-        return Refusal("an interval needs at least 2 seeds")
-    if _no_spread(array):
-        return Refusal(EQUAL)
-    mean, error = float(np.mean(array)), float(np.std(array, ddof=1)) / math.sqrt(n)
-    half = _t_quantile((1 + confidence) / 2, n - 1) * error
-    return Interval(mean - half, mean + half)
+        return Summary(n, mean, why="an interval needs at least 2 seeds")
+    sd = float(np.std(array, ddof=1))
+    if _no_spread(array, unit):
+        return Summary(n, mean, sd, why=_tied(unit))
+    error = sd / math.sqrt(n)
+    half = _t_quantile((1 + CONFIDENCE) / 2, n - 1) * error
+    return Summary(n, mean, sd, mean - half, mean + half, 2 * _t_above(abs(mean) / error, n - 1))
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Mean difference a - b of two variants.
-
-    `interval` and `p` (two-sided t test of mean 0) are None where the sample cannot give them;
-    `refusal` then says why.
-
-    Attributes:
-        n: pairs of seeds, or the smaller of both samples where seeds are not paired.
-        by_seed: seed to difference; empty where seeds are not paired.
-    """
-
-    n: int
-    mean: float
-    sd: float | None = None
-    interval: Interval | None = None
-    p: float | None = None
-    refusal: str = ""
-    by_seed: Mapping[int, float] = field(default_factory=dict)
-
-
-def paired(a: Mapping[int, float], b: Mapping[int, float], unit: float = 0.0) -> Difference | Refusal:
-    """Difference by seed of two variants; seeds that only one of them has do not enter.
-
-    Args:
-        unit: in which the values were written (`resolution`). Differences that are equal but for
-            rounding are not tested: their spread is not that of seeds.
-    """
-    seeds = sorted(a.keys() & b.keys())
-    if not seeds:
-        return Refusal("no seed is finished in both variants")
-    by_seed = {seed: a[seed] - b[seed] for seed in seeds}
-    values = _sample(list(by_seed.values()))
-    n, mean = len(values), float(np.mean(values))
-    if n < 2:
-        return Difference(n, mean, refusal="an interval needs at least 2 paired seeds", by_seed=by_seed)
-    sd = float(np.std(values, ddof=1))
-    interval = t_interval(values)
-    if isinstance(interval, Refusal) or _no_spread(values, unit):
-        return Difference(n, mean, sd, refusal=_tied(unit), by_seed=by_seed)
-    p = 2 * _t_above(abs(mean) / (sd / math.sqrt(n)), n - 1)
-    return Difference(n, mean, sd, interval, p, by_seed=by_seed)
+def paired(a: Mapping[int, float], b: Mapping[int, float], unit: float = 0.0) -> Summary:
+    """Difference a - b by seed of two variants; seeds that only one of them has do not enter."""
+    by_seed = {seed: a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())}
+    if not by_seed:
+        return Summary(why="no seed is finished in both variants")
+    return replace(summary(list(by_seed.values()), unit), by_seed=by_seed)
 
 
 def _tied(unit: float) -> str:
-    rounding = f" (values are written in units of {unit:.2g})" if unit else ""
-    return f"all seeds differ by the same amount{rounding}: no spread to test against"
+    rounding = f" beyond the rounding of values (written in units of {unit:.2g})" if unit else ""
+    return f"seeds have no spread{rounding}: there is nothing to test against"
 
 
-def unpaired(a: Sequence[float], b: Sequence[float], unit: float = 0.0) -> Difference | Refusal:
+def unpaired(a: Sequence[float], b: Sequence[float], unit: float = 0.0) -> Summary:
     """Difference of two independent samples (Welch): for runs whose seeds mean nothing to ours."""
     if not len(a) or not len(b):
-        return Refusal("one of the two has no finished run")
+        return Summary(why="one of the two has no finished run")
     left, right = _sample(a), _sample(b)
     n, mean = min(len(left), len(right)), float(np.mean(left) - np.mean(right))
     if n < 2:
-        return Difference(n, mean, refusal="an interval needs at least 2 runs of each")
+        return Summary(n, mean, why="an interval needs at least 2 runs of each")
     if _no_spread(left, unit) and _no_spread(right, unit):
-        return Difference(n, mean, refusal=EQUAL)
+        return Summary(n, mean, why=_tied(unit))
     test = ttest_ind(left, right, equal_var=False)
-    low, high = test.confidence_interval(CONFIDENCE)
-    return Difference(n, mean, None, Interval(float(low), float(high)), float(test.pvalue))
+    low, high = map(float, test.confidence_interval(CONFIDENCE))
+    return Summary(n, mean, low=low, high=high, p=float(test.pvalue))
 
 
-def holm(p_values: Sequence[float | None]) -> list[float | None]:
+def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's adjusted p values, in the given order.
 
-    None (a comparison without a p, such as one whose seeds diverged) stays None and counts: it was
-    looked at as the others were, and would have been starred.
+    NaN (a comparison without a p, such as one whose seeds diverged) stays NaN and counts: it was looked
+    at as the others were, and would have been starred.
     """
-    known = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
-    adjusted: list[float | None] = [None] * len(p_values)
-    largest = 0.0
-    for rank, (p, index) in enumerate(known):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p))
-        adjusted[index] = largest
-    return adjusted
+    p = np.array(p_values, dtype=np.float64)
+    known = np.argsort(p)[: np.isfinite(p).sum()]
+    p[known] = np.minimum(np.maximum.accumulate(p[known] * (len(p) - np.arange(len(known)))), 1.0)
+    return [float(value) for value in p]
 
 
-def least_starred(interval: Interval, n: int, family: int) -> float:
-    """The smallest mean of n paired differences that would be starred, with this interval's spread.
+def least_starred(half: float, n: int, family: int) -> float:
+    """The smallest mean of n paired differences that would be starred with this half interval.
 
     That is Holm's first step over `family` differences. Later steps ask for less: beside larger ones a
     smaller one may be starred.
     """
-    half = (interval.high - interval.low) / 2
-    quantiles = [_t_quantile(1 - share / 2, n - 1) for share in (ALPHA / family, ALPHA)]
-    return half * quantiles[0] / quantiles[1]
-
-
-def sign_flip_test(
-    differences: Sequence[float] | np.ndarray,
-    *,
-    alpha: float = ALPHA,
-    draws: int = 20_000,
-    seed: int = 0,
-) -> float | Refusal:
-    """Two-sided p of a paired permutation test of the mean: no distribution assumed.
-
-    Exact up to `EXACT_LIMIT` differences, drawn with `seed` beyond. Refused where even the most
-    extreme outcome, 2 of 2^n sign patterns, cannot reach `alpha`.
-    """
-    array = _sample(differences)
-    n = len(array)
-    least = 2.0 / 2.0**n
-    if least > alpha:
-        return Refusal(
-            f"with {n} paired seeds the smallest possible p is {least:.3g}, above {alpha:g}: "
-            f"at least {int(np.ceil(1 - np.log2(alpha)))} seeds are needed"
-        )
-    observed = abs(array.mean()) * (1 - 1e-12)
-    if n <= EXACT_LIMIT:
-        signs = np.array(list(itertools.product((-1.0, 1.0), repeat=n)))
-        return float(np.mean(np.abs(signs @ array) / n >= observed))
-    rng = np.random.default_rng(seed)
-    signs = rng.choice((-1.0, 1.0), size=(draws, n))
-    return float((1 + np.sum(np.abs(signs @ array) / n >= observed)) / (draws + 1))
-
-
-def probability_of_improvement(
-    a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray, *, direction: str = "up"
-) -> float:
-    """Chance that a random run of `a` is better than one of `b`; ties count half."""
-    left, right = _sample(a)[:, None], _sample(b)[None, :]
-    better = left > right if direction == "up" else left < right
-    return float(np.mean(better + 0.5 * (left == right)))
+    first, single = (_t_quantile(1 - share / 2, n - 1) for share in (ALPHA / family, ALPHA))
+    return half * first / single
 
 
 @dataclass(frozen=True)
-class Equivalence:
-    """Two one-sided t tests against a margin."""
+class Test:
+    """p of a test, or why there is none."""
 
-    equivalent: bool
-    p: float
-    interval: Interval  # at 1 - 2 alpha: equivalence is this interval lying inside the margin
-    margin: float
+    p: float | None
+    why: str = ""
+
+    def shows(self, level: float = ALPHA) -> bool:
+        return self.p is not None and self.p < level
+
+
+def sign_flip_test(differences: Sequence[float], *, draws: int = 20_000, seed: int = 0) -> Test:
+    """Two-sided p of a paired permutation test of the mean: no distribution assumed.
+
+    Exact up to 14 differences, drawn with `seed` beyond. Refused where even the most extreme outcome,
+    2 of 2^n sign patterns, cannot reach 5 %.
+    """
+    n = len(differences)
+    least = 2.0 / 2.0**n
+    if least > ALPHA:
+        needed = math.ceil(1 - math.log2(ALPHA))
+        return Test(
+            None,
+            f"with {n} paired seeds the smallest possible p is {least:.3g}, above {ALPHA:g}: "
+            f"at least {needed} seeds are needed",
+        )
+    found = permutation_test(
+        (_sample(differences),),
+        np.mean,
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=draws,
+        random_state=seed,
+    )
+    return Test(float(found.pvalue))
 
 
 def equivalence(
-    a: Mapping[int, float],
-    b: Mapping[int, float],
-    margin: float,
-    *,
-    unit: float = 0.0,
-    alpha: float = ALPHA,
-) -> Equivalence | Refusal:
-    """Whether two variants, paired by seed, differ by less than `margin`.
+    a: Mapping[int, float], b: Mapping[int, float], margin: float, *, unit: float = 0.0
+) -> Test:
+    """Whether two variants, paired by seed, differ by less than `margin`: two one-sided t tests.
 
     "No difference found" is no equivalence.
 
-    Raises:
-        ValueError: the margin is not positive.
+    Args:
+        margin: above 0.
     """
-    seeds = sorted(a.keys() & b.keys())
-    if len(seeds) < 2:
-        _positive(margin)
-        return Refusal("equivalence needs at least 2 paired seeds")
-    difference = _sample([a[s] - b[s] for s in seeds])
-    if _no_spread(difference, unit):
-        return Refusal(_tied(unit))
-    return _within(difference, margin, alpha)
+    return _within(paired(a, b, unit), margin)
+
+
+def _within(found: Summary, margin: float) -> Test:
+    if math.isnan(found.p):
+        return Test(None, found.why)
+    error = found.sd / math.sqrt(found.n)
+    return Test(_t_above((margin - abs(found.mean)) / error, found.n - 1))
 
 
 @dataclass(frozen=True)
@@ -301,8 +230,8 @@ def gap_to_reported(
     n: int = 1,
     sd: float | None = None,
     unit: float = 0.0,
-) -> Gap | Refusal:
-    """Our seeds against a reported mean of `n` runs, which is a draw too.
+) -> Gap | None:
+    """Our seeds against a reported mean of `n` runs, which is a draw too; None without spread.
 
     Without a reported spread ours stands in for theirs: the standard error is s sqrt(1/m + 1/n) with
     our degrees of freedom. With one it is Welch's; at two runs of either with one degree of freedom.
@@ -312,13 +241,10 @@ def gap_to_reported(
         sd: what the reported spread may be at most, its own rounding included; needs n of 2 or more.
         unit: in which our values were written (`resolution`).
     """
-    array = _sample(values)
-    ours, gap = len(array), float(np.mean(array)) - reported
-    if ours < 2:
-        return Refusal("a verdict needs at least 2 seeds")
-    if _no_spread(array, unit):
-        return Refusal(EQUAL)
-    variance = float(np.var(array, ddof=1)) / ours
+    found = summary(values, unit)
+    if math.isnan(found.p):
+        return None
+    ours, gap, variance = found.n, found.mean - reported, found.sd**2 / found.n
     if sd is None:
         return Gap(gap, rounding, math.sqrt(variance * (1 + ours / n)), ours - 1)
     theirs = sd**2 / n
@@ -327,33 +253,16 @@ def gap_to_reported(
     return Gap(gap, rounding, math.sqrt(total), 1 if min(ours, n) == 2 else freedom)
 
 
-def _within(values: np.ndarray, margin: float, alpha: float = ALPHA) -> Equivalence:
-    """Two one-sided tests of |mean| < margin."""
-    _positive(margin)
-    n, mean = len(values), float(np.mean(values))
-    error = float(np.std(values, ddof=1)) / math.sqrt(n)
-    half = _t_quantile(1 - alpha, n - 1) * error
-    p = max(_t_above((margin + mean) / error, n - 1), _t_above((margin - mean) / error, n - 1))
-    return Equivalence(p < alpha, p, Interval(mean - half, mean + half), margin)
-
-
-def _positive(margin: float) -> None:
-    if margin <= 0:
-        raise ValueError(f"margin {margin} is not positive")
-
-
 @dataclass(frozen=True)
 class Decision:
     """Whether a statement about a mean holds: True, False, or None where these seeds cannot tell.
 
     Attributes:
         why: why it is None; empty otherwise.
-        interval: 95 % t interval of the mean, where there is one.
     """
 
     holds: bool | None
     why: str = ""
-    interval: Interval | None = None
 
 
 def decide(differences: Sequence[float], margin: float | None = None, unit: float = 0.0) -> Decision:
@@ -365,9 +274,6 @@ def decide(differences: Sequence[float], margin: float | None = None, unit: floa
         margin: asks instead whether the mean is nearer to 0 than that. True: shown by two one-sided
             tests at 5 %. False: the 95 % t interval lies outside the margin.
         unit: in which the values were written (`resolution`); equal but for rounding decides nothing.
-
-    Raises:
-        ValueError: the margin is not positive.
     """
     array = np.asarray(differences, dtype=np.float64)
     if not array.size or np.isnan(array).any():
@@ -378,20 +284,16 @@ def decide(differences: Sequence[float], margin: float | None = None, unit: floa
         if margin is not None and np.isinf(array).all() and len(set(np.sign(array))) == 1:
             return Decision(False)
         return Decision(None, "some seeds diverged and others say the opposite or did not")
-    interval = t_interval(array)
-    if isinstance(interval, Refusal) or _no_spread(array, unit):
-        return Decision(None, interval.reason if isinstance(interval, Refusal) else _tied(unit))
-    if margin is None:
-        if interval.low > 0 or interval.high < 0:
-            return Decision(bool(interval.low > 0), interval=interval)
-        return Decision(None, "the 95 % interval of the difference holds 0", interval)
-    if _within(array, margin).equivalent:
-        return Decision(True, interval=interval)
-    if interval.low >= margin or interval.high <= -margin:
-        return Decision(False, interval=interval)
-    return Decision(
-        None, f"the 95 % interval of the difference crosses the margin {margin:g}", interval
-    )
+    found = summary(array, unit)
+    if math.isnan(found.p):
+        return Decision(None, found.why)
+    edge = margin or 0.0
+    if margin is not None and _within(found, margin).shows():
+        return Decision(True)
+    if found.low > edge or found.high < -edge:
+        return Decision(bool(found.low > 0) if margin is None else False)
+    crossed = "holds 0" if margin is None else f"crosses the margin {margin:g}"
+    return Decision(None, f"the 95 % interval of the difference {crossed}")
 
 
 def identical_curves(curves: Mapping[Hashable, Sequence[float] | np.ndarray]) -> list[tuple]:

@@ -7,13 +7,13 @@ import math
 from ablations.study.attribution import Cell
 from ablations.study.model import as_written, slug
 from analysis.results import numbers
-from analysis.results.cells import Answer, exploding, sentences
+from analysis.results.cells import Attributed, exploding, sentences
 from analysis.tables import model
 from analysis.tables.model import Column, Row, Table
 from sdtps.system.errors import counted
 
 
-def table(found: Answer) -> Table:
+def table(found: Attributed) -> Table:
     """The cells: a check mark for each change that a cell has, its metric, and how it differs."""
     changes, metric = found.attribution.changes, found.metric
     label = metric.label or found.metric_name
@@ -59,7 +59,7 @@ def table(found: Answer) -> Table:
     )
 
 
-def _score(found: Answer, cell: Cell) -> model.Cell:
+def _score(found: Attributed, cell: Cell) -> model.Cell:
     if cell.impossible:
         return model.Cell("state", "cannot exist")
     if cell.equals:

@@ -6,12 +6,13 @@ import argparse
 import json
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis import commands
 from analysis.venues import VENUES
-from sdtps.system.commandline import add_runs_dir, positive
+from sdtps.system.commandline import add_json, add_runs_dir, positive
 from sdtps.system.errors import SdtpsError
 
 CONTENTS = ("mixed_data", "mixed_weights")  # never averaged unless allowed, not even for a look
@@ -59,7 +60,7 @@ def command(arguments: argparse.Namespace) -> int:
     names = [files[name] for name in arguments.table] or list(files)
     chosen = [t for t in made if t.name in names]
     if arguments.json:
-        print(json.dumps([as_json(t) for t in chosen], indent=1, ensure_ascii=False, allow_nan=False))
+        commands.print_json([as_json(t) for t in chosen])
         return 0
     console = commands.console()
     for table in chosen:
@@ -84,6 +85,7 @@ def collect_add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def collect_command(arguments: argparse.Namespace) -> int:
     """Print the runs; what must not be averaged is printed below, and nothing fails because of it."""
+    from rich.markup import escape
     from rich.table import Table
 
     from analysis.runs.collect import collect
@@ -105,25 +107,18 @@ def collect_command(arguments: argparse.Namespace) -> int:
         every = [(epoch, name) for name in study.metrics for epoch in RECORDED]
         metrics = [(e, name) for e, name in every if any(name in run.scores(e) for run in runs)]
         shown = Table(title=f"{study.name}: {counted(len(runs), 'run')}")
-        for head in (
-            "variant",
-            "seed",
-            "state",
-            "epoch",
-            *(f"{RECORDED[e]}/{name}" for e, name in metrics),
-            "code",
-            "notes",
-        ):
+        scored = [f"{RECORDED[e]}/{name}" for e, name in metrics]
+        for head in ("variant", "seed", "state", "epoch", *scored, "code", "notes"):
             shown.add_column(head, overflow="fold")
         for run in runs:
             scores = [run.scores(epoch).get(name) for epoch, name in metrics]
-            numbers = ["" if score is None else f"{score:.4f}" for score in scores]
-            code = (run.code or "")[:8] + ("+" if run.dirty else "")
-            epoch = "" if run.epoch is None else str(run.epoch)
-            words = [run.variant, str(run.seed), run.state, epoch]
-            notes = "; ".join(filter(None, (run.reason, *run.notes)))
-            cells = [*words, *numbers, code, notes]
-            shown.add_row(*(c.replace("[", r"\[") for c in cells))
+            shown.add_row(
+                *(escape(word) for word in (run.variant, str(run.seed), run.state)),
+                "" if run.epoch is None else str(run.epoch),
+                *("" if score is None else f"{score:.4f}" for score in scores),
+                (run.code or "")[:8] + ("+" if run.dirty else ""),
+                escape("; ".join(filter(None, (run.reason, *run.notes)))),
+            )
         console.print(shown)
     for mark in refuse_to_average(collected, allow=KINDS):
         console.print(f"[yellow]{mark.study}: {mark.text}[/]")
@@ -136,22 +131,14 @@ def collect_command(arguments: argparse.Namespace) -> int:
 
 
 def compare_add_arguments(parser: argparse.ArgumentParser) -> None:
-    study = parser.add_argument(
-        "study", metavar="STUDY", help="a manifest, or the name of an imported study"
-    )
+    commands.add_one_study(parser)
     first = parser.add_argument("a", metavar="A", help="variant")
     second = parser.add_argument(
         "b", nargs="?", metavar="B", help="variant; default: the study's baseline"
     )
-    for argument, completed in ((study, "studies"), (first, "variants"), (second, "variants")):
-        argument.complete = dict.fromkeys(("bash", "zsh"), f"_sdtps_{completed}")  # type: ignore[attr-defined]
-    parser.add_argument(
-        "--metric",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="this metric; may be repeated; default: all of the study's",
-    )
+    for argument in (first, second):
+        argument.complete = dict.fromkeys(("bash", "zsh"), "_sdtps_variants")  # type: ignore[attr-defined]
+    commands.add_metrics(parser)
     parser.add_argument(
         "--epoch", choices=("last", "best"), default="last", help="the epoch to compare [last]"
     )
@@ -162,7 +149,7 @@ def compare_add_arguments(parser: argparse.ArgumentParser) -> None:
         help="test equivalence within M above 0, in the metric's printed unit",
     )
     add_runs_dir(parser)
-    parser.add_argument("--json", action="store_true")
+    add_json(parser)
     commands.add_allowances(parser, *CONTENTS)
 
 
@@ -171,8 +158,7 @@ def compare_command(arguments: argparse.Namespace) -> int:
     from analysis.runs.collect import collect
     from analysis.runs.comparable import KINDS, refuse_to_average
 
-    arguments.studies = [arguments.study]
-    (study,) = commands.load(arguments)
+    study = commands.load_one(arguments)
     collected = collect([study], arguments.runs_dir, curves=False)
     refuse_to_average(collected, allow={*KINDS} - {*CONTENTS} | {*arguments.allow})
     known = list(results(collected, study).outcomes)
@@ -181,8 +167,7 @@ def compare_command(arguments: argparse.Namespace) -> int:
     metrics = commands.choose(arguments.metric, list(study.metrics), "metric")
     answers = {name: compare(found, a, name, arguments.epoch, arguments.margin) for name in metrics}
     if arguments.json:
-        document = {"study": study.name, "epoch": arguments.epoch, "metrics": answers}
-        print(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False))
+        commands.print_json({"study": study.name, "epoch": arguments.epoch, "metrics": answers})
         return 0
     console = commands.console()
     labels = [found.outcomes[name].label for name in (a, b)]
@@ -197,7 +182,7 @@ def compare_command(arguments: argparse.Namespace) -> int:
 def compare(found: Results, a: str, name: str, epoch: Epoch, margin: float | None) -> dict[str, Any]:
     """Each statistic of `a` and the baseline of `found`, as numbers in the metric's own scale.
 
-    Where these seeds cannot give one, `why` says so and the numbers are null.
+    Where these seeds cannot give one, `why` says so and the numbers are NaN or None.
 
     Args:
         margin: in the printed unit.
@@ -206,94 +191,70 @@ def compare(found: Results, a: str, name: str, epoch: Epoch, margin: float | Non
     from analysis.results.queries import by_query
 
     metric = found.study.metrics[name]
-    first, second = found.get(a, name, epoch), found.get(found.baseline, name, epoch)
-    same = "" if a != found.baseline else "the two are one variant"
+    first, second = (found.get(variant, name, epoch) for variant in (a, found.baseline))
+    sides = found.outcomes[a], found.outcomes[found.baseline]
     answer: dict[str, Any] = {
-        "a": _side(first, found.outcomes[a]),
-        "b": _side(second, found.outcomes[found.baseline]),
+        "a": _side(first, sides[0]),
+        "b": _side(second, sides[1]),
         "difference": {
-            "mean": _finite(first.difference),
-            "low": _finite(first.difference_low),
-            "high": _finite(first.difference_high),
+            "mean": first.difference,
+            "low": first.difference_low,
+            "high": first.difference_high,
             "n": first.difference_n,
             "planned": first.difference_planned,
             "paired": first.paired,
-            "why": first.why or same,
+            "why": "the two are one variant" if a == found.baseline else first.why,
         },
     }
     if math.isnan(first.difference):
         return answer
-    left, right = first.values, second.values
-    answer["t_test"] = {"p": _finite(first.p), "why": first.why}
-    if first.paired:
-        differences = list(first.differences.values())
-        flipped = stats.sign_flip_test(differences)
-        refused = isinstance(flipped, stats.Refusal)
-        answer["sign_flip_test"] = {
-            "p": None if refused else flipped,
-            "why": flipped.reason if isinstance(flipped, stats.Refusal) else "",
+    answer["t_test"] = {"p": first.p, "why": first.why}
+    if not first.paired:
+        return answer
+    differences = list(first.differences.values())
+    answer["sign_flip_test"] = asdict(stats.sign_flip_test(differences))
+    queries = by_query(*sides, name, first.differences) if epoch == "last" else None
+    if queries is not None:
+        new = queries.interval(differences)
+        answer["queries"] = {
+            **{"n": len(queries.difference), "higher": queries.higher, "lower": queries.lower},
+            **{"low": new and new.low, "high": new and new.high},
         }
-        sides = (found.outcomes[a], found.outcomes[found.baseline])
-        queries = by_query(*sides, name, first.differences) if epoch == "last" else None
-        if queries is not None:
-            new = queries.interval(differences)
-            answer["queries"] = {
-                **{"n": len(queries.difference), "higher": queries.higher, "lower": queries.lower},
-                **{"low": new and new.low, "high": new and new.high},
-            }
-    if metric.direction is not None:
-        answer["probability_that_a_is_better"] = stats.probability_of_improvement(
-            list(left.values()), list(right.values()), direction=metric.direction
-        )
-    if margin is not None and first.paired:
+    if margin is not None:
         own = margin / (100.0 if metric.unit == "%" else 1.0)
-        tested = stats.equivalence(left, right, own, unit=first.unit)
-        answer["equivalence"] = {"margin": own, "equivalent": None, "p": None, "why": ""}
-        if isinstance(tested, stats.Refusal):
-            answer["equivalence"]["why"] = tested.reason
-        else:
-            answer["equivalence"] |= {"equivalent": tested.equivalent, "p": tested.p}
+        same = stats.equivalence(first.values, second.values, own, unit=first.unit)
+        answer["equivalence"] = {"margin": own, "equivalent": same.shows(), **asdict(same)}
     return answer
 
 
 def _side(result: Result, outcome: Outcome) -> dict[str, Any]:
     return {
-        "variant": result.variant,
-        "label": result.label,
-        "n": result.n,
-        "planned": result.planned,
-        "mean": _finite(result.mean),
-        "sd": _finite(result.sd),
-        "values": {str(seed): value for seed, value in result.values.items()},
+        **{key: getattr(result, key) for key in ("variant", "label", "n", "planned", "mean", "sd")},
+        "values": result.values,
         "why": "" if result.whole else outcome.explanation() or "not logged",
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def in_words(answer: Mapping[str, Any], metric: MetricSpec) -> Iterator[str]:
     """The numbers of `compare` as lines of text, in the printed unit."""
     from analysis.results.numbers import fixed, printed, printed_signed
 
-    for name in "ab":
-        side = answer[name]
-        if side["mean"] is None:
+    for side in (answer["a"], answer["b"]):
+        if math.isnan(side["mean"]):
             yield f"{side['label']}: {side['why']}"
             continue
-        spread = "" if side["sd"] is None else f" ± {printed(side['sd'], metric)}"
+        spread = "" if math.isnan(side["sd"]) else f" ± {printed(side['sd'], metric)}"
         n = f"{side['n']}" if side["n"] == side["planned"] else f"{side['n']} of {side['planned']}"
         why = f"; {side['why']}" if side["why"] else ""
         yield f"{side['label']}: {printed(side['mean'], metric)}{spread} (n = {n}){why}"
     d = answer["difference"]
-    if d["mean"] is None:
+    if math.isnan(d["mean"]):
         yield f"difference: {d['why']}"
         return
     how = "paired" if d["paired"] else "unpaired: imported seeds are not ours"
     pairs = f"{d['n']} of {d['planned']} seeds, {how}"
     text = f"difference: {printed_signed(d['mean'], metric)}"
-    if d["low"] is None:
+    if math.isnan(d["low"]):
         yield f"{text} ({pairs})"
     else:
         ends = f"[{printed_signed(d['low'], metric)}, {printed_signed(d['high'], metric)}]"
@@ -304,10 +265,10 @@ def in_words(answer: Mapping[str, Any], metric: MetricSpec) -> Iterator[str]:
         yield f"{text} {ends} (95 % t interval, {pairs}){ending}"
     if any(answer[name]["why"] for name in "ab"):
         yield "missing seeds: the finished ones may be the better ones; read no difference from them"
-    alone = "of this comparison alone; differences taken to be normally distributed"
-    for key, note in (("t_test", f" ({alone})"), ("sign_flip_test", "")):
+    alone = " (of this comparison alone; differences taken to be normally distributed)"
+    for key, note in (("t_test", alone), ("sign_flip_test", "")):
         if test := answer.get(key):
-            given = test["why"] if test["p"] is None else f"p = {fixed(test['p'], 4)}{note}"
+            given = test["why"] or f"p = {fixed(test['p'], 4)}{note}"
             yield f"{key.replace('_', ' ')}: {given}"
     if queries := answer.get("queries"):
         yield (
@@ -317,8 +278,6 @@ def in_words(answer: Mapping[str, Any], metric: MetricSpec) -> Iterator[str]:
         if queries["low"] is not None:
             ends = ", ".join(printed_signed(queries[end], metric) for end in ("low", "high"))
             yield f"difference on new queries of the same kind: [{ends}] (95 % interval)"
-    if (chance := answer.get("probability_that_a_is_better")) is not None:
-        yield f"probability that a run of the first is better: {fixed(chance, 2)}"
     if same := answer.get("equivalence"):
         verdict = "yes" if same["equivalent"] else "not shown"
         given = same["why"] or f"{verdict} (p = {fixed(same['p'], 4)})"

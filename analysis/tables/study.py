@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from analysis.results import numbers
-from analysis.results.cells import answers
+from analysis.results.cells import attribute_all
 from analysis.results.frames import EPOCHS, Epoch, Results, differences_to, results
 from analysis.results.outcomes import Outcome, cost, machines
 from analysis.runs.collect import Collected
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 def tables(collected: Collected, study: Study, marks: Sequence[Mark] = ()) -> list[Table]:
     """Every table of a study: the manifest's, its attributions, its variants, and its compute."""
     made = [table(collected, study, spec, marks) for spec in study.tables]
-    cells = [answer for answer in answers(study, collected.runs_dir) if answer.started]
+    cells = [answer for answer in attribute_all(study, collected.runs_dir) if answer.started]
     made += [replace(cells_table(found), origin=captions.origin(collected, study)) for found in cells]
     return [*made, variants_table(collected, study), compute_table(collected, study, marks)]
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from planted import plant, planted_study
 
 from ablations.study.schema import MetricSpec
 from analysis.cli import main
+from analysis.commands import print_json
 from analysis.results.frames import results
 from analysis.runs.collect import collect
 from analysis.tables.command import compare, in_words
@@ -33,36 +35,30 @@ def test_three_seeds_give_an_interval_and_no_sign_flip_test(tmp_path):
     assert ends == pytest.approx([0.01667, -0.02128, 0.05461], abs=1e-4) and difference["paired"]
     assert answer["t_test"]["p"] == pytest.approx(0.1994, abs=1e-4)
     assert answer["sign_flip_test"]["p"] is None and "0.25" in answer["sign_flip_test"]["why"]
-    assert answer["probability_that_a_is_better"] == pytest.approx(0.889, abs=1e-3)
     assert answer["equivalence"]["equivalent"] and answer["equivalence"]["margin"] == 0.1
     text = "\n".join(in_words(answer, METRIC))
     for part in ("71.3 ± 1.5 (n = 3", "+1.7 [-2.1, +5.5]", "p = 0.1994", "within 10.0: yes"):
         assert part in text
 
 
-def test_seven_seeds_reach_the_sign_flip_test(tmp_path):
-    a = [0.70 + 0.01 * s for s in range(7)]
-    answer = answers(tmp_path, {"a": a, "b": [v - 0.02 - 0.001 * i for i, v in enumerate(a)]})
-    assert answer["sign_flip_test"]["p"] == pytest.approx(2 / 2**7)
-
-
 @pytest.mark.parametrize(
     ("a", "b", "mean", "n", "why"),
     [
-        ([0.7, 0.8], [], None, 0, "no seed is finished in both"),
-        ([0.7], [0.6], 0.1, 1, "at least 2 paired seeds"),
-        ([0.9], [0.6, 0.7, 0.5, 0.6], 0.3, 1, "at least 2 paired seeds"),
+        ([0.7, 0.8], [], math.nan, 0, "no seed is finished in both"),
+        ([0.7], [0.6], 0.1, 1, "at least 2 seeds"),
+        ([0.9], [0.6, 0.7, 0.5, 0.6], 0.3, 1, "at least 2 seeds"),
     ],
 )
-def test_what_few_seeds_cannot_give_is_null_and_says_why(tmp_path, a, b, mean, n, why):
+def test_what_few_seeds_cannot_give_is_null_and_says_why(tmp_path, capsys, a, b, mean, n, why):
     answer = answers(tmp_path, {"a": a, "b": b})
     difference = answer["difference"]
-    assert difference["mean"] == (None if mean is None else pytest.approx(mean))
-    assert (difference["n"], difference["low"]) == (n, None) and why in difference["why"]
+    assert difference["mean"] == pytest.approx(mean, nan_ok=True)
+    assert difference["n"] == n and math.isnan(difference["low"]) and why in difference["why"]
     lost = [side["label"] for side in (answer["a"], answer["b"]) if "not run" in side["why"]]
     assert lost == [name for name, values in (("a", a), ("b", b)) if len(values) < max(len(a), len(b))]
     assert all(in_words(answer, METRIC))
-    json.dumps(answer, allow_nan=False)
+    print_json(answer)
+    assert json.loads(capsys.readouterr().out)["difference"]["low"] is None
 
 
 @pytest.mark.parametrize("margin", ["-1", "0", "nan", "inf", "x"])

@@ -14,7 +14,7 @@ from ablations.study.manifest import load_study
 from ablations.study.model import Study
 from analysis.cli import main
 from analysis.figures.figure import figures
-from analysis.results.cells import answer
+from analysis.results.cells import attribute
 from analysis.runs.collect import collect
 from tests.analysis.planted import plant
 
@@ -68,7 +68,7 @@ def test_both_changes_are_named_together_and_the_inert_one_is_not(
     (found,) = json.loads(capsys.readouterr().out)
     assert found["named"] == [DECISION, MASK]
     assert found["patterns"]["sdtps.temperature"] == "none"
-    assert {cell["equals"] for cell in found["cells"]} == {None, "topk", "topk+mask"}
+    assert {cell["equals"] for cell in found["cells"]} == {"", "topk", "topk+mask"}
     assert len([e for e in found["effects"] if e["starred"]]) == 2
     assert main(["tables", str(study.path), "--runs-dir", str(tmp_path / "runs")]) in (0, 1)
     printed = capsys.readouterr().out
@@ -94,7 +94,7 @@ def test_a_search_by_explosions_goes_on_from_its_runs(
     study = manifest("attributions: [{good: topk, broken: gumbel, explodes: true}]\n")
     runs_dir, spec = tmp_path / "runs", study.attributions[0]
     rounds = 0
-    while not (found := answer(study, spec, runs_dir)).decided:
+    while not (found := attribute(study, spec, runs_dir)).decided:
         rounds += 1
         cells = {cell.name: cell.changes for cell in found.attribution.cells}
         for name, runs in found.runs.items():
@@ -117,7 +117,7 @@ def test_a_diverged_run_explodes_and_a_good_end_that_explodes_is_refused(
     ends = design(study, study.attributions[0], [frozenset()]).study
     for seed in (0, 1, 2):
         plant(tmp_path / "runs", ends, "topk", seed, state="diverged", stop=(1, 3))
-    found = answer(study, study.attributions[0], tmp_path / "runs").search
+    found = attribute(study, study.attributions[0], tmp_path / "runs").search
     assert found is not None and (found.refusal or found.needed)
 
 

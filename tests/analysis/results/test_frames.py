@@ -88,7 +88,7 @@ def test_equal_differences_have_no_interval(tmp_path):
         plant(tmp_path, study, "b", seed, scores={"mAP": [0.625 + 0.25 * seed]})
     row = results(collect([study], tmp_path), study).get("b", "mAP")
     assert row.difference == 0.125 and math.isnan(row.difference_low) and math.isnan(row.p)
-    assert "same amount" in row.why
+    assert "no spread" in row.why
     spec = TableSpec(name="t", baseline="a", epoch="last")
     made = table(collect([study], tmp_path), study, spec)
     assert made.cell("b", "last/mAP/difference").plain == "+12.5"
