@@ -11,18 +11,18 @@ in `sdtps.config.axes` says which settings act with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from pydantic import BaseModel
 
-from sdtps.config.axes import SECTIONS, VALUES, Axes, acting_with
+from sdtps.config.axes import SECTIONS, VALUES, Axes
+from sdtps.config.common import SdtpsConfig
 from sdtps.config.identity import flatten, resolved
 from sdtps.config.reid import DGAF
 from sdtps.config.wording import shown
-
-_TRUNK = ("optim.layer_decay", "train.freeze_epochs")  # only an encoder that trains has use for them
 
 
 @dataclass(frozen=True)
@@ -39,101 +39,62 @@ class Rule:
     switched_off: bool = False
 
 
-def _with_axis_value(setting: str) -> Rule:
-    """The rule of a setting that some values of an axis name."""
-    needed = acting_with(setting)
-    section = next(SECTIONS.get(axis, "sdtps") for axis in needed)
-    words = " or ".join(f"{section}.{axis} {' or '.join(values)}" for axis, values in needed.items())
-
-    def acts(config: Any) -> bool:
-        chosen = getattr(config, section)
-        return any(getattr(chosen, axis) in values for axis, values in needed.items())
-
-    return Rule((f"{section}.{setting}",), acts, words)
+def where(setting: str, values: Sequence[Any], *keys: str, switched_off: bool = False) -> Rule:
+    """These keys act where a setting has one of these values."""
+    words = " or ".join(str(value).lower() for value in values)
+    value_of = attrgetter(setting)
+    return Rule(keys, lambda c: value_of(c) in values, f"{setting} {words}", switched_off)
 
 
-def _settings(*axes: str) -> tuple[str, ...]:
-    """Settings that act with some values of these axes only."""
-    return tuple(dict.fromkeys(s for axis in axes for value in VALUES[axis] for s in value.settings))
+def _of_axes(*axes: str) -> Iterator[Rule]:
+    """The rules of the settings that some values of these axes name."""
+    for axis in axes:
+        section = SECTIONS.get(axis, "sdtps")
+        for setting in dict.fromkeys(s for value in VALUES[axis] for s in value.settings):
+            names = [value.name for value in VALUES[axis] if setting in value.settings]
+            yield where(f"{section}.{axis}", names, f"{section}.{setting}")
 
 
-SDTPS = (
-    Rule(
-        tuple(
-            f"sdtps.{key}"
-            for key in (*Axes._fields, *_settings(*Axes._fields), "keep_ratio", "loss_weight")
-        ),
-        lambda c: c.sdtps.enabled,
-        "sdtps.enabled true",
-        switched_off=True,
-    ),
-    *map(_with_axis_value, _settings(*Axes._fields)),
+def _below(section: str, *keys: str) -> tuple[str, ...]:
+    return tuple(f"{section}.{key}" for key in keys)
+
+
+_TRUNK = ("optim.layer_decay", "train.freeze_epochs")  # only an encoder that trains has use for them
+_OF_TRAINED = ("optim.backbone_lr", "optim.backbone_lr_factor", *_TRUNK)
+_SDTPS = _below("sdtps", *(key for key in SdtpsConfig.model_fields if key != "enabled"))
+BOTH = (
+    where("sdtps.enabled", [True], *_SDTPS, switched_off=True),
+    *_of_axes(*Axes._fields),
     Rule(
         ("sdtps.keep_ratio",),
         lambda c: c.sdtps.axes.decision.reads_keep_ratio,
         "a decision that keeps a share",
     ),
-)
-OPTIM = (
     Rule(
         ("optim.backbone_lr_factor",),
         lambda c: c.optim.backbone_lr is None,
         "optim.backbone_lr null, which is taken first",
     ),
-    Rule(
-        ("optim.lr_min_factor",),
-        lambda c: c.optim.schedule in ("cosine", "linear"),
-        "optim.schedule cosine or linear",
-    ),
-    Rule(
-        ("optim.milestones", "optim.gamma"),
-        lambda c: c.optim.schedule == "multistep",
-        "optim.schedule multistep",
-    ),
+    where("optim.schedule", ["cosine", "linear"], "optim.lr_min_factor"),
+    where("optim.schedule", ["multistep"], "optim.milestones", "optim.gamma"),
     Rule(("optim.warmup_factor",), lambda c: c.optim.warmup_epochs > 0, "optim.warmup_epochs above 0"),
 )
+_FUSION = _below("fusion", "heads", "tau", "alpha", "beside_sdtps")
 REID = (
-    *SDTPS,
-    *OPTIM,
-    Rule(
-        tuple(f"backbone.{key}" for key in ("patch", "width", "depth", "heads", "embed")),
-        lambda c: c.backbone.name == "tiny_vit",
-        "backbone.name tiny_vit",
+    *BOTH,
+    where(
+        "backbone.name", ["tiny_vit"], *_below("backbone", "patch", "width", "depth", "heads", "embed")
     ),
-    Rule(
-        ("backbone.camera_coefficient", "backbone.camera_std"),
-        lambda c: c.backbone.camera_embedding,
-        "backbone.camera_embedding true",
-    ),
-    Rule(
-        ("optim.backbone_lr", "optim.backbone_lr_factor", *_TRUNK),
-        lambda c: not c.backbone.frozen,
-        "backbone.frozen false",
-    ),
-    Rule(
-        ("fusion.heads", "fusion.tau", "fusion.alpha", "fusion.beside_sdtps"),
-        lambda c: c.fusion.kind != "none",
-        "a fusion.kind",
-        switched_off=True,
-    ),
-    Rule(
-        ("fusion.heads",),
-        lambda c: c.fusion.kind in ("hdm_atmoe", "dgaf_v3", "parallel"),
-        "fusion.kind hdm_atmoe, dgaf_v3 or parallel",
-    ),
-    Rule(
-        ("fusion.tau", "fusion.alpha"),
-        lambda c: c.fusion.kind in DGAF,
-        f"fusion.kind {', '.join(DGAF)}",
-    ),
-    Rule(
-        ("fusion.beside_sdtps",),
-        lambda c: c.sdtps.enabled and c.fusion.kind in DGAF[:3],
-        f"sdtps.enabled true and fusion.kind {', '.join(DGAF[:3])}",
-    ),
+    where("backbone.camera_embedding", [True], *_below("backbone", "camera_coefficient", "camera_std")),
+    where("backbone.frozen", [False], *_OF_TRAINED),
+    Rule(_FUSION, lambda c: c.fusion.kind != "none", "a fusion.kind", switched_off=True),
+    where("fusion.kind", ["hdm_atmoe", "dgaf_v3", "parallel"], "fusion.heads"),
+    where("fusion.kind", DGAF, "fusion.tau", "fusion.alpha"),
+    where("fusion.kind", DGAF[:3], "fusion.beside_sdtps"),
+    where("sdtps.enabled", [True], "fusion.beside_sdtps"),
     Rule(("fusion.dilations",), lambda c: c.fusion.sacr != "none", "a fusion.sacr"),
-    Rule(("fusion.lif_beta", "fusion.lif_weight"), lambda c: c.fusion.lif, "fusion.lif true"),
-    Rule(("fusion.direct",), lambda c: c.loss.global_branch, "loss.global_branch true"),
+    where("fusion.lif", [True], "fusion.lif_beta", "fusion.lif_weight"),
+    where("loss.global_branch", [True], "fusion.direct"),
     Rule(("loss.label_smoothing",), lambda c: c.loss.id_weight > 0, "loss.id_weight above 0"),
     Rule(("loss.triplet_margin",), lambda c: c.loss.triplet_weight > 0, "loss.triplet_weight above 0"),
     Rule(
@@ -143,38 +104,28 @@ REID = (
         switched_off=True,
     ),
 )
-_DENSE = ("matching.form", "matching.dense_text", "matching.eval_dense_text", "matching.sparse_guide")
+_OF_SDTPS = (
+    *_below("matching", "form", "dense_text", "eval_dense_text", "sparse_guide"),
+    *_below("data", "max_dense_words", "train_dense_words"),
+    *_below("loss", "ratio", "ratio_weight", "lambda_sparse", "lambda_dense"),
+)
+_DENSE_TEXTS = ("own", "shuffled")
 RETRIEVAL = (
-    *SDTPS,
-    *OPTIM,
-    Rule(
-        (
-            *_DENSE,
-            "data.max_dense_words",
-            "data.train_dense_words",
-            *(f"loss.{key}" for key in ("ratio", "ratio_weight", "lambda_sparse", "lambda_dense")),
-        ),
-        lambda c: c.sdtps.enabled,
-        "sdtps.enabled true",
-        switched_off=True,
+    *BOTH,
+    where("sdtps.enabled", [True], *_OF_SDTPS, switched_off=True),
+    where("task", ["reid"], "sdtps.loss_weight"),
+    where(
+        "image_encoder.name",
+        ["tiny_vit", "tiny_swin"],
+        *_below("image_encoder", "patch", "width", "depth", "heads"),
     ),
-    Rule(("sdtps.loss_weight",), lambda c: False, "task reid"),
+    where("text_encoder.name", ["tiny_bert"], *_below("text_encoder", "width", "depth", "heads")),
     Rule(
-        tuple(f"image_encoder.{key}" for key in ("patch", "width", "depth", "heads")),
-        lambda c: c.image_encoder.name in ("tiny_vit", "tiny_swin"),
-        "image_encoder.name tiny_vit or tiny_swin",
-    ),
-    Rule(
-        tuple(f"text_encoder.{key}" for key in ("width", "depth", "heads")),
-        lambda c: c.text_encoder.name == "tiny_bert",
-        "text_encoder.name tiny_bert",
-    ),
-    Rule(
-        ("optim.backbone_lr", "optim.backbone_lr_factor", *_TRUNK),
+        _OF_TRAINED,
         lambda c: not (c.image_encoder.frozen and c.text_encoder.frozen),
         "an encoder that is not frozen",
     ),
-    *map(_with_axis_value, _settings("alignment", "ratio")),
+    *_of_axes("alignment", "ratio"),
     Rule(
         ("data.max_dense_words",),
         lambda c: any(
@@ -183,17 +134,9 @@ RETRIEVAL = (
         ),
         "a dense text in matching.dense_text, matching.eval_dense_text or eval.also_dense_text",
     ),
-    Rule(
-        ("data.train_dense_words",),
-        lambda c: c.matching.dense_text != "none" and not c.text_encoder.frozen,
-        "matching.dense_text own or shuffled and text_encoder.frozen false",
-        switched_off=True,
-    ),
-    Rule(
-        ("loss.lambda_dense",),
-        lambda c: c.matching.dense_text != "none",
-        "matching.dense_text own or shuffled",
-    ),
+    where("matching.dense_text", _DENSE_TEXTS, "data.train_dense_words", switched_off=True),
+    where("text_encoder.frozen", [False], "data.train_dense_words", switched_off=True),
+    where("matching.dense_text", _DENSE_TEXTS, "loss.lambda_dense"),
 )
 RULES: dict[str, tuple[Rule, ...]] = {"reid": REID, "retrieval": RETRIEVAL}
 

@@ -802,12 +802,3 @@ def find(axis: str, name: object) -> Any:
 def find_all(*chosen: str) -> Axes:
     """The entries of one value for each axis, in the order of `Axes`."""
     return Axes(*(find(axis, name) for axis, name in zip(Axes._fields, chosen, strict=True)))
-
-
-def acting_with(setting: str) -> dict[str, tuple[str, ...]]:
-    """Axis -> values with which a setting acts; empty for settings that always act."""
-    found = {
-        axis: tuple(value.name for value in values if setting in value.settings)
-        for axis, values in VALUES.items()
-    }
-    return {axis: values for axis, values in found.items() if values}

@@ -6,13 +6,13 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from sdtps.config.common import Frozen, LoggerName
+from sdtps.config.identity import flatten
 from sdtps.config.mapping import FORMATS, shipped
 from sdtps.system.errors import did_you_mean
 
@@ -88,13 +88,13 @@ class CommandConfig(Frozen):
 
     @model_validator(mode="after")
     def _fields_exist(self) -> CommandConfig:
-        known = [*FIELDS, *(f"settings.{name}" for name in _flat(self.settings))]
+        known = [*FIELDS, *(f"settings.{name}" for name in flatten(self.settings))]
         named = set(_FIELD.findall(self.command))
         for field in sorted(named):
             if field not in known:
                 raise ValueError(f"command names {{{field}}}. {did_you_mean(field, known)}")
         unread = [
-            f"settings.{name}" for name in _flat(self.settings) if f"settings.{name}" not in named
+            f"settings.{name}" for name in flatten(self.settings) if f"settings.{name}" not in named
         ]
         if self.command and unread and "config" not in named:
             raise ValueError(
@@ -110,7 +110,7 @@ class CommandConfig(Frozen):
 
     def absent(self) -> list[str]:
         """What the program needs and is not here, in words."""
-        flat = {f"settings.{name}": _text(value) for name, value in _flat(self.settings).items()}
+        flat = {f"settings.{name}": _text(value) for name, value in flatten(self.settings).items()}
         named = (_FIELD.sub(lambda match: flat.get(match[1], match[0]), need) for need in self.needs)
         paths = [Path(self.directory or ".") / need for need in named]
         missing = [f"{path} is not visible here" for path in paths if not path.exists()]
@@ -121,7 +121,7 @@ class CommandConfig(Frozen):
     def line(self, *, seed: int, run: str) -> str:
         """The command line of one run: each field as one word for the shell."""
         values: dict[str, Any] = {
-            **{f"settings.{name}": value for name, value in _flat(self.settings).items()},
+            **{f"settings.{name}": value for name, value in flatten(self.settings).items()},
             "seed": seed,
             "run": run,
             "config": f"{run}/config.yaml",
@@ -133,16 +133,6 @@ class CommandConfig(Frozen):
             return shlex.quote(_text(values[match[1]])) if match[1] in values else match[0]
 
         return _FIELD.sub(word, self.command)
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        if isinstance(value, dict) and value:
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
 
 
 def _text(value: Any) -> str:

@@ -25,7 +25,6 @@ from sdtps.config.axes import (
     RATIOS,
     VALUES,
     Axes,
-    acting_with,
     find,
     subtracting,
 )
@@ -188,8 +187,6 @@ def test_the_table_is_what_configurations_and_studies_see() -> None:
         for dense in (None, decision.flip(0)):
             loss = None if ratio.loss is None else ratio.loss(decision, dense, 0.5, 1.0, 1.0)
             assert loss is None or torch.isfinite(torch.autograd.grad(loss, decision)[0]).all()
-    assert acting_with("mask_temperature") == {"decision": ("sigmoid_mean", "sigmoid_quantile")}
-    assert acting_with("keep_ratio") == {}
 
 
 def test_what_the_audit_compares_with_is_a_configuration() -> None:
