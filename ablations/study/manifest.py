@@ -141,7 +141,9 @@ class _Reader:
         reader.check_names(header, drafts)
         reader.check_components(tables, drafts)
         self.mistakes.raise_if_any(self.path)
-        digest = hashlib.sha256("\0".join([self.source.text, resolver.text, csv_digest]).encode())
+        digest = hashlib.sha256(
+            "\0".join([self.source.document.text, resolver.text, csv_digest]).encode()
+        )
         made = Study(
             name=header["study"],
             path=self.path,

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from sdtps.config.load import tuples
 from sdtps.config.wording import place as placed
 from sdtps.config.wording import sentences, shown
-from sdtps.config.yaml12 import Document, KeyPath, parse, read_text
+from sdtps.config.yaml12 import Document, KeyPath, read
 from sdtps.system.errors import ManifestError, YamlError, counted, visible
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -34,7 +34,6 @@ class Source:
     """One YAML file that has been read."""
 
     file: Path
-    text: str
     document: Document
 
     @classmethod
@@ -45,13 +44,9 @@ class Source:
                 f"{file}: is a broken link (to {file.readlink()}); name the file itself"
             )
         try:
-            text = read_text(file)
+            return cls(file, read(file))
         except YamlError as error:
             raise ManifestError(str(error)) from None
-        try:
-            return cls(file, text, parse(text))
-        except YamlError as error:
-            raise ManifestError(f"{file}: {error}") from None
 
 
 @dataclass
@@ -70,7 +65,8 @@ class Mistakes:
 
     def add_problems(self, source: Source) -> None:
         """What the YAML reader noticed: duplicate keys above all."""
-        self.found += [(str(source.file), p.line, visible(p.text)) for p in source.document.problems]
+        problems = source.document.problems
+        self.found += [(str(source.file), line, visible(text)) for line, text in problems]
 
     def check(self, source: Source, path: KeyPath, model: type[Model], value: Any) -> Model | None:
         """`value` as a `model`, or None with every mistake noted."""

@@ -213,7 +213,7 @@ class Resolver:
                 )
             self.mistakes.add(self.source, ("base",), f"{error}.{hint}")
             return None
-        self.text = base.text
+        self.text = base.document.text
         self.mistakes.add_problems(base)
         if base.document.data is None:
             return None

@@ -20,7 +20,7 @@ from analysis.claims.verdicts import Statement, Verdict, missing, verdict
 from sdtps.config.common import Frozen
 from sdtps.config.load import tuples
 from sdtps.config.wording import sentences as mistakes_of
-from sdtps.config.yaml12 import parse, read_text
+from sdtps.config.yaml12 import read
 from sdtps.run.locations import shipped
 from sdtps.system.errors import SdtpsError, YamlError, did_you_mean
 
@@ -128,10 +128,10 @@ def load(path: Path | str) -> list[Claim]:
     """
     path = Path(path)
     try:
-        document = parse(read_text(path))
+        document = read(path)
     except YamlError as error:
-        raise ClaimsError(f"{path}: {error}") from None
-    mistakes = [(p.line, p.text) for p in document.problems]
+        raise ClaimsError(str(error)) from None
+    mistakes = list(document.problems)
     entries = document.data.get("claims") if isinstance(document.data, dict) else None
     if not isinstance(entries, list):
         raise ClaimsError(f"{path}: holds no list under 'claims'")

