@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
@@ -101,6 +101,28 @@ class SdtpsConfig(Frozen):
     def axes(self) -> Axes:
         """The entry of each axis."""
         return find_all(*(getattr(self, axis) for axis in Axes._fields))
+
+
+class EncoderConfig(Frozen):
+    """What all encoders have in common; `name` says which one, and `weights` what it starts from."""
+
+    name: str
+    # A file or folder in Hugging Face or OpenAI layout, or the word `random`, asked for by name.
+    # A path counts in the identity by its last part; its hash is in run.json.
+    weights: str = "random"
+    frozen: bool = False  # True: it stays as it is; its outputs are computed once and cached
+    # Of the tiny ones. Swin: two stages, `depth` blocks each, patches merged 2 x 2 between.
+    width: PositiveInt = 64
+    depth: PositiveInt = 2
+    heads: PositiveInt = 4
+
+    @model_validator(mode="after")
+    def _checkpoint_is_named(self) -> Self:
+        if self.name == "checkpoint" and self.weights in ("random", "packaged"):
+            raise ValueError(
+                "name checkpoint needs weights: a Hugging Face folder with its config.json"
+            )
+        return self
 
 
 class OptimConfig(Frozen):

@@ -41,12 +41,6 @@ def config_keys(task: str) -> dict[str, Any]:
     return keys
 
 
-def mistakes(error: ValidationError, task: str, tree: Any) -> list[tuple[str, str]]:
-    """(dotted key, sentence) for each mistake that pydantic found in `tree`."""
-    found = sentences(error, TASKS[task], tree)
-    return [(".".join(map(str, path)), text) for path, text in found]
-
-
 def tuples(value: Any) -> Any:
     """Lists become tuples: strict models keep the types that YAML and JSON cannot write."""
     if isinstance(value, list):
@@ -85,7 +79,8 @@ def check_config(
     try:
         config = TASKS[task].model_validate(tuples(tree))
     except ValidationError as error:
-        return None, mistakes(error, task, tree)
+        wrong = sentences(error, TASKS[task], tree)
+        return None, [(".".join(map(str, path)), text) for path, text in wrong]
     if not idle and (found := idle_settings(config)):
         return None, found
     return config, []

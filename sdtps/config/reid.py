@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from sdtps.config.common import (
+    EncoderConfig,
     Fraction,
     Frozen,
     NonNegative,
@@ -75,35 +76,20 @@ class ReidDataConfig(Frozen):
         return self
 
 
-class BackboneConfig(Frozen):
-    """One image encoder shared by the three modalities."""
+class BackboneConfig(EncoderConfig):
+    """One image encoder shared by the three modalities. Frozen, so is its camera table."""
 
     # `checkpoint`: what the Hugging Face folder `weights` describes: CLIP, ViT, DeiT, DINOv2, SigLIP,
     # SigLIP 2, Swin.
     name: Literal["tiny_vit", "clip_vit_b16", "checkpoint"] = "clip_vit_b16"
-    # A file or folder in Hugging Face or OpenAI layout, or the word `random`, asked for by name.
-    # A path counts in the identity by its last part; its hash is in run.json.
     weights: str = "ViT-B-16.pt"
-    # True: the encoder and its camera table stay as they are; its outputs are computed once and cached.
-    frozen: bool = False
-    # tiny_vit only (clip_vit_b16 is 16, 768, 12, 12, 512).
+    # tiny_vit only, as width, depth and heads (clip_vit_b16 is 16, 512, 768, 12, 12).
     patch: PositiveInt = 16
-    width: PositiveInt = 64
-    depth: PositiveInt = 2
-    heads: PositiveInt = 4
     embed: PositiveInt = 64
     # Camera embedding added to the class token (SIE), its coefficient and initial deviation.
     camera_embedding: bool = True
     camera_coefficient: NonNegative = 1.0
     camera_std: NonNegative = 0.02
-
-    @model_validator(mode="after")
-    def _checkpoint_is_named(self) -> BackboneConfig:
-        if self.name == "checkpoint" and self.weights == "random":
-            raise ValueError(
-                "name checkpoint needs weights: a Hugging Face folder with its config.json"
-            )
-        return self
 
 
 DGAF = ("dgaf_v1", "dgaf_v1_global", "dgaf_v3", "parallel")

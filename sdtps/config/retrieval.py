@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from sdtps.config.axes import VALUES, Form, find
 from sdtps.config.common import (
     AxisValue,
+    EncoderConfig,
     Fraction,
     Frozen,
     NonNegative,
@@ -65,47 +66,21 @@ class RetrievalDataConfig(Frozen):
         return self
 
 
-def _check_named(name: str, weights: str) -> None:
-    if name == "checkpoint" and weights in ("random", "packaged"):
-        raise ValueError("name checkpoint needs weights: a Hugging Face folder with its config.json")
-
-
-class ImageEncoderConfig(Frozen):
+class ImageEncoderConfig(EncoderConfig):
     # `checkpoint`: what the Hugging Face folder `weights` describes: CLIP, ViT, DeiT, DINOv2, SigLIP,
     # SigLIP 2, Swin.
     name: Literal["vit_b16", "swin_b", "tiny_vit", "tiny_swin", "efficientnet_lite0", "checkpoint"] = (
         "vit_b16"
     )
-    weights: str = "random"
     size: PositiveInt = 224  # 224 or 384 for ViT-B/16 and Swin-B
-    frozen: bool = False  # True: features are computed once and cached
     # Interpolate position tables of weights that were trained at another image size.
     resize_positions: bool = False
-    # tiny_vit and tiny_swin only. Swin: two stages, `depth` blocks each, patches merged 2 x 2 between.
-    patch: PositiveInt = 16
-    width: PositiveInt = 64
-    depth: PositiveInt = 2
-    heads: PositiveInt = 4
-
-    @model_validator(mode="after")
-    def _checkpoint_is_named(self) -> ImageEncoderConfig:
-        _check_named(self.name, self.weights)
-        return self
+    patch: PositiveInt = 16  # tiny_vit and tiny_swin only, as width, depth and heads
 
 
-class TextEncoderConfig(Frozen):
+class TextEncoderConfig(EncoderConfig):
     # `checkpoint`: the text tower of the Hugging Face folder `weights`: BERT, CLIP, SigLIP, SigLIP 2.
     name: Literal["bert_base", "minilm", "tiny_bert", "checkpoint"] = "bert_base"
-    weights: str = "random"
-    frozen: bool = False
-    width: PositiveInt = 64  # tiny_bert only, as depth and heads
-    depth: PositiveInt = 2
-    heads: PositiveInt = 4
-
-    @model_validator(mode="after")
-    def _checkpoint_is_named(self) -> TextEncoderConfig:
-        _check_named(self.name, self.weights)
-        return self
 
 
 class MatchingConfig(Frozen):
