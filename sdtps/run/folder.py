@@ -88,32 +88,33 @@ def _instant(stamp: Any) -> float | None:
         return None
 
 
+class _File:
+    """A file of a run. Its path is made when asked for: ten thousand runs are looked at in a second."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, folder: RunFolder, _: type[RunFolder]) -> Path:
+        return folder.path / self.name
+
+
 class RunFolder:
     """One run's files. Creating the object touches nothing on disk."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = path if isinstance(path, Path) else Path(path)
 
-    # Made when asked for: ten thousand runs are looked at in a second or two.
-    @property
-    def config_file(self) -> Path:
-        return self.path / "config.yaml"
-
-    @property
-    def run_file(self) -> Path:
-        return self.path / "run.json"
-
-    @property
-    def metrics_file(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def status_file(self) -> Path:
-        return self.path / "status.json"
-
-    @property
-    def checkpoint_file(self) -> Path:
-        return self.path / "checkpoint.pt"
+    config_file = _File("config.yaml")
+    run_file = _File("run.json")
+    metrics_file = _File("metrics.jsonl")
+    status_file = _File("status.json")
+    checkpoint_file = _File("checkpoint.pt")
+    evaluations_file = _File("evaluations.jsonl")
+    queries_file = _File("queries.safetensors")
+    result_file = _File("result.json")
+    log_file = _File("train.log")
+    claim_file = _File("claim.json")
+    submitit_folder = _File("submitit")
 
     def weights_file(self, which: Weights) -> Path:
         """Weights of the selected or of the last epoch."""
@@ -122,33 +123,6 @@ class RunFolder:
     def kept_weights_file(self, step: int) -> Path:
         """Weights of the best evaluation so far, while the run goes on."""
         return self.path / f"step{step}.safetensors"
-
-    def kept_weights_files(self) -> list[Path]:
-        return sorted(self.path.glob("step*.safetensors"))
-
-    @property
-    def evaluations_file(self) -> Path:
-        return self.path / "evaluations.jsonl"
-
-    @property
-    def queries_file(self) -> Path:
-        return self.path / "queries.safetensors"
-
-    @property
-    def result_file(self) -> Path:
-        return self.path / "result.json"
-
-    @property
-    def log_file(self) -> Path:
-        return self.path / "train.log"
-
-    @property
-    def claim_file(self) -> Path:
-        return self.path / "claim.json"
-
-    @property
-    def submitit_folder(self) -> Path:
-        return self.path / "submitit"
 
     # -- written at submission ------------------------------------------------------------------
 
@@ -198,15 +172,14 @@ class RunFolder:
         closed first.
         """
         self.check_claim()
-        _append(self.metrics_file, row)
+        _append(self.metrics_file, _line(row))
 
     def replace_metrics(self, attempt: int, rows: list[dict[str, Any]]) -> None:
         """Put `rows` in the place of the attempt's rows: a program's log is read again and again."""
         self.check_claim()
         earlier = [row for row in self.metrics() if row.get("attempt") != attempt]
-        lines = [finite(row) for row in (*earlier, *({**row, "attempt": attempt} for row in rows))]
-        text = "".join(f"{json.dumps(line, allow_nan=False, ensure_ascii=False)}\n" for line in lines)
-        write_text(self.metrics_file, text)
+        rows = [*earlier, *({**row, "attempt": attempt} for row in rows)]
+        write_text(self.metrics_file, "".join(f"{_line(row)}\n" for row in rows))
 
     def write_queries(self, values: Mapping[str, np.ndarray]) -> None:
         """Replace what is known of each query: AP, rank, identity; two ways: i2t_rank, t2i_rank ..."""
@@ -234,7 +207,7 @@ class RunFolder:
 
     def evaluations(self) -> list[dict[str, Any]]:
         """All rows of evaluations.jsonl; unreadable lines are left out."""
-        return [row for _, row in _lines(self.evaluations_file) if row is not None]
+        return _rows(self.evaluations_file)
 
     def later_scores(self) -> dict[str, dict[str, tuple[Any, str | None]]]:
         """`best` and `last` to what was scored after training with these weights, the newest of each:
@@ -283,7 +256,7 @@ class RunFolder:
 
     def remove_kept_weights(self, step: int | None) -> None:
         """Weights of earlier best epochs; those of `step` stay."""
-        for file in self.kept_weights_files():
+        for file in self.path.glob("step*.safetensors"):
             if step is None or file != self.kept_weights_file(step):
                 file.unlink(missing_ok=True)
 
@@ -378,12 +351,8 @@ class RunFolder:
         return changed
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All rows of metrics.jsonl in file order; unreadable lines are left out (see `torn_lines`)."""
-        return [row for _, row in _lines(self.metrics_file) if row is not None]
-
-    def torn_lines(self) -> list[int]:
-        """Line numbers of metrics.jsonl that are not JSON objects."""
-        return [number for number, row in _lines(self.metrics_file) if row is None]
+        """All rows of metrics.jsonl in file order; unreadable lines are left out."""
+        return _rows(self.metrics_file)
 
     def resolved_metrics(self) -> list[dict[str, Any]]:
         """Rows in order of step, each (kind, step) once, as if nothing had interrupted the run.
@@ -411,11 +380,13 @@ def is_sealed(text: bytes, row: Mapping[str, Any], folder: str | None = None) ->
     return digest(before + b'""' + after) == seal.get("digest")
 
 
-def _append(path: Path, row: Mapping[str, Any] | str) -> None:
-    """One line; a torn last line of a killed process is closed first."""
-    if not isinstance(row, str):
-        row = json.dumps(finite(row), allow_nan=False, ensure_ascii=False)
-    line = f"{row}\n"
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(finite(row), allow_nan=False, ensure_ascii=False)
+
+
+def _append(path: Path, line: str) -> None:
+    """Add a line; a torn last line of a killed process is closed first."""
+    line += "\n"
     with path.open("ab+") as stream:
         if stream.tell() > 0:
             stream.seek(-1, os.SEEK_END)
@@ -425,18 +396,13 @@ def _append(path: Path, row: Mapping[str, Any] | str) -> None:
         stream.flush()
 
 
-def _lines(path: Path) -> list[tuple[int, dict[str, Any] | None]]:
-    """Line number and object of each line that is not empty; None where it is no JSON object."""
+def _rows(path: Path) -> list[dict[str, Any]]:
     text = (read_bytes(path) or b"").decode(errors="replace")
-    rows: list[tuple[int, dict[str, Any] | None]] = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            rows.append((number, row_of(line)))
-    return rows
+    return [row for line in text.split("\n") if (row := row_of(line)) is not None]
 
 
 def row_of(line: str | bytes) -> dict[str, Any] | None:
-    """The JSON object on a line of metrics.jsonl; None: it is none, such as a line that is torn."""
+    """The JSON object that a line, or a file, is; None where it is none, such as a torn line."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -493,11 +459,7 @@ def _typed(row: dict[str, Any], types: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        value = json.loads(read_bytes(path) or b"")
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
+    return row_of(read_bytes(path) or b"")
 
 
 def machine_seconds(attempts: Sequence[Mapping[str, Any]], status: Mapping[str, Any]) -> float:

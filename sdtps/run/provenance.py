@@ -10,7 +10,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -39,12 +39,11 @@ def source_digest(package: Path = PACKAGE) -> str:
     Comments, docstrings and formatting do not count. It tells whether two runs were made by the same
     code where a commit cannot: with uncommitted work, or after a commit that touched only documents.
     """
-    return _digest(package, modules(package))
-
-
-def package_digest(package: Path = PACKAGE) -> str:
-    """As `source_digest`, of every module of the package, for results of the audit and the like."""
-    return _digest(package, package.rglob("*.py"))
+    digest = hashlib.sha256()
+    for file in sorted(modules(package)):
+        digest.update(file.relative_to(package).as_posix().encode() + b"\0")
+        digest.update(_parsed(file.read_bytes())[0].encode() + b"\0")
+    return digest.hexdigest()[:12]
 
 
 def modules(package: Path = PACKAGE) -> set[Path]:
@@ -60,7 +59,7 @@ def modules(package: Path = PACKAGE) -> set[Path]:
         if file in found or not file.is_file():
             continue
         found.add(file)
-        for name in _parsed(file)[1]:
+        for name in _parsed(file.read_bytes())[1]:
             first, *parts = name.split(".")
             if first == package.name:
                 folder = package
@@ -71,66 +70,30 @@ def modules(package: Path = PACKAGE) -> set[Path]:
     return found
 
 
-def _digest(package: Path, files: Iterable[Path]) -> str:
-    digest = hashlib.sha256()
-    for file in sorted(files):
-        digest.update(file.relative_to(package).as_posix().encode() + b"\0")
-        digest.update(_parsed(file)[0].encode() + b"\0")
-    return digest.hexdigest()[:12]
-
-
-def _parsed(file: Path) -> tuple[str, set[str]]:
-    """A module's code as text, and what it imports, also inside functions."""
-    return _parsed_source(file.read_bytes())
-
-
 @cache
-def _parsed_source(source: bytes) -> tuple[str, set[str]]:
-    words: list[str] = []
+def _parsed(source: bytes) -> tuple[str, set[str]]:
+    """A module's syntax tree as text, and what it imports, also inside functions."""
     imported: set[str] = set()
     try:
-        _flatten(ast.parse(source), words, imported)
+        tree = ast.parse(source)
     except (SyntaxError, ValueError):  # half-edited; a run will say so itself
-        return source.hex(), set()
-    return "\n".join(words), imported
-
-
-_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-
-
-def _flatten(node: Any, words: list[str], imported: set[str]) -> None:
-    """A syntax tree as words, without docstrings and what differs between versions of Python only."""
-    if isinstance(node, ast.AST):
-        words.append(type(node).__name__)
+        return source.hex(), imported
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             imported.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             imported.add(node.module)
             imported.update(f"{node.module}.{alias.name}" for alias in node.names)
-        documented = isinstance(
-            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-        )
-        for name, value in ast.iter_fields(node):
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:]
+        for name, value in list(ast.iter_fields(node)):
+            # Versions of Python differ in the empty and implied fields that they write.
             if value is None or value == [] or name in ("ctx", "type_comment", "kind"):
-                continue
-            if name == "body" and documented and _is_text(value[0]):
-                value = value[1:]
-            words.append(name)
-            _flatten(value, words, imported)
-    elif isinstance(node, list):
-        words.append(str(len(node)))
-        for element in node:
-            _flatten(element, words, imported)
-    else:
-        words.append(repr(node))
+                delattr(node, name)
+    return ast.dump(tree), imported
 
 
-def _is_text(statement: ast.AST) -> bool:
-    return (
-        isinstance(statement, ast.Expr)
-        and isinstance(statement.value, ast.Constant)
-        and isinstance(statement.value.value, str)
-    )
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def code_version(root: Path | None = None) -> dict[str, Any]:
@@ -176,6 +139,7 @@ def _git(root: Path, *arguments: str) -> str | None:
 
 def environment() -> dict[str, Any]:
     """Python, packages, host, processor count and GPU (named only where torch is loaded already)."""
+    torch = sys.modules.get("torch")
     versions: dict[str, str] = {}
     for name in PACKAGES:
         try:
@@ -188,16 +152,8 @@ def environment() -> dict[str, Any]:
         "packages": versions,
         "host": platform.node(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "gpu": gpu_name(),
+        "gpu": torch.cuda.get_device_name(0) if torch and torch.cuda.is_available() else None,
     }
-
-
-def gpu_name() -> str | None:
-    """The first visible GPU, or None."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
-        return None
-    return str(torch.cuda.get_device_name(0))
 
 
 def slurm() -> dict[str, str]:

@@ -239,7 +239,7 @@ def test_the_fast_reader_gives_what_the_run_folder_gives(tmp_path: Path, rows, t
                 value = float(row["nonfinite"][name])
             expected[row["kind"], row["step"], row["attempt"], name] = repr(float(value))
     assert got == expected
-    assert fast.torn == len(folder.torn_lines())
+    assert fast.torn == int(torn and bool(rows))
 
 
 def test_conditions_scored_after_training_are_metrics_of_the_run(tmp_path: Path) -> None:

@@ -343,7 +343,7 @@ def test_the_weights_of_the_best_and_the_last_epoch_are_kept_and_give_their_numb
         assert (about["which"], about["seed"], about["step"]) == (which, 3, row["step"])
         again = score(task, about["seed"], about["step"])
         assert again == {name: row[name] for name in again} == about["metrics"]
-    assert not run.checkpoint_file.exists() and not run.kept_weights_files()
+    assert not run.checkpoint_file.exists() and not list(run.path.glob("step*"))
 
 
 def test_the_best_epochs_weights_survive_an_interruption_and_an_attempt_that_is_lost(
