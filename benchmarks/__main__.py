@@ -49,7 +49,6 @@ class Measurement:
 
 MEASUREMENTS = {
     "step": Measurement("a training step beside DeMo's", training.step),
-    "data": Measurement("cached images beside decoding JPEG files", training.data),
     "logging": Measurement("a logged row beside the steps between two rows", training.logging),
     "crossnet": Measurement("the batched cross-net beside the loop over captions", crossnet.run),
     "scale": Measurement(

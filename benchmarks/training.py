@@ -14,8 +14,7 @@ import copy
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -40,13 +39,12 @@ from sdtps.training.step import TrainingStep
 Size = tuple[int, int]  # height, width
 STEPS = 5  # in one turn, at whose end a GPU is waited for
 LOG_EVERY = 10
-BATCHES = 3  # of each pipeline in one turn
 
 
-def reid_config(device: torch.device, size: Size, batch: int, **data: Any) -> ReidConfig:
+def reid_config(device: torch.device, size: Size, batch: int) -> ReidConfig:
     """tiny_vit in float32 on a CPU; on a GPU CLIP ViT-B/16 with random weights, bf16 and compiled."""
     on_gpu = device.type == "cuda"
-    images = {"height": size[0], "width": size[1], "pipeline": "cached", "workers": 0}
+    images: dict[str, Any] = {"height": size[0], "width": size[1], "workers": 0}
     images["generate"] = {"train_pids": 16, "test_pids": 2, "images_per_camera": 8}
     batches = {"batch_size": batch, "instances": max(2, batch // 8)}
     name = "clip_vit_b16" if on_gpu else "tiny_vit"
@@ -54,7 +52,7 @@ def reid_config(device: torch.device, size: Size, batch: int, **data: Any) -> Re
     parsed = parse_config(
         {
             "task": "reid",
-            "data": {**images, **batches, **data},
+            "data": {**images, **batches},
             "backbone": {"name": name, "weights": "random", "patch": 8},
             "sdtps": {"aggregation": "single"},
             "train": {"amp": amp, "compile": on_gpu, "device": device.type, "log_every": LOG_EVERY},
@@ -198,26 +196,7 @@ def plain_block(block: Block, x: Tensor) -> Tensor:
     return x + block.mlp(block.norm_mlp(x))
 
 
-# -- data and logging -----------------------------------------------------------------------------
-
-
-def data(
-    device: torch.device, sizes: tuple[Size, ...] = ((64, 32), (256, 128)), *, repeats: int = 11
-) -> Iterator[Row]:
-    """Batches of cached images, beside decoding JPEG files; filling the cache is not timed."""
-    for size in sizes if device.type == "cpu" else sizes[1:]:
-        with own_cache():
-            batch = 32 if device.type == "cpu" else 64
-            cached, jpeg = (
-                _some(reid_task(reid_config(device, size, batch, pipeline=pipeline), device))
-                for pipeline in ("cached", "jpeg")
-            )
-            case = f"{size[0]}x{size[1]}, batch {batch}"
-            yield compare("data", case, cached, jpeg, device, repeats=repeats, each=BATCHES)
-
-
-def _some(task: Any) -> Callable[[], list[Any]]:
-    return lambda: list(islice(task.train_batches(1, 0), BATCHES))
+# -- logging --------------------------------------------------------------------------------------
 
 
 def logging(device: torch.device, *, repeats: int = 15) -> Iterator[Row]:

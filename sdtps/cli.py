@@ -14,13 +14,8 @@ VERBS = {
     ),
     "embed": ("sdtps.trained.embed", "write a trained run's features of any pictures", "models"),
     "rank": (
-        "sdtps.trained.embed:rank",
+        "sdtps.trained.rank",
         "write a page with a trained run's best matches for each query",
-        "models",
-    ),
-    "generate": (
-        "sdtps.data.generated",
-        "write three-modality images in RGBNT201's layout",
         "models",
     ),
     "backbones": (

@@ -49,7 +49,7 @@ _BY_NODE = frozenset({"node", "start", "killed", "lost"})
 
 # new: nothing there. resume: from the run's checkpoint. over: from nothing, what is there is put aside.
 Start = Literal["new", "resume", "over"]
-# Digests of what a configuration reads on this machine now (`sdtps.data.inputs.Here`).
+# Digests of what a configuration reads on this machine now (`sdtps.data.inputs.input_digests`).
 Contents = Callable[[Any], Mapping[str, str]]
 What = Literal["submit", "skip", "release", "link"]
 

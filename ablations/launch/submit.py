@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -186,11 +185,14 @@ def plan_study(
     runs_dir = arguments.runs_dir.resolve()
     on_slurm = (executor or choose_executor("auto")) == "slurm"
 
-    @functools.cache
-    def here() -> Callable[[Any], Mapping[str, str]]:
-        from sdtps.data.inputs import Here  # NumPy is imported where there is something to compare
+    seen: dict[str, dict[str, str]] = {}
 
-        return Here()
+    def contents(config: Any) -> Mapping[str, str]:
+        from sdtps.data.inputs import (
+            input_digests,
+        )  # imports NumPy, where there is something to compare
+
+        return input_digests(config, seen)
 
     scheduler = Scheduler(runs_dir, patience_s=site_of(arguments).squeue_seconds)
     states = run_states(study.runs(), runs_dir, scheduler)
@@ -201,7 +203,7 @@ def plan_study(
         retry=getattr(arguments, "retry", ()),
         retry_runs=retry_runs,
         code=source_digest,
-        contents=lambda config: here()(config),
+        contents=contents,
         max_array_size=slurm.max_array_size() if on_slurm else slurm.DEFAULT_MAX_ARRAY_SIZE,
     )
     plan = within_budget(plan)

@@ -121,7 +121,7 @@ def code_path(config: AnyConfig) -> str:
             value = "number"
         elif isinstance(value, list):
             value = "list"
-        if not key.startswith("data.") or key in ("data.dataset", "data.pipeline"):
+        if not key.startswith("data.") or key == "data.dataset":
             parts.append(f"{key}={value}")
     return ";".join(parts)
 

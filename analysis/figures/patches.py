@@ -214,8 +214,11 @@ def load_images(config: ReidConfig, dataset: ReidDataset, samples: Sequence[Samp
     from sdtps.data.reid_batches import decode
     from sdtps.multimodal import MODALITIES
 
-    decoded = [zip(MODALITIES, decode(s, config.data, BILINEAR), strict=True) for s in samples]
-    pixels = [{m: image for m, image in images if m[0] not in dataset.absent} for images in decoded]
+    decoded = [decode(s, config.data, BILINEAR).transpose(0, 2, 3, 1) for s in samples]
+    pixels = [
+        {m: image for m, image in zip(MODALITIES, images, strict=True) if m[0] not in dataset.absent}
+        for images in decoded
+    ]
     return Images(tuple(name_of(s, dataset) for s in samples), tuple(pixels))
 
 
@@ -230,8 +233,9 @@ def run_maps(path: Path | str, names: Sequence[str], *, initial: bool = False) -
     """
     import torch
 
+    from sdtps.data.images import BILINEAR
     from sdtps.data.load import load_reid_data
-    from sdtps.data.reid_batches import TestBatches
+    from sdtps.data.reid_batches import TestBatches, decode
     from sdtps.models.backbones import patch_size
     from sdtps.models.reid import ReidModel
     from sdtps.trained.model import load
@@ -261,8 +265,8 @@ def run_maps(path: Path | str, names: Sequence[str], *, initial: bool = False) -
         raise RunError(f"{folder.path}: its weights are not finite; there is nothing to draw")
     if model.sdtps is None:
         return RunMaps(label, ())
-    data = config.data.model_copy(update={"test_batch_size": len(samples)})
-    (batch,) = TestBatches(samples, None, data, torch.device("cpu"), dataset.absent)
+    pixels = np.stack([decode(s, config.data, BILINEAR) for s in samples])
+    (batch,) = TestBatches(samples, pixels, len(samples), torch.device("cpu"), dataset.absent)
     model.eval()
     recorded: dict[str, list[Selection]] = {m: [] for m in model.sdtps.modalities}
     modalities = cast("dict[str, OneModality]", dict(model.sdtps.modalities.items()))

@@ -15,6 +15,9 @@ from pathlib import Path
 
 from PIL import Image, ImageOps
 
+from sdtps.config.reid import GeneratedReidConfig
+from sdtps.data.generated import generate_rgbnt201
+
 ROOT = Path(__file__).parents[2]
 GALLERY = ROOT / "docs" / "gallery"
 PAGE = ROOT / "docs" / "gallery.md"
@@ -88,22 +91,11 @@ def table_alone(table: Path, name: str) -> None:
 
 def table_of_pictures(work: Path) -> Path:
     """A CSV of generated test pictures, with identity and camera from their names."""
-    sizes = (
-        "--height",
-        "64",
-        "--width",
-        "32",
-        "--test-pids",
-        "6",
-        "--train-pids",
-        "2",
-        "--cameras",
-        "2",
-    )
-    sdtps("generate", str(work / "images"), *sizes)
+    size = GeneratedReidConfig(train_pids=2, test_pids=6)
+    images = generate_rgbnt201(size, 64, 32, work)
     lines = ["path,pid,camid,modality,split"]
     for modality, folder in (("rgb", "RGB"), ("nir", "NI"), ("tir", "TI")):
-        for file in sorted((work / "images").glob(f"RGBNT201/test/{folder}/*")):
+        for file in sorted(images.glob(f"RGBNT201/test/{folder}/*")):
             pid, camera = file.stem.split("_")[:2]
             lines.append(f"{file},{pid},{camera},{modality},test")
     (work / "pictures.csv").write_text("\n".join(lines))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -52,15 +53,10 @@ class ReidDataConfig(Frozen):
     flip: Fraction = 0.5
     pad: int = Field(default=10, ge=0)
     erase: Fraction = 0.5
-    # `fixed`: (value / 255 - 0.5) / 0.5, as DeMo; `image`: each channel of each image has mean 0 and
-    # deviation 1, against differences of exposure between sensors or dates.
-    normalise: Literal["fixed", "image"] = "fixed"
     # How many bits hold a value in image files of 16 bits a channel, as thermal cameras with 12 or 14
     # write them. Null: as the file says (PNG's sBIT), else 16; images that leave the upper bits empty
     # are refused.
     bits: int | None = Field(default=None, ge=9, le=16)
-    # `jpeg` decodes at every access, `cached` once; the batches are the same.
-    pipeline: Literal["jpeg", "cached"] = "jpeg"
     workers: int = Field(default=4, ge=0)  # not in the identity: a result must not depend on it
 
     @model_validator(mode="after")
@@ -140,7 +136,11 @@ class ReidLossConfig(Frozen):
 
 
 MODALITY_LETTERS = "rnt"  # rgb, nir, tir
-_SETS = ("r", "n", "t", "rn", "rt", "nt", "rnt")
+_SETS = "r|n|t|rn|rt|nt"
+_CONDITION = re.compile(
+    rf"(?:missing_(?P<missing>{_SETS})|(?P<query>{_SETS}|rnt)_to_(?P<gallery>{_SETS}|rnt))?"
+    r"(?:(?:^|(?<=\w)\+)(?P<rerank>rerank))?(?:(?:^|(?<=\w)\+)(?P<any_camera>any_camera))?"
+)
 
 
 @dataclass(frozen=True)
@@ -151,36 +151,34 @@ class Condition:
         name: suffix of its metrics (`mAP@missing_r`); empty for all modalities and plain ranking.
         query, gallery: the modalities that they have, letters of `rnt`; images of others are zeroed.
         rerank: k-reciprocal re-ranking.
+        any_camera: without the camera (MSVR310: scene) rule: a query is kept from itself alone.
     """
 
     name: str = ""
     query: str = MODALITY_LETTERS
     gallery: str = MODALITY_LETTERS
     rerank: bool = False
+    any_camera: bool = False
 
     @classmethod
     def parse(cls, name: str) -> Condition:
         """`missing_r` (and n, t, rn, rt, nt: DeMo's), `r_to_n` (RGB queries, NIR gallery), `rerank`,
-        or a set of modalities and `rerank` joined by +.
+        `any_camera`, or several joined by + in this order.
 
         Raises:
             ValueError: another name.
         """
-        shown, _, rerank = name.partition("+")
-        if shown == "rerank" and not rerank:
-            return cls(name, rerank=True)
-        query = gallery = ""
-        if shown.startswith("missing_") and shown[8:] in _SETS[:-1]:
-            query = gallery = "".join(m for m in MODALITY_LETTERS if m not in shown[8:])
-        elif "_to_" in shown:
-            query, _, gallery = shown.partition("_to_")
-        if query not in _SETS or gallery not in _SETS or rerank not in ("", "rerank"):
+        found = _CONDITION.fullmatch(name)
+        if not name or found is None:
             raise ValueError(
                 f"unknown condition '{name}'. Allowed: missing_r, missing_n, missing_t, missing_rn, "
                 "missing_rt, missing_nt; r_to_n and the like (query modalities, gallery modalities); "
-                "rerank; and missing_r+rerank and the like"
+                "rerank; any_camera; and missing_r+rerank+any_camera and the like"
             )
-        return cls(name, query, gallery, bool(rerank))
+        missing = found["missing"] or ""
+        left = "".join(m for m in MODALITY_LETTERS if m not in missing)
+        shown = found["query"] or left, found["gallery"] or left
+        return cls(name, *shown, bool(found["rerank"]), bool(found["any_camera"]))
 
 
 class ReidEvalConfig(Frozen):

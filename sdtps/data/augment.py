@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from sdtps.config.reid import ReidDataConfig
 from sdtps.data.images import BICUBIC, PixelFormat
 
 # Random erasing as DeMo configures timm's: normal noise in each pixel of one box.
@@ -27,23 +28,12 @@ ERASE_TRIES = 10
 NOISE_LEVELS = 2**16  # on a CPU
 CACHED_VALUES = 2**20  # four megabytes of float32: a core's share of the cache, and few calls
 MEAN, DEVIATION = 0.5, 0.5  # DeMo normalises every channel of every modality so
-SMALLEST_DEVIATION = 1.0  # of 255 levels; an empty image is no noise
 _SHIFT = torch.tensor(-MEAN / DEVIATION)
 # RandomResizedCrop of released SEPS: share of the area, and torchvision's aspect ratios.
 CROP_AREA = (0.6, 1.0)
 CROP_ASPECT = (3 / 4, 4 / 3)
 CROP_TRIES = 10
 FLIP = 0.5
-
-
-@dataclass(frozen=True)
-class AugmentConfig:
-    height: int
-    width: int
-    flip: float
-    pad: int  # pixels of black on each side before the random crop
-    erase: float
-    by_image: bool = False  # normalise each image by its own mean and deviation
 
 
 @dataclass(frozen=True)
@@ -64,7 +54,7 @@ class BatchAugmentation:
     on a GPU by one gather, without a loop. Both give the same pixels outside the erased boxes.
     """
 
-    def __init__(self, config: AugmentConfig, device: torch.device) -> None:
+    def __init__(self, config: ReidDataConfig, device: torch.device) -> None:
         self.config = config
         self.device = device
 
@@ -78,11 +68,11 @@ class BatchAugmentation:
         if isinstance(pixels, Tensor) and self.device.type != "cpu":
             generator = torch.Generator(self.device).manual_seed(draws.noise_seed)
             images = pixels.transpose(0, 1).flatten(0, 1)
-            done = augment_by_gather(images, draws, generator, by_image=self.config.by_image)
+            done = augment_by_gather(images, draws, generator)
         else:
             samples = [np.asarray(sample) for sample in pixels]
             sources = [sample[m] for m in range(modalities) for sample in samples]
-            done = augment_by_slices(sources, draws, by_image=self.config.by_image)
+            done = augment_by_slices(sources, draws)
         return done.view(modalities, batch, *done.shape[1:])
 
     def draw(self, n: int, rng: np.random.Generator) -> Draws:
@@ -110,7 +100,7 @@ class BatchAugmentation:
         return np.stack([top, left, h, w], axis=1)
 
 
-def augment_by_slices(sources: Sequence[np.ndarray], draws: Draws, *, by_image: bool = False) -> Tensor:
+def augment_by_slices(sources: Sequence[np.ndarray], draws: Draws) -> Tensor:
     """n images uint8 [3, H, W] to float32 [n, 3, H, W].
 
     Images move while they are bytes, a quarter of what they become, and a few at a time, so that they
@@ -131,11 +121,7 @@ def augment_by_slices(sources: Sequence[np.ndarray], draws: Draws, *, by_image: 
             # Mirrored afterwards, where the pixels are at hand: so the shift goes the other way.
             _move(moved, sources[i], down[i], -right[i] if flips[i] else right[i])
             images[i] = shared.flip(2).numpy() if flips[i] else moved
-        statistics = None
-        if by_image:
-            originals = torch.from_numpy(np.stack([sources[i] for i in chunk]))
-            statistics = image_statistics(originals)
-        normalise_(done[begin : chunk.stop], statistics)
+        normalise_(done[begin : chunk.stop])
         for i in chunk:
             top, left, tall, wide = boxes[i]
             own = noise[used : used + areas[i]].reshape(channels, tall, wide)
@@ -176,23 +162,12 @@ def _normal_levels() -> np.ndarray:
     return torch.special.ndtri(middles).float().numpy()
 
 
-def image_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation [..., 3, 1, 1] of each channel of each image [..., 3, H, W]."""
-    values = images.float()
-    deviation = values.std((-2, -1), correction=0, keepdim=True)
-    return values.mean((-2, -1), keepdim=True), deviation.clamp_min(SMALLEST_DEVIATION)
-
-
-def normalise_(values: Tensor, statistics: tuple[Tensor, Tensor] | None = None) -> Tensor:
-    """float32 in [0, 255] to [-1, 1], or by each image's `image_statistics`, in place."""
-    if statistics is not None:
-        return values.sub_(statistics[0]).div_(statistics[1])
+def normalise_(values: Tensor) -> Tensor:
+    """float32 in [0, 255] to [-1, 1], in place."""
     return torch.add(_SHIFT, values, alpha=1 / (255.0 * DEVIATION), out=values)
 
 
-def augment_by_gather(
-    pixels: Tensor, draws: Draws, generator: torch.Generator, *, by_image: bool = False
-) -> Tensor:
+def augment_by_gather(pixels: Tensor, draws: Draws, generator: torch.Generator) -> Tensor:
     """uint8 [n, 3, H, W] to float32 in a few kernels, without a loop on the host."""
     device, (height, width) = pixels.device, pixels.shape[2:]
     drawn = np.column_stack([draws.flips, draws.down, draws.right, draws.boxes])
@@ -214,7 +189,7 @@ def augment_by_gather(
     erased_rows = (row >= top) & (row < top + tall)
     erased_columns = (column >= left) & (column < left + wide)
     noise = torch.randn(pixels.shape, generator=generator, device=device)
-    shown = normalise_(moved.float(), image_statistics(pixels) if by_image else None)
+    shown = normalise_(moved.float())
     return torch.where(_outer(erased_rows, erased_columns, torch.logical_and), noise, shown)
 
 

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -245,8 +245,7 @@ def with_noise(
     return kept
 
 
-@dataclass
-class TextBatch:
+class TextBatch(NamedTuple):
     """Token ids (T, L), or words (T, L, width) of a frozen encoder; lengths (T)."""
 
     values: Tensor
@@ -257,15 +256,11 @@ class TextBatch:
             self.values.to(device, non_blocking=True), self.lengths.to(device, non_blocking=True)
         )
 
-    def pin_memory(self) -> TextBatch:
-        return TextBatch(self.values.pin_memory(), self.lengths.pin_memory())
-
     def rows(self, index: Tensor) -> TextBatch:
         return TextBatch(self.values[index], self.lengths[index])
 
 
-@dataclass
-class RetrievalBatch:
+class RetrievalBatch(NamedTuple):
     """Pairs: pixels (B, 3, S, S) or tokens of a frozen encoder (B, V, width); image_ids (B)."""
 
     images: Tensor
@@ -279,15 +274,6 @@ class RetrievalBatch:
             self.sparse.to(device),
             None if self.dense is None else self.dense.to(device),
             self.image_ids.to(device, non_blocking=True),
-        )
-
-    def pin_memory(self) -> RetrievalBatch:
-        """Called by torch's DataLoader."""
-        return RetrievalBatch(
-            self.images.pin_memory(),
-            self.sparse.pin_memory(),
-            None if self.dense is None else self.dense.pin_memory(),
-            self.image_ids.pin_memory(),
         )
 
 
@@ -311,11 +297,11 @@ class Source:
     def image_blocks(self, size: int, workers: int) -> Iterator[Tensor]:
         """All images of the split as they are evaluated, `size` at a time, decoded by workers."""
         count = len(self.split.images)
-        blocks = _Blocks(self, [range(i, min(i + size, count)) for i in range(0, count, size)])
+        blocks: Any = [range(i, min(i + size, count)) for i in range(0, count, size)]
         if self.image_features is not None or len(blocks) == 1:
             workers = 0
-        loader = DataLoader(blocks, batch_size=None, num_workers=workers, generator=torch.Generator())
-        return iter(loader)
+        options: dict[str, Any] = {"num_workers": workers, "generator": torch.Generator()}
+        return iter(DataLoader(blocks, batch_size=None, collate_fn=self.images, **options))
 
     def photograph(self, index: int, rng: np.random.Generator | None = None) -> np.ndarray:
         image = open_image(self.split.images[index])
@@ -336,20 +322,6 @@ class Source:
             return TextBatch(*padded(rows, self.vocabulary.padding))
         values, lengths = padded([texts.row(index) for index in indices])
         return TextBatch(values.float(), lengths)
-
-
-class _Blocks(Dataset[Tensor]):
-    """Blocks of images by number."""
-
-    def __init__(self, source: Source, blocks: list[range]) -> None:
-        self.source = source
-        self.blocks = blocks
-
-    def __len__(self) -> int:
-        return len(self.blocks)
-
-    def __getitem__(self, number: int) -> Tensor:
-        return self.source.images(self.blocks[number])
 
 
 def dense_owner(images: int, mode: DenseText, seed: int = 0) -> np.ndarray:
@@ -415,21 +387,6 @@ class _Pairs(Dataset[RetrievalBatch]):
         return torch.from_numpy(np.stack(pixels))
 
 
-class _EpochPlaces:
-    """(epoch, number) from the batch that is asked for."""
-
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-        self.epoch = 1
-        self.first = 0
-
-    def __len__(self) -> int:
-        return self.steps
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        return ((self.epoch, number) for number in range(self.first, self.steps))
-
-
 class TrainPairs:
     """Training batches in an order of (seed, epoch); the last, incomplete batch is left out."""
 
@@ -443,7 +400,7 @@ class TrainPairs:
     ) -> None:
         pairs = _Pairs(source, config, mode, seed)
         self.steps_per_epoch = pairs.steps
-        self.places = _EpochPlaces(pairs.steps)
+        self.places: list[tuple[int, int]] = []  # (epoch, number) of the batches that are asked for
         self.device = device
         # Cached features are only copied: worker processes would cost more than they bring.
         workers = 0 if source.image_features is not None else config.workers
@@ -460,6 +417,6 @@ class TrainPairs:
 
     def epoch(self, epoch: int, first: int) -> Iterator[RetrievalBatch]:
         """Batches `first`, `first` + 1, ... of `epoch` on the device."""
-        self.places.epoch, self.places.first = epoch, first
+        self.places[:] = [(epoch, number) for number in range(first, self.steps_per_epoch)]
         for batch in self.loader:
             yield batch.to(self.device)

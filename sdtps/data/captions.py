@@ -50,7 +50,7 @@ class CaptionSplit:
     def digest(self) -> str:
         """Of what the images hold and of every text; no names."""
         dense = self.dense or ()
-        return contents.digest(*self.digests, self.per_image, *self.captions, len(dense), *dense)
+        return contents.values_digest(*self.digests, self.per_image, *self.captions, len(dense), *dense)
 
 
 def read_split(
@@ -120,14 +120,25 @@ def _image_root(dataset: str, root: Path) -> Path:
     )
 
 
-def _lines(path: Path, why: str) -> list[str]:
+def read_text(path: Path, why: str) -> str:
+    """The text of a file, with or without a byte-order mark.
+
+    Args:
+        why: what the file is for.
+
+    Raises:
+        DataError: no such file, or not UTF-8.
+    """
     try:
-        text = path.read_text(encoding="utf-8-sig")  # with or without a byte-order mark
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; {why}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read: {error}") from None
-    lines = text.split("\n")
+
+
+def _lines(path: Path, why: str) -> list[str]:
+    lines = read_text(path, why).split("\n")
     if lines and not lines[-1].strip():
         lines.pop()
     if not lines:
@@ -235,9 +246,21 @@ def too_few_captions(captions: int, batch_size: int) -> str:
     return f"data.batch_size {batch_size} is more than the training split's {captions} captions"
 
 
-def digest_of(splits: Mapping[str, CaptionSplit]) -> str:
-    """Of what all splits hold."""
-    return contents.digest(*(f"{name} {split.digest()}" for name, split in sorted(splits.items())))
+def images_of(splits: Mapping[str, CaptionSplit]) -> dict[Path, str]:
+    """The digest of every image."""
+    return {p: d for s in splits.values() for p, d in zip(s.images, s.digests, strict=True)}
+
+
+def record_of(splits: Mapping[str, CaptionSplit], name: str, folder: Path) -> dict[str, Any]:
+    """Name, root, digest, counts and warnings, as run.json has them."""
+    contained = (f"{split} {read.digest()}" for split, read in sorted(splits.items()))
+    return {
+        "name": name,
+        "root": str(folder),
+        "digest": contents.values_digest(*contained),
+        "counts": {split: read.counts() for split, read in splits.items()},
+        "warnings": warnings_of(splits),
+    }
 
 
 def repeated(splits: Mapping[str, CaptionSplit]) -> list[tuple[Path, Path, str]]:

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock
@@ -34,7 +34,7 @@ START = 32  # bytes of a file that `check` is given
 Check = Callable[[Path, bytes], str | None]
 
 
-def digest(*parts: object) -> str:
+def values_digest(*parts: object) -> str:
     """32 hexadecimal digits of some values, each as a line of text."""
     return hashlib.blake2b("".join(f"{p}\n" for p in parts).encode(), digest_size=16).hexdigest()
 
@@ -62,7 +62,7 @@ def look(
             good one.
     """
     files = list(dict.fromkeys(files))
-    place = cache_root() / f"contents-{digest(root.absolute())}.json"
+    place = cache_root() / f"contents-{values_digest(root.absolute())}.json"
     known = _read_cache(place)
     found, todo = _compared(files, known)
     wrong: dict[Path, str] = {}
@@ -158,17 +158,27 @@ def _bar(total: int) -> Iterator[Callable[[int], object]]:
 @contextmanager
 def _alone(place: Path) -> Iterator[None]:
     """One process of this machine at a time; without a lock where the cache cannot be written."""
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(place.with_name(f".{place.name}.lock"))
-        lock.acquire()
-    except OSError:
+    with ExitStack() as held:
+        with suppress(OSError):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            held.enter_context(FileLock(place.with_name(f".{place.name}.lock")))
         yield
+
+
+def check_once(name: str, check: Callable[[], object]) -> None:
+    """Call `check`, which raises what is wrong, unless the cache records that it has passed.
+
+    Args:
+        name: a digest of all that decides.
+    """
+    record = cache_root() / f"checked-{name}"
+    if record.exists():
         return
-    try:
-        yield
-    finally:
-        lock.release()
+    with _alone(record):  # others of this node wait for the first
+        if not record.exists():
+            check()
+            with suppress(OSError):  # a cache that cannot be written: each checks for itself
+                record.touch()
 
 
 def _read_cache(place: Path) -> dict[str, list[str]]:

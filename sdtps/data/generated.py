@@ -15,26 +15,25 @@ The same configuration gives the same bytes.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import io
 import json
-import multiprocessing
-import shutil
-import tempfile
+import os
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from functools import lru_cache, partial
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
+from filelock import FileLock
 from PIL import Image, ImageDraw
 
 from sdtps.config.reid import GeneratedReidConfig
 from sdtps.config.retrieval import GeneratedRetrievalConfig
-from sdtps.data.reid_folders import RGBNT201_FOLDERS
+from sdtps.data.reid_folders import LAYOUTS
 from sdtps.run.locations import made_below
-from sdtps.system.commandline import at_least
 from sdtps.system.errors import DataError
 
 GENERATOR_VERSION = 1  # raise when a byte changes
@@ -72,47 +71,25 @@ SENTENCES = (
 Thing = tuple[str, str, int]  # colour, shape, cell
 
 
-def _name(kind: str, recipe: dict[str, int]) -> str:
-    """A folder name that changes with anything that changes a byte."""
-    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
-    return f"generated-{kind}-{digest[:10]}"
+def _written_once(
+    parent: Path, kind: str, recipe: dict[str, int], write: Callable[[Path], None]
+) -> Path:
+    """The folder of this recipe in `parent`; `write` fills it if no job has.
 
-
-def _written_once(target: Path, recipe: dict[str, int], write: Callable[[Path], None]) -> None:
-    """Have `write` fill the folder `target` unless it is there.
-
-    Several processes may call this at once: each writes its own copy, the first to finish renames it
-    into place, and the others drop theirs.
-
-    Raises:
-        DataError: `target` exists and was not made by this recipe.
+    Its name changes with anything that changes a byte. Jobs that start together wait for the first.
     """
-    root = target.parent
+    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
+    target = parent / f"generated-{kind}-{digest[:10]}"
     if not target.exists():
-        with made_below(root):
-            root.mkdir(parents=True, exist_ok=True)
-            draft = Path(tempfile.mkdtemp(dir=root, prefix=f".{target.name}."))
-            try:
-                write(draft)
-                text = json.dumps(recipe, sort_keys=True, indent=2)
-                (draft / "generated.json").write_text(text + "\n", encoding="utf-8")
-                draft.chmod(0o755)
-                try:
+        with made_below(parent):
+            parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(parent / f".{target.name}.lock"), TemporaryDirectory(dir=parent) as drafts:
+                if not target.exists():
+                    draft = Path(drafts) / "data"
+                    draft.mkdir()
+                    write(draft)
                     draft.rename(target)
-                except OSError:
-                    if not target.is_dir():  # otherwise another process was first
-                        raise
-            finally:
-                shutil.rmtree(draft, ignore_errors=True)
-    try:
-        found = json.loads((target / "generated.json").read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError):
-        found = None
-    if found != recipe:
-        raise DataError(
-            f"{target}: exists, but was not generated with {recipe} (found {found}). "
-            "Name another folder, or move this one away."
-        )
+    return target
 
 
 def _jpeg(image: Image.Image) -> bytes:
@@ -124,38 +101,19 @@ def _jpeg(image: Image.Image) -> bytes:
 # -- re-identification -----------------------------------------------------------------------------
 
 
-def rgbnt201_name(config: GeneratedReidConfig, height: int, width: int) -> str:
-    """The name of the folder of this data set in a cache."""
-    return _name("reid", _reid_recipe(config, height, width))
-
-
-def generate_rgbnt201(
-    config: GeneratedReidConfig, height: int, width: int, root: Path, *, processes: int = 1
-) -> Path:
-    """Write RGBNT201/ below `root` unless it is there; returns `root`. Same bytes by any `processes`.
+def generate_rgbnt201(config: GeneratedReidConfig, height: int, width: int, parent: Path) -> Path:
+    """Write a folder with RGBNT201/ into `parent` unless it is there; returns it.
 
     Raises:
-        DataError: `root` holds an RGBNT201/ that is not this data set, or images of a size that the
-            grid does not divide.
+        DataError: images of a size that the grid does not divide.
     """
     if height % (ROWS * SYMBOL_PIXELS) or width % (COLUMNS * SYMBOL_PIXELS):
         raise DataError(
             f"generated images of {height}x{width}: the height must be a multiple of "
             f"{ROWS * SYMBOL_PIXELS} and the width of {COLUMNS * SYMBOL_PIXELS}"
         )
-    write = partial(_write_reid, config, height, width, processes)
-    _written_once(Path(root) / "RGBNT201", _reid_recipe(config, height, width), write)
-    return Path(root)
-
-
-def _reid_recipe(config: GeneratedReidConfig, height: int, width: int) -> dict[str, int]:
-    return {"version": GENERATOR_VERSION, "height": height, "width": width, **config.model_dump()}
-
-
-def image_count(config: GeneratedReidConfig) -> int:
-    """Files that `generate_rgbnt201` writes."""
-    triples = (config.train_pids + config.test_pids) * config.cameras * config.images_per_camera
-    return len(CHANNELS) * triples
+    recipe = {"version": GENERATOR_VERSION, "height": height, "width": width, **config.model_dump()}
+    return _written_once(parent, "reid", recipe, partial(_write_reid, config, height, width))
 
 
 def identity_symbols(config: GeneratedReidConfig) -> np.ndarray:
@@ -187,51 +145,32 @@ def symbol_count(config: GeneratedReidConfig) -> int:
     return max(4, round(identities / SHARED_BY))
 
 
-def _write_reid(
-    config: GeneratedReidConfig, height: int, width: int, processes: int, folder: Path
-) -> None:
-    for split in ("train_171", "test"):
-        for modality in RGBNT201_FOLDERS:
-            (folder / split / modality).mkdir(parents=True)
-    write = partial(_write_identity, config, height, width, folder)
-    pids = range(config.train_pids + config.test_pids)
-    if processes > 1:
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(processes, mp_context=context) as pool:
-            list(pool.map(write, pids, chunksize=4))
-    else:
-        for pid in pids:
-            write(pid)
-
-
-def _write_identity(
-    config: GeneratedReidConfig, height: int, width: int, folder: Path, pid: int
-) -> None:
-    """All images of identity `pid` (from 0; training identities come first)."""
-    alphabet, symbols, tints, offsets = _world(config)
-    split = "train_171" if pid < config.train_pids else "test"
-    for camera in range(config.cameras):
-        for shot in range(config.images_per_camera):
-            draws = np.random.default_rng([config.seed, 2, pid, camera, shot])
-            cells = draws.choice(ROWS * COLUMNS, size=IDENTITY_CELLS, replace=False)
-            name = f"{pid + 1:06d}_cam{camera + 1}_0_{shot:02d}.jpg"
-            for m, modality in enumerate(RGBNT201_FOLDERS):
-                own = alphabet[m][symbols[pid, m]]
-                picture = _picture(draws, own, cells, CHANNELS[m], height, width)
-                picture = picture * tints[camera, m, : CHANNELS[m]] + offsets[camera, m]
-                (folder / split / modality / name).write_bytes(_jpeg(_pixels(picture)))
-
-
-@lru_cache(maxsize=1)
-def _world(
-    config: GeneratedReidConfig,
-) -> tuple[list[np.ndarray], np.ndarray, np.ndarray, np.ndarray]:
-    """Each modality's symbols, each identity's, and each camera's tint and brightness."""
+def _write_reid(config: GeneratedReidConfig, height: int, width: int, root: Path) -> None:
+    """All images: a camera has a tint and a brightness, an identity a symbol of each modality."""
     rng = np.random.default_rng([config.seed, 0])
     alphabet = [_symbols(rng, symbol_count(config), channels) for channels in CHANNELS]
     tints = rng.uniform(0.85, 1.15, size=(config.cameras, len(CHANNELS), 3))
     offsets = rng.uniform(-12, 12, size=(config.cameras, len(CHANNELS)))
-    return alphabet, identity_symbols(config), tints, offsets
+    symbols = identity_symbols(config)
+    folders = LAYOUTS["rgbnt201"].modalities
+    for split, folder in product(("train_171", "test"), folders):
+        (root / "RGBNT201" / split / folder).mkdir(parents=True)
+
+    def write(pid: int) -> None:
+        """The images of an identity (from 0; training identities come first)."""
+        split = root / "RGBNT201" / ("train_171" if pid < config.train_pids else "test")
+        for camera, shot in product(range(config.cameras), range(config.images_per_camera)):
+            draws = np.random.default_rng([config.seed, 2, pid, camera, shot])
+            cells = draws.choice(ROWS * COLUMNS, size=IDENTITY_CELLS, replace=False)
+            name = f"{pid + 1:06d}_cam{camera + 1}_0_{shot:02d}.jpg"
+            for m, folder in enumerate(folders):
+                own = alphabet[m][symbols[pid, m]]
+                picture = _picture(draws, own, cells, CHANNELS[m], height, width)
+                picture = picture * tints[camera, m, : CHANNELS[m]] + offsets[camera, m]
+                (split / folder / name).write_bytes(_jpeg(_pixels(picture)))
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow encodes without the GIL
+        list(pool.map(write, range(config.train_pids + config.test_pids)))
 
 
 def _symbols(rng: np.random.Generator, count: int, channels: int) -> np.ndarray:
@@ -264,23 +203,10 @@ def _pixels(picture: np.ndarray) -> Image.Image:
 # -- retrieval -------------------------------------------------------------------------------------
 
 
-def captions_name(config: GeneratedRetrievalConfig) -> str:
-    """The name of the folder of this data set in a cache."""
-    return _name("captions", _captions_recipe(config))
-
-
-def generate_captions(config: GeneratedRetrievalConfig, root: Path) -> Path:
-    """Write the data set as the folder `root` unless it is there; returns `root`.
-
-    Raises:
-        DataError: `root` exists and is not this data set.
-    """
-    _written_once(Path(root), _captions_recipe(config), partial(_write_captions, config))
-    return Path(root)
-
-
-def _captions_recipe(config: GeneratedRetrievalConfig) -> dict[str, int]:
-    return {"version": GENERATOR_VERSION, **config.model_dump()}
+def generate_captions(config: GeneratedRetrievalConfig, parent: Path) -> Path:
+    """Write the data set as a folder into `parent` unless it is there; returns it."""
+    recipe = {"version": GENERATOR_VERSION, **config.model_dump()}
+    return _written_once(parent, "captions", recipe, partial(_write_captions, config))
 
 
 def _write_captions(config: GeneratedRetrievalConfig, folder: Path) -> None:
@@ -367,30 +293,3 @@ def _draw(
     else:
         draw.rectangle((middle_x - 2, low_y, middle_x + 1, high_y), fill=colour)
         draw.rectangle((low_x, middle_y - 2, high_x, middle_y + 1), fill=colour)
-
-
-# -- the verb `generate` ---------------------------------------------------------------------------
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("root", type=Path, help="folder that will hold the generated RGBNT201/")
-    parser.add_argument("--train-pids", type=at_least(2), default=24)
-    parser.add_argument("--test-pids", type=at_least(1), default=16)
-    parser.add_argument("--cameras", type=at_least(2), default=2)
-    parser.add_argument("--images-per-camera", type=at_least(1), default=4)
-    parser.add_argument("--height", type=at_least(1), default=64)
-    parser.add_argument("--width", type=at_least(1), default=32)
-    parser.add_argument("--seed", type=at_least(0), default=0)
-
-
-def command(arguments: argparse.Namespace) -> int:
-    """Write the images; prints their folder."""
-    config = GeneratedReidConfig(
-        train_pids=arguments.train_pids,
-        test_pids=arguments.test_pids,
-        cameras=arguments.cameras,
-        images_per_camera=arguments.images_per_camera,
-        seed=arguments.seed,
-    )
-    print(generate_rgbnt201(config, arguments.height, arguments.width, arguments.root))
-    return 0

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from sdtps.data.contents import digest
+from sdtps.data.contents import check_once, values_digest
 from sdtps.system.errors import DataError
 
 FORMATS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
@@ -137,8 +136,8 @@ def picture_mistake(file: Path, start: bytes) -> str | None:
     return None
 
 
-def check_images(digests: Mapping[Path, str], folder: Path, bits: int | None = None) -> None:
-    """Decode every image once before training, unless the cache `folder` records that this was done.
+def check_images(digests: Mapping[Path, str], bits: int | None = None) -> None:
+    """Decode every image once before training, unless the cache records that this was done.
 
     Args:
         digests: of the images (`sdtps.data.contents.look`).
@@ -147,17 +146,8 @@ def check_images(digests: Mapping[Path, str], folder: Path, bits: int | None = N
     Raises:
         DataError: files that cannot be decoded to their end, all of them (the first 20 named).
     """
-    record = folder / f"checked-{digest(bits, *sorted(set(digests.values())))}"
-    if record.exists():
-        return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / f".{record.name}.lock"):  # others of this node wait for the first
-            if not record.exists():
-                raise_mistakes("images", undecodable(list(digests), bits))
-                record.touch()
-    except OSError:  # a cache that cannot be written: each run checks for itself
-        raise_mistakes("images", undecodable(list(digests), bits))
+    name = values_digest(bits, *sorted(set(digests.values())))
+    check_once(name, lambda: raise_mistakes("images", undecodable(list(digests), bits)))
 
 
 def undecodable(paths: Sequence[Path], bits: int | None = None) -> list[str]:

@@ -7,19 +7,19 @@ do. No torch is imported unless weights are read to their end.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sdtps.config import AnyConfig, CommandConfig, Config, ReidConfig, RetrievalConfig
-from sdtps.data.captions import digest_of, too_few_captions, warnings_of
-from sdtps.data.contents import digest
+from sdtps.config import AnyConfig, CommandConfig, Config, ReidConfig
+from sdtps.data.captions import CaptionSplit, images_of, record_of, too_few_captions
+from sdtps.data.contents import check_once, values_digest
 from sdtps.data.images import check_images, raise_mistakes
 from sdtps.data.load import load_reid_data, load_splits, split_names
 from sdtps.data.reid_folders import impossible, too_few
-from sdtps.run.locations import cache_root, data_file, data_root
+from sdtps.run.locations import data_file, data_root
 from sdtps.system.errors import DataError, SdtpsError, WeightsError
 
 
@@ -63,33 +63,30 @@ def look(config: Config, *, deep: bool = True, images: bool = False, data: bool 
     found = Look()
     if data:
         _look_at_data(config, found, images)
-    for part, weights in _weights_of(config).items():
-        _look_at_weights(config, part, weights, found, deep)
+    _look_at_weights(config, found, deep)
     return found
 
 
-class Here:
-    """Digests of what configurations read on this machine now, asked once where they read the same."""
+def input_digests(config: AnyConfig, seen: dict[str, dict[str, str]]) -> dict[str, str]:
+    """Digests of the data (`data`) and of each part's weights on this machine now, of what is here.
 
-    def __init__(self) -> None:
-        self._seen: dict[str, dict[str, str]] = {}
+    Args:
+        seen: takes the answers, so that what configurations read alike is read once.
+    """
+    if isinstance(config, CommandConfig):  # another program's: unknown
+        return {}
+    key = _inputs_of(config)
+    if key not in seen:
+        from sdtps.models.weights import weights_digest
 
-    def __call__(self, config: AnyConfig) -> dict[str, str]:
-        """Digests of the data (`data`) and of each part's weights, without what is not here."""
-        if isinstance(config, CommandConfig):  # another program's: unknown
-            return {}
-        key = _inputs_of(config)
-        if key not in self._seen:
-            self._seen[key] = found = {}
-            with suppress(SdtpsError, OSError):  # not here or not right: told where runs are submitted
-                if config.data.generate is None:
-                    found["data"] = data_record(config)[0]["digest"]
-            from sdtps.models.weights import weights_digest
-
-            for part, weights in _weights_of(config).items():
-                with suppress(SdtpsError, OSError):
-                    found[part] = weights_digest(_weights_file(config, part, weights), part)
-        return self._seen[key]
+        seen[key] = found = {}
+        with suppress(SdtpsError, OSError):  # not here or not right: told where runs are submitted
+            if config.data.generate is None:
+                found["data"] = _read(config)[0]["digest"]
+        for part, weights in weights_of(config).items():
+            with suppress(SdtpsError, OSError):
+                found[part] = weights_digest(weights_file(config, part, weights), part)
+    return seen[key]
 
 
 def _inputs_of(config: Config) -> str:
@@ -124,9 +121,9 @@ def _look_at_data(config: Config, found: Look, images: bool) -> None:
         found.unseen.append(f"{root} is not visible here")
         return
     try:
-        found.data, files = data_record(config)
+        found.data, files = _read(config)
         if images:
-            check_images(files, cache_root(), getattr(config.data, "bits", None))
+            check_images(files, getattr(config.data, "bits", None))
     except DataError as error:
         found.mistakes.append(str(error))
     else:
@@ -144,8 +141,8 @@ def _too_small(config: Config, count: int) -> list[str]:
     return [too_few_captions(count, size)] if count < size else []
 
 
-def data_record(config: Config) -> tuple[dict[str, Any], dict[Path, str]]:
-    """Name, root, digest, counts and warnings of a configuration's data, and its images' digests.
+def _read(config: Config) -> tuple[dict[str, Any], dict[Path, str]]:
+    """What run.json will have of a configuration's data, and its images' digests.
 
     Raises:
         DataError: as the readers say.
@@ -153,17 +150,13 @@ def data_record(config: Config) -> tuple[dict[str, Any], dict[Path, str]]:
     if isinstance(config, ReidConfig):
         dataset, _ = load_reid_data(config)
         raise_mistakes("eval.also", impossible(config.eval.also, dataset.absent))
-        warnings = dataset.warnings(camera_embedding=config.backbone.camera_embedding)
-        record = {"name": dataset.name, "root": str(dataset.root), "digest": dataset.digest()}
-        return {**record, "counts": dataset.counts(), "warnings": warnings}, dataset.digests()
+        record = dataset.record(camera_embedding=config.backbone.camera_embedding)
+        return record, dataset.digests()
     splits, folder, _ = load_splits(config, split_names(config))
-    counts = {name: split.counts() for name, split in splits.items()}
-    record = {"name": config.data.dataset, "root": str(folder), "digest": digest_of(splits)}
-    images = {p: d for s in splits.values() for p, d in zip(s.images, s.digests, strict=True)}
-    return {**record, "counts": counts, "warnings": warnings_of(splits)}, images
+    return record_of(splits, config.data.dataset, folder), images_of(splits)
 
 
-def _weights_of(config: Config) -> dict[str, str]:
+def weights_of(config: Config) -> dict[str, str]:
     """Part of the model to the weights that it loads; untrained parts are left out."""
     parts = ("backbone",) if isinstance(config, ReidConfig) else ("image_encoder", "text_encoder")
     named = {part: getattr(config, part).weights for part in parts}
@@ -171,7 +164,7 @@ def _weights_of(config: Config) -> dict[str, str]:
     return {part: weights for part, weights in named.items() if weights != "random"}
 
 
-def _weights_file(config: Config, part: str, weights: str) -> Path:
+def weights_file(config: Config, part: str, weights: str) -> Path:
     """The file that a part of the model loads; no torch is imported unless it comes in a package.
 
     Raises:
@@ -188,84 +181,54 @@ def _weights_file(config: Config, part: str, weights: str) -> Path:
     return find_weights(weights)
 
 
-def _look_at_weights(config: Config, part: str, weights: str, found: Look, deep: bool) -> None:
-    from sdtps.models.weights import file_mistake
+def _look_at_weights(config: Config, found: Look, deep: bool) -> None:
+    from sdtps.models.weights import file_mistake, weights_digest
 
-    if weights == "packaged" and not deep:
-        return
-    key = "train.init" if part == "init" else f"{part}.weights"
-    try:
-        file = _weights_file(config, part, weights)
-    except WeightsError as error:
-        known = found.mistakes if weights == "packaged" else found.unseen
-        known.append(f"{key}: {str(error).removeprefix(f'{key}: ')}".rstrip("."))
-        return
-    found.weights[part] = str(file)
-    wrong = file_mistake(file)
-    if wrong is not None:
-        found.mistakes.append(f"{key}: {file}: {wrong}")
-    elif deep:
+    digests, sound = [], True
+    for part, weights in weights_of(config).items():
+        if weights == "packaged" and not deep:
+            continue
+        key = "train.init" if part == "init" else f"{part}.weights"
         try:
-            _load_once(config, part, file)
+            file = weights_file(config, part, weights)
+        except WeightsError as error:
+            told = found.mistakes if weights == "packaged" else found.unseen
+            told.append(f"{key}: {str(error).removeprefix(f'{key}: ')}".rstrip("."))
+            sound = False
+            continue
+        found.weights[part] = str(file)
+        digests.append(weights_digest(file, part))
+        if (wrong := file_mistake(file)) is not None:
+            found.mistakes.append(f"{key}: {file}: {wrong}")
+            sound = False
+    if deep and digests and sound:
+        try:
+            check_once(values_digest(*digests, _inputs_of(config)), lambda: _load_weights(config))
         except SdtpsError as error:
-            found.mistakes.append(f"{key}: {str(error).removeprefix(f'{key}: ')}")
+            found.mistakes.append(str(error))
 
 
-def _load_once(config: Config, part: str, file: Path) -> None:
-    """Load weights as a run does, unless the cache records that this was done.
+def _load_weights(config: Config) -> None:
+    """Build the model as a run does; its tables of the data's size are small.
 
     Raises:
-        SdtpsError: they do not load; as the builders say.
+        SdtpsError: weights that do not load, as the builders say.
     """
-    from sdtps.models.weights import weights_digest
-
-    here = digest(part, weights_digest(file, part), _inputs_of(config))
-    record = cache_root() / f"checked-{here}"
-    if record.exists():
-        return
-    _builder(config, part)()
-    try:
-        record.parent.mkdir(parents=True, exist_ok=True)
-        record.touch()
-    except OSError:  # looking does not need a cache
-        pass
-
-
-def _builder(config: Config, part: str) -> Callable[[], object]:
-    if part == "init":
-        return lambda: _load_initial(config)
-    if isinstance(config, ReidConfig):
-        from sdtps.models.backbones import build_backbone
-
-        data = config.data
-        return lambda: build_backbone(config.backbone, data.height, data.width, cameras=1)
-    assert isinstance(config, RetrievalConfig)
-    from sdtps.models.encoders import build_image_encoder, build_text_encoder, check_text_limits
-
-    if part == "image_encoder":
-        return lambda: build_image_encoder(config.image_encoder)
-    check_text_limits(config)
-    return lambda: build_text_encoder(config.text_encoder, [])
-
-
-def _load_initial(config: Config) -> None:
-    """A model of the configuration, started from `train.init`; tables of the data's size are small."""
     import torch
 
     from sdtps.training.checkpoint import load_initial
 
-    assert config.train.init is not None
+    model: torch.nn.Module
     if isinstance(config, ReidConfig):
         from sdtps.models.reid import ReidModel
 
-        model: torch.nn.Module
         model = reid = ReidModel(config, 1, 1)
         if config.backbone.frozen:
             reid.take_backbone()
     else:
-        from sdtps.data.captions import CaptionSplit
         from sdtps.training.retrieval import Encoders
 
         nothing = CaptionSplit("train", (), (), 1, None)
         model = Encoders(config, nothing, torch.device("cpu")).model()
-    load_initial(model, config.train.init)
+    if config.train.init is not None:
+        load_initial(model, config.train.init)

@@ -7,13 +7,7 @@ from typing import Any
 
 from sdtps.config import ReidConfig, RetrievalConfig
 from sdtps.data.captions import CaptionSplit, read_split, repeated
-from sdtps.data.generated import (
-    captions_name,
-    generate_captions,
-    generate_rgbnt201,
-    image_count,
-    rgbnt201_name,
-)
+from sdtps.data.generated import generate_captions, generate_rgbnt201
 from sdtps.data.images import raise_mistakes
 from sdtps.data.own import read_own_captions, read_own_reid
 from sdtps.data.reid_folders import ReidDataset, read_dataset
@@ -34,10 +28,7 @@ def load_reid_data(
     if data.generate is None:
         return read_dataset(data.dataset, data_root(data.root)), None
     parent = cache_root() if data.root is None else Path(data.root)
-    root = parent / rgbnt201_name(data.generate, data.height, data.width)
-    # A process costs a second to start: only where each has about a thousand images to write.
-    processes = min(data.workers, image_count(data.generate) // 1000) or 1
-    generate_rgbnt201(data.generate, data.height, data.width, root, processes=processes)
+    root = generate_rgbnt201(data.generate, data.height, data.width, parent)
     return read_dataset(data.dataset, root), data.generate.model_dump()
 
 
@@ -70,7 +61,7 @@ def load_splits(
     generated = None
     if data.generate is not None:
         parent = cache_root() if data.root is None else Path(data.root)
-        root = generate_captions(data.generate, parent / captions_name(data.generate))
+        root = generate_captions(data.generate, parent)
         generated = data.generate.model_dump()
     else:
         root = data_root(data.root)

@@ -6,8 +6,9 @@ Re-identification (`data.dataset: own`, `data.file: people.csv`), one image a ro
     a/0001_c1_rgb.png,1,1,rgb,train
 
 `modality` is rgb, nir or tir; a data set of one or two modalities leaves the others out. `split` is
-train, query, gallery, or test (query and gallery at once). Images of one sample are those with the same
-split, pid, camid and `sample` (a column of one's own; without it, the file's name without suffix).
+train, query, gallery, or test (query and gallery at once); with rows of val, other identities, a run's
+best epoch is selected on them instead of the test. Images of one sample are those with the same split,
+pid, camid and `sample` (a column of one's own; without it, the file's name without suffix).
 
 Retrieval, one caption a row; `dense` is optional and is given once or alike for an image:
 
@@ -20,23 +21,20 @@ from __future__ import annotations
 
 import csv
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sdtps.data.captions import LAPS_IMAGES, CaptionSplit, parsed_json, with_digests
+from sdtps.data.captions import LAPS_IMAGES, CaptionSplit, parsed_json, read_text, with_digests
 from sdtps.data.images import raise_mistakes
-from sdtps.data.reid_folders import Mistakes, ReidDataset, Sample, checked
+from sdtps.data.reid_folders import MODALITIES, ReidDataset, Sample, checked
 from sdtps.system.errors import DataError, did_you_mean
 
 LETTERS = {"rgb": "r", "vis": "r", "nir": "n", "ni": "n", "tir": "t", "ti": "t", "th": "t"}
-NAMES = ("rgb", "nir", "tir")
 REID_SPLITS = {
-    "train": ("train",),
-    "query": ("query",),
-    "gallery": ("gallery",),
+    **{name: (name,) for name in ("train", "dev", "query", "gallery")},
     "test": ("query", "gallery"),
 }
 CAPTION_SPLITS = ("train", "dev", "test")
@@ -44,32 +42,19 @@ OTHER_NAMES = {"val": "dev", "valid": "dev", "validation": "dev", "restval": "tr
 KARPATHY_CAPTIONS = 5  # of an image, as published; some images of MS-COCO have more
 
 
-@dataclass(frozen=True)
-class _Row:
-    line: int
-    values: dict[str, str]
-
-    def __getitem__(self, column: str) -> str:
-        return self.values.get(column, "")
+NAMED = "data.file names it"
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file; data.file names it") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read: {error}") from None
+def _table(path: Path, required: tuple[str, ...]) -> list[tuple[str, dict[str, str]]]:
+    """The rows of a CSV file with a header, separated by commas, semicolons or tabs, with their lines.
 
-
-def _table(path: Path, required: tuple[str, ...]) -> list[_Row]:
-    """The rows of a CSV file with a header, separated by commas, semicolons or tabs.
+    Columns that the file lacks are empty.
 
     Raises:
         DataError: no such file, not UTF-8, a column missing or twice, a row with more or fewer values
             than columns, or one without a value that is required.
     """
-    text = _text(path)
+    text = read_text(path, NAMED)
     header = text.partition("\n")[0]
     reader = csv.reader(text.splitlines(), delimiter=max(",;\t", key=header.count))
     columns = [name.strip().lower() for name in next(reader, [])]
@@ -79,18 +64,18 @@ def _table(path: Path, required: tuple[str, ...]) -> list[_Row]:
         if name not in columns
     ]
     mistakes += [f"{path}:1: two columns '{n}'" for n, count in Counter(columns).items() if count > 1]
-    rows: list[_Row] = []
+    raise_mistakes(path, mistakes)
+    rows: list[tuple[str, dict[str, str]]] = []
     for values in reader:
-        if not any(value.strip() for value in values) or mistakes:
+        where = f"{path}:{reader.line_num}"
+        row = defaultdict(str, zip(columns, map(str.strip, values), strict=False))
+        if not any(row.values()):
             continue
-        row = _Row(reader.line_num, dict(zip(columns, (v.strip() for v in values), strict=False)))
         if len(values) != len(columns):
-            mistakes.append(f"{path}:{row.line}: {len(values)} values for {len(columns)} columns")
-            continue
-        empty = [name for name in required if not row[name]]
-        if empty:
-            mistakes.append(f"{path}:{row.line}: empty {', '.join(empty)}")
-        rows.append(row)
+            mistakes.append(f"{where}: {len(values)} values for {len(columns)} columns")
+        elif empty := [name for name in required if not row[name]]:
+            mistakes.append(f"{where}: empty {', '.join(empty)}")
+        rows.append((where, row))
     raise_mistakes(path, mistakes)
     if not rows:
         raise DataError(f"{path}: holds no rows below its header")
@@ -131,14 +116,16 @@ def read_table(
     mistakes: list[str] = []
     lines: dict[Path, str] = {}
     groups: dict[tuple[str, str, str, str], Picture] = {}
-    for row in _table(path, required):
-        where = f"{path}:{row.line}"
-        split, modality = row["split"].lower(), (row["modality"] or "rgb").lower()
+    for where, row in _table(path, required):
+        split = OTHER_NAMES.get(row["split"].lower(), row["split"].lower())
+        modality = (row["modality"] or "rgb").lower()
         if split and split not in REID_SPLITS:
             mistakes.append(f"{where}: split '{row['split']}'. {did_you_mean(split, REID_SPLITS)}")
             continue
         if modality not in LETTERS:
-            mistakes.append(f"{where}: modality '{row['modality']}'. {did_you_mean(modality, NAMES)}")
+            mistakes.append(
+                f"{where}: modality '{row['modality']}'. {did_you_mean(modality, MODALITIES)}"
+            )
             continue
         file = Path(os.path.normpath((path.parent / row["path"]).absolute()))
         key = (split, row["pid"], row["camid"], row["sample"] or file.stem)
@@ -170,14 +157,14 @@ def read_own_reid(path: Path, *, trains: bool = True) -> ReidDataset:
     pictures, lines, mistakes = read_table(path, ("path", "pid", "camid", "split"))
     present = [m for m in "rnt" if any(m in picture.paths for picture in pictures)]
     for one in pictures:
-        if missing := [n for n in NAMES if n[0] in present and n[0] not in one.paths]:
+        if missing := [n for n in MODALITIES if n[0] in present and n[0] not in one.paths]:
             mistakes.append(
                 f"{path}: sample '{one.name}' ({one.split}, pid {one.pid}, camid {one.camid}) has no "
                 f"{' and no '.join(missing)} image; a column `sample` says which images belong together"
             )
     pids, camids = _numbers(p.pid for p in pictures), _numbers(p.camid for p in pictures)
     cameras = {number: index for index, number in enumerate(sorted(camids.values()))}
-    splits: dict[str, list[Sample]] = {"train": [], "query": [], "gallery": []}
+    splits: dict[str, list[Sample]] = {"train": [], "query": [], "gallery": [], "dev": []}
     for one in sorted(pictures, key=lambda one: (one.split, one.pid, one.camid, one.name)):
         # Absent modalities stand in the sample as another image and are zeroed in every batch.
         rgb, nir, tir = (one.paths.get(m, one.shown) for m in "rnt")
@@ -185,10 +172,10 @@ def read_own_reid(path: Path, *, trains: bool = True) -> ReidDataset:
         for name in REID_SPLITS[one.split]:
             splits[name].append(sample)
     absent = "".join(m for m in "rnt" if m not in present)
-    train, query, gallery = (tuple(splits[name]) for name in ("train", "query", "gallery"))
     root = Path(os.path.commonpath([path.parent.absolute(), *lines]))
-    dataset = ReidDataset("own", root, train, query, gallery, "camera", absent)
-    return checked(dataset, Mistakes(mistakes, lines), trains=trains)
+    read = {name: tuple(samples) for name, samples in splits.items()}
+    dataset = ReidDataset("own", root, **read, view_rule="camera", absent=absent)
+    return checked(dataset, mistakes, lines=lines, trains=trains)
 
 
 def _numbers(words: Iterable[str]) -> dict[str, int]:
@@ -280,9 +267,8 @@ _Caption = tuple[str, str, str, str, str]  # where, image, split, caption, dense
 
 def _caption_rows(path: Path, dataset: str) -> tuple[list[_Caption], list[Path]]:
     rows, mistakes = [], []
-    for row in _table(path, ("image", "caption", "split")):
-        where, split = f"{path}:{row.line}", row["split"].lower()
-        split = OTHER_NAMES.get(split, split)
+    for where, row in _table(path, ("image", "caption", "split")):
+        split = OTHER_NAMES.get(row["split"].lower(), row["split"].lower())
         if split not in CAPTION_SPLITS:
             mistakes.append(f"{where}: split '{row['split']}'. {did_you_mean(split, CAPTION_SPLITS)}")
         rows.append((where, row["image"], split, row["caption"], row["dense"]))
@@ -291,7 +277,7 @@ def _caption_rows(path: Path, dataset: str) -> tuple[list[_Caption], list[Path]]
 
 
 def _karpathy_rows(path: Path, dataset: str) -> tuple[list[_Caption], list[Path]]:
-    images = parsed_json(_text(path), path).get("images")
+    images = parsed_json(read_text(path, NAMED), path).get("images")
     if not isinstance(images, list):
         raise DataError(f"{path}: no list `images`, as Karpathy's dataset_flickr30k.json has it")
     rows: list[_Caption] = []

@@ -17,25 +17,8 @@ from torch import Tensor
 from sdtps.models.losses import euclidean_distances
 from sdtps.system.errors import DataError
 
-MAX_RANK = 50
+RANKS = (1, 5, 10)
 QUERY_CHUNK = 512  # rows sorted at once; bounds memory, cannot change a result
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """Result of one evaluation, fractions in [0, 1]."""
-
-    cmc: Tensor  # [max_rank] share of queries with a hit within the first k + 1
-    mean_average_precision: float
-    queries: int  # with at least one match left
-    skipped: int
-    by_query: dict[str, Tensor]  # of those queries: AP, rank (of the first hit, from 1), identity [Q]
-
-    def metrics(self) -> dict[str, float]:
-        """mAP, rank1, rank5 and rank10 as a metric row names them."""
-        last = len(self.cmc)
-        ranks = {f"rank{k}": self.cmc[min(k, last) - 1].item() for k in (1, 5, 10)}
-        return {"mAP": self.mean_average_precision, **ranks}
 
 
 def rank(
@@ -44,15 +27,17 @@ def rank(
     gallery_pids: Tensor,
     query_views: Tensor,
     gallery_views: Tensor,
-    max_rank: int = MAX_RANK,
-) -> Ranking:
+) -> dict[str, Tensor]:
     """Rank the gallery for each query.
 
     Args:
         distances: [Q, G].
         query_pids, query_views: [Q]; gallery_pids, gallery_views: [G]. Views are camera ids
             (camera rule) or scene ids (MSVR310's scene rule).
-        max_rank: length of the CMC curve, cut to G.
+
+    Returns:
+        Of the queries with a match left: AP in [0, 1], rank (of the first hit, from 1), identity. A
+        CMC curve is the share of the queries whose rank is at most 1, 2, ...
 
     Raises:
         DataError: no query has a match left in the gallery.
@@ -78,22 +63,13 @@ def rank(
         precisions.append(precision[valid])
         first_hits.append(first[valid])
         ranked.append(query_pids[rows][valid])
-    average_precision, first_hit = torch.cat(precisions), torch.cat(first_hits)
-    if len(first_hit) == 0:
+    if not any(map(len, ranked)):
         raise DataError(
             f"no query can be evaluated: none of {len(distances)} queries has its identity in the "
             "gallery outside its own camera or scene. Check the split and the identity labels."
         )
-    ranks = torch.arange(1, min(max_rank, distances.shape[1]) + 1, device=device)
-    cmc = (first_hit[:, None] <= ranks).double().mean(0)
-    by_query = {"AP": average_precision, "rank": first_hit, "identity": torch.cat(ranked)}
-    return Ranking(
-        cmc.cpu(),
-        average_precision.mean().item(),
-        len(first_hit),
-        len(distances) - len(first_hit),
-        {name: values.cpu() for name, values in by_query.items()},
-    )
+    by_query = {"AP": precisions, "rank": first_hits, "identity": ranked}
+    return {name: torch.cat(parts).cpu() for name, parts in by_query.items()}
 
 
 @dataclass(frozen=True)
@@ -117,8 +93,10 @@ def ranking(query: Features, gallery: Features, rerank: bool) -> Iterator[tuple[
     if rerank:
         distances = reranked(query.values, gallery.values)
     found = rank(distances, query.pids, gallery.pids, query.views, gallery.views)
-    yield from found.metrics().items()
-    yield from found.by_query.items()
+    yield "mAP", found["AP"].mean().item()
+    for k in RANKS:
+        yield f"rank{k}", (found["rank"] <= k).double().mean().item()
+    yield from found.items()
 
 
 EVALUATORS: tuple[Evaluator, ...] = (ranking,)

@@ -83,7 +83,7 @@ class Scorer:
             targets = captions // source.split.per_image
         owners: dict[DenseText, np.ndarray] = {}  # of the dense text that a mode gives each caption
         if takes_dense(config) and source.dense is not None:
-            count = len(source.split.images)
+            count = len(source.dense)
             owners = {mode: dense_owner(count, mode)[targets] for mode in modes if mode != "none"}
         results = {mode: torch.empty(len(images), len(captions)) for mode in modes}
         rows, done = torch.from_numpy(images).to(self.device), 0
@@ -183,16 +183,27 @@ Evaluator = Callable[[Tensor, int], Iterator[tuple[str, float | Tensor]]]
 
 
 def recall(similarity: Tensor, per_image: int) -> Iterator[tuple[str, float | Tensor]]:
-    """`recalls`, and the rank (from 1) and the image of each query, both ways."""
-    finite(similarity)
+    """Recalls, and the rank (from 1) and the image of each query, both ways.
+
+    Args:
+        similarity: (I, I x per_image); caption j belongs to image j // per_image.
+
+    Yields:
+        i2t_r1, i2t_r5, i2t_r10, t2i_r1, t2i_r5, t2i_r10 as fractions in [0, 1], and rsum, the sum of
+        the six: in [0, 6] here, in [0, 600] where tables print per cent. Then tensors.
+
+    Raises:
+        FloatingPointError: the similarities are not finite.
+    """
+    if not all(torch.isfinite(rows).all() for rows in similarity.split(RANKED_AT_ONCE)):
+        raise FloatingPointError("similarities are not finite: the model has diverged")
     found = dict(zip(("i2t", "t2i"), ranks(similarity, per_image), strict=True))
-    yield from _recalls(found).items()
-    for direction, values in found.items():
-        yield f"{direction}_rank", values + 1
-        yield (
-            f"{direction}_identity",
-            torch.arange(len(values)) // (1 if direction == "i2t" else per_image),
-        )
+    shares = {f"{way}_r{k}": (found[way] < k).double().mean().item() for way in found for k in RANKS}
+    yield from shares.items()
+    yield "rsum", sum(shares.values())
+    for way, values in found.items():
+        yield f"{way}_rank", values + 1
+        yield f"{way}_identity", torch.arange(len(values)) // (1 if way == "i2t" else per_image)
 
 
 EVALUATORS: tuple[Evaluator, ...] = (recall,)
@@ -244,40 +255,6 @@ def in_folds(
         found = evaluator(similarity[rows, columns], per_image)
         results.append({name: value for name, value in found if not isinstance(value, Tensor)})
     return {name: sum(r[name] for r in results) / folds for name in results[0]}
-
-
-def recalls(similarity: Tensor, per_image: int) -> dict[str, float]:
-    """Metrics of a similarity matrix.
-
-    Args:
-        similarity: (I, I x per_image); caption j belongs to image j // per_image.
-
-    Returns:
-        i2t_r1, i2t_r5, i2t_r10, t2i_r1, t2i_r5, t2i_r10 as fractions in [0, 1], and rsum, the sum of
-        the six: in [0, 6] here, in [0, 600] where tables print per cent.
-
-    Raises:
-        FloatingPointError: the similarities are not finite.
-    """
-    finite(similarity)
-    return _recalls(dict(zip(("i2t", "t2i"), ranks(similarity, per_image), strict=True)))
-
-
-def finite(similarity: Tensor) -> None:
-    """Raises FloatingPointError for similarities that are not finite."""
-    if not all(torch.isfinite(rows).all() for rows in similarity.split(RANKED_AT_ONCE)):
-        raise FloatingPointError("similarities are not finite: the model has diverged")
-
-
-def _recalls(found: dict[str, Tensor]) -> dict[str, float]:
-    """`recalls` from the ranks of each direction."""
-    result = {
-        f"{direction}_r{k}": (ranks < k).double().mean().item()
-        for direction, ranks in found.items()
-        for k in RANKS
-    }
-    result["rsum"] = sum(result.values())
-    return result
 
 
 def ranks(similarity: Tensor, per_image: int) -> tuple[Tensor, Tensor]:

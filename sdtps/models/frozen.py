@@ -21,12 +21,7 @@ from sdtps.config import ReidConfig
 from sdtps.data import augment, cache, images, reid_batches
 from sdtps.data.cache import Ragged, cache_key, mapped_once, new_map
 from sdtps.data.caption_batches import Source, Texts
-from sdtps.data.reid_batches import (
-    TestBatches,
-    cached_pixels,
-    pixels_key,
-    without,
-)
+from sdtps.data.reid_batches import TestBatches, cached_pixels, pixels_key, without
 from sdtps.data.reid_folders import Sample
 from sdtps.models import backbones, checkpoints
 
@@ -64,16 +59,13 @@ def backbone_tokens(
     data = config.data
 
     def write(file: Path) -> None:
-        cached = data.pipeline == "cached"
-        pixels = cached_pixels(samples, data, resampling, folder) if cached else None
-        batches = TestBatches(samples, pixels, data, device, absent, resampling)
+        pixels = cached_pixels(samples, data, resampling, folder)
+        batches = TestBatches(samples, pixels, data.test_batch_size, device, absent)
         encoded = _encoded(batches, backbone, config.train.amp, missing)
         _write_rows(file, len(samples), encoded)
 
     key = cache_key(
         pixels=pixels_key(samples, data, resampling),
-        pipeline=data.pipeline,
-        normalise=data.normalise,
         cameras=[s.camid for s in samples],
         backbone=config.backbone.model_dump(exclude={"weights"}),
         tensors=state_digest(backbone),

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdtps.data.contents import digest, file_digest
+from sdtps.data.contents import file_digest, values_digest
 from sdtps.system.errors import WeightsError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def weights_digest(file: Path, part: str) -> str:
     if part != "text_encoder":
         return file_digest(file)
     files = [file, *(file.parent / name for name in VOCABULARIES)]
-    return digest(*(f"{f.name} {file_digest(f)}" for f in files if f.is_file()))
+    return values_digest(*(f"{f.name} {file_digest(f)}" for f in files if f.is_file()))
 
 
 def initial_file(start: str) -> Path:

@@ -19,6 +19,7 @@ from sdtps.system.errors import RunError, SdtpsError
 from sdtps.trained.embed import add_target
 
 if TYPE_CHECKING:
+    from sdtps.evaluation import Progress
     from sdtps.trained.model import Trained
 
 MISSING = ("missing_r", "missing_n", "missing_t", "missing_rn", "missing_rt", "missing_nt")
@@ -76,7 +77,6 @@ def command(arguments: argparse.Namespace) -> int:
         name=arguments.name,
         config=arguments.config,
         device=arguments.device,
-        say=lambda text: print(text, file=sys.stderr, flush=True),
     )
     if arguments.json:
         print(json.dumps(rows, indent=2))
@@ -95,7 +95,6 @@ def evaluate(
     name: str | None = None,
     config: Path | None = None,
     device: str | None = None,
-    say: Any = lambda text: None,
 ) -> list[dict[str, Any]]:
     """One row for each of the weights and conditions, also written beside the run.
 
@@ -109,47 +108,52 @@ def evaluate(
         SdtpsError: no finished run, an unknown condition, data that cannot be read, weights that do
             not fit the configuration.
     """
-    from sdtps.trained.model import find_target, load
+    from sdtps.run.provenance import source_digest
+    from sdtps.trained.model import find_target, load, task_of, with_data
+    from sdtps.training.device import prepare_torch
+    from sdtps.training.loop import score
 
     target = find_target(target)
     if name is not None and not re.fullmatch(r"[a-z0-9_]+", name):
         raise SdtpsError(f"--as {name}: becomes part of names; use small letters, digits and _")
     rows = []
     for which in weights if target.is_dir() else weights[:1]:
-        trained = load(target, which, config)
-        rows += _rows(trained, conditions, data_root, dataset, name, device, say)
+        trained = load(target, which, config, device)
+        settings = with_data(trained.config, data_root, dataset)
+        task = task_of(trained, settings, prepare_torch(settings))
+        data = task.record["data"]
+        run = trained.folder.run() if trained.folder is not None else {}
+        own = data["digest"] == (run.get("data") or data)["digest"]
+        if own and name is not None:
+            raise SdtpsError(
+                f"--as {name} is for other data, and {data['root']} is {trained.name}'s own: "
+                "name others with --data-root, --dataset"
+            )
+        for condition in conditions:
+            try:
+                metrics = score(task, trained.seed, trained.step, (condition,), _progress(trained))
+            except FloatingPointError as error:
+                raise RunError(f"{trained.file}: {error}") from None
+            before = {k: v for k, v in trained.metrics.items() if own and k in metrics}
+            row = {
+                "time": round(time.time(), 2),
+                "weights": trained.which or trained.file.name,
+                "epoch": trained.epoch,
+                "step": trained.step,
+                "condition": condition,
+                "data": {k: data[k] for k in ("name", "root", "digest")} | {"own": own, "as": name},
+                "metrics": metrics,
+                "code": source_digest(),
+                "differs": [k for k, v in before.items() if metrics[k] != v],
+            }
+            rows.append(row)
+            if trained.folder is not None:
+                trained.folder.append_evaluation(row)
     return rows
 
 
-def _rows(
-    trained: Trained,
-    conditions: tuple[str, ...],
-    data_root: Path | None,
-    dataset: str | None,
-    name: str | None,
-    device: str | None,
-    say: Any,
-) -> list[dict[str, Any]]:
-    from sdtps.run.provenance import source_digest
-    from sdtps.trained.model import task_of, with_data
-    from sdtps.training.device import prepare_torch
-    from sdtps.training.loop import score
-
-    check_conditions(trained.config, conditions)
-    settings = with_data(trained.config, data_root, dataset)
-    if device is not None:
-        train = settings.train.model_copy(update={"device": device})
-        settings = settings.model_copy(update={"train": train})
-    task = task_of(trained, settings, prepare_torch(settings))
-    data = task.record["data"]
-    run = trained.folder.run() if trained.folder is not None else {}
-    trained_on = (run.get("data") or {}).get("digest", data["digest"])
-    own = data["digest"] == trained_on
-    if own and name is not None:
-        raise SdtpsError(
-            f"--as {name} is for other data, and {data['root']} is {trained.name}'s own: "
-            "name others with --data-root, --dataset"
-        )
+def _progress(trained: Trained) -> Progress:
+    """Says on standard error how far an evaluation is, every ten seconds."""
     told = time.monotonic()
 
     def progress(done: int, total: int) -> None:
@@ -157,46 +161,9 @@ def _rows(
         if time.monotonic() - told > 10:
             told = time.monotonic()
             which = f", {trained.which} weights" if trained.which else ""
-            say(f"{trained.name}{which}: {100 * done / total:.0f} %")
+            print(f"{trained.name}{which}: {100 * done / total:.0f} %", file=sys.stderr, flush=True)
 
-    rows = []
-    for condition in conditions:
-        try:
-            metrics = score(task, trained.seed, trained.step, (condition,), progress)
-        except FloatingPointError as error:
-            raise RunError(f"{trained.file}: {error}") from None
-        before = {k: v for k, v in trained.metrics.items() if k in metrics}
-        row = {
-            "time": round(time.time(), 2),
-            "weights": trained.which or trained.file.name,
-            "epoch": trained.epoch,
-            "step": trained.step,
-            "condition": condition,
-            "data": {
-                **{key: data[key] for key in ("name", "root", "digest")},
-                "own": own,
-                "as": name,
-            },
-            "metrics": metrics,
-            "code": source_digest(),
-            "differs": [k for k, v in before.items() if own and metrics[k] != v],
-        }
-        rows.append(row)
-        if trained.folder is not None:
-            trained.folder.append_evaluation(row)
-    return rows
-
-
-def check_conditions(config: Any, conditions: tuple[str, ...]) -> None:
-    """Raises SdtpsError for a name that the task does not know, before anything is read."""
-    from sdtps.config.reid import Condition, ReidConfig
-
-    if isinstance(config, ReidConfig):
-        for name in filter(None, conditions):
-            try:
-                Condition.parse(name)
-            except ValueError as error:
-                raise SdtpsError(str(error)) from None
+    return progress
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
@@ -206,9 +173,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
     shown = ["mAP", "rank1", "rank5", "rank10"]
     if not any("mAP" in name for row in rows for name in row["metrics"]):
         shown = ["rsum", "i2t_r1", "i2t_r5", "t2i_r1", "t2i_r5"]
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("weights", "epoch", "condition", "data"):
-        table.add_column(heading, no_wrap=True)
+    table = Table("weights", "epoch", "condition", "data", box=None, padding=(0, 2, 0, 0))
     for heading in shown:
         table.add_column(f"{heading} %", justify="right", no_wrap=True)
     for row in rows:
@@ -218,7 +183,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
             row["weights"],
             str(row["epoch"]),
             row["condition"] or "as trained",
-            row["data"]["name"] if row["data"]["own"] else f"{row['data']['name']} (other data)",
+            row["data"]["name"] + " (other data)" * (not row["data"]["own"]),
             *("" if score is None else f"{100 * score:.2f}" for score in scores),
         )
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,16 @@ import torch
 from torch import Tensor
 
 from sdtps.config import AnyConfig, CommandConfig, Config, ReidConfig, load_config, parse_config
+from sdtps.data.inputs import weights_file, weights_of
 from sdtps.models.published import convert, find_layout
-from sdtps.models.weights import load_exactly, read_tensors
+from sdtps.models.reid import ReidModel
+from sdtps.models.weights import load_exactly, read_tensors, weights_digest
 from sdtps.run.folder import RunFolder, Weights
 from sdtps.run.locations import find_folder, runs_root
 from sdtps.system.errors import ConfigError, RunError, WeightsError
 from sdtps.training.checkpoint import load_weights
+from sdtps.training.device import for_machine, seed_everything
+from sdtps.training.reid import trained_sizes
 
 WEIGHTS = (".safetensors", ".pt", ".pth", ".bin")
 
@@ -53,12 +58,18 @@ def find_target(target: Path) -> Path:
     return find_folder(str(target), runs_root())
 
 
-def load(target: Path, which: Weights = "best", config: Path | None = None) -> Trained:
+def load(
+    target: Path,
+    which: Weights = "best",
+    config: Path | None = None,
+    device: str | None = None,
+) -> Trained:
     """The model in a run's folder, or in a weights file.
 
     Args:
         which: the run's selected or its last epoch.
         config: a config.yaml, for a file that does not hold its configuration (converted weights).
+        device: where to compute; as in training by default.
 
     Raises:
         RunError: no finished run, or a file that cannot be read or does not say what it is of.
@@ -95,7 +106,9 @@ def load(target: Path, which: Weights = "best", config: Path | None = None) -> T
         )
     if isinstance(chosen, CommandConfig):
         raise ConfigError(f"{target}: a run of another program has no model that can be evaluated here")
-    row = about.get("metrics") or {}
+    if device is not None:
+        train = chosen.train.model_copy(update={"device": device})
+        chosen = chosen.model_copy(update={"train": train})
     seed = int(about.get("seed", 0))
     name = f"{about['variant']}, seed {seed}" if about.get("variant") else file.name
     return Trained(
@@ -108,7 +121,7 @@ def load(target: Path, which: Weights = "best", config: Path | None = None) -> T
         int(about.get("epoch") or 0),
         int(about.get("step") or 0),
         weights,
-        row,
+        about.get("metrics") or {},
     )
 
 
@@ -147,27 +160,59 @@ def task_of(trained: Trained, config: Config, device: torch.device) -> Any:
 
     Raises:
         WeightsError: the weights do not fit the configuration. DataError: as the readers say.
+        RunError: see `_check_frozen`.
     """
-    from sdtps.training.device import for_machine, seed_everything
+    from sdtps.training.reid import ReidTask
+    from sdtps.training.retrieval import RetrievalTask
+
+    def build(config: Config) -> Any:
+        if isinstance(config, ReidConfig):
+            return ReidTask(config, trained.seed, device, trained=trained.weights)
+        return RetrievalTask(config, trained.seed, device, trains=False)
 
     config, _ = for_machine(config, device)
-    seed_everything(trained.seed)
-    try:
-        task = _task(trained, config, device)
-    except WeightsError:  # the pretrained file is not on this machine, and every tensor is in ours
-        if not isinstance(config, ReidConfig) or config.backbone.frozen:
-            raise
-        backbone = config.backbone.model_copy(update={"weights": "random"})
-        task = _task(trained, config.model_copy(update={"backbone": backbone}), device)
+    task = _built(trained, config, build)
     load_exactly(task.model, trained.weights, str(trained.file))
     return task
 
 
-def _task(trained: Trained, config: Config, device: torch.device) -> Any:
-    if isinstance(config, ReidConfig):
-        from sdtps.training.reid import ReidTask
+def reid_model(trained: Trained, config: ReidConfig) -> ReidModel:
+    """The whole model of re-identification, a frozen backbone among it. Raises as `task_of` does."""
+    pids, cameras = trained_sizes(trained.weights)
+    model: ReidModel = _built(trained, config, lambda config: ReidModel(config, pids, cameras))
+    backbone = model.take_backbone() if config.backbone.frozen else None
+    load_exactly(model, trained.weights, str(trained.file))
+    if backbone is not None:
+        model.backbone = backbone
+    return model
 
-        return ReidTask(config, trained.seed, device, trained=trained.weights)
-    from sdtps.training.retrieval import RetrievalTask
 
-    return RetrievalTask(config, trained.seed, device, trains=False)
+def _built(trained: Trained, config: Config, build: Callable[[Any], Any]) -> Any:
+    """What `build` makes; from random weights where the file that ours replace is not here."""
+    _check_frozen(trained, config)
+    seed_everything(trained.seed)
+    try:
+        return build(config)
+    except WeightsError:
+        if not isinstance(config, ReidConfig) or config.backbone.frozen:
+            raise
+        backbone = config.backbone.model_copy(update={"weights": "random"})
+        return build(config.model_copy(update={"backbone": backbone}))
+
+
+def _check_frozen(trained: Trained, config: Config) -> None:
+    """Frozen encoders are not among a run's weights.
+
+    Raises:
+        RunError: the weight file of one is not the one that the run was trained with.
+    """
+    known = (trained.folder.run().get("weights") or {}) if trained.folder is not None else {}
+    for part, weights in weights_of(config).items():
+        before = known.get(part)
+        if before and getattr(getattr(config, part, None), "frozen", False):
+            file = weights_file(config, part, weights)
+            if weights_digest(file, part) != before["digest"]:
+                raise RunError(
+                    f"{trained.name}: its frozen {part} came from {before['file']}, and {file} holds "
+                    "other weights"
+                )

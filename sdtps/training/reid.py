@@ -12,15 +12,9 @@ from torch.nn import functional as F
 from sdtps.config import ReidConfig
 from sdtps.config.reid import MODALITY_LETTERS, Condition
 from sdtps.data.contents import file_digest
-from sdtps.data.images import BICUBIC, BILINEAR, check_images, raise_mistakes
+from sdtps.data.images import BICUBIC, BILINEAR, raise_mistakes
 from sdtps.data.load import load_reid_data
-from sdtps.data.reid_batches import (
-    ReidBatch,
-    TestBatches,
-    TrainBatches,
-    cached_pixels,
-    without,
-)
+from sdtps.data.reid_batches import ReidBatch, TestBatches, TrainBatches, cached_pixels, without
 from sdtps.data.reid_folders import ReidDataset, Sample, impossible
 from sdtps.evaluation import Progress, no_progress
 from sdtps.evaluation.reid import Features, evaluate
@@ -44,9 +38,6 @@ class ReidTask:
         DataError, WeightsError: as the readers say.
     """
 
-    select_metric = "mAP"
-    selected_on = "test"  # as DeMo does: RGBNT201, RGBNT100 and MSVR310 have no validation split
-
     def __init__(
         self,
         config: ReidConfig,
@@ -65,26 +56,24 @@ class ReidTask:
         self.model = ReidModel(config, pids, cameras).to(device)
         _check_pieces(self.model, config)
         self.queries: dict[str, Tensor] = {}
+        # On the test as DeMo does: RGBNT201, RGBNT100 and MSVR310 have no validation split.
+        self.selected_on = "dev" if self.dataset.dev else "test"
+        self.select_metric = "dev_mAP" if self.dataset.dev else "mAP"
         self.record: dict[str, Any] = {
             "data": {
-                "name": self.dataset.name,
-                "root": str(self.dataset.root),
-                "digest": self.dataset.digest(),
+                **self.dataset.record(camera_embedding=config.backbone.camera_embedding),
                 "generated": generated,
-                "counts": self.dataset.counts(),
-                "warnings": self.dataset.warnings(camera_embedding=config.backbone.camera_embedding),
             },
             "weights": None,
         }
         # Query and gallery of RGBNT201 are the same images: each is encoded once.
-        samples = list(dict.fromkeys((*self.dataset.query, *self.dataset.gallery)))
+        samples = list(dict.fromkeys((*self.dataset.query, *self.dataset.gallery, *self.dataset.dev)))
         parts = [samples[k :: distributed.world_size()] for k in range(distributed.world_size())]
         # The row of a sample when the processes' rows stand one below the other.
         self.place = {sample: i for i, sample in enumerate(s for part in parts for s in part)}
         samples = self.own_samples = parts[distributed.rank()]
         train, data, absent = self.dataset.train, config.data, self.dataset.absent
         trains = trained is None
-        tested = training = None  # decoded at every access
         if config.backbone.frozen:
             self._encoder = encoder = self.model.take_backbone()
             self.record["frozen_parameters"] = sum(p.numel() for p in encoder.parameters())
@@ -92,13 +81,11 @@ class ReidTask:
             tested = backbone_tokens(samples, *rows, BILINEAR, device, folder, absent=absent)
             if trains:
                 training = backbone_tokens(train, *rows, BICUBIC, device, folder, absent=absent)
-        elif data.pipeline == "cached":
+        else:
             tested = cached_pixels(samples, data, BILINEAR, cache_root())
             if trains:
                 training = cached_pixels(train, data, BICUBIC, cache_root())
-        else:
-            check_images(self.dataset.digests(), cache_root(), data.bits)
-        self.test_batches = TestBatches(samples, tested, data, device, absent)
+        self.test_batches = TestBatches(samples, tested, data.test_batch_size, device, absent)
         if trains:
             self.batches = TrainBatches(train, training, data, seed, device, absent)
         self.steps_per_epoch = self.batches.steps_per_epoch if trains else 0
@@ -127,7 +114,8 @@ class ReidTask:
     ) -> dict[str, float]:
         """CMC and mAP on the test split by the data set's rule, for each condition.
 
-        Metrics of a condition have its name as a suffix (`sdtps.config.reid.Condition`).
+        Metrics of a condition have its name as a suffix (`sdtps.config.reid.Condition`). Those on a
+        validation split are dev_NAME, without a condition.
 
         Raises:
             FloatingPointError: the features are not finite.
@@ -147,11 +135,14 @@ class ReidTask:
         metrics: dict[str, float] = {}
         self.queries = {}
         for condition in wanted:
-            query = self._features(self.dataset.query, features[condition.query])
-            gallery = self._features(self.dataset.gallery, features[condition.gallery])
+            query = self._features(self.dataset.query, features[condition.query], condition)
+            gallery = self._features(self.dataset.gallery, features[condition.gallery], condition)
             rerank = condition.rerank
             by_query = None if condition.name else self.queries
             metrics |= evaluate(query, gallery, rerank=rerank, suffix=condition.name, queries=by_query)
+            if self.dataset.dev and not condition.name:
+                dev = self._features(self.dataset.dev, features[condition.query], condition)
+                metrics |= {f"dev_{name}": value for name, value in evaluate(dev, dev)}
         return metrics
 
     def _test_batches(self, modalities: str) -> TestBatches:
@@ -169,13 +160,17 @@ class ReidTask:
             _missing(modalities),
             absent,
         )
-        return TestBatches(samples, tokens, self.config.data, self.device, absent)
+        size = self.config.data.test_batch_size
+        return TestBatches(samples, tokens, size, self.device, absent)
 
-    def _features(self, samples: tuple[Sample, ...], features: Tensor) -> Features:
+    def _features(
+        self, samples: tuple[Sample, ...], features: Tensor, condition: Condition
+    ) -> Features:
         pids = torch.tensor([s.pid for s in samples])
-        views = torch.tensor([self.dataset.view(s) for s in samples])
-        rows = features[[self.place[s] for s in samples]]
-        return Features(F.normalize(rows.float()), pids, views)
+        places = [self.place[s] for s in samples]
+        # Any camera: every sample is a view of its own.
+        views = places if condition.any_camera else [self.dataset.view(s) for s in samples]
+        return Features(F.normalize(features[places].float()), pids, torch.tensor(views))
 
     def test_features(self, batch: ReidBatch, modalities: str = MODALITY_LETTERS) -> Tensor:
         """`ranked_features` of a batch that shows these modalities."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from sdtps.config import RetrievalConfig
 from sdtps.config.retrieval import DenseText
 from sdtps.data.caption_batches import RetrievalBatch, Source, TrainPairs, tokenised
-from sdtps.data.captions import CaptionSplit, digest_of, warnings_of
+from sdtps.data.captions import CaptionSplit, images_of, record_of
 from sdtps.data.images import PixelFormat, check_images
 from sdtps.data.load import load_splits, split_names
 from sdtps.evaluation import Progress, no_progress
@@ -50,8 +50,7 @@ class RetrievalTask:
         splits, root, generated = load_splits(config, split_names(config))
         self._check_folds(len(splits[config.eval.test_split].images))
         if not config.image_encoder.frozen:  # else all are decoded for the features
-            images = {p: d for s in splits.values() for p, d in zip(s.images, s.digests, strict=True)}
-            check_images(images, cache_root())
+            check_images(images_of(splits))
         encoders = Encoders(config, splits["train"], device)
         sources = {name: encoders.source(split) for name, split in splits.items()}
         self.test = sources[config.eval.test_split]
@@ -65,15 +64,10 @@ class RetrievalTask:
             )
             self.steps_per_epoch = self.batches.steps_per_epoch
         self.queries: dict[str, Tensor] = {}
+        data = record_of(splits, config.data.dataset, root)
+        data["warnings"] += encoders.warnings()
         self.record: dict[str, Any] = {
-            "data": {
-                "name": config.data.dataset,
-                "root": str(root),
-                "digest": digest_of(splits),
-                "generated": generated,
-                "counts": {name: split.counts() for name, split in splits.items()},
-                "warnings": [*warnings_of(splits), *encoders.warnings()],
-            },
+            "data": {**data, "generated": generated},
             "weights": {
                 "image_encoder": encoders.image_record(),
                 "text_encoder": weights_record("text_encoder", config.text_encoder),

@@ -11,6 +11,8 @@ import pytest
 
 from ablations.cli import main
 from analysis.cli import main as analyse
+from sdtps.config.reid import GeneratedReidConfig
+from sdtps.data.generated import generate_rgbnt201
 from sdtps.run.folder import RunFolder
 
 MANIFEST = """
@@ -21,7 +23,7 @@ baseline: topk
 varies: [train.init]
 variants: {{topk: {{}}{more}}}
 overrides:
-  data: {{height: 32, width: 16, batch_size: 4, instances: 2, workers: 0, pipeline: cached}}
+  data: {{height: 32, width: 16, batch_size: 4, instances: 2, workers: 0}}
   backbone: {{name: tiny_vit, weights: random, patch: 8, width: 16, depth: 1, heads: 2}}
   train: {{epochs: 1, amp: 'off', device: cpu, threads: 1}}
 metrics: {{mAP: {{direction: up}}}}
@@ -35,9 +37,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SDTPS_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("SDTPS_RUNS_DIR", raising=False)
-    for name, seed in (("A", "1"), ("B", "2")):
-        size = ("--train-pids", "4", "--test-pids", "2", "--height", "32", "--width", "16")
-        assert main(["generate", name, "--seed", seed, *size]) == 0
+    for name, seed in (("A", 1), ("B", 2)):
+        size = GeneratedReidConfig(train_pids=4, test_pids=2, seed=seed)
+        generate_rgbnt201(size, 32, 16, tmp_path).rename(name)
     for name in ("one", "two"):
         (tmp_path / f"{name}.yaml").write_text(MANIFEST.format(name=name, more=""))
     return tmp_path

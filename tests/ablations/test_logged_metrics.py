@@ -57,10 +57,8 @@ def test_what_runs_log_is_accepted(tmp_path: Path, task: str, text: str) -> None
 def test_the_names_are_those_of_the_evaluators() -> None:
     import torch
 
-    from sdtps.evaluation.reid import rank
-    from sdtps.evaluation.retrieval import recalls
+    from sdtps.evaluation import reid, retrieval
 
-    pids, views = torch.tensor([0, 1, 0, 1]), torch.tensor([0, 0, 1, 1])
-    found = rank(torch.rand(4, 4), pids, pids, views, views)
-    assert tuple(found.metrics()) == EVALUATED["reid"]
-    assert tuple(recalls(torch.rand(4, 4), 1)) == EVALUATED["retrieval"]
+    one = reid.Features(torch.rand(4, 4), torch.tensor([0, 1, 0, 1]), torch.tensor([0, 0, 1, 1]))
+    assert tuple(dict(reid.evaluate(one, one))) == EVALUATED["reid"]
+    assert tuple(dict(retrieval.evaluate(torch.rand(4, 4), 1, "full"))) == EVALUATED["retrieval"]

@@ -35,8 +35,7 @@ def gradients(tree: dict[str, Any], pieces: int | None) -> tuple[float, list[tor
 
 
 def doubled(batch: Any) -> Any:
-    batch.images = batch.images.double()
-    return batch
+    return batch._replace(images=batch.images.double())
 
 
 @pytest.mark.parametrize("tree", [REID, RETRIEVAL], ids=["reid", "retrieval"])

@@ -209,34 +209,13 @@ def test_every_trained_parameter_is_in_one_module_group() -> None:
     )
 
 
-def test_cached_and_jpeg_pipelines_give_the_same_batches() -> None:
-    jpeg = ReidTask(config(data={"pipeline": "jpeg"}), 0, CPU)
-    cached = ReidTask(config(data={"pipeline": "cached"}), 0, CPU)
-    for one, two in (
-        (next(jpeg.train_batches(2, 1)), next(cached.train_batches(2, 1))),
-        (next(iter(jpeg.test_batches)), next(iter(cached.test_batches))),
-    ):
-        assert torch.equal(one.images, two.images)
-        assert torch.equal(one.labels, two.labels) and torch.equal(one.camids, two.camids)
-
-
 def test_batches_of_an_epoch_can_begin_anywhere() -> None:
-    for pipeline in ("jpeg", "cached"):
-        task = ReidTask(config(data={"pipeline": pipeline}), 0, CPU)
-        whole = list(task.train_batches(3, 0))
-        rest = list(task.train_batches(3, 2))
-        assert len(whole) == task.steps_per_epoch == len(rest) + 2
-        for one, two in zip(whole[2:], rest, strict=True):
-            assert torch.equal(one.images, two.images)
-
-
-def test_workers_do_not_change_a_batch() -> None:
-    batches = [
-        next(ReidTask(config(data={"workers": workers}), 0, CPU).train_batches(1, 1))
-        for workers in (0, 1, 4)
-    ]
-    for other in batches[1:]:
-        assert torch.equal(batches[0].images, other.images)
+    task = ReidTask(config(), 0, CPU)
+    whole = list(task.train_batches(3, 0))
+    rest = list(task.train_batches(3, 2))
+    assert len(whole) == task.steps_per_epoch == len(rest) + 2
+    for one, two in zip(whole[2:], rest, strict=True):
+        assert torch.equal(one.images, two.images)
 
 
 def test_the_record_names_data_and_weights(tmp_path: Path) -> None:
@@ -253,11 +232,8 @@ def test_the_record_names_data_and_weights(tmp_path: Path) -> None:
         assert torch.equal(one, two)
 
 
-@pytest.mark.parametrize("pipeline", ["jpeg", "cached"])
-def test_processes_share_the_test_images_and_rank_as_one(
-    pipeline: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chosen = config(data={"pipeline": pipeline})
+def test_processes_share_the_test_images_and_rank_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = config()
     alone = ReidTask(chosen, 0, CPU)
     alone.model.eval()
     expected = alone.evaluate()

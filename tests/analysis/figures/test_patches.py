@@ -74,8 +74,9 @@ def test_maps_are_what_the_model_computes(place: Path, aggregation: str) -> None
     """The maps alone reproduce the model's output tokens, so they cannot show anything else."""
     import torch
 
+    from sdtps.data.images import BILINEAR
     from sdtps.data.load import load_reid_data
-    from sdtps.data.reid_batches import TestBatches
+    from sdtps.data.reid_batches import TestBatches, decode
     from sdtps.models.reid import ReidModel
     from sdtps.training.checkpoint import load_weights
 
@@ -88,8 +89,8 @@ def test_maps_are_what_the_model_computes(place: Path, aggregation: str) -> None
     model = ReidModel(config, dataset.train_pids, dataset.cameras).eval()
     model.load_state_dict(load_weights(folder.weights_file("last"))[0])
     samples = [s for n in chosen for s in dataset.query if s.images[0].as_posix().endswith(n)]
-    data = config.data.model_copy(update={"test_batch_size": len(samples)})
-    (batch,) = TestBatches(samples, None, data, torch.device("cpu"))
+    pixels = np.stack([decode(s, config.data, BILINEAR) for s in samples])
+    (batch,) = TestBatches(samples, pixels, len(samples), torch.device("cpu"))
     with torch.inference_mode():
         _, patches = model.backbone(batch.images.flatten(0, 1), batch.camids.repeat(3))
         feature = model(batch.images, batch.camids)["sdtps"]

@@ -9,14 +9,13 @@ import pytest
 import torch
 from scipy.stats import kstest
 
+from sdtps.config.reid import ReidDataConfig
 from sdtps.data.augment import (
     DEVIATION,
     ERASE_AREA,
     ERASE_ASPECT,
     ERASE_TRIES,
     MEAN,
-    SMALLEST_DEVIATION,
-    AugmentConfig,
     BatchAugmentation,
     Draws,
     augment_by_gather,
@@ -27,7 +26,13 @@ from sdtps.data.reid_batches import PkSampler
 from sdtps.system.errors import DataError
 
 LABELS = [0] * 9 + [1] * 4 + [2] * 2 + [3] * 8 + [4] * 5
-DEMO = AugmentConfig(height=64, width=32, flip=0.5, pad=10, erase=0.5)
+
+
+def config(flip: float, pad: int, erase: float = 0.0) -> ReidDataConfig:
+    return ReidDataConfig(height=64, width=32, flip=flip, pad=pad, erase=erase)
+
+
+DEMO = config(0.5, 10, 0.5)
 
 
 def test_a_batch_has_p_identities_with_k_images_each() -> None:
@@ -60,23 +65,8 @@ def test_too_few_identities_are_an_error() -> None:
         PkSampler(LABELS, batch_size=32, instances=4, seed=0)
 
 
-def normalise(pixels: np.ndarray, original: np.ndarray | None = None) -> np.ndarray:
-    """uint8 [H, W, 3] to float32 [3, H, W] in [-1, 1].
-
-    Args:
-        original: normalise by each channel's mean and deviation in this image instead.
-    """
-    values = pixels.transpose(2, 0, 1).astype(np.float32)
-    if original is None:
-        return (values / 255.0 - MEAN) / DEVIATION
-    mean, deviation = original.mean((0, 1)), original.std((0, 1)).clip(SMALLEST_DEVIATION)
-    scaled: np.ndarray = (values - mean[:, None, None]) / deviation[:, None, None]
-    return scaled.astype(np.float32)
-
-
-def augment_image(pixels: np.ndarray, config: AugmentConfig, rng: np.random.Generator) -> np.ndarray:
+def augment_image(pixels: np.ndarray, config: ReidDataConfig, rng: np.random.Generator) -> np.ndarray:
     """uint8 [H, W, 3] (resized already) to an augmented, normalised float32 [3, H, W]."""
-    original = pixels if config.by_image else None
     if rng.random() < config.flip:
         pixels = pixels[:, ::-1]
     if config.pad:
@@ -84,13 +74,7 @@ def augment_image(pixels: np.ndarray, config: AugmentConfig, rng: np.random.Gene
         edges = (config.pad, config.pad)
         padded = np.pad(pixels, (edges, edges, (0, 0)))
         pixels = padded[top : top + config.height, left : left + config.width]
-    image = normalise(pixels, original)
-    if rng.random() < config.erase:
-        box = draw_box(config.height, config.width, rng)
-        if box is not None:
-            top, left, height, width = box
-            noise = rng.standard_normal((3, height, width), dtype=np.float32)
-            image[:, top : top + height, left : left + width] = noise
+    image: np.ndarray = (pixels.transpose(2, 0, 1).astype(np.float32) / 255.0 - MEAN) / DEVIATION
     return image
 
 
@@ -110,7 +94,7 @@ def draw_box(height: int, width: int, rng: np.random.Generator) -> tuple[int, in
 def reference_statistics(count: int) -> dict[str, np.ndarray]:
     """Black margins, flips and erased boxes as seen in the pixels that the reference gives."""
     ramp = np.broadcast_to((np.arange(32, dtype=np.uint8) * 2 + 100)[None, :, None], (64, 32, 3)).copy()
-    plain = AugmentConfig(64, 32, 0.5, 10, 0.0)
+    plain = config(0.5, 10)
     flipped, top, left = [], [], []
     for seed in range(count):
         image = augment_image(ramp, plain, np.random.default_rng([seed, 5]))
@@ -186,28 +170,6 @@ def test_gather_and_slices_give_the_same_pixels() -> None:
         assert inside.mean().abs() < 0.05 and inside.std().item() == pytest.approx(1, abs=0.05)
 
 
-@pytest.mark.parametrize("device", ["slices", "gather"])
-def test_each_image_may_be_normalised_by_its_own_mean_and_deviation(device: str) -> None:
-    """Brightness and contrast of an image do not reach the model; both paths equal the reference."""
-    rng = np.random.default_rng(4)
-    pixels = rng.integers(60, 120, size=(2, 3, 64, 32), dtype=np.uint8)
-    brighter = np.concatenate([pixels, pixels * 2, np.full((1, 3, 64, 32), 9, np.uint8)])
-    draws = fixed(5, flips=[0, 1, 0, 1, 0], down=[3, -2, 3, -2, 0], right=[-1, 5, -1, 5, 0])
-    if device == "slices":
-        done = augment_by_slices(list(brighter), draws, by_image=True)
-    else:
-        done = augment_by_gather(torch.from_numpy(brighter), draws, torch.Generator(), by_image=True)
-    assert torch.isfinite(done).all() and (done[4] == 0).all()
-    inside = done[:, :, 8:50, 8:24]
-    torch.testing.assert_close(inside[:2], inside[2:4], rtol=1e-3, atol=1e-3)
-    still = AugmentConfig(64, 32, 0.0, 0, 0.0, by_image=True)
-    image = augment_image(pixels[0].transpose(1, 2, 0), still, rng)
-    assert np.allclose(image.mean((1, 2)), 0, atol=1e-4) and np.allclose(
-        image.std((1, 2)), 1, atol=1e-4
-    )
-    assert np.allclose(done[0, :, 3:50, 8:24], image[:, 6:53, 7:23], atol=1e-4)
-
-
 def test_noise_is_normal_and_no_value_knows_another() -> None:
     noise = normal_noise(400_001, seed=5)
     assert noise.dtype == np.float32 and len(noise) == 400_001
@@ -223,7 +185,7 @@ def test_noise_is_normal_and_no_value_knows_another() -> None:
 
 
 def test_without_augmentation_both_paths_only_normalise() -> None:
-    none = AugmentConfig(64, 32, 0.0, 0, 0.0)
+    none = config(0.0, 0)
     pixels = np.random.default_rng(0).integers(0, 256, size=(64, 32, 3), dtype=np.uint8)
     expected = pixels.transpose(2, 0, 1).astype(np.float32) / 127.5 - 1
     assert np.allclose(augment_image(pixels, none, np.random.default_rng(0)), expected, atol=1e-6)
@@ -234,7 +196,7 @@ def test_without_augmentation_both_paths_only_normalise() -> None:
 
 def test_the_modality_axis_comes_first_and_each_modality_moves_on_its_own() -> None:
     pixels = torch.randint(1, 256, (4, 1, 3, 64, 32), dtype=torch.uint8).expand(4, 3, 3, 64, 32)
-    moving = AugmentConfig(64, 32, 0.5, 10, 0.0)
+    moving = config(0.5, 10)
     out = BatchAugmentation(moving, torch.device("cpu"))(pixels, np.random.default_rng(0))
     assert out.shape == (3, 4, 3, 64, 32)
     assert not torch.equal(out[0], out[1]) and not torch.equal(out[1], out[2])

@@ -22,7 +22,7 @@ CONFIG = RetrievalDataConfig(batch_size=7, workers=0)
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
-    root = generate_captions(RECIPE, tmp_path_factory.mktemp("captions") / "data")
+    root = generate_captions(RECIPE, tmp_path_factory.mktemp("captions"))
     split = read_split("f30k", "train", root)
     vocabulary = OwnVocabulary([*split.captions, *(split.dense or ())])
     pixels = PixelFormat(16, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))

@@ -23,7 +23,7 @@ from sdtps.data.load import load_reid_data
 from sdtps.data.reid_folders import read_dataset
 from sdtps.system.errors import DataError
 from tests.sdtps.data.test_layouts import make  # noqa: F401
-from tests.sdtps.data.test_own import config, picture, table
+from tests.sdtps.data.test_own import config, table
 
 
 @pytest.fixture(autouse=True)
@@ -135,20 +135,6 @@ def test_published_data_with_a_picture_twice_are_warned_of(
     assert any("training and test, 1 times" in text for text in warnings)
 
 
-@pytest.mark.parametrize("layout", ["rgbnt201", "rgbnt100", "msvr310"])
-def test_images_in_a_folder_below_are_named(
-    tmp_path: Path,
-    make: Callable[[str], Path],  # noqa: F811
-    layout: str,
-) -> None:
-    """D4."""
-    file = make(layout).with_suffix(".png")
-    (file.parent / "more").mkdir()
-    picture(file.parent / "more" / "x.png")
-    with pytest.raises(DataError, match=r"more: 1 image\(s\) in a folder below"):
-        read_dataset(layout, tmp_path)
-
-
 def sixteen_bits(path: Path, largest: int, bits: int | None = None) -> np.ndarray:
     values = np.linspace(0, largest, 32 * 16).reshape(32, 16).astype(np.uint16)
     information = PngImagePlugin.PngInfo()
@@ -183,7 +169,7 @@ def test_png_says_its_bits_itself(tmp_path: Path, largest: int, shift: int) -> N
 @pytest.fixture
 def flickr(tmp_path: Path) -> Path:
     size = GeneratedRetrievalConfig(train_images=3, dev_images=1, test_images=2)
-    return generate_captions(size, tmp_path / "captions")
+    return generate_captions(size, tmp_path)
 
 
 def test_a_key_twice_is_named_and_not_chosen_between(flickr: Path) -> None:

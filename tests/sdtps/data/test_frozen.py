@@ -31,7 +31,6 @@ BASE: dict[str, Any] = {
         "flip": 0.0,
         "pad": 0,
         "erase": 0.0,
-        "pipeline": "cached",
     },
     "backbone": {
         "name": "tiny_vit",
@@ -88,13 +87,12 @@ def history(made: ReidTask, folder: Path) -> list[dict[str, Any]]:
     "sections",
     [
         {},
-        {"data": {"pipeline": "jpeg"}},
         {"fusion": {"global_local": True}, "sdtps": {"decision": "gumbel_ste", "mask": "log"}},
         {"sdtps": {"enabled": False}, "fusion": {"kind": "hdm", "global_local": True, "direct": False}},
         {"eval": {"also": ("missing_rt",)}},
         {"train": {"amp": "bf16"}},
     ],
-    ids=["sdtps", "jpeg", "gumbel", "hdm", "missing", "bf16"],
+    ids=["sdtps", "gumbel", "hdm", "missing", "bf16"],
 )
 def test_cached_outputs_train_as_the_frozen_backbone_does(
     tmp_path: Path, sections: dict[str, dict[str, Any]]

@@ -19,8 +19,8 @@ from sdtps.models.backbones import build_backbone
 TINY: dict[str, Any] = {
     "data": {
         "generate": {"train_pids": 4, "test_pids": 2},
-        "height": 16,
-        "width": 16,
+        "height": 32,
+        "width": 32,
         "batch_size": 8,
         "instances": 2,
     },
@@ -48,7 +48,7 @@ def config(weights: Path | str, **backbone: Any) -> Any:
 
 @pytest.fixture
 def weights(tmp_path: Path) -> Path:
-    encoder = build_backbone(config("random").backbone, 16, 16, 0)
+    encoder = build_backbone(config("random").backbone, 32, 32, 0)
     torch.save({"model_state_dict": encoder.state_dict()}, tmp_path / "w.pt")
     return tmp_path / "w.pt"
 

@@ -117,24 +117,24 @@ def test_words_serve_as_identities_and_cameras(
     assert {s.camid for s in dataset.train} == {0, 1} and dataset.train_pids == 2
 
 
-@pytest.mark.parametrize("pipeline", ["jpeg", "cached", "frozen"])
+@pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize(
     ("modalities", "absent"), [("rgb", "nt"), ("nir tir", "r"), ("rgb nir tir", "")]
 )
 def test_one_to_three_modalities_train_and_evaluate(
-    tmp_path: Path, pipeline: str, modalities: str, absent: str
+    tmp_path: Path, frozen: bool, modalities: str, absent: str
 ) -> None:
     (tmp_path / "data.csv").write_text("\n".join(table(tmp_path, modalities)))
-    still = {"flip": 0.0, "pad": 0, "erase": 0.0} if pipeline == "frozen" else {}
-    chosen = config(tmp_path, pipeline="jpeg" if pipeline == "jpeg" else "cached", **still)
-    if pipeline == "frozen":
+    still = {"flip": 0.0, "pad": 0, "erase": 0.0} if frozen else {}
+    chosen = config(tmp_path, **still)
+    if frozen:
         backbone = chosen.backbone.model_copy(update={"frozen": True})
         chosen = chosen.model_copy(update={"backbone": backbone})
     task = ReidTask(chosen, 0, torch.device("cpu"))
     assert task.dataset.absent == absent
     warnings = task.record["data"]["warnings"]
     assert any("zero in training and test" in text for text in warnings) == bool(absent)
-    if pipeline != "frozen":
+    if not frozen:
         for batch in (next(task.train_batches(1, 0)), next(iter(task.test_batches))):
             zero = [
                 letter for letter, images in zip("rnt", batch.images, strict=True) if not images.any()
@@ -142,7 +142,7 @@ def test_one_to_three_modalities_train_and_evaluate(
             assert "".join(zero) == absent
     else:
         next(task.train_batches(1, 0))
-    if pipeline != "jpeg":
+    if frozen:
         assert task.evaluate()["mAP"] > 0
         return
     folder = RunFolder(tmp_path / "run")
@@ -196,6 +196,26 @@ def test_a_table_of_test_images_alone_serves_an_evaluation(tmp_path: Path) -> No
     dataset, _ = load_reid_data(config(tmp_path), trains=False)
     assert len(dataset.query) == 4 and dataset.warnings(camera_embedding=True) == []
     with pytest.raises(DataError, match="split train is empty"):
+        load_reid_data(config(tmp_path))
+
+
+def test_rows_of_val_select_the_epoch(tmp_path: Path) -> None:
+    rows = table(tmp_path)
+    more = [row for row in table(tmp_path / "val") if row.endswith("test")]
+    for row in more:
+        path, pid, *rest = row.split(",")
+        picture(tmp_path / "val" / path, 100 + 9 * len(rows) % 100)
+        rows.append(",".join([f"val/{path}", f"{int(pid) + 90}", *rest]).replace(",test", ",val"))
+    (tmp_path / "data.csv").write_text("\n".join(rows))
+    task = ReidTask(config(tmp_path), 0, torch.device("cpu"))
+    assert (task.selected_on, task.select_metric) == ("dev", "dev_mAP")
+    assert {s.pid for s in task.dataset.dev} == {93, 94}
+    metrics = task.evaluate(("", "any_camera"))
+    assert {"mAP", "dev_mAP", "dev_rank1", "mAP@any_camera"} <= metrics.keys()
+    assert "dev_mAP@any_camera" not in metrics
+    assert task.record["data"]["counts"]["dev"]["identities"] == 2
+    (tmp_path / "data.csv").write_text("\n".join(rows).replace(",93,", ",3,"))
+    with pytest.raises(DataError, match="identity 3 is in both validation and test"):
         load_reid_data(config(tmp_path))
 
 
