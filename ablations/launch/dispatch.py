@@ -63,6 +63,7 @@ def submit(
     entry: str | None = None,
     max_steps: int | None = None,
     after: str | None = None,
+    seen: frozenset[tuple[Path, str]] | None = None,
     report: SubmitReport | None = None,
     contents: Contents = lambda config: {},
 ) -> SubmitReport:
@@ -77,7 +78,8 @@ def submit(
     Raises:
         SubmissionError, KeyboardInterrupt: see `RunsExecutor`.
     """
-    more: dict[str, Any] = {"resume": replace, "over": over, "report": report, "contents": contents}
+    more: dict[str, Any] = {"resume": replace, "over": over, "seen": seen}
+    more |= {"report": report, "contents": contents}
     sender: RunsExecutor
     if executor == "local":
         sender = LocalRunsExecutor(runs_dir, slots=slots, **more)

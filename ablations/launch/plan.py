@@ -34,7 +34,7 @@ from ablations.slurm import options
 from ablations.slurm.arrays import Chunk, chunks
 from ablations.slurm.commands import DEFAULT_MAX_ARRAY_SIZE
 from ablations.store import life
-from ablations.store.equal import equal_runs
+from ablations.store.equal import equal_holders, equal_runs
 from ablations.store.life import Life
 from ablations.store.submissions import read_json
 from ablations.study.model import RunSpec, Study
@@ -122,6 +122,7 @@ class Plan:
     max_array_size: int = DEFAULT_MAX_ARRAY_SIZE
     mixed: tuple[str, ...] = ()  # runs of other data or weights than are here, with what they are of
     contents: Contents = lambda config: {}
+    seen: frozenset[tuple[Path, str]] = frozenset()  # who held equal runs elsewhere
     spending: Spending | None = None
 
     @property
@@ -236,6 +237,7 @@ def make_plan(
         for run, status in zip(runs, states, strict=True)
         if status.state == "planned" and not status.detail
     ]
+    seen = equal_holders(new, runs_dir)  # before their states are read
     equal = equal_runs(new, runs_dir)
     made_by_other = 0
     mixed: list[str] = []
@@ -268,7 +270,7 @@ def make_plan(
             "them again on these: --retry stale"
         )
     empty = Plan(study, runs_dir, (), (), Estimate(), tuple(warnings), max_array_size)
-    return replan(replace(empty, mixed=tuple(mixed), contents=contents), tuple(actions))
+    return replan(replace(empty, mixed=tuple(mixed), contents=contents, seen=seen), tuple(actions))
 
 
 def _other_contents(record: dict[str, Any], run: RunSpec, contents: Contents) -> str | None:

@@ -459,6 +459,7 @@ def dispatch(plan: Plan, arguments: argparse.Namespace, executor: str, report: S
         replace=[a.folder for a in actions if a.start == "resume"],
         over=[a.folder for a in actions if a.start == "over"],
         after=after,
+        seen=plan.seen,
         contents=plan.contents,
         report=report,
     )

@@ -38,6 +38,7 @@ from ablations.slurm.jobs import RunJob
 from ablations.slurm.queue import Scheduler
 from ablations.store import claims, snapshot, submissions
 from ablations.store.claims import JOBS, Claim
+from ablations.store.equal import equal_holders
 from ablations.store.life import RunStatus, run_states
 from ablations.store.submissions import Claimed, Submission, new_name
 from ablations.study.model import RunSpec
@@ -98,6 +99,7 @@ class RunsExecutor(core.Executor):
         resume: folders of ended or unknown runs that may be run again, from their checkpoint.
         over: folders of ended runs that start from nothing; what they hold is put aside.
         after: sbatch's dependency, such as `afterok:17`.
+        seen: which submissions hold equal runs elsewhere, as it was when the runs were chosen [now].
         report: is filled as runs are submitted.
         contents: digests of what a configuration reads here now, for the runs' records.
     """
@@ -112,6 +114,7 @@ class RunsExecutor(core.Executor):
         resume: Collection[Path] = (),
         over: Collection[Path] = (),
         after: str | None = None,
+        seen: frozenset[tuple[Path, str]] | None = None,
         report: SubmitReport | None = None,
         contents: Callable[[Any], Mapping[str, str]] = lambda config: {},
     ) -> None:
@@ -122,6 +125,7 @@ class RunsExecutor(core.Executor):
         self._over = frozenset(map(_absolute, over))
         self._again = self._over | set(map(_absolute, resume))
         self._after = after
+        self._seen = seen
         self._contents = contents
         self._judged: dict[Path, Claim | None] = {}
         self._entry = train
@@ -176,6 +180,8 @@ class RunsExecutor(core.Executor):
         submissions.repair(folders)
         # Read before the states are: a claim made meanwhile is then not the one that was judged.
         self._judged = {folder: claims.read(folder) for folder in folders}
+        if self._seen is None:
+            self._seen = equal_holders(folders, self.folder)
         free = []
         for run, folder, status in zip(runs, folders, run_states(runs, self.folder), strict=True):
             new = status.state in ("planned", "interrupted") and not status.elsewhere
@@ -249,12 +255,21 @@ class RunsExecutor(core.Executor):
         runs = []
         with claimed.given_back_on_error():
             claimed.submission.begin(Claim.new(claimed.submission.name, self.word))
-            held = any(self._judged[run.folder(self.folder)] for run in chunk.runs)
+            new = [f for f in (run.folder(self.folder) for run in chunk.runs) if not self._judged[f]]
             jobs = claimed.submission.folder.parent
-            with claims.lock(jobs) if held else contextlib.nullcontext():  # once for all of them
+            with contextlib.ExitStack() as locks:  # once for all of them
+                if new:  # nobody claims an equal run elsewhere meanwhile
+                    locks.enter_context(claims.lock(self.folder))
+                if len(new) < len(chunk.runs):
+                    locks.enter_context(claims.lock(jobs))
+                holders = equal_holders(new, self.folder) - (self._seen or frozenset())
+                equal = {folder.name: folder for folder, _ in holders}
                 for run in chunk.runs:
                     run_folder = run.folder(self.folder)
-                    if claimed.take(run_folder, self._judged[run_folder]):
+                    if other := equal.get(run_folder.name):
+                        why = f"equal to {'/'.join(other.parts[-3:])}, which another submission began"
+                        self.report.skipped[run_folder] = why
+                    elif claimed.take(run_folder, self._judged[run_folder]):
                         runs.append(run)
                     else:
                         self.report.skipped[run_folder] = "another submission was first"

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ablations.slurm.queue import Scheduler
-from ablations.store import life
+from ablations.store import claims, life
 from ablations.store.life import Life, RunStatus
 from ablations.study.model import RunSpec
 from sdtps.run.locations import run_folders
@@ -24,17 +24,26 @@ def equal_runs(
     Links are left out: a run that was taken over is not taken over again.
     """
     names = {folder.name: folder for folder in folders}
-    if not names:
-        return {}
-    others = [
-        other
-        for other in run_folders(runs_dir)
-        if other.name in names and other not in folders and not other.is_symlink()
-    ]
+    others = _equal_folders(folders, runs_dir)
     found: dict[Path, list[Life]] = {}
     for one in life.of_folders(others, scheduler or Scheduler(runs_dir)):
         found.setdefault(names[one.folder.name], []).append(one)
     return found
+
+
+def equal_holders(folders: Collection[Path], runs_dir: Path) -> frozenset[tuple[Path, str]]:
+    """The runs of the same hash elsewhere in the store, each with the submission that holds it."""
+    held = ((other, claims.read(other)) for other in _equal_folders(folders, runs_dir))
+    return frozenset((other, claim.submission) for other, claim in held if claim is not None)
+
+
+def _equal_folders(folders: Collection[Path], runs_dir: Path) -> list[Path]:
+    names = {folder.name for folder in folders}
+    return [
+        other
+        for other in (run_folders(runs_dir) if names else ())
+        if other.name in names and other not in folders and not other.is_symlink()
+    ]
 
 
 def shown_states(runs: Sequence[RunSpec], runs_dir: Path) -> list[RunStatus]:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from ablations import cli
+from ablations.launch import dispatch
+from ablations.launch.plan import make_plan
 from ablations.slurm import commands as slurm
 from ablations.slurm.queue import Scheduler
 from ablations.store import attempts as records
@@ -84,6 +86,18 @@ def test_a_run_that_waits_or_runs_under_another_name_is_shown_and_not_sent_again
     (row,) = store.json("status", second)["runs"]
     assert row["state"] == {"PENDING": "queued", "RUNNING": "running", None: "unknown"}[state]
     assert first.runs()[0].name in row["detail"]
+
+
+def test_two_who_submit_equal_runs_in_the_same_second_start_them_once(store: Store) -> None:
+    plans = []
+    for name in ("first", "second"):
+        study = store.study(["ok"], name=name, seeds=2)
+        plans.append(make_plan(study, store.runs, run_states(study.runs(), store.runs)))
+    reports = [
+        dispatch.submit([a.run for a in plan.submitted], store.runs, seen=plan.seen) for plan in plans
+    ]
+    assert [len(report.submitted) for report in reports] == [2, 0]
+    assert all("another submission began" in why for why in reports[1].skipped.values())
 
 
 def test_an_equal_run_that_has_failed_stands_in_nobody_s_way(store: Store) -> None:

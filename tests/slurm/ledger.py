@@ -1,8 +1,9 @@
 """Runs of a second under everything at once, with a ledger in which each writes its starts and ends.
 
-Two clusters with one store, submitters that are killed, a controller that is away, jobs that are
-killed, a node's daemon that is started again, a colleague who cancels and cleans, variants that are
-renamed twice. No run lives twice, none is lost, each completes once.
+Two clusters with one store, two users who submit equal runs under two names in the same second,
+submitters that are killed, a controller that is away, jobs that are killed, a node's daemon that is
+started again, a colleague who cancels and cleans what is not theirs, variants that are renamed twice.
+No run lives twice, none is lost, each completes once.
 
 1,000 runs take the better part of an hour on two quiet cores, so that the file's name hides it from
 `make test`; `make slurm-large` runs it. SDTPS_LEDGER_RUNS=60 makes it a matter of minutes.
@@ -37,11 +38,13 @@ COUNT = int(os.environ.get("SDTPS_LEDGER_RUNS", "1000"))
 VARIANTS = 10
 KILLED_SUBMITTERS = 20
 AWAY_SECONDS = 120.0 if COUNT >= 1000 else 20.0
-ANOTHER = 65_534  # nobody: a user that every system has
+ANOTHER = 65_534  # nobody: a user that every system has, with a group of that number
+USERS = (0, ANOTHER)
+PACKAGES = [path for path in sys.path if path.endswith("-packages")]
 COLLEAGUE = """
 import contextlib, os, sys
 from pathlib import Path
-from ablations.store import life, stop
+from ablations.store import claims, life, stop
 from ablations.slurm.queue import Scheduler
 from ablations.study.manifest import load_study
 from sdtps.system.errors import SdtpsError
@@ -49,11 +52,22 @@ study, runs = load_study(Path(sys.argv[1])), Path(sys.argv[2])
 study.runs()
 os.setgroups([]), os.setgid(int(sys.argv[3])), os.setuid(int(sys.argv[3]))
 found = life.run_states(study.runs(), runs)
+others = [one for one in found if (claim := claims.read(one.folder)) and not claim.mine]
 with contextlib.suppress(SdtpsError, OSError):
-    stop.cancel(found, runs)
+    stop.cancel(others, runs)
 chosen = stop.select_folders(study, runs, found, states=["interrupted"], unplanned=False)
 print(len(stop.delete_folders(chosen, runs)))
 """
+
+
+def _python() -> str:
+    """A Python of this version that both users may start: this one may lie in somebody's home."""
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for program in (sys.executable, f"/usr/bin/{name}", f"/usr/local/bin/{name}"):
+        with contextlib.suppress(OSError):
+            if not subprocess.run([program, "-c", ""], user=ANOTHER, group=ANOTHER).returncode:
+                return program
+    pytest.skip(f"no {name} that another user may start")
 
 
 @pytest.fixture
@@ -76,49 +90,69 @@ class World:
     """The store, the study as it is called by now, and what is done to them."""
 
     def __init__(self, folder: Path, clusters: list[Cluster]) -> None:
-        self.folder, self.clusters = folder, clusters
+        self.folder, self.clusters, self.python = folder, clusters, _python()
         self.runs, self.ledger = folder / "runs", folder / "ledger.txt"
         self.runs.mkdir()
-        self.runs.chmod(0o2777)
+        os.chown(self.runs, 0, ANOTHER)
+        self.runs.chmod(0o2775)
         self.ledger.touch()
+        self.ledger.chmod(0o666)
         self.random = random.Random(0)
         self.name(0)
+        self.twin = self._study("twin", [f"ledger-t{k}" for k in range(VARIANTS)])
 
     def name(self, times: int) -> Study:
         """The manifest, with its variants renamed so often."""
-        names = [f"ledger-{times}{k}" for k in range(VARIANTS)]
-        resources = "{cpus: 1, mem_gb: 0.2, timeout_min: 30}"
-        self.study = plant.study(
-            self.folder, names, name="large", seeds=COUNT // VARIANTS, resources=resources
-        )
+        self.study = self._study("large", [f"ledger-{times}{k}" for k in range(VARIANTS)])
         return self.study
 
-    def submitter(self, cluster: Cluster, *words: str) -> subprocess.Popen[bytes]:
-        env = {**cluster.environment(), "SDTPS_JOB_ENTRY": standin.ENTRY}
-        env["PYTHONPATH"] = os.pathsep.join((standin.PATH, str(ROOT)))
+    def _study(self, name: str, variants: list[str]) -> Study:
+        resources = "{cpus: 1, mem_gb: 0.2, timeout_min: 30}"
+        seeds = COUNT // VARIANTS
+        return plant.study(self.folder, variants, name=name, seeds=seeds, resources=resources)
+
+    def submitter(
+        self, cluster: Cluster, *words: str, study: Study | None = None, user: int = 0
+    ) -> subprocess.Popen[bytes]:
+        env = {**cluster.environment(), "SDTPS_JOB_ENTRY": standin.ENTRY, "HOME": "/nonexistent"}
+        env["PYTHONPATH"] = os.pathsep.join((standin.PATH, str(ROOT), *PACKAGES))
+        path = (study or self.study).path
         return subprocess.Popen(
             [
-                *(sys.executable, "-m", "ablations", "submit", str(self.study.path), "--no-audit"),
+                *(self.python, "-m", "ablations", "submit", str(path), "--no-audit"),
                 *("--executor", "slurm", "--runs-dir", str(self.runs), *words),
             ],
             env=env,
-            stdout=subprocess.DEVNULL,
-            stderr=(self.folder / "submitters.txt").open("ab"),
+            user=user,
+            group=user,
+            extra_groups=[],
+            stdout=(self.folder / "submitters.txt").open("ab"),
+            stderr=subprocess.STDOUT,
             start_new_session=True,
         )
 
     def completed(self) -> int:
         return sum(line.startswith("end") for line in self.ledger.read_text().splitlines())
 
+    def met(self) -> int:
+        """How often two submitters met at one run."""
+        return (self.folder / "submitters.txt").read_text().count("another submission")
+
     # -- what goes wrong --------------------------------------------------------------------------
 
     def kill_a_submitter(self) -> None:
-        share = max(1, COUNT // KILLED_SUBMITTERS)
-        process = self.submitter(self.random.choice(self.clusters), "--limit", str(share))
+        """Two users submit equal runs on two clusters in the same second; one of them is killed."""
+        limit = ("--limit", str(max(1, COUNT // KILLED_SUBMITTERS)))
+        clusters = self.random.sample(self.clusters, 2)
+        users = self.random.sample(USERS, 2)
+        pairs = zip(clusters, (self.study, self.twin), users, strict=True)
+        both = [self.submitter(c, *limit, study=study, user=user) for c, study, user in pairs]
+        killed = self.random.choice(both)
         time.sleep(self.random.uniform(0.5, 6))
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+            os.killpg(killed.pid, signal.SIGKILL)
+        for process in both:
+            process.wait()
 
     def kill_a_job(self) -> bool:
         """Kill the Python of a run that has begun and not ended."""
@@ -188,7 +222,7 @@ def test_no_run_lives_twice_none_is_lost_each_completes_once(clusters: list[Clus
         while world.completed() < COUNT and time.monotonic() < deadline:
             for cluster in clusters:
                 cluster.run("scontrol", "update", f"NodeName={NODE}", "State=RESUME")
-                world.submitter(cluster).wait()
+                world.submitter(cluster, user=world.random.choice(USERS)).wait()
             killed += killed < max(1, COUNT // 100) and world.kill_a_job()
             say(f"submitted again; {killed} jobs killed so far")
             time.sleep(20)
@@ -206,7 +240,7 @@ def test_no_run_lives_twice_none_is_lost_each_completes_once(clusters: list[Clus
         print(
             f"LEDGER of {COUNT} runs: starts of a run {dict(starts)}, ends of a run {dict(ends)}, "
             f"lived twice {twice}, lost {len(lost)}; {killed} jobs and {KILLED_SUBMITTERS} submitters "
-            f"killed, {renamed} renamings, controller away {AWAY_SECONDS:.0f} s; states {dict(states)}",
+            f"killed, {world.met()} runs refused to the second of two submitters; {renamed} renamings, controller away {AWAY_SECONDS:.0f} s; states {dict(states)}",
             flush=True,
         )
         assert (twice, len(lost), deleted) == (0, 0, 0)
