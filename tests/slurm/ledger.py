@@ -240,7 +240,8 @@ def test_no_run_lives_twice_none_is_lost_each_completes_once(clusters: list[Clus
         print(
             f"LEDGER of {COUNT} runs: starts of a run {dict(starts)}, ends of a run {dict(ends)}, "
             f"lived twice {twice}, lost {len(lost)}; {killed} jobs and {KILLED_SUBMITTERS} submitters "
-            f"killed, {world.met()} runs refused to the second of two submitters; {renamed} renamings, controller away {AWAY_SECONDS:.0f} s; states {dict(states)}",
+            f"killed, {world.met()} runs refused to the second of two submitters; {renamed} renamings, "
+            f"controller away {AWAY_SECONDS:.0f} s; states {dict(states)}",
             flush=True,
         )
         assert (twice, len(lost), deleted) == (0, 0, 0)
