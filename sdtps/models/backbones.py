@@ -187,7 +187,7 @@ def clip_from_openai(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         if name.startswith("visual.")
     }
     unknown = {name: visual.pop(name) for name in CLIP_VISUAL.refused(visual)}
-    known = {name: value.contiguous() for name, value in CLIP_VISUAL.to_ours(visual).items()}
+    known = {name: value.contiguous() for name, value in CLIP_VISUAL.renamed(visual, "ours").items()}
     return known | unknown
 
 

@@ -373,7 +373,7 @@ def _load(network: nn.Module, config: ImageEncoderConfig | TextEncoderConfig) ->
     tensors = _merged_at_the_end(tensors)
     for layout in (VISION, TIMM_VIT, TIMM_SWIN):  # names from before transformers 5, or timm's
         if not layout.refused(tensors):
-            tensors = layout.to_ours(tensors)
+            tensors = layout.renamed(tensors, "ours")
             break
     wanted = network.state_dict()
     other = [

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from sdtps.models.weights import read_tensors
 from sdtps.multimodal import MODALITIES, other_modalities
-from sdtps.system.errors import WeightsError, did_you_mean
+from sdtps.system.errors import WeightsError
 from sdtps.system.files import write_bytes
 
 FIELDS = {
@@ -43,18 +43,20 @@ _FIELD = re.compile(r"\{(\w+)\}")
 class Form:
     """How one published tensor becomes our tensor or tensors, and back."""
 
-    to_ours: Callable[[Tensor], tuple[Tensor, ...]] = lambda tensor: (tensor,)
-    to_published: Callable[..., Tensor] = lambda tensor: tensor
+    ours: Callable[[Tensor], tuple[Tensor, ...]] = lambda tensor: (tensor,)
+    published: Callable[..., tuple[Tensor, ...]] = lambda tensor: (tensor,)
 
 
 SAME = Form()
-TRANSPOSED = Form(lambda t: (t.T,), lambda t: t.T)
+TRANSPOSED = Form(lambda t: (t.T,), lambda t: (t.T,))
 # One published tensor that holds query, key and value one after the other.
-THIRDS = Form(lambda t: tuple(t.chunk(3)), lambda *parts: torch.cat(parts))
+THIRDS = Form(lambda t: tuple(t.chunk(3)), lambda *parts: (torch.cat(parts),))
 # [n, 1, C] against [n, C]; [H, 1, 1] against [H, 1], and against [H]; [1] against a number; [1, H].
-SQUEEZED = Form(lambda t: (t.squeeze(1),), lambda t: t.unsqueeze(1))
-FLATTENED = Form(lambda t: (t.flatten(),), lambda t: t[:, None, None])
-NUMBER = Form(lambda t: (t.squeeze(0),), lambda t: t.unsqueeze(0))
+SQUEEZED = Form(lambda t: (t.squeeze(1),), lambda t: (t.unsqueeze(1),))
+FLATTENED = Form(lambda t: (t.flatten(),), lambda t: (t[:, None, None],))
+NUMBER = Form(lambda t: (t.squeeze(0),), lambda t: (t.unsqueeze(0),))
+
+Direction = Literal["ours", "published"]
 
 
 @dataclass(frozen=True)
@@ -85,92 +87,50 @@ class Layout:
             for rule in self.rules
         )
 
-    def names(self, published: Iterable[str]) -> dict[str, str]:
-        """Published name -> our name, where each tensor is one of ours.
+    def renamed(self, state: Mapping[str, Tensor], to: Direction) -> dict[str, Tensor]:
+        """A state dict under the other names.
 
         Raises:
-            WeightsError: names that do not belong to this layout, all of them.
-        """
-        return {name: ours[0] for name, (_, ours) in self._match(published).items()}
-
-    def to_ours(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """A published state dict under our names.
-
-        Raises:
-            WeightsError: names that do not belong to this layout, or tensors of a shape that a rule
-                cannot turn; all of them.
+            WeightsError: names that do not belong to this layout or would share a name, parts that are
+                missing, tensors of a shape that a rule cannot turn; all of them.
         """
         result: dict[str, Tensor] = {}
-        for name, (rule, ours) in self._match(state).items():
-            parts = rule.form.to_ours(state[name])
-            if len(parts) != len(ours):
-                raise WeightsError(
-                    f"{name}: shape {tuple(state[name].shape)} cannot become {', '.join(ours)}"
-                )
-            result.update(zip(ours, parts, strict=True))
-        return result
-
-    def to_published(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Our state dict under the published names; raises as `to_ours` does, and for missing parts."""
-        result: dict[str, Tensor] = {}
         refused: list[str] = []
-        done: set[str] = set()
-        for name in state:
-            if name in done:
-                continue
-            found = self._reverse(name)
-            if found is None:
-                refused.append(f"{name}: has no counterpart in {self.name} ({self.source})")
-                continue
-            rule, published, ours = found
-            missing = [other for other in ours if other not in state]
-            if missing:
-                refused += [f"{other}: missing beside {name}" for other in missing]
-            else:
-                result[published] = rule.form.to_published(*(state[other] for other in ours))
-            done.update(ours)
-        if refused:
-            raise WeightsError("\n".join(refused))
-        return result
-
-    def refused(self, names: Iterable[str], to: Literal["ours", "published"] = "ours") -> list[str]:
-        """Names that no rule matches, on the published side or on ours."""
-        find = self._forward if to == "ours" else self._reverse
-        return [name for name in names if find(name) is None]
-
-    def _match(self, published: Iterable[str]) -> dict[str, tuple[Rule, tuple[str, ...]]]:
-        matched: dict[str, tuple[Rule, tuple[str, ...]]] = {}
-        taken: dict[str, str] = {}
-        refused: list[str] = []
-        for name in published:
-            found = self._forward(name)
-            if found is None:
+        for name, value in state.items():
+            place = self.place(name, to)
+            if place is None:
                 refused.append(f"{name}: not a tensor of {self.name} ({self.source})")
                 continue
-            for ours in found[1]:
-                if ours in taken:
-                    refused.append(f"{name}: would share our name {ours} with {taken[ours]}")
-                taken[ours] = name
-            matched[name] = found
+            form, sources, targets = place
+            missing = [other for other in sources if other not in state]
+            refused += [f"{other}: missing beside {name}" for other in missing]
+            if missing or name != sources[0]:  # the first is turned with all
+                continue
+            taken = [target for target in targets if target in result]
+            refused += [f"{name}: would share the name {target} with another" for target in taken]
+            parts = getattr(form, to)(*(state[source] for source in sources))
+            if len(parts) != len(targets):
+                refused.append(f"{name}: shape {tuple(value.shape)} cannot become {', '.join(targets)}")
+            result.update(zip(targets, parts, strict=False))
         if refused:
             raise WeightsError("\n".join(refused))
-        return matched
+        return result
 
-    def _forward(self, name: str) -> tuple[Rule, tuple[str, ...]] | None:
-        for rule in self.rules:
-            match = _pattern(rule.published).fullmatch(name)
-            if match:
-                return rule, tuple(ours.format(**match.groupdict()) for ours in rule.ours)
-        return None
+    def refused(self, names: Iterable[str], to: Direction = "ours") -> list[str]:
+        """Names that no rule matches, on the published side or on ours."""
+        return [name for name in names if self.place(name, to) is None]
 
-    def _reverse(self, name: str) -> tuple[Rule, str, tuple[str, ...]] | None:
+    def place(self, name: str, to: Direction) -> tuple[Form, list[str], list[str]] | None:
+        """How the tensor of this name is turned: with which others (itself among them), into which."""
         for rule in self.rules:
-            for template in rule.ours:
-                match = _pattern(template).fullmatch(name)
-                if match:
+            sides = ((rule.published,), rule.ours)
+            sources, targets = sides if to == "ours" else sides[::-1]
+            for template in sources:
+                if match := _pattern(template).fullmatch(name):
                     words = match.groupdict()
-                    ours = tuple(other.format(**words) for other in rule.ours)
-                    return rule, rule.published.format(**words), ours
+                    return rule.form, *(
+                        [t.format(**words) for t in side] for side in (sources, targets)
+                    )
         return None
 
 
@@ -441,20 +401,6 @@ LAYOUTS = {
 }
 
 
-Direction = Literal["ours", "published"]
-
-
-def layout_named(name: str) -> Layout:
-    """The layout of that name.
-
-    Raises:
-        WeightsError: there is none; names the nearest.
-    """
-    if name not in LAYOUTS:
-        raise WeightsError(f"unknown layout '{name}'. {did_you_mean(name, LAYOUTS)}")
-    return LAYOUTS[name]
-
-
 def find_layout(names: list[str], to: Direction) -> Layout:
     """The only layout that has a place for every name.
 
@@ -480,17 +426,10 @@ def convert(state: Mapping[str, Tensor], layout: Layout, to: Direction) -> dict[
     Raises:
         WeightsError: tensors without a place, by name.
     """
-    there, back = layout.to_ours, layout.to_published
-    if to == "published":
-        there, back = back, there
-    converted = there(state)
-    returned = back(converted)
-    lost = [
-        name
-        for name, value in state.items()
-        if name not in returned or not _equal(returned[name], value)
-    ]
-    if lost or len(returned) != len(state):
+    converted = layout.renamed(state, to)
+    returned = layout.renamed(converted, "published" if to == "ours" else "ours")
+    lost = [n for n, v in state.items() if n not in returned or not _equal(returned[n], v)]
+    if lost:
         raise WeightsError("\n".join(f"{name}: would not survive the way back" for name in lost))
     return converted
 
@@ -500,12 +439,12 @@ def _equal(first: Tensor, second: Tensor) -> bool:
 
 
 def convert_file(
-    source: Path, target: Path, *, layout: str | None = None, to: Direction = "ours"
+    source: Path, target: Path, *, layout: Layout | None = None, to: Direction = "ours"
 ) -> tuple[Layout, int]:
     """Convert a safetensors or PyTorch file into another, by the target's suffix.
 
     PyTorch files are read with `weights_only`; what stands beside the state dict in a training
-    checkpoint (options, epoch) is left out. A `module.` in front of every name is DataParallel's.
+    checkpoint (options, epoch) is left out.
 
     Returns:
         the layout and the number of tensors written.
@@ -517,37 +456,35 @@ def convert_file(
         raise WeightsError(f"{target}: writes .safetensors, .pt or .pth")
     with torch.serialization.safe_globals([argparse.Namespace]):  # the options that SEPS and LAPS save
         state = read_tensors(source)
-    if all(name.startswith("module.") for name in state):
-        state = {name.removeprefix("module."): value for name, value in state.items()}
-    chosen = find_layout(list(state), to) if layout is None else layout_named(layout)
-    converted = {name: value.contiguous() for name, value in convert(state, chosen, to).items()}
-    write_tensors(target, converted, {"layout": chosen.name, "names": to})
-    return chosen, len(converted)
-
-
-def write_tensors(path: Path, state: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """A state dict as safetensors or PyTorch file, whole or not at all."""
-    if path.suffix == ".safetensors":
-        # Its own storage for each: safetensors refuses tensors that share one.
-        content = save_safetensors({name: value.clone() for name, value in state.items()}, metadata)
+    chosen = layout or find_layout(list(state), to)
+    # Its own storage for each: safetensors refuses tensors that share one.
+    converted = {
+        name: value.clone(memory_format=torch.contiguous_format)
+        for name, value in convert(state, chosen, to).items()
+    }
+    if target.suffix == ".safetensors":
+        content = save_safetensors(converted, {"layout": chosen.name, "names": to})
     else:
         stream = io.BytesIO()
-        torch.save(state, stream)
+        torch.save(converted, stream)
         content = stream.getvalue()
-    write_bytes(path, content)
+    write_bytes(target, content)
+    return chosen, len(converted)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", type=Path, help=".safetensors, .pt or .pth; no code in it is run")
     parser.add_argument("target", type=Path, help=".safetensors, .pt or .pth")
     parser.add_argument("--to", choices=["ours", "published"], default="ours")
-    parser.add_argument("--layout", help="whose names they are; found by itself where only one fits")
+    parser.add_argument(
+        "--layout", choices=LAYOUTS, help="whose names they are; found by itself where only one fits"
+    )
 
 
 def command(arguments: argparse.Namespace) -> int:
     """The verb `convert`."""
     layout, count = convert_file(
-        arguments.source, arguments.target, layout=arguments.layout, to=arguments.to
+        arguments.source, arguments.target, layout=LAYOUTS.get(arguments.layout), to=arguments.to
     )
     print(f"{arguments.target}: {count} tensors of {layout.name} under {arguments.to} names")
     return 0

@@ -10,6 +10,7 @@ from sdtps.config import SdtpsConfig
 from sdtps.config.retrieval import MatchingConfig
 from sdtps.crossnet import CrossNet
 from sdtps.models.published import CROSSNET
+from tests.golden.test_modules import load
 
 if TYPE_CHECKING:
     from tests.golden.conftest import Golden
@@ -57,7 +58,7 @@ def crossnet(golden: Golden, chunk: int) -> CrossNet:
 @pytest.mark.parametrize("chunk", [1, 7, 10**6])
 def test_equals_the_published_crossnet(golden: Golden, chunk: int, training: bool) -> None:
     net = crossnet(golden, chunk).train(training)
-    net.load_state_dict(CROSSNET.to_ours(golden.parameters()))
+    names = load(net, golden, CROSSNET)
     dense = ()
     if "dense_captions" in golden:
         dense = (golden.input("dense_captions"), golden.constant("dense_lengths"))
@@ -72,4 +73,4 @@ def test_equals_the_published_crossnet(golden: Golden, chunk: int, training: boo
         golden.check("score_mask", mask.transpose(0, 1))
     (matches.similarity * golden.constant("cotangent")).sum().backward()
     golden.check_input_gradients()
-    golden.check_parameter_gradients(net, CROSSNET.names(golden.parameters()))
+    golden.check_parameter_gradients(net, names)

@@ -44,8 +44,9 @@ def gumbel(golden: Golden) -> dict[str, Any]:
 def load(module: nn.Module, golden: Golden, layout: Layout) -> dict[str, str]:
     """Put the published parameters in; strict, so a missing or unexpected one fails."""
     module.double()
-    module.load_state_dict(layout.to_ours(golden.parameters()))
-    return layout.names(golden.parameters())
+    published = golden.parameters()
+    module.load_state_dict(layout.renamed(published, "ours"))
+    return {name: layout.place(name, "ours")[2][0] for name in published}
 
 
 def token_sparse(golden: Golden) -> None:

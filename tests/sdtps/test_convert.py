@@ -265,13 +265,6 @@ def test_a_pickle_that_would_run_code_is_not_loaded(tmp_path: Path) -> None:
     assert not (tmp_path / "ours.pt").exists()
 
 
-def test_an_unknown_layout_names_the_nearest() -> None:
-    from sdtps.models.published import layout_named
-
-    with pytest.raises(WeightsError, match="Did you mean 'crossnet'"):
-        layout_named("crosnet")
-
-
 def test_the_command_converts_and_says_what_does_not_fit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -192,7 +192,7 @@ def test_a_distilled_deit_is_refused(tmp_path: Path) -> None:
 def test_swin_under_timms_names_of_both_ages_loads(tmp_path: Path, merged: str) -> None:
     ours = build_image_encoder(SWIN).network.state_dict()
     named = {n: v for n, v in ours.items() if not n.endswith("relative_position_index")}
-    state = TIMM_SWIN.to_published(named)
+    state = TIMM_SWIN.renamed(named, "published")
     assert "layers.0.downsample.reduction.weight" in state
     if merged == "at the beginning":
         state = {n.replace("layers.0.downsample", "layers.1.downsample"): v for n, v in state.items()}
