@@ -25,7 +25,7 @@ from sdtps.config.reid import BackboneConfig
 from sdtps.data.augment import DEVIATION, MEAN
 from sdtps.models.checkpoints import ImageTower, compile_layers, read_image
 from sdtps.models.published import CLIP_VISUAL
-from sdtps.models.weights import find_weights, load_exactly, load_weights, read_tensors
+from sdtps.models.weights import find_weights, load_exactly, read_tensors
 from sdtps.system.errors import ConfigError
 
 
@@ -278,7 +278,8 @@ def build_backbone(config: BackboneConfig, height: int, width: int, cameras: int
     if config.name == "tiny_vit":
         tiny = TinyVit(config, height, width, cameras)
         if config.weights != "random":
-            load_weights(tiny, config.weights)
+            file = find_weights(config.weights)
+            load_exactly(tiny, read_tensors(file), str(file))
         return tiny
     if config.name == "checkpoint":
         return CheckpointBackbone(

@@ -362,11 +362,6 @@ def _load(network: nn.Module, config: ImageEncoderConfig | TextEncoderConfig) ->
             key = key.removeprefix(prefix)
         if not (key.startswith(LEFT_OUT) or key.endswith(CONSTANTS)):
             tensors[key] = value.float() if value.is_floating_point() else value
-    if "dist_token" in tensors:
-        raise WeightsError(
-            f"{file}: is a distilled DeiT, whose second class token a ViT does not have; take the "
-            "plain one (deit_base_patch16_224)"
-        )
     if isinstance(config, TextEncoderConfig):
         load_exactly(network, tensors, str(file))
         return []

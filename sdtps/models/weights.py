@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,12 @@ VOCABULARIES = (
 NAMES_SHOWN = 8
 # What frameworks put in front of every name: DataParallel, torch.compile, Lightning and the like.
 WRAPPING = ("module.", "_orig_mod.", "model.")
-LFS_POINTER = b"version https://git-lfs"
+# What lies where weights should, by its beginning.
+NO_WEIGHTS = {
+    b"version https://git-lfs": "a Git LFS pointer, not the weights; fetch them with `git lfs pull`",
+    b"<": "a web page (HTML), not weights: open it in a browser to see why, and download again",
+    b"{": "a text file (JSON), not weights; download again",
+}
 
 
 def find_weights(path: str) -> Path:
@@ -76,54 +81,30 @@ def initial_file(start: str) -> Path:
 
 
 def file_mistake(path: Path) -> str | None:
-    """What is wrong with a weight file by its size, first bytes and end; None where it may be read."""
-    size = path.stat().st_size
+    """What is wrong with a weight file by its first bytes and its size; None where it may be read."""
+    from safetensors import SafetensorError, safe_open
+
     with path.open("rb") as stream:
         start = stream.read(512)
     if not start:
         return "is an empty file; copy or download it again"
-    if start.startswith(LFS_POINTER):
-        return (
-            "is a Git LFS pointer, not the weights themselves; fetch them with `git lfs pull` in the "
-            "repository that it comes from"
-        )
-    text = start.lstrip(b"\xef\xbb\xbf \r\n\t").lower()
-    if text.startswith((b"<!doctype", b"<html", b"<?xml", b"<head")):
-        return (
-            "is a web page (HTML), not weights: the download gave a login or error page. Open it in a "
-            "browser to see why, and download again"
-        )
-    if start[0] < 0x80 and text.startswith((b"{", b"[")):
-        return "is a text file (JSON), not weights; download again"
-    if start.startswith(b"PK\x03\x04") and not zipfile.is_zipfile(path):
-        return (
-            f"is truncated: a PyTorch archive without its end, {size:,} bytes are here; copy it again"
-        )
     if _is_safetensors(start):
-        return _safetensors_mistake(path, size)
+        try:
+            with safe_open(path, "numpy"):
+                return None
+        except SafetensorError as error:
+            return f"is truncated or damaged ({error}); copy or download it again"
+    text = start.lstrip(b"\xef\xbb\xbf \r\n\t")
+    found = [what for beginning, what in NO_WEIGHTS.items() if text.startswith(beginning)]
+    if found:
+        return f"is {found[0]}"
+    if start.startswith(b"PK\x03\x04") and not zipfile.is_zipfile(path):
+        return "is truncated: a PyTorch archive without its end; copy or download it again"
     return None
 
 
 def _is_safetensors(start: bytes) -> bool:
     return start[8:9] == b"{" and int.from_bytes(start[:8], "little") < 2**27
-
-
-def _safetensors_mistake(path: Path, size: int) -> str | None:
-    import json
-
-    with path.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        header = stream.read(length)
-    wanted = 8 + length
-    if size >= wanted:
-        try:
-            entries = json.loads(header)
-            wanted += max(e["data_offsets"][1] for n, e in entries.items() if n != "__metadata__")
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError):
-            return "is no safetensors file: its header cannot be read; copy or download it again"
-    if size < wanted:
-        return f"is truncated: {size:,} of {wanted:,} bytes are here; copy or download it again"
-    return None
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -147,22 +128,17 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         if _is_torchscript(path):
             return dict(torch.jit.load(path, map_location="cpu").state_dict())
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:  # torch's own text advises to read it unsafely
-        if "truncated" in str(error):
-            raise WeightsError(f"{path}: is truncated; copy or download it again") from None
-        if start[:1] not in (b"\x80", b"P"):
-            raise WeightsError(f"{path}: not a readable weight file (no PyTorch file)") from None
-        raise WeightsError(
-            f"{path}: not a readable weight file: it holds more than tensors in plain containers, "
-            "which could run code while it is read. Save the model's state_dict() alone, or as "
-            "safetensors."
-        ) from None
-    except EOFError:
-        raise WeightsError(f"{path}: is truncated; copy or download it again") from None
     except Exception as error:  # the readers raise whatever a broken byte leads them to
-        raise WeightsError(
-            f"{path}: not a readable weight file ({type(error).__name__}: {str(error)[:200]})"
-        ) from None
+        wrong = f"not a readable weight file ({type(error).__name__}: {str(error)[:200]})"
+        if isinstance(error, EOFError) or "truncated" in str(error):
+            wrong = "is truncated; copy or download it again"
+        elif isinstance(error, pickle.UnpicklingError):  # torch's own text advises to read it unsafely
+            wrong = (
+                "not a readable weight file: no PyTorch file, or one with more than tensors in plain "
+                "containers, which could run code while it is read. Save the model's state_dict() "
+                "alone, or as safetensors"
+            )
+        raise WeightsError(f"{path}: {wrong}") from None
     tensors = {
         name: value
         for name, value in _unpacked(content, path).items()
@@ -193,15 +169,7 @@ def _unpacked(content: Any, path: Path) -> dict[str, Any]:
         return next(iter(found.values()))
     if isinstance(content, dict) and any(hasattr(value, "shape") for value in content.values()):
         return content
-    what = "an optimiser's state only" if _is_optimizer(content) else "no named tensors"
-    raise WeightsError(f"{path}: holds {what}")
-
-
-def _is_optimizer(content: Any) -> bool:
-    """Whether it is, or holds in one of its parts, what an optimiser saves."""
-    if not isinstance(content, dict):
-        return False
-    return "param_groups" in content or any(map(_is_optimizer, content.values()))
+    raise WeightsError(f"{path}: holds no named tensors")
 
 
 def _sets(content: Any, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -231,12 +199,6 @@ def load_exactly(model: nn.Module, tensors: dict[str, Tensor], source: str) -> N
 
     wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     found = {name: tuple(value.shape) for name, value in tensors.items()}
-    if not wanted.keys() & found.keys():
-        raise WeightsError(
-            f"{source} does not fit the model: none of its {len(found)} tensors has a name of the "
-            f"model's, so it is another architecture, or its names are not known here. It holds "
-            f"{_some(found)}; the model has {_some(wanted)}"
-        )
     mismatched = [
         f"{name} is {found[name]}, the model has {wanted[name]}"
         for name in wanted
@@ -256,30 +218,9 @@ def load_exactly(model: nn.Module, tensors: dict[str, Tensor], source: str) -> N
         _listed("with NaN or infinite values", broken),
         _listed("of integers: quantised weights, whose scales are not read", sorted(integers)),
     ]
-    problems = [p for p in problems if p]
-    problems += _other_architecture(wanted, found)
-    if problems:
-        raise WeightsError(f"{source} does not fit the model:\n  " + "\n  ".join(problems))
+    if any(problems):
+        raise WeightsError("\n  ".join([f"{source} does not fit the model:", *filter(None, problems)]))
     model.load_state_dict(tensors)
-
-
-def _other_architecture(
-    wanted: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]
-) -> list[str]:
-    """What the patch embedding tells of a file made for another ViT: its patches and width."""
-    for name, shape in wanted.items():
-        other = found.get(name, shape)
-        if "patch_embed" in name and len(shape) == 4 and len(other) == 4 and other != shape:
-            return [
-                f"the file's encoder has patches of {other[-1]} pixels and width {other[0]}, the "
-                f"model's {shape[-1]} and {shape[0]}: it is another architecture"
-            ]
-    return []
-
-
-def _some(names: Iterable[str]) -> str:
-    names = list(names)
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def _listed(what: str, names: list[str]) -> str:
@@ -287,9 +228,3 @@ def _listed(what: str, names: list[str]) -> str:
         return ""
     more = f", ... and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
     return f"{len(names)} {what}: {', '.join(names[:NAMES_SHOWN])}{more}"
-
-
-def load_weights(model: nn.Module, path: str) -> None:
-    """Load a file saved from the same model. Raises WeightsError."""
-    file = find_weights(path)
-    load_exactly(model, read_tensors(file), str(file))
