@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,34 +25,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sdtps.models.weights import find_weights
+from sdtps.models.weights import find_weights, not_finite, refuse
 from sdtps.system.errors import ConfigError, WeightsError
 
-# What of a checkpoint is no part of an image encoder: text towers, heads, poolers.
-LEFT_OUT = (
-    "text_model.",
-    "text_projection",
-    "logit_",
-    "classifier",
-    "cls_classifier",
-    "distillation_classifier",
-    "pooler.",
-    "head.",
-    "vision_model.head.",
-    "embeddings.mask_token",
-    "embeddings.position_ids",
-    "vision_model.embeddings.position_ids",
+# What of a checkpoint is no part of an encoder: heads, poolers, constants.
+HEADS = re.compile(
+    r"(\w+\.)?(logit_|cls\.|\w*classifier|pooler\.|head\.|pre_logits\.|_fc\.|"
+    r"embeddings\.(mask_token|position_ids))"
 )
-# What of a checkpoint is no part of a text tower.
-LEFT_OUT_OF_TEXT = (
-    "vision_model.",
-    "visual_projection",
-    "logit_",
-    "pooler.",
-    "cls.",
-    "embeddings.position_ids",
-    "text_model.embeddings.position_ids",
-)
+OTHER_TOWER = {
+    "images": ("text_model.", "text_projection"),
+    "texts": ("vision_model.", "visual_projection"),
+}
 PREFIXES = ("vit.", "deit.", "dinov2.", "dinov2_with_registers.", "swin.", "bert.")
 
 
@@ -291,10 +276,8 @@ def load_network(checkpoint: ImageCheckpoint | TextCheckpoint) -> nn.Module:
     import transformers
 
     kind = getattr(transformers, checkpoint.family.model)
-    images = isinstance(checkpoint, ImageCheckpoint)
     without_pooler = checkpoint.kind == "bert" or getattr(checkpoint.family, "pooler", False)
     options: dict[str, Any] = {"add_pooling_layer": False} if without_pooler else {}
-    told_before = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     try:
@@ -309,34 +292,21 @@ def load_network(checkpoint: ImageCheckpoint | TextCheckpoint) -> nn.Module:
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise WeightsError(f"{checkpoint.folder}: {str(error)[:300]}") from None
-    finally:
-        transformers.logging.set_verbosity(told_before)
-    missing = list(told["missing_keys"])
-    left_out = LEFT_OUT if images else LEFT_OUT_OF_TEXT
-    unexpected = [n for n in told["unexpected_keys"] if not _plain(n).startswith(left_out)]
-    wrong = [("missing", missing), ("unexpected", unexpected)]
-    wrong.append(("of another shape", [str(m[0]) for m in told.get("mismatched_keys", ())]))
-    wrong.append(("not finite", [n for n, p in network.state_dict().items() if not _finite(p)]))
-    found = [f"{len(names)} {what}: {', '.join(sorted(names)[:8])}" for what, names in wrong if names]
-    if found:
-        raise WeightsError(
-            f"{checkpoint.folder} does not fit its config.json ({checkpoint.kind}):\n  "
-            + "\n  ".join(found)
-        )
+    other = OTHER_TOWER["images" if isinstance(checkpoint, ImageCheckpoint) else "texts"]
+    unexpected = [n for n in told["unexpected_keys"] if not (n.startswith(other) or HEADS.match(n))]
+    refuse(
+        f"{checkpoint.folder} does not fit its config.json ({checkpoint.kind})",
+        {
+            "missing": sorted(told["missing_keys"]),
+            "unexpected": sorted(unexpected),
+            "of another shape": sorted(str(m[0]) for m in told.get("mismatched_keys", ())),
+            "with NaN or infinite values": not_finite(network.state_dict()),
+        },
+    )
     for name, parameter in network.named_parameters():
         if name.endswith("mask_token"):  # of DINOv2's own training; nothing here reads it
             parameter.requires_grad_(False)
     return network  # type: ignore[no-any-return]
-
-
-def _plain(name: str) -> str:
-    for prefix in PREFIXES:
-        name = name.removeprefix(prefix)
-    return name
-
-
-def _finite(values: Tensor) -> bool:
-    return not values.is_floating_point() or bool(torch.isfinite(values).all())
 
 
 class ImageTower(nn.Module):

