@@ -351,7 +351,7 @@ def test_a_tokenizer_that_is_missing_or_of_another_checkpoint_is_told(
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(40))]
     shutil.copytree(folders["bert"], tmp_path / "y")
     (tmp_path / "y" / "vocab.txt").write_text("\n".join(words))
-    with pytest.raises(WeightsError, match="has 45 entries, the encoder.s table 20"):
+    with pytest.raises(WeightsError, match="has 45 entries, the encoder's table 20"):
         text_encoder(retrieval(texts=tmp_path / "y"))
     with pytest.raises(WeightsError, match="'vit', which is no text tower known here"):
         text_encoder(retrieval(texts=folders["vit"]))
