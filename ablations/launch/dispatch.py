@@ -13,7 +13,7 @@ from ablations.slurm import script as batch
 from ablations.slurm.arrays import Chunk, chunks
 from ablations.slurm.executor import Entry, RunsExecutor, SubmitReport, refusal, train
 from ablations.store import snapshot, submissions
-from ablations.store.claims import JOBS
+from ablations.store.locks import JOBS
 from ablations.store.submissions import new_name
 from ablations.study.model import RunSpec, Study
 from sdtps.system import files
@@ -43,13 +43,13 @@ class LocalRunsExecutor(RunsExecutor):
     def _work(self, chunk: Chunk, frozen: Path) -> None:
         from ablations.launch import local
 
-        claimed, runs = self._claim(chunk)
+        locked, runs = self._lock(chunk)
         if not runs:
             return
-        with claimed.given_back_on_error():
-            self._write_runs(claimed, runs, chunk.resources, frozen)
-        self.report.submitted += claimed.folders
-        self.report.outcomes |= local.run_queue(claimed.submission, chunk.resources, self._slots)
+        with locked.given_back_on_error():
+            self._write_runs(locked, runs, chunk.resources, frozen)
+        self.report.submitted += locked.folders
+        self.report.outcomes |= local.run_queue(locked.submission, chunk.resources, self._slots)
 
 
 def submit(

@@ -33,9 +33,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ablations.launch import worker
-from ablations.slurm import options, verdict
+from ablations.slurm import endings, options
 from ablations.store import attempts as records
-from ablations.store import claims, snapshot
+from ablations.store import locks, snapshot
 from ablations.store.attempts import KILLED
 from ablations.store.life import CANARIES
 from ablations.store.submissions import Submission
@@ -105,9 +105,9 @@ def run_queue(submission: Submission, resources: Resources, slots: int | None) -
         folder = submission.study_folder / key
         _write_missing_end(submission, folder, stopped=bool(received))
         outcomes[folder] = how = _outcome(submission, folder)
-        claim = claims.read(folder)
-        if how == "interrupted" and claim is not None and claims.holds(folder, submission.name):
-            claims.release(folder, claim)
+        lock = locks.read(folder)
+        if how == "interrupted" and lock is not None and locks.holds(folder, submission.name):
+            locks.release(folder, lock)
     if received:
         raise KeyboardInterrupt
     return outcomes
@@ -115,7 +115,7 @@ def run_queue(submission: Submission, resources: Resources, slots: int | None) -
 
 def _write_missing_end(submission: Submission, folder: Path, *, stopped: bool) -> None:
     """The queue itself died or never came up: write down the ends that it could not."""
-    if not claims.holds(folder, submission.name):
+    if not locks.holds(folder, submission.name):
         return
     found = records.read(folder, submission.name)
     start, end = found.last_start, found.last_end
@@ -132,10 +132,10 @@ def _outcome(submission: Submission, folder: Path) -> str:
         return "completed"
     if (files.status() or {}).get("state") == "diverged":
         return "diverged"
-    if not claims.holds(folder, submission.name):
+    if not locks.holds(folder, submission.name):
         return "cancelled"
     end = records.read(folder, submission.name).last_end
-    if end is None or end.code == verdict.INTERRUPTED:
+    if end is None or end.code == endings.INTERRUPTED:
         return "interrupted"
     return "passed" if end.code == 0 and "max_steps" in submission.intent else "failed"
 
@@ -247,7 +247,7 @@ class Queue:
         self.stops += 1
 
     def _start(self, slot: Slot, item: Item, progress: QueueProgress) -> None:
-        if not claims.holds(item.folder, self.submission.name):
+        if not locks.holds(item.folder, self.submission.name):
             progress.ended(item, "cancelled")
             return
         if not self.imported:
@@ -302,10 +302,10 @@ class Queue:
             records.write_end(folder, name, slot.job, item.restart, 127, terminated=False)
             return False
         if end is None:
-            code = verdict.TIMED_OUT if late else KILLED
+            code = endings.TIMED_OUT if late else KILLED
             records.write_end(folder, name, start.job, start.restart, code, terminated=self.stops > 0)
             return False
-        return end.code == verdict.INTERRUPTED and not self.stops and claims.holds(folder, name)
+        return end.code == endings.INTERRUPTED and not self.stops and locks.holds(folder, name)
 
     def _fork(self, slot: Slot, rank: int) -> int:
         """The process id of a fork that does the run's task `rank`."""

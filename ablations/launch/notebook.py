@@ -12,7 +12,7 @@ from typing import Any
 
 from ablations.launch import submit as front
 from ablations.slurm.jobs import RunJob
-from ablations.store import claims
+from ablations.store import locks
 from ablations.store.equal import equal_runs
 from ablations.study.arguments import filtered, read_studies
 from ablations.study.model import RunSpec
@@ -74,7 +74,7 @@ def _folders(runs: list[RunSpec], runs_dir: Path) -> list[Path]:
 
 
 def _start_queue(words: list[str], study_folder: Path) -> None:
-    """Start the command in a process of its own; returns once it has claimed its runs, or has ended."""
+    """Start the command in a process of its own; returns once it has locked its runs, or has ended."""
     with tempfile.TemporaryFile() as output:
         queue = subprocess.Popen(
             [sys.executable, "-m", "ablations", "submit", *words],
@@ -84,7 +84,7 @@ def _start_queue(words: list[str], study_folder: Path) -> None:
             start_new_session=True,
         )
         _queues.append(queue)
-        while queue.poll() is None and not _claimed_by(queue.pid, study_folder):
+        while queue.poll() is None and not _locked_by(queue.pid, study_folder):
             time.sleep(0.1)
         output.seek(0)
         text = output.read().decode(errors="replace").strip()
@@ -93,9 +93,9 @@ def _start_queue(words: list[str], study_folder: Path) -> None:
     print(text)
 
 
-def _claimed_by(pid: int, study_folder: Path) -> bool:
-    for file in study_folder.glob(f"{claims.JOBS}/*/submission.json"):
-        claim = claims.read(file.parent)
-        if claim is not None and claim.submitter is not None and claim.submitter.pid == pid:
-            return claim.submitter.host == claims.host()
+def _locked_by(pid: int, study_folder: Path) -> bool:
+    for file in study_folder.glob(f"{locks.JOBS}/*/submission.json"):
+        lock = locks.read(file.parent)
+        if lock is not None and lock.submitter is not None and lock.submitter.pid == pid:
+            return lock.submitter.host == locks.host()
     return False

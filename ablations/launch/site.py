@@ -20,7 +20,7 @@ from typing import Any
 
 from filelock import Timeout
 
-from ablations.store.claims import lock
+from ablations.store.locks import file_lock
 from ablations.study.arguments import add_site, site_of
 from sdtps.system.commandline import add_json, add_runs_dir, at_least
 from sdtps.system.errors import SubmissionError
@@ -85,7 +85,7 @@ def _here(store: Path) -> Iterator[Found]:
 
 
 def _store(store: Path) -> Iterator[Found]:
-    """Whether runs can be written and claimed in `store` from this machine."""
+    """Whether runs can be written and locked in `store` from this machine."""
     from ablations.slurm.script import check_path
 
     folder = store / FOLDER
@@ -102,7 +102,7 @@ def _store(store: Path) -> Iterator[Found]:
             lacks = ", without hard links"
         with warnings.catch_warnings(record=True) as without_flock:
             warnings.simplefilter("always")
-            with lock(folder, nested=False).acquire(timeout=LOCK_SECONDS):
+            with file_lock(folder, nested=False).acquire(timeout=LOCK_SECONDS):
                 pass
         lacks += ", by lock files (no flock)" if without_flock else ""
         file.unlink()
@@ -114,7 +114,7 @@ def _store(store: Path) -> Iterator[Found]:
 def _there(store: Path, arguments: argparse.Namespace) -> Iterator[Found]:
     """What a job finds."""
     from ablations.slurm import commands as slurm
-    from ablations.slurm import script, verdict
+    from ablations.slurm import endings, script
     from ablations.store import snapshot
     from ablations.study.schema import Resources
     from sdtps.system import files
@@ -141,7 +141,7 @@ def _there(store: Path, arguments: argparse.Namespace) -> Iterator[Found]:
     yield "sbatch", True, f"job {element}: {resources.summary()}"
     log = folder / f"{element}.log"
     try:
-        with lock(folder, nested=False):  # seen by the job where locks hold between machines
+        with file_lock(folder, nested=False):  # seen by the job where locks hold between machines
             state, called = _wait(probe, answer.job_id, arguments.wait)
     finally:
         slurm.cancel([element])
@@ -152,7 +152,7 @@ def _there(store: Path, arguments: argparse.Namespace) -> Iterator[Found]:
             f"the cluster calls the job {called}, not {folder.name}: it cannot be found",
         )
     if not probe.exists():
-        tail = " ".join(verdict.tail(log, 3).split())
+        tail = " ".join(endings.tail(log, 3).split())
         if not tail:
             started = not state.startswith(("not started", "PENDING"))
             tail = "its log is empty" if log.exists() else "it wrote no log"
@@ -240,7 +240,7 @@ def probe(folder: Path) -> dict[str, tuple[bool, Any]]:
 def _held(folder: Path) -> tuple[bool, str]:
     """Whether the lock that the submitting machine holds is seen here."""
     try:
-        with lock(folder, nested=False).acquire(timeout=0):
+        with file_lock(folder, nested=False).acquire(timeout=0):
             return False, (
                 "a lock held by the submitting machine is free here: each machine locks by itself "
                 "(Lustre needs the mount option flock, not localflock; NFS local_lock=none)"

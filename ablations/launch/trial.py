@@ -166,20 +166,20 @@ def canaries(
 
 
 def _well(folder: Path) -> bool:
-    from ablations.store import attempts, claims
+    from ablations.store import attempts, locks
 
-    claim = claims.read(folder)
-    end = attempts.read(folder, claim.submission).last_end if claim else None
+    lock = locks.read(folder)
+    end = attempts.read(folder, lock.submission).last_end if lock else None
     return end is not None and end.code == 0
 
 
 def _report(failed: Sequence[tuple[str, Path]]) -> str:
-    from ablations.slurm import verdict
+    from ablations.slurm import endings
     from ablations.store import attempts
 
     lines = [f"{len(failed)} of the canaries failed; the other runs were not started."]
     for name, folder in failed:
         lines.append(f"  {name}:")
-        lines += [f"    {text}" for text in verdict.tail(attempts.log_file(folder)).splitlines()[-3:]]
+        lines += [f"    {text}" for text in endings.tail(attempts.log_file(folder)).splitlines()[-3:]]
     lines.append("  Fix these, then submit again; running jobs are kept.")
     return "\n".join(lines)

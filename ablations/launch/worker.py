@@ -4,7 +4,7 @@
 
 PLACE is the run's line in runs.txt, by default the array index. The entry point is `module:function`
 (sdtps.training.job:execute). It gets the run folder's path and says how it ended. Exit codes are in
-ablations/slurm/verdict.py; 0 is an end of the run's own.
+ablations/slurm/endings.py; 0 is an end of the run's own.
 
 With resources.runs_per_gpu one job starts several runs on one GPU: each gets a process, a log and
 records of its own, so that one which fails ends nothing but itself. Signals are passed on, and after a
@@ -32,9 +32,9 @@ from types import FrameType
 from typing import Any
 
 from ablations.slurm import commands as slurm
-from ablations.slurm import verdict
+from ablations.slurm import endings
 from ablations.store import attempts as records
-from ablations.store import claims
+from ablations.store import locks
 from ablations.store.submissions import Submission
 from sdtps.run.folder import RunFolder
 from sdtps.system.commandline import on_signals
@@ -42,10 +42,10 @@ from sdtps.system.errors import SdtpsError
 from sdtps.system.files import share
 
 PACKED = "SDTPS_PACKED"  # set for the runs that share a job
-CLAIM = "SDTPS_CLAIM"  # the submission whose claim a run folder must hold to be written to
+LOCK = "SDTPS_LOCK"  # the submission whose lock a run folder must hold to be written to
 REQUEUE_TRIES = 6  # with growing pauses, for a controller that is busy; about a minute in all
 POLL_SECONDS = 0.2
-CLAIM_SECONDS = 5.0  # between looks at whether a run has been cancelled
+LOCK_SECONDS = 5.0  # between looks at whether a run has been cancelled
 _RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -96,13 +96,13 @@ def main(words: list[str] | None = None) -> int:
     if place is None:
         place = int(os.environ["SLURM_ARRAY_TASK_ID"])
     folder = submission.run(place)
-    if not claims.holds(folder, submission.name):
-        claim = claims.read(folder)
-        mine = claim is not None and claim.submission == submission.name
-        gone = "cancelled" if mine else f"not claimed by {submission.name} any more"
+    if not locks.holds(folder, submission.name):
+        lock = locks.read(folder)
+        mine = lock is not None and lock.submission == submission.name
+        gone = "cancelled" if mine else f"not locked by {submission.name} any more"
         print(f"{folder} is {gone}; nothing done", flush=True)
-        return verdict.NOT_OURS
-    os.environ[CLAIM] = submission.name
+        return endings.NOT_OURS
+    os.environ[LOCK] = submission.name
     if job.local:
         return _recorded(folder, submission, job)
     if job.packed:
@@ -166,7 +166,7 @@ def _run(folder: Path, submission: Submission, job: Job) -> int:
     if job.restart > cap:
         times = f"{job.restart} time{'s' * (job.restart > 1)}"
         _say(job, f"started again {times}, more than resources.max_requeues = {cap}; giving up")
-        return verdict.TOO_OFTEN
+        return endings.TOO_OFTEN
     for name in _RANKS:  # the shell's, and not this job's
         os.environ.pop(name, None)
     if job.tasks > 1:
@@ -183,8 +183,8 @@ def _run(folder: Path, submission: Submission, job: Job) -> int:
         else:
             traceback.print_exc()
             sys.stderr.flush()
-        if not claims.holds(folder, submission.name):
-            return verdict.NOT_OURS
+        if not locks.holds(folder, submission.name):
+            return endings.NOT_OURS
         if job.rank == 0:
             _record_failure(folder, error)
         return 2 if isinstance(error, SdtpsError) else 1
@@ -213,13 +213,13 @@ def _after_interruption(job: Job, cap: int, received: set[int]) -> int:
     element only.
     """
     if signal.SIGUSR2 not in received or job.local:
-        return verdict.INTERRUPTED
+        return endings.INTERRUPTED
     if job.restart >= cap:
         _say(job, f"time limit reached, and resources.max_requeues = {cap} is used up; giving up")
-        return verdict.GAVE_UP
+        return endings.GAVE_UP
     if job.rank == 0 and not job.packed:
         _requeue(job.id)
-    return verdict.INTERRUPTED
+    return endings.INTERRUPTED
 
 
 def _requeue(job_id: str) -> None:
@@ -327,7 +327,7 @@ def _several(submission: Submission, job: Job) -> int:
     with on_signals((signal.SIGTERM, signal.SIGUSR2), signals):
         for k, folder in enumerate(submission.members(element)):
             ended = records.ended_by_itself(folder, submission.name)
-            if claims.holds(folder, submission.name) and not ended:
+            if locks.holds(folder, submission.name) and not ended:
                 place = element * submission.runs_per_job + k
                 signals.children.append(_Child(folder, _start(submission, place)))
         for number in list(signals.received):  # came while some were being started
@@ -366,11 +366,11 @@ def _wait(signals: _PassedOn, submission: Submission, job: Job) -> bool:
                 child.folder, submission.name, job.id, job.restart, shell_code, terminated=terminated
             )
             print(f"{child.folder}: exit {shell_code}", flush=True)
-            again |= shell_code == verdict.INTERRUPTED and not terminated
-        if time.monotonic() - looked > CLAIM_SECONDS:
+            again |= shell_code == endings.INTERRUPTED and not terminated
+        if time.monotonic() - looked > LOCK_SECONDS:
             looked = time.monotonic()
             for child in running:
-                if not child.cancelled and not claims.holds(child.folder, submission.name):
+                if not child.cancelled and not locks.holds(child.folder, submission.name):
                     child.cancelled = True
                     child.process.terminate()
         time.sleep(POLL_SECONDS)

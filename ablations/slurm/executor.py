@@ -5,7 +5,7 @@
     jobs = executor.map_array(train, study.runs())
 
     1. a submission folder with a fresh name, which is also the jobs' name
-    2. a claim for each run; what another submission holds is left out
+    2. a lock for each run; what another submission holds is left out
     3. the intent: which runs, in which order, by which code
     4. sbatch, or this machine's queue
     5. the receipt: job id and cluster
@@ -36,11 +36,11 @@ from ablations.slurm import script as batch
 from ablations.slurm.arrays import Chunk, chunks, halves
 from ablations.slurm.jobs import RunJob
 from ablations.slurm.queue import Scheduler
-from ablations.store import claims, snapshot, submissions
-from ablations.store.claims import JOBS, Claim
+from ablations.store import locks, snapshot, submissions
 from ablations.store.equal import equal_holders
 from ablations.store.life import RunStatus, run_states
-from ablations.store.submissions import Claimed, Submission, new_name
+from ablations.store.locks import JOBS, Lock
+from ablations.store.submissions import Locked, Submission, new_name
 from ablations.study.model import RunSpec
 from ablations.study.schema import Resources
 from sdtps.run.folder import RunFolder, config_text
@@ -105,7 +105,7 @@ class RunsExecutor(core.Executor):
     """
 
     job_class = RunJob
-    word = "slurm"  # in claims and intents
+    word = "slurm"  # in locks and intents
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class RunsExecutor(core.Executor):
         self._after = after
         self._seen = seen
         self._contents = contents
-        self._judged: dict[Path, Claim | None] = {}
+        self._judged: dict[Path, Lock | None] = {}
         self._entry = train
         self._options: dict[str, Any] = {}  # of the submissions in hand, as the entry is
 
@@ -178,8 +178,8 @@ class RunsExecutor(core.Executor):
         """The runs that may be started; the others are reported as skipped."""
         folders = [run.folder(self.folder) for run in runs]
         submissions.repair(folders)
-        # Read before the states are: a claim made meanwhile is then not the one that was judged.
-        self._judged = {folder: claims.read(folder) for folder in folders}
+        # Read before the states are: a lock made meanwhile is then not the one that was judged.
+        self._judged = {folder: locks.read(folder) for folder in folders}
         if self._seen is None:
             self._seen = equal_holders(folders, self.folder)
         free = []
@@ -223,45 +223,45 @@ class RunsExecutor(core.Executor):
 
     def _array(self, chunk: Chunk, frozen: Path, previous: str | None) -> str | None:
         """Submit one array; returns its job id, or None where others hold all of its runs."""
-        claimed, runs = self._claim(chunk)
+        locked, runs = self._lock(chunk)
         if not runs:
             return None
         conditions = [self._after] if self._after else []
         conditions += [f"afterany:{previous}"] if chunk.after_previous and previous else []
-        with claimed.given_back_on_error():
+        with locked.given_back_on_error():
             script = batch.script(
-                claimed.submission.folder,
+                locked.submission.folder,
                 chunk.resources,
                 len(runs),
                 chunk.throttle,
                 frozen,
                 dependency=",".join(conditions) or None,
             )
-            files.write_text(claimed.submission.script_file, script)
+            files.write_text(locked.submission.script_file, script)
             if setup := batch.setup_text(chunk.resources):
-                files.write_text(claimed.submission.folder / "setup.sh", setup)
-            self._write_runs(claimed, runs, chunk.resources, frozen, cluster=_cluster(chunk.resources))
-        job, cluster = _ask(claimed, chunk.resources)
-        claimed.submission.write_receipt(job, cluster=cluster)
+                files.write_text(locked.submission.folder / "setup.sh", setup)
+            self._write_runs(locked, runs, chunk.resources, frozen, cluster=_cluster(chunk.resources))
+        job, cluster = _ask(locked, chunk.resources)
+        locked.submission.write_receipt(job, cluster=cluster)
         Scheduler(self.folder).expire()
         self.report.jobs.append(job)
-        self.report.submitted += claimed.folders
+        self.report.submitted += locked.folders
         return job
 
-    def _claim(self, chunk: Chunk) -> tuple[Claimed, list[RunSpec]]:
+    def _lock(self, chunk: Chunk) -> tuple[Locked, list[RunSpec]]:
         """A new submission, and those runs of the chunk that nobody else holds."""
         study = chunk.runs[0].study
-        claimed = Claimed(Submission(self.folder / study / JOBS / new_name(study)))
+        locked = Locked(Submission(self.folder / study / JOBS / new_name(study)))
         runs = []
-        with claimed.given_back_on_error():
-            claimed.submission.begin(Claim.new(claimed.submission.name, self.word))
+        with locked.given_back_on_error():
+            locked.submission.begin(Lock.new(locked.submission.name, self.word))
             new = [f for f in (run.folder(self.folder) for run in chunk.runs) if not self._judged[f]]
-            jobs = claimed.submission.folder.parent
-            with contextlib.ExitStack() as locks:  # once for all of them
-                if new:  # nobody claims an equal run elsewhere meanwhile
-                    locks.enter_context(claims.lock(self.folder))
+            jobs = locked.submission.folder.parent
+            with contextlib.ExitStack() as files_held:  # once for all of them
+                if new:  # nobody locks an equal run elsewhere meanwhile
+                    files_held.enter_context(locks.file_lock(self.folder))
                 if len(new) < len(chunk.runs):
-                    locks.enter_context(claims.lock(jobs))
+                    files_held.enter_context(locks.file_lock(jobs))
                 holders = equal_holders(new, self.folder) - (self._seen or frozenset())
                 equal = {folder.name: folder for folder, _ in holders}
                 for run in chunk.runs:
@@ -269,17 +269,17 @@ class RunsExecutor(core.Executor):
                     if other := equal.get(run_folder.name):
                         why = f"equal to {'/'.join(other.parts[-3:])}, which another submission began"
                         self.report.skipped[run_folder] = why
-                    elif claimed.take(run_folder, self._judged[run_folder]):
+                    elif locked.take(run_folder, self._judged[run_folder]):
                         runs.append(run)
                     else:
                         self.report.skipped[run_folder] = "another submission was first"
         if not runs:
-            claimed.submission.discard()
-        return claimed, runs
+            locked.submission.discard()
+        return locked, runs
 
     def _write_runs(
         self,
-        claimed: Claimed,
+        locked: Locked,
         runs: list[RunSpec],
         resources: Resources,
         frozen: Path,
@@ -294,7 +294,7 @@ class RunsExecutor(core.Executor):
                 data[variant] = {"digest": digest, "root": config.data.root}
 
         def write(run: RunSpec, folder: Path) -> None:
-            if folder not in claimed.fresh:
+            if folder not in locked.fresh:
                 submissions.sweep(folder, self.folder)
             if folder in self._over:
                 submissions.put_aside(folder, self.folder)
@@ -311,9 +311,9 @@ class RunsExecutor(core.Executor):
 
         # Each file waits for the disk; many at once wait together.
         with ThreadPoolExecutor(WRITERS) as writers:
-            list(writers.map(write, runs, claimed.folders))
-        claimed.submission.write_intent(
-            claimed.folders,
+            list(writers.map(write, runs, locked.folders))
+        locked.submission.write_intent(
+            locked.folders,
             study=runs[0].study,
             executor=self.word,
             entry=self._entry.name,
@@ -350,8 +350,8 @@ def _absolute(folder: Path) -> Path:
 
 def _end_earlier(folder: Path) -> None:
     """Cancel an unknown run's job where it still waits or runs: found by name, as ids may repeat."""
-    claim = claims.read(folder)
-    work = submissions.submission(folder, claim.submission) if claim else None
+    lock = locks.read(folder)
+    work = submissions.submission(folder, lock.submission) if lock else None
     element = work.element(folder) if work and not work.elsewhere else None
     if work is None or element is None:
         return
@@ -370,22 +370,22 @@ def _cluster(resources: Resources) -> str:
     return str(given or slurm.cluster_name())
 
 
-def _ask(claimed: Claimed, resources: Resources) -> tuple[str, str]:
+def _ask(locked: Locked, resources: Resources) -> tuple[str, str]:
     """Job id and cluster that sbatch gave, found by the job's name where its answer was lost.
 
     Raises:
-        SubmissionError: refused, and all claims released; or without a clear answer.
+        SubmissionError: refused, and all locks released; or without a clear answer.
     """
-    name, usual = claimed.submission.name, _cluster(resources)
+    name, usual = locked.submission.name, _cluster(resources)
     interrupted: KeyboardInterrupt | None = None
     try:
-        answer = slurm.sbatch(claimed.submission.script_file, resources, Path.cwd())
+        answer = slurm.sbatch(locked.submission.script_file, resources, Path.cwd())
     except KeyboardInterrupt as error:
         interrupted, answer = error, slurm.Answer(unclear="interrupted")
     if answer.job_id is not None:
         return answer.job_id, answer.cluster or usual
     if answer.refused is not None:
-        claimed.give_back()
+        locked.give_back()
         kind = TooMany if slurm.is_limit(answer.refused) else SubmissionError
         raise kind(refusal(answer.refused))
     try:
@@ -394,11 +394,11 @@ def _ask(claimed: Claimed, resources: Resources) -> tuple[str, str]:
         raise SubmissionError(
             f"sbatch gave no clear answer: {answer.unclear}\n"
             f"  {error}\n"
-            f"  It is unclear whether the array {name} ({counted(len(claimed.folders), 'run')}) was"
-            " queued. Its runs stay claimed. Submit again later: squeue is then asked for it first."
+            f"  It is unclear whether the array {name} ({counted(len(locked.folders), 'run')}) was"
+            " queued. Its runs stay locked. Submit again later: squeue is then asked for it first."
         ) from None
     if job is None:
-        claimed.give_back()
+        locked.give_back()
         if interrupted is not None:
             raise interrupted
         raise SubmissionError(
@@ -406,7 +406,7 @@ def _ask(claimed: Claimed, resources: Resources) -> tuple[str, str]:
             "  Nothing was queued. Submit again."
         )
     if interrupted is not None:
-        claimed.submission.write_receipt(job, cluster=usual)
+        locked.submission.write_receipt(job, cluster=usual)
         raise interrupted
     return job, usual
 

@@ -4,7 +4,7 @@
 #   SUBMISSION   its name        MODULE  what Python runs        SNAPSHOT  the frozen code
 #   PYTHON       interpreter and its arguments, an array         SRUN_OPTIONS  an array
 #   TOGETHER     runs of one element
-#   INTERRUPTED NOT_OURS SETUP_FAILED  exit codes (see verdict.py)
+#   INTERRUPTED NOT_OURS SETUP_FAILED  exit codes (see endings.py)
 #
 # It writes down in each run's submitit/attempts.txt when the job began and how it ended, so that the end
 # of a process that could not speak for itself is known without accounting.
@@ -26,9 +26,9 @@ TERMINATED=-
 trap 'TERMINATED=TERM' TERM
 trap : USR2
 
-# The claim in run folder $1 names this submission.
+# The lock in run folder $1 names this submission.
 ours() {
-  grep -qsF "\"$SUBMISSION\"" "$1/claim.json"
+  grep -qsF "\"$SUBMISSION\"" "$1/lock.json"
 }
 
 # Append line $2 to file $1. A line that a full disk cut short would swallow the next one.
@@ -39,7 +39,7 @@ note() {
 
 # Record exit code $1 of the run, and end.
 finish_one() {
-  # A folder that was deleted, or that another submission has claimed by now, is not written to.
+  # A folder that was deleted, or that another submission has locked by now, is not written to.
   if ours "$RUN"; then
     note "$ATTEMPTS" "end $MARK $1 $TERMINATED $(date +%s)"
   fi
@@ -68,7 +68,7 @@ finish_several() {
 if [ "$TOGETHER" -eq 1 ]; then
   RUN=$STUDY/$(sed -n "${FIRST}p" "$JOBS/runs.txt")
   if ! ours "$RUN"; then
-    echo "$RUN: not claimed by $SUBMISSION any more"
+    echo "$RUN: not locked by $SUBMISSION any more"
     exit "$NOT_OURS"
   fi
   ATTEMPTS=$RUN/submitit/attempts.txt

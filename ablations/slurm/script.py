@@ -13,7 +13,7 @@ from importlib.resources import files as package_files
 from pathlib import Path
 from typing import Any
 
-from ablations.slurm import options, verdict
+from ablations.slurm import endings, options
 from ablations.study.schema import Resources
 from sdtps.system.errors import SubmissionError
 
@@ -56,9 +56,9 @@ def script(
         "PYTHON": f"({shlex.join(options.interpreter(resources))})",
         "SRUN_OPTIONS": f"({shlex.join(resources.srun)})",
         "TOGETHER": str(min(resources.runs_per_gpu, count)),
-        "INTERRUPTED": str(verdict.INTERRUPTED),
-        "NOT_OURS": str(verdict.NOT_OURS),
-        "SETUP_FAILED": str(verdict.SETUP_FAILED),
+        "INTERRUPTED": str(endings.INTERRUPTED),
+        "NOT_OURS": str(endings.NOT_OURS),
+        "SETUP_FAILED": str(endings.SETUP_FAILED),
     }
     body = package_files("ablations.slurm").joinpath("job.sh").read_text(encoding="utf-8")
     setup = [f"{name}={value}" for name, value in variables.items()]

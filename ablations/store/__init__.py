@@ -1,1 +1,1 @@
-"""Run folders as records: claims, attempts, states, and ending runs."""
+"""Run folders as records: locks, attempts, states, and ending runs."""

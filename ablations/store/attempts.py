@@ -15,8 +15,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ablations.slurm.verdict import INTERRUPTED
-from ablations.store.claims import Process
+from ablations.slurm.endings import INTERRUPTED
+from ablations.store.locks import Process
 from sdtps.run.folder import RunFolder
 from sdtps.system.files import read_bytes
 

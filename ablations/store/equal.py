@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ablations.slurm.queue import Scheduler
-from ablations.store import claims, life
+from ablations.store import life, locks
 from ablations.store.life import Life, RunStatus
 from ablations.study.model import RunSpec
 from sdtps.run.locations import run_folders
@@ -33,8 +33,8 @@ def equal_runs(
 
 def equal_holders(folders: Collection[Path], runs_dir: Path) -> frozenset[tuple[Path, str]]:
     """The runs of the same hash elsewhere in the store, each with the submission that holds it."""
-    held = ((other, claims.read(other)) for other in _equal_folders(folders, runs_dir))
-    return frozenset((other, claim.submission) for other, claim in held if claim is not None)
+    held = ((other, locks.read(other)) for other in _equal_folders(folders, runs_dir))
+    return frozenset((other, lock.submission) for other, lock in held if lock is not None)
 
 
 def _equal_folders(folders: Collection[Path], runs_dir: Path) -> list[Path]:

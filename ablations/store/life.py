@@ -1,7 +1,7 @@
 """The state of each run, and how it is known. Read-only; no other module decides states.
 
 A run's own files speak first: result.json, status.json with its heartbeat, submitit/attempts.txt,
-claim.json. Only where they leave it open is the scheduler asked. A heartbeat younger than FRESH_SECONDS
+lock.json. Only where they leave it open is the scheduler asked. A heartbeat younger than FRESH_SECONDS
 (30 s) means running, whatever SLURM says. One younger than SILENT_SECONDS (120 s) means running unless
 SLURM lists the job; then the state that SLURM gives counts. What cannot be known here (no answer of the
 scheduler, another cluster, a colleague's hidden jobs, a copy of the store) is `unknown`, with where to
@@ -10,7 +10,7 @@ ask. An unknown run is never submitted again, deleted or cancelled unless somebo
     completed    result.json exists; nothing else means this
     running      its heartbeat is fresh, or the scheduler runs its job
     requeued     interrupted with a checkpoint, and its job waits to start again
-    queued       claimed, and its job waits or is about to be submitted
+    queued       locked, and its job waits or is about to be submitted
     planned      nothing there, or what is there came to nothing: a submission would run it
     interrupted  stopped with a checkpoint by its own queue or by hand; a submission resumes it
     unknown      cannot be told from here; the detail says where to ask
@@ -35,13 +35,13 @@ from pathlib import Path
 from typing import Any
 
 from ablations.slurm import commands as slurm
-from ablations.slurm import verdict
+from ablations.slurm import endings
 from ablations.slurm.commands import JobInfo
 from ablations.slurm.queue import STILL_TRUE_SECONDS, Answers, Array, Scheduler
 from ablations.store import attempts as records
-from ablations.store import claims
+from ablations.store import locks
 from ablations.store.attempts import Attempts, End
-from ablations.store.claims import Claim
+from ablations.store.locks import Lock
 from ablations.store.submissions import SUBMITTING_SECONDS, Cache, Submission, submission
 from ablations.study.model import RunSpec, Study
 from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder
@@ -117,7 +117,7 @@ class Life:
     @property
     def resumes(self) -> bool:
         """The failure says nothing about the run itself; a plain submission resumes it."""
-        return self.state == "failed" and self.kind in verdict.NOT_ITS_FAULT and not self.often
+        return self.state == "failed" and self.kind in endings.NOT_ITS_FAULT and not self.often
 
     @property
     def active(self) -> bool:
@@ -132,7 +132,7 @@ class Life:
     def log_tail(self) -> str:
         """The last lines of the job's output, or of train.log where the job said nothing."""
         own = None if self.log_file is None else self.log_file.parent.parent / "train.log"
-        return verdict.tail(self.log_file) or verdict.tail(own)
+        return endings.tail(self.log_file) or endings.tail(own)
 
 
 @dataclass(frozen=True)
@@ -206,8 +206,8 @@ def of_unknown(runs: Sequence[Life]) -> list[str]:
 
 def memory_asked(folder: Path) -> float | None:
     """resources.mem_gb of the run's last submission, where it is known."""
-    claim = claims.read(folder)
-    given = submission(folder, claim.submission).resources.get("mem_gb") if claim else None
+    lock = locks.read(folder)
+    given = submission(folder, lock.submission).resources.get("mem_gb") if lock else None
     return float(given) if isinstance(given, (int, float)) else None
 
 
@@ -230,7 +230,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self._submissions = Cache()
-        self._claims: dict[int, Claim] = {}  # by inode: claims are links to one file
+        self._locks: dict[int, Lock] = {}  # by inode: locks are links to one file
 
     def look(self, folder: Path) -> Life | _Open:
         """The state by the run's own records, or what the scheduler must be asked for."""
@@ -254,30 +254,30 @@ class _Reader:
         if "result.json" in names and (result := run.result()) is not None:
             return _completed(run, result)
         status = (run.status() if "status.json" in names else None) or {}
-        claim = self._claim(folder, names["claim.json"]) if "claim.json" in names else None
+        lock = self._lock(folder, names["lock.json"]) if "lock.json" in names else None
         notes = _Notes(_odd_files(folder, names), "result.json" in names)
-        if claim is None:
-            return notes.added(_unclaimed(folder, status))
-        submission = self._submissions.get(folder, claim.submission or "unreadable")
-        attempts = records.read(folder, claim.submission) if "submitit" in names else Attempts()
+        if lock is None:
+            return notes.added(_unlocked(folder, status))
+        submission = self._submissions.get(folder, lock.submission or "unreadable")
+        attempts = records.read(folder, lock.submission) if "submitit" in names else Attempts()
         if attempts.last_start is None:
             status = {}  # it speaks of an earlier submission
-        found = _Open(folder, claim, submission, attempts, status, notes)
+        found = _Open(folder, lock, submission, attempts, status, notes)
         recorded = self._recorded(found)
         return notes.added(recorded) if isinstance(recorded, Life) else recorded
 
-    def _claim(self, folder: Path, entry: os.DirEntry[str]) -> Claim | None:
-        claim = self._claims.get(entry.inode())
-        if claim is None:
-            claim = claims.read(folder)
-            if claim is not None and claim.submission:
-                self._claims[entry.inode()] = claim
-        return claim
+    def _lock(self, folder: Path, entry: os.DirEntry[str]) -> Lock | None:
+        lock = self._locks.get(entry.inode())
+        if lock is None:
+            lock = locks.read(folder)
+            if lock is not None and lock.submission:
+                self._locks[entry.inode()] = lock
+        return lock
 
     @staticmethod
     def _recorded(found: _Open) -> Life | _Open:
-        """The state of a claimed run, where its records say it."""
-        claim, submission, attempts = found.claim, found.submission, found.attempts
+        """The state of a locked run, where its records say it."""
+        lock, submission, attempts = found.lock, found.submission, found.attempts
         status = found.status
         state = status.get("state")
         if state == "diverged":
@@ -288,16 +288,16 @@ class _Reader:
         if state == "completed" and attempts.last_end is not None:
             # result.json is written after it: that write failed or was killed.
             return found.life("interrupted", None, f"ended before result.json{_RESUMES}")
-        if claim.executor == "local":
+        if lock.executor == "local":
             return _local(found)
         if found.beats and age(status) < FRESH_SECONDS:
             return found.life("running")  # whatever a scheduler says
         end = attempts.last_end
-        if end is not None and end.code not in (0, verdict.INTERRUPTED) and not end.terminated:
+        if end is not None and end.code not in (0, endings.INTERRUPTED) and not end.terminated:
             # It ended by itself: the scheduler need not be asked. (Exit 0 without a result is no such
             # end: srun says it of a run whose node went down.)
             return found.by_end(end)
-        if end is not None and claim.cancelled and submission.runs_per_job > 1:
+        if end is not None and lock.cancelled and submission.runs_per_job > 1:
             return found.by_end(end)  # its job still runs other runs
         if submission.elsewhere:
             asks = f"this store is a copy of {submission.elsewhere}: sdtps status there"
@@ -338,10 +338,10 @@ class _Notes:
 
 @dataclass(frozen=True)
 class _Open:
-    """A claimed run whose own records do not say how it is."""
+    """A locked run whose own records do not say how it is."""
 
     folder: Path
-    claim: Claim
+    lock: Lock
     submission: Submission
     attempts: Attempts
     status: dict[str, Any]  # of the current job; empty before it wrote any
@@ -359,7 +359,7 @@ class _Open:
 
     @cached_property
     def job_id(self) -> str | None:
-        job = self.submission.element(self.folder) if self.claim.executor != "local" else None
+        job = self.submission.element(self.folder) if self.lock.executor != "local" else None
         start = self.attempts.last_start
         return job or (start.job if start else None)
 
@@ -416,7 +416,7 @@ class _Open:
     def failed_canary(self) -> str:
         """Why a run never started whose canaries had to succeed first."""
         after = str(self.submission.intent.get("after") or "")
-        if self.began or self.claim.cancelled or not after.startswith("afterok:"):
+        if self.began or self.lock.cancelled or not after.startswith("afterok:"):
             return ""
         study = self.submission.study_folder
         store = study.parent / CANARIES / study.name
@@ -444,14 +444,14 @@ class _Open:
 
     def by_end(self, end: End) -> Life:
         """From the exit record, and the output where the code alone does not say."""
-        kind, what = verdict.from_code(end.code)
-        if end.code == verdict.NOT_OURS and self.claim.cancelled:
+        kind, what = endings.from_code(end.code)
+        if end.code == endings.NOT_OURS and self.lock.cancelled:
             return self.cancelled()
-        said = verdict.from_log(verdict.tail(self.log_file))
+        said = endings.from_log(endings.tail(self.log_file))
         if kind == "killed" or end.code == 0 or end.terminated:
             if said in _CERTAIN:
                 return self.ended_by(said)
-            if self.claim.cancelled or said == "cancelled":
+            if self.lock.cancelled or said == "cancelled":
                 return self.cancelled()
             if end.terminated and said in ("preempted", "requeue"):
                 return self.ended_by("preempted")
@@ -459,7 +459,7 @@ class _Open:
             return self.life("failed", "start", f"Python did not come up (exit {end.code})")
         if kind == "exit" and said in ("oom", "disk"):
             return self.ended_by(said)
-        if end.code == verdict.INTERRUPTED:
+        if end.code == endings.INTERRUPTED:
             if end.terminated:
                 return self.life("cancelled", None, "told to stop, and not queued again")
             why = "stopped at its time limit, and could not be requeued"
@@ -473,9 +473,9 @@ class _Open:
             return self.life("running")
         if end is not None and end.code == 0:
             return self.by_end(end)
-        if self.claim.cancelled and (end is not None or not self.began):
+        if self.lock.cancelled and (end is not None or not self.began):
             return self.cancelled()
-        if end is not None and end.code == verdict.INTERRUPTED:
+        if end is not None and end.code == endings.INTERRUPTED:
             ask = f"stopped with a checkpoint{_in_epoch(self.status)}; {ask}"
             return self.life("unknown", None, ask)
         if end is not None:
@@ -506,7 +506,7 @@ def _completed(run: RunFolder, result: dict[str, Any]) -> Life:
     )
 
 
-def _unclaimed(folder: Path, status: dict[str, Any]) -> Life:
+def _unlocked(folder: Path, status: dict[str, Any]) -> Life:
     """A run that somebody started by hand, that its queue gave back, or that was imported."""
     known: dict[str, Any] = {
         "epoch": status.get("epoch"),
@@ -537,7 +537,7 @@ def _local(found: _Open) -> Life:
     if copied and end is None:  # the processes are those of the original
         return found.by_records(f"this store is a copy of {copied}: sdtps status there")
     queue = None if copied else _queue_lives(found)
-    host = found.claim.submitter.host if found.claim.submitter else "its host"
+    host = found.lock.submitter.host if found.lock.submitter else "its host"
     cannot_tell = f"its local queue on {host} is silent: sdtps status there"
     if end is None and start is not None:
         alive = start.process.alive()
@@ -549,7 +549,7 @@ def _local(found: _Open) -> Life:
             return found.life("unknown", None, cannot_tell)
         return found.life("interrupted", None, f"killed{_in_epoch(found.status)}{_RESUMES}")
     if start is None:
-        if found.claim.cancelled:
+        if found.lock.cancelled:
             return found.life("cancelled")
         if queue:
             return found.life("queued")
@@ -557,23 +557,23 @@ def _local(found: _Open) -> Life:
             return found.life("unknown", None, cannot_tell)
         return found.life("planned", None, "its local queue was stopped before it began")
     assert end is not None
-    if found.claim.cancelled:
+    if found.lock.cancelled:
         return found.cancelled()
-    if end.code == verdict.INTERRUPTED:
+    if end.code == endings.INTERRUPTED:
         if queue:
             return found.life("requeued", None, "waits for a slot")
         return found.life("interrupted", None, f"stopped{_in_epoch(found.status)}{_RESUMES}")
-    kind, what = verdict.from_code(end.code)
+    kind, what = endings.from_code(end.code)
     return found.life("failed", kind, what)
 
 
 def _queue_lives(found: _Open) -> bool | None:
     """Whether the local queue runs; None: it is another host's, and silent."""
-    submitter = found.claim.submitter
+    submitter = found.lock.submitter
     alive = submitter.alive() if submitter else False
     if alive is not None:
         return alive
-    beat = found.submission.heartbeat or found.claim.time
+    beat = found.submission.heartbeat or found.lock.time
     return None if silent({"heartbeat": beat}) else True
 
 
@@ -630,7 +630,7 @@ class _OnCluster:
         if job.state == "PREEMPTED":
             return self._preempted(found, job)
         if job.waiting:
-            if found.claim.cancelled and found.submission.runs_per_job > 1:
+            if found.lock.cancelled and found.submission.runs_per_job > 1:
                 return found.life("cancelled")  # its job waits for the sake of other runs
             why = job.reason or job.state
             if "DependencyNeverSatisfied" in why:
@@ -641,8 +641,8 @@ class _OnCluster:
             return found.life("queued", None, waits or (why if job.reason else ""), held=job.held)
         if not job.ended:
             return found.life("running", None, found.silence(), **where)
-        kind = verdict.from_scheduler(job)
-        if kind == "cancelled" or (kind is None and found.claim.cancelled):
+        kind = endings.from_scheduler(job)
+        if kind == "cancelled" or (kind is None and found.lock.cancelled):
             return found.cancelled(**where)
         if kind is not None:
             return found.ended_by(kind, job, **where)
@@ -668,7 +668,7 @@ class _OnCluster:
     @staticmethod
     def _by_exit(found: _Open, job: JobInfo) -> Life:
         """The batch script could not record its end, but the scheduler knows its exit."""
-        said = verdict.from_log(verdict.tail(found.log_file))
+        said = endings.from_log(endings.tail(found.log_file))
         if said in _CERTAIN:
             return found.ended_by(said, job)
         if job.state == "COMPLETED":
@@ -679,7 +679,7 @@ class _OnCluster:
             how = f"signal {job.signal}" if job.signal else f"exit code {job.code}"
             return found.life("failed", "start", f"the job ended before the run began ({how})")
         if job.signal:
-            return found.life("failed", *verdict.from_signal(job.signal))
+            return found.life("failed", *endings.from_signal(job.signal))
         return found.life("failed", "exit", f"exit code {job.code}")
 
     def _unlisted(self, found: _Open, answers: Answers, last: JobInfo | None) -> Life:
@@ -692,20 +692,20 @@ class _OnCluster:
         known = self._scheduler.accounting(found.array).get(found.job_id)
         if known is not None and known.name == found.submission.name and known.state != "PENDING":
             return self._by_job(found, known)
-        if end is not None and end.code != verdict.INTERRUPTED:
+        if end is not None and end.code != endings.INTERRUPTED:
             return found.by_end(end)
-        said = verdict.from_log(verdict.tail(found.log_file))
+        said = endings.from_log(endings.tail(found.log_file))
         other = answers.jobs.get(found.job_id)
         if other is not None and not other.ended and not other.missed:
             what = f"job {other.id} is called {other.name}, not {found.submission.name}"
             return found.by_records(f"{what}: the cluster renames jobs, or uses ids again")
-        if found.claim.cancelled or said == "cancelled":
+        if found.lock.cancelled or said == "cancelled":
             return found.cancelled()
         if said in _CERTAIN:
             return found.ended_by(said)
-        if not found.claim.mine:
+        if not found.lock.mine:
             # A cluster with PrivateData=jobs hides other people's jobs.
-            owner = found.claim.user
+            owner = found.lock.user
             return found.by_records(f"the scheduler shows no job of {owner}'s: ask {owner}")
         if end is not None:
             return found.by_end(end)
@@ -723,13 +723,13 @@ class _OnCluster:
 
     def _without_receipt(self, found: _Open) -> Life:
         """No job id was written down: the submitter is at it, or died, or got no clear answer."""
-        submitter = found.claim.submitter
+        submitter = found.lock.submitter
         alive = submitter.alive() if submitter else False
-        if alive or (alive is None and time.time() - found.claim.time < SUBMITTING_SECONDS):
+        if alive or (alive is None and time.time() - found.lock.time < SUBMITTING_SECONDS):
             return found.life("queued", None, "being submitted")
         if not found.submission.intent:
             # What it was before still holds: a diverged run must not resume from its checkpoint.
-            before = _unclaimed(found.folder, RunFolder(found.folder).status() or {})
+            before = _unlocked(found.folder, RunFolder(found.folder).status() or {})
             why = "its submitter died before it asked the scheduler"
             return before if before.state != "planned" else found.life("planned", None, why)
         index = found.submission.index(found.folder)

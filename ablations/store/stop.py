@@ -18,9 +18,9 @@ from pathlib import Path
 from ablations.slurm import commands as slurm
 from ablations.slurm.queue import Scheduler
 from ablations.store import attempts as records
-from ablations.store import claims, life
-from ablations.store.claims import Claim
+from ablations.store import life, locks
 from ablations.store.life import Life
+from ablations.store.locks import Lock
 from ablations.store.submissions import Cache, Submission
 from ablations.study.arguments import add_steering, filtered, read_whole
 from ablations.study.model import Study
@@ -36,7 +36,7 @@ def cancel(runs: Sequence[Life], runs_dir: Path) -> list[Life]:
 
     Left out are runs whose process only another machine, or the person who started it, can end.
 
-    The claim is marked first, so that the end is known for a cancellation without accounting too, and
+    The lock is marked first, so that the end is known for a cancellation without accounting too, and
     so that a run which writes its checkpoint meanwhile does not come back. Where the scheduler refuses,
     the mark is taken back. Where a full disk takes no mark, the cluster's jobs are cancelled all the
     same.
@@ -46,12 +46,12 @@ def cancel(runs: Sequence[Life], runs_dir: Path) -> list[Life]:
         OSError: runs on local slots could not be marked, and so were not told to end.
     """
     known = Cache()
-    held: dict[Path, Claim] = {}
+    held: dict[Path, Lock] = {}
     for one in runs:
         if one.active and not one.elsewhere:  # a copy has no jobs of its own
-            claim = claims.read(one.folder)
-            if claim is not None:
-                held[one.folder] = claim
+            lock = locks.read(one.folder)
+            if lock is not None:
+                held[one.folder] = lock
     # Where a refusal is to be expected, asked first: a job that starts meanwhile must find no mark.
     ours = {f: c for f, c in held.items() if c.mine or c.executor == "local" or os.getuid() == 0}
     unmarked = _mark(ours, known)
@@ -60,17 +60,17 @@ def cancel(runs: Sequence[Life], runs_dir: Path) -> list[Life]:
     for one in runs:
         if one.folder not in held:
             continue
-        claim = held[one.folder]
-        if claim.executor == "local":
-            if one.folder not in unmarked and _end_local(one.folder, claim.submission):
+        lock = held[one.folder]
+        if lock.executor == "local":
+            if one.folder not in unmarked and _end_local(one.folder, lock.submission):
                 ended.append(one)
             continue
         ended.append(one)
-        work = known.get(one.folder, claim.submission)
+        work = known.get(one.folder, lock.submission)
         if one.job_id and not _others_need_it(one.folder, work):
             where = "" if work.cluster == slurm.cluster_name() else work.cluster
             on_clusters.setdefault(where, {}).setdefault(one.job_id, []).append(one.folder)
-    refused: dict[Path, Claim] = {}
+    refused: dict[Path, Lock] = {}
     for cluster, jobs in on_clusters.items():
         for job, why in slurm.cancel(jobs, cluster or None).items():
             refused |= {folder: held[folder] for folder in jobs[job]}
@@ -89,25 +89,25 @@ def cancel(runs: Sequence[Life], runs_dir: Path) -> list[Life]:
     return ended
 
 
-def _mark(held: Mapping[Path, Claim], known: Cache, *, back: bool = False) -> dict[Path, OSError]:
-    """Mark claims as cancelled (`back`: no longer); the error of each that could not be.
+def _mark(held: Mapping[Path, Lock], known: Cache, *, back: bool = False) -> dict[Path, OSError]:
+    """Mark locks as cancelled (`back`: no longer); the error of each that could not be.
 
-    A mark is a link to a file of the submission, as its claim is: ten thousand cost one file.
+    A mark is a link to a file of the submission, as its lock is: ten thousand cost one file.
     """
     failed: dict[Path, OSError] = {}
-    with contextlib.ExitStack() as locks:
-        for jobs in {folder.parent.parent / claims.JOBS for folder in held}:
+    with contextlib.ExitStack() as files_held:
+        for jobs in {folder.parent.parent / locks.JOBS for folder in held}:
             with contextlib.suppress(OSError):
-                locks.enter_context(claims.lock(jobs))
+                files_held.enter_context(locks.file_lock(jobs))
         marked: set[str] = set()
-        for folder, claim in held.items():
-            work = known.get(folder, claim.submission)
-            source = work.claim_file if back else work.folder / "cancelled.json"
+        for folder, lock in held.items():
+            work = known.get(folder, lock.submission)
+            source = work.lock_file if back else work.folder / "cancelled.json"
             try:
-                if not back and claim.submission not in marked:
-                    files.write_json(source, replace(claim, cancelled=True).json())
-                    marked.add(claim.submission)
-                claims.replace(folder, claim, source)
+                if not back and lock.submission not in marked:
+                    files.write_json(source, replace(lock, cancelled=True).json())
+                    marked.add(lock.submission)
+                locks.take(folder, source, lock)
             except OSError as error:
                 failed[folder] = error
     return failed
@@ -132,7 +132,7 @@ def _others_need_it(folder: Path, work: Submission) -> bool:
     """Runs that nobody cancelled share the job (resources.runs_per_gpu): it ends the others itself."""
     index = work.index(folder) if work.runs_per_job > 1 else None
     return index is not None and any(
-        claims.holds(member, work.name) and not records.ended_by_itself(member, work.name)
+        locks.holds(member, work.name) and not records.ended_by_itself(member, work.name)
         for member in work.members(index)
     )
 

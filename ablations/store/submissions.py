@@ -1,6 +1,6 @@
 """A submission on disk: runs/STUDY/_jobs/NAME/, shared by the runs of one job array or one local queue.
 
-claim.json       what each run's claim.json is a link to
+lock.json       what each run's lock.json is a link to
 submission.json  the intent, written whole before the scheduler is asked
 runs.txt         one run a line, VARIANT/seedK-HASH: the line number (from 0) is the array index; with
                  resources.runs_per_gpu: k, lines k i to k i + k - 1 are the runs of array index i
@@ -29,13 +29,13 @@ from pathlib import Path
 from typing import Any
 
 from ablations.slurm import commands as slurm
-from ablations.store import attempts, claims
-from ablations.store.claims import JOBS, Claim
+from ablations.store import attempts, locks
+from ablations.store.locks import JOBS, Lock
 from sdtps.run.folder import RunFolder
 from sdtps.system import files
 
 ASIDE = "_aside"
-# A submitter on another host whose claim has no receipt: longer than sbatch may take.
+# A submitter on another host whose lock has no receipt: longer than sbatch may take.
 SUBMITTING_SECONDS = 900.0
 
 
@@ -68,8 +68,8 @@ class Submission:  # what is read is kept: make a new one to read again
         return self.folder.parent.parent
 
     @property
-    def claim_file(self) -> Path:
-        return self.folder / "claim.json"
+    def lock_file(self) -> Path:
+        return self.folder / "lock.json"
 
     @property
     def script_file(self) -> Path:
@@ -171,10 +171,10 @@ class Submission:  # what is read is kept: make a new one to read again
 
     # -- written by the submitter ---------------------------------------------------------------
 
-    def begin(self, claim: Claim) -> None:
-        """The folder, with the file that claims link to."""
+    def begin(self, lock: Lock) -> None:
+        """The folder, with the file that locks link to."""
         self.folder.mkdir(parents=True)
-        files.write_json(self.claim_file, claim.json())
+        files.write_json(self.lock_file, lock.json())
 
     def write_intent(self, runs: list[Path], **fields: Any) -> None:
         """What is about to be asked of the scheduler. Written before it is asked."""
@@ -202,7 +202,7 @@ class Submission:  # what is read is kept: make a new one to read again
         return float(value) if isinstance(value, (int, float)) else None
 
     def discard(self) -> None:
-        """Remove a submission that came to nothing. Its claims must be released already."""
+        """Remove a submission that came to nothing. Its locks must be released already."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -233,27 +233,23 @@ def read_json(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-# -- a new submission and its claims -----------------------------------------------------------------
+# -- a new submission and its locks -----------------------------------------------------------------
 
 
 @dataclass
-class Claimed:
-    """A new submission and the runs that it has claimed, until they are queued or given back."""
+class Locked:
+    """A new submission and the runs that it has locked, until they are queued or given back."""
 
     submission: Submission
     folders: list[Path] = field(default_factory=list)
     fresh: set[Path] = field(default_factory=set)  # folders that did not exist before
-    _earlier: dict[Path, Claim] = field(default_factory=dict)
+    _earlier: dict[Path, Lock] = field(default_factory=dict)
 
-    def take(self, folder: Path, earlier: Claim | None) -> bool:
-        """Claim a run that is free, or whose claim `earlier` has ended; False: another was first."""
+    def take(self, folder: Path, earlier: Lock | None) -> bool:
+        """Lock a run that is free, or whose lock `earlier` has ended; False: another was first."""
         fresh = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
-        source = self.submission.claim_file
-        if earlier is None:
-            won = claims.take(folder, source)
-        else:
-            won = claims.replace(folder, earlier, source)
+        won = locks.take(folder, self.submission.lock_file, earlier)
         if won:
             self.folders.append(folder)
             if fresh:
@@ -281,17 +277,17 @@ class Claimed:
         self.submission.discard()
 
     def _give_back(self, folder: Path) -> None:
-        mine = claims.read(folder)
+        mine = locks.read(folder)
         if mine is None or mine.submission != self.submission.name:
             return
         earlier = self._earlier.get(folder)
         if earlier is not None and earlier.submission:
-            claims.rewrite(folder, mine, earlier)
+            locks.rewrite(folder, mine, earlier)
             return
         if folder in self.fresh:
             for file in (RunFolder(folder).config_file, RunFolder(folder).run_file):
                 file.unlink(missing_ok=True)
-        claims.release(folder, mine)
+        locks.release(folder, mine)
         if folder in self.fresh:  # the run folder and its variant's, where nothing is left in them
             with contextlib.suppress(OSError):
                 folder.rmdir()
@@ -304,15 +300,15 @@ class Claimed:
 def repair(folders: Sequence[Path]) -> None:
     """Look up what dead submitters may have queued, by the jobs' unique names; release the rest.
 
-    Called before each submission, so that a study never waits for a dead process. Claims stay where the
+    Called before each submission, so that a study never waits for a dead process. Locks stay where the
     scheduler does not answer: nothing is queued twice for want of an answer.
     """
-    held: dict[str, list[tuple[Path, Claim]]] = {}
+    held: dict[str, list[tuple[Path, Lock]]] = {}
     for folder in folders:
         _sweep_old(folder)
-        claim = claims.read(folder)
-        if claim is not None and _dead(claim) and RunFolder(folder).result() is None:
-            held.setdefault(claim.submission, []).append((folder, claim))
+        lock = locks.read(folder)
+        if lock is not None and _dead(lock) and RunFolder(folder).result() is None:
+            held.setdefault(lock.submission, []).append((folder, lock))
     for name, members in held.items():
         work = submission(members[0][0], name or "unreadable")
         if work.job_id is None and not work.elsewhere:
@@ -322,7 +318,7 @@ def repair(folders: Sequence[Path]) -> None:
 
 
 def _sweep_jobs(jobs: Path) -> None:
-    """Remove what submitters left that died before they claimed anything."""
+    """Remove what submitters left that died before they locked anything."""
     for folder in jobs.glob("*"):
         if folder.is_symlink() or not folder.is_dir():
             continue
@@ -331,17 +327,17 @@ def _sweep_jobs(jobs: Path) -> None:
             Submission(folder).discard()
 
 
-def _dead(claim: Claim) -> bool:
+def _dead(lock: Lock) -> bool:
     """Its submitter cannot be about to write a receipt any more. `life` judges local queues."""
-    if claim.executor == "local":
+    if lock.executor == "local":
         return False
-    alive = claim.submitter.alive() if claim.submitter else False
+    alive = lock.submitter.alive() if lock.submitter else False
     if alive is None:
-        return time.time() - claim.time > SUBMITTING_SECONDS
-    return not alive and (claim.submission != "" or claim.time == 0.0)
+        return time.time() - lock.time > SUBMITTING_SECONDS
+    return not alive and (lock.submission != "" or lock.time == 0.0)
 
 
-def _settle(work: Submission, members: list[tuple[Path, Claim]]) -> None:
+def _settle(work: Submission, members: list[tuple[Path, Lock]]) -> None:
     if work.intent:  # the scheduler may have been asked
         started = [attempts.read(folder, work.name).last_start for folder, _ in members]
         jobs = {start.job.partition("_")[0] for start in started if start}
@@ -354,8 +350,8 @@ def _settle(work: Submission, members: list[tuple[Path, Claim]]) -> None:
         if job is not None:
             work.write_receipt(job, cluster=cluster, found_by="name")
             return
-    for folder, claim in members:
-        claims.release(folder, claim)
+    for folder, lock in members:
+        locks.release(folder, lock)
     if work.folder.is_dir():
         work.discard()
 
@@ -395,14 +391,14 @@ def _aside(folder: Path, runs_dir: Path) -> Path:
 
 
 def put_aside(folder: Path, runs_dir: Path) -> None:
-    """Move what a run holds, but for its claim, to runs/_aside/: it starts from nothing.
+    """Move what a run holds, but for its lock, to runs/_aside/: it starts from nothing.
 
     The checkpoint goes first: if this is interrupted, nothing resumes from it.
     """
     target = _aside(folder, runs_dir)
     run = RunFolder(folder)
     first = [run.checkpoint_file, run.result_file, run.status_file]
-    others = [p for p in sorted(folder.iterdir()) if p not in first and p != run.claim_file]
+    others = [p for p in sorted(folder.iterdir()) if p not in first and p != run.lock_file]
     for path in [*first, *others]:
         if path.exists():
             path.rename(target / path.name)

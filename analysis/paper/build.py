@@ -48,7 +48,7 @@ INDEX = "index.json"
 # What a build reads of a run. The libraries whose versions change its bytes.
 _RUN_FILES = (
     *("config.yaml", "run.json", "metrics.jsonl", "evaluations.jsonl", "result.json"),
-    *("status.json", "claim.json"),
+    *("status.json", "lock.json"),
 )
 _LIBRARIES = ("torch", "numpy", "scipy", "pandas", "matplotlib", "seaborn")
 _CLAIM = re.compile(r"\[claim (\d+)\]")

@@ -17,7 +17,7 @@ from sdtps.system.errors import SdtpsError
 
 HOST = "127.0.0.1"
 # What a run writes while it goes on, ends or fails.
-WRITTEN = ("metrics.jsonl", "status.json", "result.json", "claim.json", "run.json")
+WRITTEN = ("metrics.jsonl", "status.json", "result.json", "lock.json", "run.json")
 
 
 class Source:

@@ -23,7 +23,7 @@ RECORDED: dict[Epoch, str] = {"best": "best", "last": "final"}  # what result.js
 # Files that analysis reads, beside those that decide the state.
 _FILES = (
     *("config.yaml", "run.json", "metrics.jsonl", "checkpoint.pt"),
-    *("train.log", "status.json", "claim.json"),
+    *("train.log", "status.json", "lock.json"),
 )
 _NOT_A_SCORE = frozenset({*metricrows.NOT_A_METRIC, metricrows.TIME})
 # Kinds of failures (`ablations.store.life`) in the words of a table's note.

@@ -7,7 +7,7 @@ what is no regular file (a directory, a FIFO, a link round in a circle) as nothi
     metrics.jsonl   one object a line, append-only                    status.json  state and heartbeat
     checkpoint.pt   model, optimiser, counters, random states         result.json  written once, last
     train.log       what the trainer said                             submitit/    the scheduler's logs
-    claim.json      who submitted it, written before the scheduler is asked
+    lock.json      who submitted it, written before the scheduler is asked
     best.safetensors, last.safetensors    weights of a completed run's selected and last epoch
     queries.safetensors    average precision, rank and identity of each query, of the last evaluation
     evaluations.jsonl    one object for each evaluation after training (`sdtps evaluate`)
@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import yaml
 
 from sdtps.config import AnyConfig, load_config, resolved
-from sdtps.system.errors import ClaimLost, RunError
+from sdtps.system.errors import LockLost, RunError
 from sdtps.system.files import digest, read_bytes, write_bytes, write_json, write_text
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 RunState = Literal["running", "requeued", "completed", "diverged", "failed", "cancelled"]
 HEARTBEAT_SECONDS = 15.0
 Weights = Literal["best", "last"]
-CLAIM_VARIABLE = "SDTPS_CLAIM"
+LOCK_VARIABLE = "SDTPS_LOCK"
 _SEALED = ("config.yaml", "metrics.jsonl", "run.json")  # by result.json, which is written after them
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml's is ten times as fast
 
@@ -113,7 +113,7 @@ class RunFolder:
     queries_file = _File("queries.safetensors")
     result_file = _File("result.json")
     log_file = _File("train.log")
-    claim_file = _File("claim.json")
+    lock_file = _File("lock.json")
     submitit_folder = _File("submitit")
 
     def weights_file(self, which: Weights) -> Path:
@@ -142,24 +142,24 @@ class RunFolder:
 
     # -- written by the run ---------------------------------------------------------------------
 
-    def check_claim(self) -> None:
+    def check_lock(self) -> None:
         """Refuse to write where another submission has taken the folder over.
 
-        A job's environment names the submission that it belongs to (SDTPS_CLAIM).
+        A job's environment names the submission that it belongs to (SDTPS_LOCK).
 
         Raises:
-            ClaimLost: claim.json is gone or names another submission.
+            LockLost: lock.json is gone or names another submission.
         """
-        own = os.environ.get(CLAIM_VARIABLE)
-        if own and (_read_json(self.claim_file) or {}).get("submission") != own:
-            raise ClaimLost(
-                f"{self.claim_file}: names another submission than this job's ({own}); "
+        own = os.environ.get(LOCK_VARIABLE)
+        if own and (_read_json(self.lock_file) or {}).get("submission") != own:
+            raise LockLost(
+                f"{self.lock_file}: names another submission than this job's ({own}); "
                 "nothing is written any more"
             )
 
     def update_run(self, **fields: Any) -> None:
         """Merge `fields` into run.json."""
-        self.check_claim()
+        self.check_lock()
         write_json(self.run_file, {**self.run(), **fields})
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
@@ -171,12 +171,12 @@ class RunFolder:
         `memory_mib`, `mAP`, `rank1` (fractions in [0, 1]). A torn last line of a killed attempt is
         closed first.
         """
-        self.check_claim()
+        self.check_lock()
         _append(self.metrics_file, _line(row))
 
     def replace_metrics(self, attempt: int, rows: list[dict[str, Any]]) -> None:
         """Put `rows` in the place of the attempt's rows: a program's log is read again and again."""
-        self.check_claim()
+        self.check_lock()
         earlier = [row for row in self.metrics() if row.get("attempt") != attempt]
         rows = [*earlier, *({**row, "attempt": attempt} for row in rows)]
         write_text(self.metrics_file, "".join(f"{_line(row)}\n" for row in rows))
@@ -186,7 +186,7 @@ class RunFolder:
         import numpy as np  # here: `status` and `plan` start without it
         from safetensors.numpy import save
 
-        self.check_claim()
+        self.check_lock()
         small = {np.dtype(np.float64): np.float32, np.dtype(np.int64): np.int32}
         arrays = {n: np.ascontiguousarray(v, dtype=small.get(v.dtype)) for n, v in values.items()}
         write_bytes(self.queries_file, save(arrays))
@@ -244,7 +244,7 @@ class RunFolder:
 
     def write_status(self, state: RunState, *, attempt: int, **fields: Any) -> None:
         """Replace status.json; `fields` may hold epoch, step, reason, progress (0 to 1), eta_s."""
-        self.check_claim()
+        self.check_lock()
         row = {"state": state, "attempt": attempt, "time": now(), "heartbeat": time.time(), **fields}
         write_json(self.status_file, finite(row))
 
@@ -269,7 +269,7 @@ class RunFolder:
         Raises:
             RunError: the run has a result already. One that cannot be read is none, and is replaced.
         """
-        self.check_claim()
+        self.check_lock()
         if self.result() is not None:
             raise RunError(f"{self.result_file}: exists already; a run completes once")
         run = self.run()

@@ -57,8 +57,8 @@ class RunError(SdtpsError):
     """A run folder that cannot be used as asked."""
 
 
-class ClaimLost(RunError):
-    """Another submission has claimed this run's folder: this process must not write to it any more."""
+class LockLost(RunError):
+    """Another submission has locked this run's folder: this process must not write to it any more."""
 
 
 class ManifestError(SdtpsError):

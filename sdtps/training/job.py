@@ -17,7 +17,7 @@ from sdtps.config import CommandConfig, Config, ReidConfig
 from sdtps.run import provenance
 from sdtps.run.folder import RunFolder, now
 from sdtps.system.commandline import at_least, on_signals
-from sdtps.system.errors import ClaimLost, RunError, SdtpsError
+from sdtps.system.errors import LockLost, RunError, SdtpsError
 
 # SLURM sends SIGTERM before it kills, and SIGUSR2 where a job asks to be told ahead of its time limit.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
@@ -62,7 +62,7 @@ def execute(path: Path | str, *, max_steps: int | None = None) -> str:
             outcome = _attempt(folder, config, run["seed"], attempt, stop, max_steps)
         if writes and outcome != "completed":  # a completed run has said so before its last write
             folder.end_attempt(outcome, process_peak_mib())
-    except ClaimLost:  # the folder belongs to another job by now
+    except LockLost:  # the folder belongs to another job by now
         raise
     except BaseException as error:
         if writes and folder.result() is None:

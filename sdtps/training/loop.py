@@ -451,7 +451,7 @@ class Loop:
         best = self.counters.best
         assert best is not None
         path = self.folder.kept_weights_file(best["step"])
-        self.folder.check_claim()
+        self.folder.check_lock()
         checkpoint.save_weights(path, self._best_weights, self.about("best", best))
         self._best_weights = None
 
@@ -484,7 +484,7 @@ class Loop:
         states = distributed.gather_objects(random_states())
         if self.writes:
             self.keep_best_weights()  # before the checkpoint that counts on them
-            self.folder.check_claim()
+            self.folder.check_lock()
             checkpoint.save(self.folder.checkpoint_file, {**self._state(), "random_states": states})
             best = self.counters.best
             self.folder.remove_kept_weights(None if best is None else best["step"])

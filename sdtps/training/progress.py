@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder, RunState, now
-from sdtps.system.errors import ClaimLost
+from sdtps.system.errors import LockLost
 
 SECONDS_BETWEEN_LINES = 30.0  # about one evaluation
 
@@ -128,7 +128,7 @@ class Reporter:
         while not self._ended.wait(HEARTBEAT_SECONDS):
             try:
                 self._write("running")
-            except ClaimLost:  # the run's next own write says so
+            except LockLost:  # the run's next own write says so
                 return
 
     def _write(self, state: RunState, **fields: Any) -> None:

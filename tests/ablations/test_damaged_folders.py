@@ -43,7 +43,7 @@ GARBAGE: dict[str, bytes | None] = {
     "a directory": None,
 }
 FILES = [
-    *("result.json", "status.json", "run.json", "config.yaml", "claim.json", "metrics.jsonl"),
+    *("result.json", "status.json", "run.json", "config.yaml", "lock.json", "metrics.jsonl"),
     *("checkpoint.pt", "train.log", "submitit", "submitit/attempts.txt", "submitit/job.log"),
 ]
 COMMANDS = [
@@ -124,10 +124,10 @@ def test_a_file_that_cannot_be_read_hides_no_other_run(tmp_path: Path, fakes: Fa
     study = plant.study(tmp_path, ["ok", "raise"])
     runs = tmp_path / "runs"
     dispatch.submit(study.runs(), runs)
-    _damage(study.runs()[0].folder(runs) / "claim.json", None)
+    _damage(study.runs()[0].folder(runs) / "lock.json", None)
     bad, good = run_states(study.runs(), runs)
     assert (bad.state, bad.kind, good.state) == ("failed", "unreadable", "queued")
-    assert "claim.json" in bad.detail and "directory" in bad.detail
+    assert "lock.json" in bad.detail and "directory" in bad.detail
 
 
 def test_old_temporary_files_go_from_completed_runs_too(tmp_path: Path, fakes: Fakes) -> None:

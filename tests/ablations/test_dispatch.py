@@ -134,7 +134,7 @@ def test_an_unclear_answer_without_a_job_gives_the_runs_back(tmp_path: Path, fak
     assert len(_submit(study, tmp_path / "runs").submitted) == 1
 
 
-def test_without_any_answer_runs_stay_claimed_until_the_scheduler_speaks(
+def test_without_any_answer_runs_stay_locked_until_the_scheduler_speaks(
     tmp_path: Path, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = plant.study(tmp_path, ["ok", "raise"])
@@ -146,7 +146,7 @@ def test_without_any_answer_runs_stay_claimed_until_the_scheduler_speaks(
     with pytest.raises(SubmissionError, match="It is unclear"):
         _submit(study, runs)
     # Another process later, while the controller still is away, then when it is back.
-    monkeypatch.setattr("ablations.store.claims.Process.alive", lambda _: False)
+    monkeypatch.setattr("ablations.store.locks.Process.alive", lambda _: False)
     fakes.answer("squeue", *[down] * 5)
     assert _submit(study, runs).submitted == []
     assert _states(study, runs) == ["unknown", "unknown"]
@@ -303,7 +303,7 @@ def test_an_equal_run_that_was_deleted_is_trained_and_one_that_stays_is_not_writ
     assert [a.start for a in again.submitted] == ["over"]
     before = sorted(p.name for p in made.iterdir())
     assert dispatch.submit(study.runs(), runs, over=[link]).submitted == [link]
-    assert not link.is_symlink() and (link / "claim.json").is_file()
+    assert not link.is_symlink() and (link / "lock.json").is_file()
     assert sorted(p.name for p in made.iterdir()) == before
     third = plant.study(tmp_path, ["x"], name="third")
     (link,) = dispatch.take_over(

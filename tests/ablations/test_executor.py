@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ablations.launch import submit as front
+from ablations.slurm import endings
 from ablations.slurm import script as batch
-from ablations.slurm import verdict
 from ablations.store import attempts as records
 from ablations.store.submissions import Submission
 from ablations.study.schema import Resources
@@ -34,7 +34,7 @@ def test_a_line_that_was_cut_short_costs_only_itself(tmp_path: Path, together: i
 
 def test_a_run_that_a_submission_of_a_longer_name_holds_is_left_alone(tmp_path: Path) -> None:
     run, text = _element(tmp_path, Resources(), holder=f"{NAME}-and-more")
-    assert _bash(tmp_path, text, code=0) == verdict.NOT_OURS
+    assert _bash(tmp_path, text, code=0) == endings.NOT_OURS
     assert not records.attempts_file(run).exists()
 
 
@@ -53,9 +53,9 @@ def test_shellcheck_finds_nothing_in_the_job_script(tmp_path: Path) -> None:
         (["# nothing but a comment", "export SHOWN='# no comment'"], 3),
         (["if true; then", "  export SHOWN=1", "fi"], 3),
         (["true", "false || true", "! false"], 3),
-        (["export SHOWN=1", "false  # fails", "export SHOWN=2"], verdict.SETUP_FAILED),
-        (["module load nothing"], verdict.SETUP_FAILED),
-        (["echo 'no end"], verdict.SETUP_FAILED),
+        (["export SHOWN=1", "false  # fails", "export SHOWN=2"], endings.SETUP_FAILED),
+        (["module load nothing"], endings.SETUP_FAILED),
+        (["echo 'no end"], endings.SETUP_FAILED),
     ],
 )
 def test_a_setup_line_that_fails_ends_the_job_and_others_do_not(
@@ -102,7 +102,7 @@ def _element(folder: Path, resources: Resources, holder: str = NAME) -> tuple[Pa
     run, submission = folder / "s/v/seed0-x", Submission(folder / "s/_jobs" / NAME)
     run.mkdir(parents=True)
     submission.folder.mkdir(parents=True)
-    (run / "claim.json").write_text(json.dumps({"submission": holder}))
+    (run / "lock.json").write_text(json.dumps({"submission": holder}))
     (submission.folder / "runs.txt").write_text("v/seed0-x\n")
     (submission.folder / "setup.sh").write_text(batch.setup_text(resources))
     return run, batch.script(submission.folder, resources, 1, None, folder)

@@ -16,13 +16,13 @@ import pytest
 from ablations.launch import dispatch
 from ablations.launch.plan import make_plan
 from ablations.slurm import commands as slurm
-from ablations.slurm import verdict
+from ablations.slurm import endings
 from ablations.slurm.queue import Scheduler
 from ablations.store import attempts as records
-from ablations.store import claims, life
+from ablations.store import life, locks
 from ablations.store import stop as control
-from ablations.store.claims import Process
 from ablations.store.life import RunStatus, run_states
+from ablations.store.locks import Process
 from ablations.store.submissions import Submission
 from ablations.study.model import Study
 from sdtps.run.folder import RunFolder
@@ -72,11 +72,9 @@ class Queued:
 
     def of(self, user: str) -> None:
         """As if somebody else had submitted it."""
-        claim = claims.read(self.folder)
-        assert claim is not None
-        (self.folder / "claim.json").write_text(
-            json.dumps(dataclasses.replace(claim, user=user).json())
-        )
+        lock = locks.read(self.folder)
+        assert lock is not None
+        (self.folder / "lock.json").write_text(json.dumps(dataclasses.replace(lock, user=user).json()))
 
 
 @pytest.fixture
@@ -254,7 +252,7 @@ def test_a_cached_answer_from_the_future_is_asked_anew(queued: Queued) -> None:
 
 def test_preempted_for_good_ends_and_is_resumed(queued: Queued) -> None:
     queued.begin(10_000)
-    records.write_end(queued.folder, queued.name, "1_0", 0, verdict.INTERRUPTED, terminated=True)
+    records.write_end(queued.folder, queued.name, "1_0", 0, endings.INTERRUPTED, terminated=True)
     queued.fakes.set("1_0", state="PREEMPTED")
     assert queued.look().state == "requeued"
     lines = records.attempts_file(queued.folder).read_text().splitlines()
@@ -367,10 +365,10 @@ def test_a_copy_of_a_local_queue_s_runs_does_not_look_at_processes(tmp_path: Pat
     study, runs = plant.study(tmp_path, ["ok", "raise"]), tmp_path / "runs"
     folders = [run.folder(runs) for run in study.runs()]
     work = Submission(runs / "endings/_jobs/sdtps-endings-1")
-    work.begin(claims.Claim.new(work.name, "local"))  # of this process: it lives
+    work.begin(locks.Lock.new(work.name, "local"))  # of this process: it lives
     for folder in folders:
         folder.mkdir(parents=True)
-        claims.take(folder, work.claim_file)
+        locks.take(folder, work.lock_file)
     work.write_intent(folders, entry="standin:execute", max_requeues=0)
     records.write_start(folders[0], work.name, "1", 0)
     status = {"state": "running", "attempt": 1, "heartbeat": time.time() - beat, "epoch": 2}
@@ -471,9 +469,9 @@ def test_a_local_queue_on_another_host_lives_by_its_heartbeat(tmp_path: Path) ->
     folder = study.runs()[0].folder(runs)
     work = Submission(runs / "endings/_jobs/sdtps-endings-1")
     elsewhere = Process("another-host", 1234, "boot", 99)
-    work.begin(claims.Claim(work.name, "local", elsewhere, time.time() - 10_000, user="me"))
+    work.begin(locks.Lock(work.name, "local", elsewhere, time.time() - 10_000, user="me"))
     folder.mkdir(parents=True)
-    claims.take(folder, work.claim_file)
+    locks.take(folder, work.lock_file)
     work.write_intent([folder])
     work.beat()
     assert run_states(study.runs(), runs)[0].state == "queued"
@@ -513,4 +511,4 @@ def test_where_locks_do_not_work_a_run_is_taken_over_all_the_same(
     queued.fakes.set("1_0", state="NODE_FAIL")
     found = dispatch.submit(queued.study.runs(), queued.runs, replace=[queued.folder])
     assert found.submitted == [queued.folder]
-    assert RunFolder(queued.folder).claim_file.is_file()
+    assert RunFolder(queued.folder).lock_file.is_file()

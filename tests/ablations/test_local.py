@@ -16,7 +16,7 @@ import pytest
 
 from ablations.launch import dispatch, local
 from ablations.store import attempts as records
-from ablations.store import claims
+from ablations.store import locks
 from ablations.store import stop as control
 from ablations.store.life import RunStatus, run_states
 from ablations.study.model import Study
@@ -143,13 +143,13 @@ def test_ctrl_c_lets_runs_write_a_checkpoint_and_the_next_submission_goes_on(tmp
     found = _states(study, runs)
     assert [s.state for s in found] == ["interrupted", "planned"]
     assert "epoch 1" in found[0].detail
-    assert claims.read(study.runs()[0].folder(runs)) is None
+    assert locks.read(study.runs()[0].folder(runs)) is None
     _submit(study, runs)
     found = _states(study, runs)
     assert [(s.state, s.attempt) for s in found] == [("completed", 2), ("completed", 1)]
 
 
-def test_a_killed_queue_s_claims_are_repaired_and_its_orphan_is_left_to_finish(tmp_path: Path) -> None:
+def test_a_killed_queue_s_locks_are_repaired_and_its_orphan_is_left_to_finish(tmp_path: Path) -> None:
     study = plant.study(tmp_path, ["polite", "ok"])
     runs = tmp_path / "runs"
     queue = _queue(study, runs, slots=1)
@@ -162,9 +162,9 @@ def test_a_killed_queue_s_claims_are_repaired_and_its_orphan_is_left_to_finish(t
     assert [p.parent.name for p in report.submitted] == ["ok"]
     # Now the orphan is killed as well: nobody is left to write its end down, and it goes on next time.
     folder = study.runs()[0].folder(runs)
-    claim = claims.read(folder)
-    assert claim is not None
-    start = records.read(folder, claim.submission).last_start
+    lock = locks.read(folder)
+    assert lock is not None
+    start = records.read(folder, lock.submission).last_start
     assert start is not None
     os.kill(start.process.pid, signal.SIGKILL)
     _wait(lambda: _states(study, runs)[0].state == "interrupted")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ablations.store import attempts, claims
-from ablations.store.claims import Claim
+from ablations.store import attempts, locks
+from ablations.store.locks import Lock
 from ablations.store.submissions import Submission
 from ablations.view.logs import follow, read
 from sdtps.run.folder import RunFolder
@@ -44,9 +44,9 @@ def test_following_ends_with_a_killed_run_and_says_how(tmp_path: Path, beat: flo
     """Killed with a record of it, or silent for long."""
     folder = tmp_path / "s/v/seed0-x"
     work = Submission(tmp_path / "s/_jobs/n")
-    work.begin(Claim.new("n", "slurm"))
+    work.begin(Lock.new("n", "slurm"))
     folder.mkdir(parents=True)
-    claims.take(folder, work.claim_file)
+    locks.take(folder, work.lock_file)
     work.write_intent([folder])
     work.write_receipt("7")
     attempts.write_start(folder, "n", "7_0", 0)

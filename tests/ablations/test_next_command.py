@@ -61,7 +61,7 @@ def test_both_commands_are_named_where_there_are_both(tmp_path: Path) -> None:
 
 def test_what_no_command_mends_has_none(tmp_path: Path) -> None:
     study = plant.study(tmp_path, ["ok"])
-    why = "claim.json: is not a regular file"
+    why = "lock.json: is not a regular file"
     status = RunStatus(study.runs()[0], state="failed", kind="unreadable", detail=why)
     text = "\n".join(lines(study, [status], tmp_path / "runs", Commands(str(study.path), {})))
     assert "sdtps submit" not in text

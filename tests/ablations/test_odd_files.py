@@ -28,7 +28,7 @@ ODD: dict[str, Callable[[Path], None]] = {
     "a broken link": lambda path: path.symlink_to("nowhere"),
 }
 FILES = [
-    *("status.json", "run.json", "config.yaml", "claim.json", "metrics.jsonl", "train.log"),
+    *("status.json", "run.json", "config.yaml", "lock.json", "metrics.jsonl", "train.log"),
     *("submitit/attempts.txt", "submitit/job.log"),
 ]
 COMMANDS = (["status"], ["plan"], ["watch", "--once"], ["cancel", "--yes"], ["clean"])
@@ -83,17 +83,17 @@ def test_no_command_waits_or_ends_in_a_traceback(
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_an_odd_claim_is_told_as_what_it_is_and_hides_no_other_run(
+def test_an_odd_lock_is_told_as_what_it_is_and_hides_no_other_run(
     tmp_path: Path, fakes: Fakes, odd: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study = plant.study(tmp_path, ["ok", "raise"])
     runs = tmp_path / "runs"
-    _put(study.runs()[0].folder(runs) / "claim.json", ODD[odd])
+    _put(study.runs()[0].folder(runs) / "lock.json", ODD[odd])
     bad, good = run_states(study.runs(), runs)
     assert (bad.state, bad.kind, bad.detail) == (
         "failed",
         "unreadable",
-        f"claim.json: is {_said(odd)}",
+        f"lock.json: is {_said(odd)}",
     )
     assert good.state == "planned"
     for words in (["submit"], ["retry", "--failed"], ["retry", "ok/seed0"]):

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from ablations.launch import dispatch, local
 from ablations.launch.plan import make_plan
-from ablations.slurm import verdict
+from ablations.slurm import endings
 from ablations.slurm.arrays import chunks
 from ablations.slurm.options import misfits, nodes_of
 from ablations.store import attempts as records
@@ -92,7 +92,7 @@ def test_a_run_knows_its_job_and_those_it_shares_it_with(tmp_path: Path) -> None
         (0, False, "diverged", True),
         (1, False, "", True),
         (137, True, "", False),
-        (verdict.INTERRUPTED, False, "", False),
+        (endings.INTERRUPTED, False, "", False),
     ],
 )
 def test_what_starts_again_with_its_job(

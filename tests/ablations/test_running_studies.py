@@ -16,7 +16,7 @@ from ablations.launch.plan import make_plan
 from ablations.slurm import commands as slurm
 from ablations.slurm.queue import Scheduler
 from ablations.store import attempts as records
-from ablations.store import claims
+from ablations.store import locks
 from ablations.store import stop as control
 from ablations.store.life import run_states
 from ablations.store.submissions import Submission
@@ -141,11 +141,11 @@ def test_a_refused_cancel_leaves_no_mark(store: Store, refusal: str) -> None:
     study = store.study(["ok"])
     store.submit(study)
     folder = study.runs()[0].folder(store.runs)
-    before = claims.read(folder)
+    before = locks.read(folder)
     store.fakes.answer("scancel", {"exit": 1, "stderr": refusal})
     assert store.call("cancel", study, "--yes") == 2
-    assert claims.read(folder) == before
-    assert claims.holds(folder, before.submission if before else "")
+    assert locks.read(folder) == before
+    assert locks.holds(folder, before.submission if before else "")
     assert store.states(study) == ["queued"]
 
 
@@ -156,22 +156,22 @@ def test_only_the_jobs_that_scancel_names_go_on(store: Store) -> None:
     store.fakes.answer("scancel", {"exit": 1, "stderr": words})
     with pytest.raises(SubmissionError, match="1 run of 3"):
         control.cancel(run_states(study.runs(), store.runs), store.runs)
-    marked = [claims.read(run.folder(store.runs)) for run in study.runs()]
-    assert [claim.cancelled for claim in marked if claim] == [True, False, True]
+    marked = [locks.read(run.folder(store.runs)) for run in study.runs()]
+    assert [lock.cancelled for lock in marked if lock] == [True, False, True]
 
 
 def test_a_cancelled_run_whose_job_came_all_the_same_is_cancelled(store: Store) -> None:
     """Its job finds the mark and does nothing; it is not lost, and not resumed by itself."""
-    from ablations.slurm import verdict
+    from ablations.slurm import endings
 
     study = store.study(["ok"])
     store.submit(study)
     folder = study.runs()[0].folder(store.runs)
     control.cancel(run_states(study.runs(), store.runs), store.runs)
-    store.fakes.set("1_0", state="FAILED", status=verdict.NOT_OURS << 8)
+    store.fakes.set("1_0", state="FAILED", status=endings.NOT_OURS << 8)
     name = store.fakes.arrays()[0]["name"]
     records.write_start(folder, name, "1_0", 0)
-    records.write_end(folder, name, "1_0", 0, verdict.NOT_OURS, terminated=False)
+    records.write_end(folder, name, "1_0", 0, endings.NOT_OURS, terminated=False)
     assert store.states(study) == ["cancelled"]
 
 
@@ -218,16 +218,16 @@ def test_an_array_that_is_cancelled_before_it_starts_is_cancelled_at_once(store:
     assert len(store.json("retry", study, "--cancelled", "--no-audit")["submitted"]) == 3
 
 
-def test_a_retry_that_was_killed_after_its_claims_goes_on(store: Store) -> None:
+def test_a_retry_that_was_killed_after_its_locks_goes_on(store: Store) -> None:
     study = store.study(["ok"], seeds=3)
     store.submit(study)
     runs = [run.folder(store.runs) for run in study.runs()]
     control.cancel(run_states(study.runs(), store.runs), store.runs)
     killed = Submission(store.runs / "endings/_jobs/sdtps-endings-killed")
-    killed.begin(claims.Claim("sdtps-endings-killed", "slurm", claims.Process("here", 0), 1.0))
+    killed.begin(locks.Lock("sdtps-endings-killed", "slurm", locks.Process("here", 0), 1.0))
     for folder in runs[:2]:
-        held = claims.read(folder)
-        assert held is not None and claims.replace(folder, held, killed.claim_file)
+        held = locks.read(folder)
+        assert held is not None and locks.take(folder, killed.lock_file, held)
     answer = store.json("retry", study, "--cancelled", "--no-audit")
     assert len(answer["submitted"]) == 3
 
@@ -238,9 +238,9 @@ def test_a_diverged_run_whose_retry_was_killed_still_starts_from_nothing(store: 
     (folder,) = (run.folder(store.runs) for run in study.runs())
     RunFolder(folder).write_status("diverged", attempt=1, epoch=2, reason="loss is inf")
     killed = Submission(store.runs / "endings/_jobs/sdtps-endings-killed")
-    killed.begin(claims.Claim("sdtps-endings-killed", "slurm", claims.Process("here", 0), 1.0))
-    held = claims.read(folder)
-    assert held is not None and claims.replace(folder, held, killed.claim_file)
+    killed.begin(locks.Lock("sdtps-endings-killed", "slurm", locks.Process("here", 0), 1.0))
+    held = locks.read(folder)
+    assert held is not None and locks.take(folder, killed.lock_file, held)
     assert store.states(study) == ["diverged"]
     plan = store.json("plan", study, "--retry", "diverged")
     assert plan["runs"][0]["start"] == "over"

@@ -13,7 +13,7 @@ import pytest
 
 from ablations.launch import dispatch
 from ablations.slurm import commands as slurm
-from ablations.slurm import verdict
+from ablations.slurm import endings
 from ablations.slurm.queue import Scheduler
 from ablations.store import attempts as records
 from ablations.store import stop as control
@@ -117,8 +117,8 @@ def test_each_word_of_the_scheduler_is_one_of_ours(
         (139, False, "", "failed", "crash"),
         (134, False, "", "failed", "crash"),
         (127, False, "srun: error: execve(): /nope: No such file or directory", "failed", "start"),
-        (verdict.SETUP_FAILED, False, "module: command not found", "failed", "start"),
-        (verdict.GAVE_UP, False, "", "failed", "timeout"),
+        (endings.SETUP_FAILED, False, "module: command not found", "failed", "start"),
+        (endings.GAVE_UP, False, "", "failed", "timeout"),
         (0, False, "", "failed", "exit"),
         (143, True, "*** JOB 1 ON n1 CANCELLED AT ... DUE TO TIME LIMIT ***", "failed", "timeout"),
         (143, True, "*** JOB 1 ON n1 CANCELLED AT 2026-01-01 ***", "cancelled", None),
@@ -271,7 +271,7 @@ def test_one_empty_answer_does_not_lose_a_job(queued: Queued) -> None:
 
 def test_preempted_and_then_pending_is_requeued_throughout(queued: Queued) -> None:
     queued.begin()
-    queued.end(verdict.INTERRUPTED, terminated=True)
+    queued.end(endings.INTERRUPTED, terminated=True)
     RunFolder(queued.folder()).write_status("requeued", attempt=1, epoch=4)
     for state in ("PREEMPTED", "PENDING"):
         queued.fakes.set("1_0", state=state, restarts=1)

@@ -22,7 +22,7 @@ import pytest
 from ablations.launch import dispatch, local, worker
 from ablations.launch.plan import make_plan
 from ablations.store import attempts as records
-from ablations.store import claims, snapshot
+from ablations.store import locks, snapshot
 from ablations.store.life import run_states
 from ablations.study.manifest import load_study
 from ablations.study.model import Study
@@ -259,9 +259,9 @@ def test_killed_at_any_write_the_next_submission_repairs_it(
         assert _result(folder) in (None, result), where
         (found,) = run_states([run], runs)
         done = folder.result() is not None or (folder.status() or {}).get("state") == "diverged"
-        claim = claims.read(folder.path)
-        assert claim is not None, where
-        began = records.read(folder.path, claim.submission).last_start is not None
+        lock = locks.read(folder.path)
+        assert lock is not None, where
+        began = records.read(folder.path, lock.submission).last_start is not None
         assert found.state == (state if done else "interrupted" if began else "planned"), (where, found)
         (action,) = make_plan(study, runs, [found]).actions
         assert action.action == ("skip" if done else "submit"), where

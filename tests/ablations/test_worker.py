@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from ablations.launch import worker
-from ablations.slurm import verdict
+from ablations.slurm import endings
 from ablations.store import attempts as records
-from ablations.store import claims
-from ablations.store.claims import Claim
+from ablations.store import locks
+from ablations.store.locks import Lock
 from ablations.store.submissions import Submission
 from sdtps.run.folder import RunFolder
 from sdtps.system.errors import DataError
@@ -37,11 +37,11 @@ def entry(path: Path) -> str:
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fakes: Fakes) -> Submission:
     """Element 3 of array 77, in this process."""
     made = Submission(tmp_path / "s" / "_jobs" / "sdtps-s-1")
-    made.begin(Claim.new("sdtps-s-1", "slurm"))
+    made.begin(Lock.new("sdtps-s-1", "slurm"))
     folders = [tmp_path / "s" / "v" / f"seed{k}-x" for k in range(4)]
     for folder in folders:
         folder.mkdir(parents=True)
-        claims.take(folder, made.claim_file)
+        locks.take(folder, made.lock_file)
     made.write_intent(folders, entry=f"{__name__}:entry", max_requeues=2)
     for key, value in {
         "SLURM_ARRAY_JOB_ID": "77",
@@ -51,7 +51,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fakes: Fakes) -> Submis
         "SLURM_NTASKS": "1",
     }.items():
         monkeypatch.setenv(key, value)
-    monkeypatch.setenv(worker.CLAIM, "another")  # the worker sets it; undone afterwards
+    monkeypatch.setenv(worker.LOCK, "another")  # the worker sets it; undone afterwards
     for key in ("SUBMITIT_EXECUTOR", "SDTPS_SNAPSHOT"):
         monkeypatch.delenv(key, raising=False)
     monkeypatch.setattr(worker, "_entry", lambda _: entry)
@@ -64,10 +64,10 @@ def test_a_run_that_was_cancelled_before_its_job_began_does_not_start(
     job: Submission, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = job.run(3)
-    claim = claims.read(folder)
-    assert claim is not None
-    claims.rewrite(folder, claim, dataclasses.replace(claim, cancelled=True))
-    assert _run(job, monkeypatch, [], "completed") == verdict.NOT_OURS
+    lock = locks.read(folder)
+    assert lock is not None
+    locks.rewrite(folder, lock, dataclasses.replace(lock, cancelled=True))
+    assert _run(job, monkeypatch, [], "completed") == endings.NOT_OURS
     assert not records.read(folder, job.name).began
 
 
@@ -80,14 +80,14 @@ def _run(job: Submission, monkeypatch: pytest.MonkeyPatch, sent: list[int], outc
 def test_near_the_time_limit_only_this_element_is_requeued(
     job: Submission, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert _run(job, monkeypatch, [signal.SIGUSR2], "requeued") == verdict.INTERRUPTED
+    assert _run(job, monkeypatch, [signal.SIGUSR2], "requeued") == endings.INTERRUPTED
     assert [c["argv"] for c in fakes.calls("scontrol")] == [["requeue", "77_3"]]
 
 
 def test_what_the_scheduler_takes_away_it_brings_back_itself(
     job: Submission, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert _run(job, monkeypatch, [signal.SIGTERM], "requeued") == verdict.INTERRUPTED
+    assert _run(job, monkeypatch, [signal.SIGTERM], "requeued") == endings.INTERRUPTED
     assert fakes.calls("scontrol") == []
 
 
@@ -102,9 +102,9 @@ def test_the_cap_on_requeues_is_ours(
     job: Submission, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
-    assert _run(job, monkeypatch, [signal.SIGUSR2], "requeued") == verdict.GAVE_UP
+    assert _run(job, monkeypatch, [signal.SIGUSR2], "requeued") == endings.GAVE_UP
     monkeypatch.setenv("SLURM_RESTART_COUNT", "3")
-    assert _run(job, monkeypatch, [], "completed") == verdict.TOO_OFTEN
+    assert _run(job, monkeypatch, [], "completed") == endings.TOO_OFTEN
     assert fakes.calls("scontrol") == []
 
 
@@ -113,18 +113,18 @@ def test_a_busy_controller_is_asked_again(
 ) -> None:
     monkeypatch.setattr(worker.time, "sleep", lambda _: None)
     fakes.answer("scontrol", {"exit": 1, "stderr": "Socket timed out"}, {"exit": 1}, None)
-    assert _run(job, monkeypatch, [signal.SIGUSR2], "requeued") == verdict.INTERRUPTED
+    assert _run(job, monkeypatch, [signal.SIGUSR2], "requeued") == endings.INTERRUPTED
     assert len(fakes.calls("scontrol")) == 3
 
 
-def test_a_job_whose_run_was_claimed_by_a_later_submission_does_nothing(
+def test_a_job_whose_run_was_locked_by_a_later_submission_does_nothing(
     job: Submission, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = job.run(3)
-    held = claims.read(folder)
+    held = locks.read(folder)
     assert held is not None
-    claims.rewrite(folder, held, Claim.new("sdtps-s-2", "slurm"))
-    assert _run(job, monkeypatch, [], "completed") == verdict.NOT_OURS
+    locks.rewrite(folder, held, Lock.new("sdtps-s-2", "slurm"))
+    assert _run(job, monkeypatch, [], "completed") == endings.NOT_OURS
     assert not RunFolder(folder).status_file.exists()
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ablations.store.claims import Claim
+from ablations.store.locks import Lock
 from ablations.study.model import Study, Variant
 from ablations.study.schema import FigureSpec, MetricSpec, Resources, TableSpec
 from sdtps.config import ReidConfig, parse_config
@@ -147,8 +147,8 @@ def plant(
         },
     )
     if state == "queued":
-        own = Claim.new("s", "local")
-        folder.claim_file.write_text(json.dumps(own.json()))
+        own = Lock.new("s", "local")
+        folder.lock_file.write_text(json.dumps(own.json()))
         return folder
     last_epoch, last_step = stop or (epochs, epochs * steps_per_epoch)
     rows: list[dict[str, Any]] = []

@@ -63,7 +63,7 @@ def test_every_planned_run_has_a_row_whatever_became_of_it(tmp_path, study):
 def test_states_are_those_of_the_record_of_life(tmp_path, study, state, claimed, silent, word):
     folder = plant(tmp_path, study, "topk", 0, state=state, stop=(1, 3), silent_seconds=silent)
     if claimed:
-        folder.claim_file.write_text("{}")
+        folder.lock_file.write_text("{}")
     collected = collect([study], tmp_path)
     assert collected.runs[0].state == word == from_records(folder.path).state
     with pytest.raises(AggregationError, match=f"topk seed 0: {word}"):

@@ -41,7 +41,7 @@ def _unreadable(path: Path) -> None:
 
 ODD = [_fifo, _directory, _dangling, _unreadable]
 FILES = [
-    *("result.json", "status.json", "run.json", "config.yaml", "claim.json", "metrics.jsonl"),
+    *("result.json", "status.json", "run.json", "config.yaml", "lock.json", "metrics.jsonl"),
     *("checkpoint.pt", "train.log", "submitit", "submitit/job.log"),
 ]
 

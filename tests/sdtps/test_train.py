@@ -14,7 +14,7 @@ import torch
 from sdtps.config import ReidConfig, identity, parse_config
 from sdtps.run.folder import RunFolder
 from sdtps.run.provenance import Origin, source_digest
-from sdtps.system.errors import ClaimLost, RunError, WeightsError
+from sdtps.system.errors import LockLost, RunError, WeightsError
 from sdtps.training import checkpoint, job
 from sdtps.training.device import for_machine, seed_everything
 from sdtps.training.loop import score
@@ -428,14 +428,14 @@ def test_an_evaluation_stops_at_the_next_block_and_is_done_again(tmp_path: Path)
     assert comparable(parts) == comparable(whole)
 
 
-def test_a_job_whose_claim_was_taken_over_writes_nothing_more(
+def test_a_job_whose_lock_was_taken_over_writes_nothing_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = folder(tmp_path / "r", config())
-    monkeypatch.setenv("SDTPS_CLAIM", "ours")
-    run.claim_file.write_text('{"submission": "ours"}')
+    monkeypatch.setenv("SDTPS_LOCK", "ours")
+    run.lock_file.write_text('{"submission": "ours"}')
     run.append_metrics({"kind": "train", "epoch": 1, "step": 1})
-    run.claim_file.write_text('{"submission": "theirs"}')
+    run.lock_file.write_text('{"submission": "theirs"}')
     writes = (
         lambda: run.append_metrics({"kind": "train", "epoch": 1, "step": 2}),
         lambda: run.write_status("running", attempt=1),
@@ -445,7 +445,7 @@ def test_a_job_whose_claim_was_taken_over_writes_nothing_more(
     )
     before = {p.name: p.read_bytes() for p in run.path.iterdir()}
     for write in writes:
-        with pytest.raises(ClaimLost, match=r"claim\.json"):
+        with pytest.raises(LockLost, match=r"lock\.json"):
             write()
     assert {p.name: p.read_bytes() for p in run.path.iterdir()} == before
 

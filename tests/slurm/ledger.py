@@ -44,7 +44,7 @@ PACKAGES = [path for path in sys.path if path.endswith("-packages")]
 COLLEAGUE = """
 import contextlib, os, sys
 from pathlib import Path
-from ablations.store import claims, life, stop
+from ablations.store import locks, life, stop
 from ablations.slurm.queue import Scheduler
 from ablations.study.manifest import load_study
 from sdtps.system.errors import SdtpsError
@@ -52,7 +52,7 @@ study, runs = load_study(Path(sys.argv[1])), Path(sys.argv[2])
 study.runs()
 os.setgroups([]), os.setgid(int(sys.argv[3])), os.setuid(int(sys.argv[3]))
 found = life.run_states(study.runs(), runs)
-others = [one for one in found if (claim := claims.read(one.folder)) and not claim.mine]
+others = [one for one in found if (lock := locks.read(one.folder)) and not lock.mine]
 with contextlib.suppress(SdtpsError, OSError):
     stop.cancel(others, runs)
 chosen = stop.select_folders(study, runs, found, states=["interrupted"], unplanned=False)

@@ -8,7 +8,7 @@ import pytest
 
 from ablations.launch import dispatch
 from ablations.store import attempts as records
-from ablations.store import claims
+from ablations.store import locks
 from ablations.store import stop as control
 from tests.ablations import plant, standin
 from tests.slurm.cluster import Cluster
@@ -52,7 +52,7 @@ def test_runs_of_one_job_end_for_themselves_and_only_what_was_stopped_starts_aga
     slurm.start_now(f"{first}_0")
     found = look.wait(lambda s: s["polite"].state == "completed")
     assert found["polite"].attempt == 2
-    name = claims.read(folders["raise"]).submission  # type: ignore[union-attr]
+    name = locks.read(folders["raise"]).submission  # type: ignore[union-attr]
     assert len(records.read(folders["polite"], name).starts) == 2
     assert len(records.read(folders["raise"], name).starts) == 1, "it had ended by itself"
     assert (found["raise"].state, found["raise"].kind) == ("failed", "error")

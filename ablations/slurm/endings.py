@@ -17,7 +17,7 @@ INTERRUPTED = 75  # checkpoint written; resumes when it is started again
 GAVE_UP = 74  # interrupted at its time limit, and requeued as often as it may
 TOO_OFTEN = 76  # started again more often than resources.max_requeues
 SETUP_FAILED = 73  # a line of resources.setup
-NOT_OURS = 72  # the claim names another submission: nothing was done
+NOT_OURS = 72  # the lock names another submission: nothing was done
 TIMED_OUT = 71  # killed at its time limit, on local slots
 
 # Kinds of failure that say nothing about the run: machine, scheduler or submitter went away.
@@ -87,7 +87,7 @@ def from_code(code: int) -> tuple[str, str]:
         TOO_OFTEN: ("requeues", "started again more often than resources.max_requeues allows"),
         TIMED_OUT: ("timeout", "ran into its time limit"),
         SETUP_FAILED: ("start", "a line of resources.setup failed"),
-        NOT_OURS: ("lost", "another submission had claimed the run when the job began"),
+        NOT_OURS: ("lost", "another submission had locked the run when the job began"),
         126: ("start", "the interpreter could not be started (exit 126)"),
         127: ("start", "the interpreter could not be started (exit 127)"),
     }

@@ -1,15 +1,14 @@
-"""Who may submit a run: exactly one submission at a time holds its claim.json.
+"""Who may submit a run: exactly one submission at a time holds its lock, the run's lock.json.
 
-A claim appears whole or not at all, by a hard link to the submission's own claim file: the first to
+A lock appears whole or not at all, by a hard link to the submission's own lock.json: the first to
 link wins, also on network file systems, and a submitter killed in between leaves nothing torn. Where
-links do not work, an exclusive create takes their place. Replacing or releasing a claim happens under
-the study's lock, so that two who both found it dead cannot both take it.
+links do not work, an exclusive create takes their place. A lock is replaced or released while the
+study's file lock (`file_lock`) is held, so that two who both found it dead cannot both take it.
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import pwd
 import socket
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
+from pydantic import TypeAdapter, ValidationError
 
 from sdtps.run.folder import RunFolder
 from sdtps.system import files
@@ -32,7 +32,7 @@ from sdtps.system import files
 warnings.filterwarnings("ignore", "flock not supported", UserWarning)
 
 JOBS = "_jobs"
-# A claim that cannot be read may be in the middle of an exclusive create; older than this, it is dead.
+# A lock that cannot be read may be in the middle of an exclusive create; older than this, it is dead.
 TORN_SECONDS = 60.0
 
 
@@ -82,17 +82,6 @@ class Process:
     def this(cls) -> Process:
         return cls(host(), os.getpid(), _boot(), _started(os.getpid()))
 
-    @classmethod
-    def read(cls, value: Any) -> Process | None:
-        """From JSON; None where it is no process."""
-        try:
-            return cls(str(value["host"]), int(value["pid"]), str(value["boot"]), int(value["started"]))
-        except (KeyError, TypeError, ValueError):
-            return None
-
-    def json(self) -> dict[str, Any]:
-        return asdict(self)
-
     def alive(self) -> bool | None:
         """Whether it still runs; None where only its own host can tell."""
         if self.host != host():
@@ -111,8 +100,8 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Claim:
-    """claim.json.
+class Lock:
+    """lock.json.
 
     Attributes:
         submission: the unique name of the submission, which is also its jobs' name. The job's id and
@@ -132,99 +121,88 @@ class Claim:
     user: str = ""
 
     def json(self) -> dict[str, Any]:
-        return {
-            "submission": self.submission,
-            "executor": self.executor,
-            "submitter": self.submitter.json() if self.submitter else None,
-            "user": self.user,
-            "time": self.time,
-            "cancelled": self.cancelled,
-        }
+        return asdict(self)
 
     @property
     def mine(self) -> bool:
-        """Made by this user, or before claims named their user."""
+        """Made by this user, or before locks named their user."""
         return self.user in ("", user())
 
     @classmethod
-    def new(cls, submission: str, executor: str) -> Claim:
+    def new(cls, submission: str, executor: str) -> Lock:
         return cls(submission, executor, Process.this(), time.time(), user=user())
 
 
-def parse(content: bytes) -> Claim | None:
-    """A claim from the bytes of its file, or None where they are torn."""
+_FORMAT = TypeAdapter(Lock)
+
+
+def parse(content: bytes) -> Lock | None:
+    """A lock from the bytes of its file, or None where they are torn."""
     try:
-        value = json.loads(content)
-        return Claim(
-            str(value["submission"]),
-            str(value["executor"]),
-            Process.read(value.get("submitter")),
-            float(value["time"]),
-            bool(value.get("cancelled", False)),
-            str(value.get("user", "")),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+        return _FORMAT.validate_json(content)
+    except ValidationError:
         return None
 
 
-def read(folder: Path) -> Claim | None:
-    """The run's claim, or None where there is none. A corrupt one counts as unowned.
+def read(folder: Path) -> Lock | None:
+    """The run's lock, or None where there is none. A corrupt one counts as unowned.
 
     Raises:
         OSError: what is there cannot be read, such as a directory of that name.
     """
-    file = RunFolder(folder).claim_file
+    file = RunFolder(folder).lock_file
     content = files.read_bytes(file)
     if content is None:
         if odd := files.oddity(file):
             raise OSError(errno.EINVAL, f"is {odd}", str(file))
         return None
-    claim = parse(content)
-    if claim is None:
+    lock = parse(content)
+    if lock is None:
         try:
             age = time.time() - file.stat().st_mtime if not content else 0.0
         except FileNotFoundError:
             return None
-        return Claim("", "", None, 0.0 if age > TORN_SECONDS else time.time())
-    return claim
+        return Lock("", "", None, 0.0 if age > TORN_SECONDS else time.time())
+    return lock
 
 
 def holds(folder: Path, submission: str) -> bool:
     """The run still is this submission's, and nobody has cancelled it."""
-    claim = read(folder)
-    return claim is not None and claim.submission == submission and not claim.cancelled
+    lock = read(folder)
+    return lock is not None and lock.submission == submission and not lock.cancelled
 
 
-def take(folder: Path, source: Path) -> bool:
-    """Claim the unclaimed run in `folder` with the claim in `source`; False where another was first."""
-    return _link(source, RunFolder(folder).claim_file)
+def take(folder: Path, source: Path, earlier: Lock | None = None) -> bool:
+    """Lock the run in `folder` with the lock in `source`; False where another was first.
 
-
-def replace(folder: Path, held: Claim, source: Path) -> bool:
-    """Take over the run from claim `held`, which has ended; False where another was first."""
-    with _locked(folder, held) as file:
+    Args:
+        earlier: the lock that it has, and whose submission has ended.
+    """
+    if earlier is None:
+        return _link(source, RunFolder(folder).lock_file)
+    with _while_held(folder, earlier) as file:
         if file is None:
             return False
         # A rename replaces in one step. The name is free: this process made it up.
-        beside = file.with_name(f".claim.{uuid.uuid4().hex[:12]}.tmp")
+        beside = file.with_name(f".lock.{uuid.uuid4().hex[:12]}.tmp")
         if not _link(source, beside):
             return False
         beside.replace(file)
         return True
 
 
-def release(folder: Path, held: Claim) -> bool:
-    """Give the run back, if `held` still is its claim."""
-    with _locked(folder, held) as file:
+def release(folder: Path, held: Lock) -> bool:
+    """Give the run back, if `held` still is its lock."""
+    with _while_held(folder, held) as file:
         if file is None:
             return False
         file.unlink()
         return True
 
 
-def rewrite(folder: Path, held: Claim, new: Claim) -> bool:
-    """Replace the content of claim `held` by `new`, if it still is the run's claim."""
-    with _locked(folder, held) as file:
+def rewrite(folder: Path, held: Lock, new: Lock) -> bool:
+    """Replace the content of lock `held` by `new`, if it still is the run's lock."""
+    with _while_held(folder, held) as file:
         if file is None:
             return False
         files.write_json(file, new.json())
@@ -250,22 +228,22 @@ def _link(source: Path, target: Path) -> bool:
 
 
 @contextmanager
-def _locked(folder: Path, held: Claim) -> Iterator[Path | None]:
-    """The claim file, while the study's lock is held; None where it is somebody else's by now."""
-    file = RunFolder(folder).claim_file
+def _while_held(folder: Path, held: Lock) -> Iterator[Path | None]:
+    """lock.json, while the study's file lock is held; None where it is somebody else's by now."""
+    file = RunFolder(folder).lock_file
     if not file.is_file():
         yield None
         return
-    with lock(folder.parent.parent / JOBS):
+    with file_lock(folder.parent.parent / JOBS):
         try:
-            claim = parse(files.read_bytes(file) or b"")
+            lock = parse(files.read_bytes(file) or b"")
         except OSError:
-            claim = None
-        mine = file.is_file() and (claim.submission if claim else "") == held.submission
+            lock = None
+        mine = file.is_file() and (lock.submission if lock else "") == held.submission
         yield file if mine else None
 
 
-def lock(jobs: Path, *, nested: bool = True) -> FileLock:
-    """The study's lock. `nested`: whoever holds it may take it again, so that many claims cost one."""
+def file_lock(jobs: Path, *, nested: bool = True) -> FileLock:
+    """The study's file lock. `nested`: who holds it may take it again, so that many runs cost one."""
     jobs.mkdir(parents=True, exist_ok=True)
     return FileLock(jobs / ".lock", mode=0o664, is_singleton=nested)
