@@ -46,11 +46,6 @@ VERBS = {
     ),
     "import": ("analysis.importers.command", "turn other people's logs into run folders", "results"),
     "export": ("analysis.paper.export", "export runs to TensorBoard or CSV", "results"),
-    "audit-table": (
-        "analysis.tables.command:audit",
-        "print a gradient audit that `sdtps audit --json` wrote, as a table",
-        "results",
-    ),
     "report": ("analysis.report.command", "write one self-contained report.html", "paper"),
     "claims": ("analysis.claims.command", "compute the verdicts of the claims ledger", "paper"),
     "paper": ("analysis.paper.command", "build tables, figures, numbers and the PDF", "paper"),

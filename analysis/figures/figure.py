@@ -83,7 +83,7 @@ def draw_cells(collected: Collected, study: Study, found: Attributed, venue: str
         caption=caption,
         notes=(),
         origin=captions.origin(collected, study),
-        runs={name: [run.where for run in runs] for name, runs in found.runs.items()},
+        runs={n: [run.where for run in one.runs] for n, one in found.outcomes.items()},
         width=size.page,
     )
 

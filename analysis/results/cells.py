@@ -16,8 +16,9 @@ from ablations.study.attribution import Attribution, Cell, Changes, design
 from ablations.study.schema import AttributionSpec, MetricSpec
 from analysis.results import numbers
 from analysis.results.attribution import SEEDS_OF_A_CELL, Effects, Search, effects, majority, search
+from analysis.results.outcomes import Outcome, outcomes
 from analysis.results.stats import Interval
-from analysis.runs.collect import collect
+from analysis.runs.collect import Collected, collect
 from analysis.runs.record import Run
 from sdtps.system.errors import counted
 
@@ -32,13 +33,12 @@ class Attributed:
     """An attribution with its runs.
 
     Attributes:
-        runs: cell's name to its runs, of the cells that are run.
+        collected: the runs of its cells.
         search: of a search by explosions; None for a graded attribution.
     """
 
     attribution: Attribution
-    metric: MetricSpec
-    runs: dict[str, list[Run]]
+    collected: Collected
     search: Search | None = None
 
     @property
@@ -53,13 +53,27 @@ class Attributed:
     def metric_name(self) -> str:
         return next(iter(self.study.metrics))
 
-    def runs_of(self, cell: Cell) -> list[Run]:
-        return self.runs.get(cell.equals or cell.name, [])
+    @property
+    def metric(self) -> MetricSpec:
+        return self.study.metrics[self.metric_name]
+
+    @property
+    def outcomes(self) -> dict[str, Outcome]:
+        """Cell's name to what its runs came to, of the cells that are run."""
+        return outcomes(self.collected, self.study)
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for outcome in self.outcomes.values() for run in outcome.runs]
+
+    def runs_of(self, cell: Cell) -> tuple[Run, ...]:
+        return () if cell.impossible else self.outcomes[cell.equals or cell.name].runs
 
     def values(self, cell: Cell) -> dict[int, float]:
         """Seed to the metric at the last epoch, of completed runs."""
-        scores = ((run.seed, run.last) for run in self.runs_of(cell) if run.state == "completed")
-        return {seed: last[self.metric_name] for seed, last in scores if self.metric_name in last}
+        if cell.impossible:
+            return {}
+        return self.outcomes[cell.equals or cell.name].values(self.metric_name)
 
     @cached_property
     def effects(self) -> Effects:
@@ -76,8 +90,7 @@ class Attributed:
     def missing(self) -> list[str]:
         """Runs that have not ended."""
         ended = ("completed", "diverged", "failed", "cancelled")
-        every = (run for runs in self.runs.values() for run in runs)
-        return [run.where for run in every if run.state not in ended]
+        return [run.where for run in self.runs if run.state not in ended]
 
     @property
     def as_submitted(self) -> dict[str, Any]:
@@ -87,7 +100,7 @@ class Attributed:
 
     @property
     def started(self) -> bool:
-        return any(run.state != "planned" for runs in self.runs.values() for run in runs)
+        return any(run.state != "planned" for run in self.runs)
 
     @property
     def decided(self) -> bool:
@@ -104,15 +117,8 @@ def attribute(study: Study, spec: AttributionSpec, runs_dir: Path) -> Attributed
     """The attribution of two variants of `study` with the runs that there are."""
     if spec.explodes:
         return _explore(study, spec, runs_dir)
-    return _with_runs(study, design(study, spec), runs_dir, curves=False)
-
-
-def _with_runs(study: Study, planned: Attribution, runs_dir: Path, *, curves: bool) -> Attributed:
-    collected = collect([planned.study], runs_dir, curves=curves)
-    runs: dict[str, list[Run]] = {name: [] for name in planned.study.variants}
-    for run in collected.runs_of(planned.study.name):
-        runs.setdefault(run.variant, []).append(run)
-    return Attributed(planned, next(iter(planned.study.metrics.values())), runs)
+    planned = design(study, spec)
+    return Attributed(planned, collect([planned.study], runs_dir, curves=False))
 
 
 def _explore(study: Study, spec: AttributionSpec, runs_dir: Path) -> Attributed:
@@ -122,7 +128,8 @@ def _explore(study: Study, spec: AttributionSpec, runs_dir: Path) -> Attributed:
     every = frozenset(ends.changes)
     sets: list[Changes] = [frozenset(), every]
     while True:
-        found = _with_runs(study, design(study, spec, sets), runs_dir, curves=True)
+        planned = design(study, spec, sets)
+        found = Attributed(planned, collect([planned.study], runs_dir))
         result = search(list(ends.changes), exploding(found))
         if not (new := [cell for cell in result.needed if cell not in sets]):
             return replace(found, search=result)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 from ablations.study.attribution import Cell
 from ablations.study.model import as_written, slug
-from analysis.results import numbers
 from analysis.results.cells import Attributed, exploding, sentences
+from analysis.results.frames import results
 from analysis.tables import model
 from analysis.tables.model import Column, Row, Table
 from sdtps.system.errors import counted
@@ -17,13 +15,9 @@ def table(found: Attributed) -> Table:
     """The cells: a check mark for each change that a cell has, its metric, and how it differs."""
     changes, metric = found.attribution.changes, found.metric
     label = metric.label or found.metric_name
-    ends = [key.rpartition(".")[2] for key in changes]
     columns = [
         Column("cell", "Cell", align="l"),
-        *(
-            Column(key, f"{end} = {as_written(changes[key][1])}")
-            for key, end in zip(changes, ends, strict=True)
-        ),
+        *(Column(k, f"{k.rpartition('.')[2]} = {as_written(v)}") for k, (_, v) in changes.items()),
         Column(found.metric_name, label, unit=metric.unit, direction=metric.direction),
     ]
     if found.search is not None:
@@ -64,24 +58,5 @@ def _score(found: Attributed, cell: Cell) -> model.Cell:
         return model.Cell("state", "cannot exist")
     if cell.equals:
         return model.Cell("state", f"equals {cell.equals}")
-    values, runs = found.values(cell), found.runs_of(cell)
-    where = tuple(run.where for run in runs)
-    if not values:
-        states = list(dict.fromkeys(run.word for run in runs))
-        return model.Cell("state", "; ".join(states) or "not run", runs=where)
-    mean = sum(values.values()) / len(values)
-    spread = None
-    if len(values) > 1:
-        square = sum((v - mean) ** 2 for v in values.values()) / (len(values) - 1)
-        spread = numbers.printed(math.sqrt(square), found.metric)
-    short = f"{len(values)}/{len(runs)}" if len(values) < len(runs) else None
-    return model.Cell(
-        "number",
-        numbers.printed(mean, found.metric),
-        spread=spread,
-        note=short,
-        value=mean,
-        metric=found.metric_name,
-        runs=where,
-        seeds=tuple(sorted(values.items())),
-    )
+    result = results(found.collected, found.study).get(cell.name, found.metric_name)
+    return model.score_cell(result, found.outcomes[cell.name], found.metric)

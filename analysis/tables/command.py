@@ -1,4 +1,4 @@
-"""The verbs `tables`, `collect`, `compare` and `audit-table`: numbers in the terminal, or as files."""
+"""The verbs `tables`, `collect` and `compare`: numbers in the terminal, or as files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from analysis import commands
 from analysis.venues import VENUES
 from sdtps.system.commandline import add_json, add_runs_dir, positive
-from sdtps.system.errors import SdtpsError
 
 CONTENTS = ("mixed_data", "mixed_weights")  # never averaged unless allowed, not even for a look
 
@@ -282,31 +281,3 @@ def in_words(answer: Mapping[str, Any], metric: MetricSpec) -> Iterator[str]:
         verdict = "yes" if same["equivalent"] else "not shown"
         given = same["why"] or f"{verdict} (p = {fixed(same['p'], 4)})"
         yield f"equivalent within {printed(same['margin'], metric)}: {given}"
-
-
-# -- audit-table: a file of `sdtps audit` as a table --------------------------------------------
-
-
-def audit_add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("audit", type=Path, help="file of `sdtps audit --json`")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write .tex .csv .md .html .json")
-
-
-def audit_command(arguments: argparse.Namespace) -> int:
-    from analysis.tables import forms
-    from analysis.tables.study import audit_table
-
-    try:
-        document = json.loads(arguments.audit.read_text(encoding="utf-8"))
-        table = audit_table(document)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SdtpsError(
-            f"{arguments.audit}: not an audit ({error}); make one: sdtps audit STUDY --json FILE"
-        ) from None
-    console = commands.console()
-    if arguments.out is None:
-        console.print(forms.to_terminal(table))
-        return 0
-    for path in forms.write(table, arguments.out):
-        console.print(str(path))
-    return 0

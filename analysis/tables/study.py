@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from analysis.results import numbers
@@ -60,15 +61,12 @@ def table(collected: Collected, study: Study, spec: TableSpec, marks: Sequence[M
     chosen, slice_note = _rows(study, spec, found.outcomes)
     epochs = shown_epochs(spec, chosen)
     metrics = spec.metrics or tuple(study.metrics)
-    names = _name_columns(study, spec, chosen)
-    columns = [*names, *_metric_columns(study, metrics, epochs, baseline, chosen)]
+    shown = [*_names(study, spec, chosen), *_scores(found, metrics, epochs, baseline, chosen)]
+    columns = [column for column, _ in shown]
     rows = [
         Row(
             outcome.key,
-            (
-                *(_name_cell(study, spec, chosen, outcome, column) for column in names),
-                *_metric_cells(found, outcome, metrics, epochs, baseline, chosen),
-            ),
+            tuple(cell(outcome) for _, cell in shown),
             shaded=outcome.key == study.baseline and len(chosen) > 1,
         )
         for outcome in chosen
@@ -106,31 +104,28 @@ def conditions_table(
     outcome = found.outcomes[spec.rows[0]]
     epochs = shown_epochs(spec, [outcome])
     shown = spec.metrics or tuple(study.metrics)
-    labels: dict[str, str] = {}  # of mAP, which stands for mAP@missing_r too
-    for name in shown:
-        plain = name.partition("@")[0]
-        labels[plain] = (study.metrics[plain].label if plain in study.metrics else None) or plain
+    of = {name: name.partition("@")[::2] for name in shown}  # mAP@missing_r: mAP under missing_r
+    specs = {plain: study.metrics.get(plain, study.metrics[name]) for name, (plain, _) in of.items()}
+    labels = {plain: (plain in study.metrics and s.label) or plain for plain, s in specs.items()}
     columns, rows = [Column("condition", "Evaluated", align="l")], []
     for epoch in epochs:
         group = captions.epoch_name(epoch, [outcome]) if len(epochs) > 1 else ""
-        for plain, label in labels.items():
-            of = study.metrics[next(name for name in shown if name.partition("@")[0] == plain)]
-            key = f"{epoch}/{plain}"
-            columns.append(Column(key, label, unit=of.unit, direction=of.direction, group=group))
-    for condition in dict.fromkeys(name.partition("@")[2] for name in shown):
-        names = [f"{plain}@{condition}" if condition else plain for plain in labels]
+        columns += [
+            Column(f"{epoch}/{p}", labels[p], unit=s.unit, direction=s.direction, group=group)
+            for p, s in specs.items()
+        ]
+    for condition in dict.fromkeys(condition for _, condition in of.values()):
+        names = {plain: f"{plain}@{condition}" if condition else plain for plain in specs}
         cells = [
             score_cell(found.get(outcome.key, name, epoch), outcome, study.metrics[name])
             if name in shown
             else EMPTY
             for epoch in epochs
-            for name in names
+            for name in names.values()
         ]
-        words = condition or "as trained"
-        for name, label in zip(names, labels.values(), strict=True):  # `without RGB` of its label
-            own = study.metrics[name].label if name in shown else None
-            if condition and own and own.startswith(f"{label} "):
-                words = own.removeprefix(f"{label} ")
+        own = ((labels[p], study.metrics[n].label or "") for p, n in names.items() if n in shown)
+        named = (label.removeprefix(f"{of} ") for of, label in own if label.startswith(f"{of} "))
+        words = next(named, condition) if condition else "as trained"  # `without RGB` of its label
         rows.append(Row(condition or "as_trained", (text(words), *cells)))
     return captions.declared(
         collected,
@@ -202,90 +197,74 @@ def _grouped(study: Study, rows: Sequence[Row], key: str) -> list[Row]:
 # -- names --------------------------------------------------------------------------------------
 
 
-def _name_columns(study: Study, spec: TableSpec, rows: Sequence[Outcome]) -> list[Column]:
-    variant = Column("variant", "Variant", align="l")
+# A column, and what it has in an outcome's row.
+Shown = tuple[Column, Callable[[Outcome], Cell]]
+
+
+def _names(study: Study, spec: TableSpec, rows: Sequence[Outcome]) -> list[Shown]:
+    all_imported = all(row.imported for row in rows)
+
+    def name(row: Outcome) -> Cell:
+        mark = f" {captions.LEAK}" if captions.leaks(study, spec.metrics, row) else ""
+        return text(row.label + (" (imported)" if row.imported and not all_imported else "") + mark)
+
+    def value(axis: str, row: Outcome) -> Cell:
+        return text(readable(setting(study, row.key, axis)))
+
+    def component(part: str, row: Outcome) -> Cell:
+        variant = study.variants.get(row.key)
+        return check(variant.components.get(part) if variant else None)
+
+    variant: Shown = Column("variant", "Variant", align="l"), name
     columns = [variant]
     if spec.kind == "components":
-        columns += [Column(name, name, align="c") for name in _components(study, rows)]
+        known = [study.variants[row.key] for row in rows if row.key in study.variants]
+        parts = dict.fromkeys(part for variant in known for part in variant.components)
+        columns += [(Column(part, part), partial(component, part)) for part in parts]
     if spec.kind == "sweep":
         names = [row.key for row in rows]
         axes = _axes(study, spec, names)
-        columns = [Column(f"axis:{axis}", axis, align="l") for axis in axes]
+        columns = [(Column(f"axis:{a}", a, align="l"), partial(value, a)) for a in axes]
         values = {tuple(readable(setting(study, name, a)) for a in axes) for name in names}
         if len(values) < len(names) or set(varying(study, names)) - set(axes):
             columns.append(variant)
     if len({row.dataset for row in rows if row.dataset}) > 1:
-        columns.append(Column("dataset", "Data", align="l"))
+        data = Column("dataset", "Data", align="l")
+        columns.append((data, lambda row: text(row.dataset or "not recorded")))
     return columns
-
-
-def _name_cell(
-    study: Study, spec: TableSpec, rows: Sequence[Outcome], row: Outcome, column: Column
-) -> Cell:
-    kind, _, axis = column.key.partition(":")
-    if kind == "axis" and axis:
-        return text(readable(setting(study, row.key, axis)))
-    if column.key == "dataset":
-        return text(row.dataset or "not recorded")
-    if column.key != "variant":
-        own = study.variants[row.key].components if row.key in study.variants else {}
-        return check(own.get(column.key))
-    told_apart = row.imported and not all(r.imported for r in rows)
-    mark = f" {captions.LEAK}" if captions.leaks(study, spec.metrics, row) else ""
-    return text(row.label + (" (imported)" if told_apart else "") + mark)
-
-
-def _components(study: Study, rows: Sequence[Outcome]) -> list[str]:
-    names: dict[str, None] = {}
-    for row in rows:
-        if row.key in study.variants:
-            names.update(dict.fromkeys(study.variants[row.key].components))
-    return list(names)
 
 
 # -- numbers ------------------------------------------------------------------------------------
 
 
-def _metric_columns(
-    study: Study,
+def _scores(
+    found: Results,
     metrics: Sequence[str],
     epochs: Sequence[Epoch],
     baseline: str | None,
     rows: Sequence[Outcome],
-) -> list[Column]:
-    columns = []
+) -> list[Shown]:
+    all_imported = all(row.imported for row in rows)
+
+    def score(name: str, epoch: Epoch, row: Outcome) -> Cell:
+        result, metric = found.get(row.key, name, epoch), found.study.metrics[name]
+        return score_cell(result, row, metric, count_imported=all_imported)
+
+    def difference(name: str, epoch: Epoch, row: Outcome) -> Cell:
+        return difference_cell(found.get(row.key, name, epoch), found.study.metrics[name])
+
+    columns: list[Shown] = []
     for epoch in epochs:
         group = captions.epoch_name(epoch, rows) if len(epochs) > 1 else ""
         for name in metrics:
-            metric = study.metrics[name]
+            metric, key = found.study.metrics[name], f"{epoch}/{name}"
             label = metric.label or name
-            columns.append(
-                Column(
-                    f"{epoch}/{name}", label, unit=metric.unit, direction=metric.direction, group=group
-                )
-            )
+            head = Column(key, label, unit=metric.unit, direction=metric.direction, group=group)
+            columns.append((head, partial(score, name, epoch)))
             if baseline is not None and epoch == epochs[0]:
-                columns.append(Column(f"{epoch}/{name}/difference", "Δ", group=group, of=label))
+                head = Column(f"{key}/difference", "Δ", group=group, of=label)
+                columns.append((head, partial(difference, name, epoch)))
     return columns
-
-
-def _metric_cells(
-    found: Results,
-    outcome: Outcome,
-    metrics: Sequence[str],
-    epochs: Sequence[Epoch],
-    baseline: str | None,
-    rows: Sequence[Outcome],
-) -> list[Cell]:
-    cells = []
-    all_imported = all(r.imported for r in rows)
-    for epoch in epochs:
-        for name in metrics:
-            result, metric = found.get(outcome.key, name, epoch), found.study.metrics[name]
-            cells.append(score_cell(result, outcome, metric, count_imported=all_imported))
-            if baseline is not None and epoch == epochs[0]:
-                cells.append(difference_cell(result, metric))
-    return cells
 
 
 # -- variants and compute -----------------------------------------------------------------------
@@ -309,19 +288,14 @@ def variants_table(collected: Collected, study: Study) -> Table:
         Column("changes", "Differs from the base in", align="l"),
         Column("source", "Source", align="l"),
     )
-    where = f"All settings shown are in the section {section[:-1]}." if section else ""
+    where = (f"All settings shown are in the section {section[:-1]}.",) if section else ()
     return Table(
         name=f"{study.name}-variants",
         study=study.name,
         title=f"Variants of {study.title}",
         columns=columns,
         rows=tuple(rows),
-        caption=tuple(
-            filter(
-                None,
-                (f"Variants of the study {study.name}.", where, captions.other_settings(study)),
-            )
-        ),
+        caption=(f"Variants of the study {study.name}.", *where, captions.other_settings(study)),
         origin=captions.origin(collected, study),
     )
 
@@ -329,11 +303,9 @@ def variants_table(collected: Collected, study: Study) -> Table:
 def compute_table(collected: Collected, study: Study, marks: Sequence[Mark] = ()) -> Table:
     """What each variant and the whole study cost."""
     runs = collected.runs_of(study.name)
-    rows = []
-    for outcome in results(collected, study).outcomes.values():
-        rows.append(Row(outcome.key, (text(outcome.label), *_costs(outcome.runs))))
-    total = _costs(runs)
-    rows.append(Row("*", (text("All"), *total), rule_before=True))
+    found = results(collected, study).outcomes
+    rows = [Row(key, (text(one.label), *_costs(one.runs))) for key, one in found.items()]
+    rows.append(Row("*", (text("All"), *_costs(runs)), rule_before=True))
     columns = (
         Column("variant", "Variant", align="l"),
         Column("runs", "Runs"),
@@ -363,19 +335,12 @@ def compute_table(collected: Collected, study: Study, marks: Sequence[Mark] = ()
 def _costs(runs: Sequence[Run]) -> tuple[Cell, ...]:
     spent, where = cost(runs), tuple(run.where for run in runs)
 
-    def time(value: float) -> Cell:
-        if math.isnan(value):
-            return text("--")
-        return Cell("text", numbers.duration(value), value=value, runs=where)
+    def cell(value: float, words: Callable[[float], str]) -> Cell:
+        return text("--") if math.isnan(value) else Cell("text", words(value), value=value, runs=where)
 
-    memory = spent.memory
-    return (
-        text(f"{spent.completed}/{spent.runs}"),
-        *map(time, (spent.seconds, spent.wasted, spent.per_run)),
-        text("--")
-        if math.isnan(memory)
-        else Cell("number", numbers.fixed(memory, 0), value=memory, runs=where),
-    )
+    times = (cell(value, numbers.duration) for value in (spent.seconds, spent.wasted, spent.per_run))
+    memory = cell(spent.memory, lambda most: numbers.fixed(most, 0))
+    return text(f"{spent.completed}/{spent.runs}"), *times, memory
 
 
 # -- the gradient audit of a study --------------------------------------------------------------

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from analysis.cli import main
 from analysis.tables.forms import to_csv, to_latex
 from analysis.tables.study import audit_table
 
@@ -86,13 +81,3 @@ def test_latex_is_escaped_and_csv_is_plain() -> None:
     assert r"no\_grad \& co" in to_latex(table)
     assert "Gumbel τ = 1" in to_csv(table)
     assert "multiple of that of Top-K" in to_latex(table)
-
-
-def test_the_command_writes_every_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "audit.json"
-    path.write_text(json.dumps(document()))
-    assert main(["audit-table", str(path), "--out", str(tmp_path / "out")]) == 0
-    assert {p.suffix for p in (tmp_path / "out").iterdir()} >= {".tex", ".csv", ".md", ".html"}
-    path.write_text("[]")
-    assert main(["audit-table", str(path)]) == 2
-    assert "not an audit" in capsys.readouterr().err

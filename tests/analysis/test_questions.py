@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
+from operator import truediv
 from pathlib import Path
 
 import numpy as np
@@ -97,14 +99,11 @@ def test_a_search_by_explosions_goes_on_from_its_runs(
     while not (found := attribute(study, spec, runs_dir)).decided:
         rounds += 1
         cells = {cell.name: cell.changes for cell in found.attribution.cells}
-        for name, runs in found.runs.items():
-            explodes = {DECISION, MASK} <= cells[name]
-            for run in runs:
-                if run.state == "planned":
-                    peak = 50.0 if explodes else 2.0
-                    plant(
-                        runs_dir, found.study, name, run.seed, loss=lambda step, peak=peak: peak / step
-                    )
+        for run in found.runs:
+            if run.state == "planned":
+                peak = 50.0 if {DECISION, MASK} <= cells[run.variant] else 2.0
+                line = partial(truediv, peak)
+                plant(runs_dir, found.study, run.variant, run.seed, loss=line)
     assert found.search is not None and rounds <= 6
     assert [set(s) for s in found.search.named] == [{DECISION, MASK}]
     assert len(found.study.seeds) == 3
