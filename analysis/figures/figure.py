@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ablations.study.model import slug
 from analysis.figures.attribution import cells_figure
 from analysis.figures.curves import Plot, curve_figure, metric_name, plot, variant_figure
 from analysis.figures.differences import forest
 from analysis.figures.style import ENDINGS, Style, palette, saved, styled, undrawable
 from analysis.figures.sweep import heat_map, sweep
 from analysis.results import curves as curveframe
-from analysis.results.cells import Attributed, attribute_all
+from analysis.results.cells import Attributed, started
 from analysis.results.frames import results
 from analysis.results.outcomes import Outcome, outcomes
 from analysis.runs.collect import Collected
@@ -66,8 +65,8 @@ def figures(
     """The manifest's figures and those of its attributions. One that cannot be drawn says so, and
     stops no other."""
     declared = [attempt(collected, study, spec, marks, venue) for spec in study.figures]
-    started = (found for found in attribute_all(study, collected.runs_dir) if found.started)
-    return [*declared, *(draw_cells(collected, study, found, venue) for found in started)]
+    cells = (draw_cells(collected, study, found, venue) for found in started(collected, study))
+    return [*declared, *cells]
 
 
 def draw_cells(collected: Collected, study: Study, found: Attributed, venue: str = "article") -> Drawn:
@@ -77,7 +76,7 @@ def draw_cells(collected: Collected, study: Study, found: Attributed, venue: str
         picture, caption = cells_figure(found, size.page)
         files = saved(picture)
     return Drawn(
-        name=f"{study.name}-{slug(found.spec.good)}-{slug(found.spec.broken)}",
+        name=found.name,
         study=study.name,
         files=files,
         caption=caption,

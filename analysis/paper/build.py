@@ -27,6 +27,7 @@ from analysis.paper.findings import findings
 from analysis.paper.macros import Macro
 from analysis.paper.pdf import own_macros
 from analysis.paper.setup import least_significant, setups
+from analysis.results.cells import started
 from analysis.results.frames import results
 from analysis.runs import IMPORTED
 from analysis.runs.collect import Collected, collect
@@ -156,6 +157,11 @@ def _study(
             drawn = figure.attempt(collected, study, spec, built.marks, options.venue)
             built.figures.append(drawn.name)
             built.files += figure.write(drawn, built.folder / "figures")
+    for found in started(collected, study):
+        if options.wants(found.name):
+            built.figures.append(found.name)
+            drawn = figure.draw_cells(collected, study, found, options.venue)
+            built.files += figure.write(drawn, built.folder / "figures")
     built.macros += [m for m in macros.macros(collected, study) if options.wants(m.name)]
 
 
@@ -276,30 +282,33 @@ def _for_template(study: Study, collected: Collected) -> dict[str, Any]:
         ],
     }
     if getattr(study, "imported", False):
-        return {**values, "shown": _shown(study, study.figures)}
+        return {**values, "shown": _shown(collected, study, study.figures)}
     found, forest = results(collected, study), figure.differences_figure(study)
     figures = study.figures if forest is None or forest in study.figures else (forest, *study.figures)
     return {
         **values,
         "least": least_significant(found),
         "sentences": findings(found, forest.margin if forest else None),
-        "shown": _shown(study, figures),
+        "shown": _shown(collected, study, figures),
     }
 
 
 _SHOWS = {"curves": "Training curves", "differences": "Differences to the baseline"}
 
 
-def _shown(study: Study, figures: Sequence[FigureSpec]) -> list[tuple[Tex, Tex]]:
+def _shown(collected: Collected, study: Study, figures: Sequence[FigureSpec]) -> list[tuple[Tex, Tex]]:
     """What each table and figure of a study shows, and its file."""
+    named = [("Results: Table", file_name(study, s.name)) for s in tables.declared_tables(study)]
+    for spec in figures:
+        what = _SHOWS.get(spec.kind, "Results by setting")
+        named.append((f"{what}: Figure", file_name(study, spec.name)))
+    for found in started(collected, study):
+        ends = f"From {latex.escape(found.spec.good)} to {latex.escape(found.spec.broken)}"
+        named += [(f"{ends}: {kind}", found.name) for kind in ("Table", "Figure")]
     shown = []
-    for spec in study.tables:
-        name = file_name(study, spec.name)
-        shown.append((Tex(rf"Results: Table~\ref{{tab:{name}}}."), Tex(f"tables/{name}")))
-    for figure_spec in figures:
-        name = file_name(study, figure_spec.name)
-        what = _SHOWS.get(figure_spec.kind, "Results by setting")
-        shown.append((Tex(rf"{what}: Figure~\ref{{fig:{name}}}."), Tex(f"figures/{name}")))
+    for what, name in named:
+        kind = what.rpartition(" ")[2].lower()
+        shown.append((Tex(rf"{what}~\ref{{{kind[:3]}:{name}}}."), Tex(f"{kind}s/{name}")))
     return shown
 
 
@@ -344,7 +353,8 @@ def inputs(
     ]
     files += [*TEMPLATES.glob("*.j2"), *(TEMPLATES.parent / "reported").glob("*.*"), ledger]
     for study in (*studies, *others):
-        for place in (runs_dir / study.name, runs_dir / IMPORTED / slug(study.name)):
+        cells = runs_dir.glob(f"{study.name}.*")  # of attributions
+        for place in (runs_dir / study.name, *cells, runs_dir / IMPORTED / slug(study.name)):
             files += [run / name for run in place.glob("*/seed*") for name in _RUN_FILES]
     named = [vars(options), [s.digest for s in studies], [s.digest for s in others], made_with()]
     contents = [f"{path} {content_of(path)}" for path in sorted(files)]

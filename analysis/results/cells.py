@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablations.study.attribution import Attribution, Cell, Changes, design
+from ablations.study.model import slug
 from ablations.study.schema import AttributionSpec, MetricSpec
 from analysis.results import numbers
 from analysis.results.attribution import SEEDS_OF_A_CELL, Effects, Search, effects, majority, search
@@ -48,6 +49,11 @@ class Attributed:
     @property
     def spec(self) -> AttributionSpec:
         return self.attribution.spec
+
+    @property
+    def name(self) -> str:
+        """What the files of its table and figure are called."""
+        return f"{self.attribution.parent}-{slug(self.spec.good)}-{slug(self.spec.broken)}"
 
     @cached_property
     def metric_name(self) -> str:
@@ -99,18 +105,21 @@ class Attributed:
         return {**self.spec.model_dump(mode="json"), "sets": sets}
 
     @property
-    def started(self) -> bool:
-        return any(run.state != "planned" for run in self.runs)
-
-    @property
     def decided(self) -> bool:
         return not self.missing and not (self.search and self.search.needed)
 
 
-def attribute_all(study: Study, runs_dir: Path) -> list[Attributed]:
-    """Every attribution of the manifest, as far as it has runs."""
-    declared = getattr(study, "attributions", ())  # imported studies have none
-    return [attribute(study, spec, runs_dir) for spec in declared]
+def started(collected: Collected, study: Study) -> list[Attributed]:
+    """The manifest's attributions that have runs; read once for each `collected`, and kept there."""
+    kept = ("attributions", study.name)
+    if kept not in collected.computed:
+        declared = getattr(study, "attributions", ())  # imported studies have none
+        every = (attribute(study, spec, collected.runs_dir) for spec in declared)
+        collected.computed[kept] = [
+            found for found in every if any(run.state != "planned" for run in found.runs)
+        ]
+    made: list[Attributed] = collected.computed[kept]
+    return made
 
 
 def attribute(study: Study, spec: AttributionSpec, runs_dir: Path) -> Attributed:

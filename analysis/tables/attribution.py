@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ablations.study.attribution import Cell
-from ablations.study.model import as_written, slug
+from ablations.study.model import as_written
 from analysis.results.cells import Attributed, exploding, sentences
 from analysis.results.frames import results
 from analysis.tables import model
@@ -43,7 +43,7 @@ def table(found: Attributed) -> Table:
             "normally distributed seeds are assumed).",
         )
     return Table(
-        name=f"{found.attribution.parent}-{slug(found.spec.good)}-{slug(found.spec.broken)}",
+        name=found.name,
         study=found.attribution.parent,
         title=f"Which change makes {found.spec.broken} differ from {found.spec.good}",
         columns=tuple(columns),

@@ -13,8 +13,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ablations.study.schema import TableSpec
 from analysis.results import numbers
-from analysis.results.cells import attribute_all
+from analysis.results.cells import started
 from analysis.results.frames import EPOCHS, Epoch, Results, differences_to, results
 from analysis.results.outcomes import Outcome, cost, machines
 from analysis.runs.collect import Collected
@@ -39,15 +40,21 @@ from sdtps.audit.table import gradient_table
 
 if TYPE_CHECKING:
     from ablations.study.model import Study
-    from ablations.study.schema import TableSpec
 
 
 def tables(collected: Collected, study: Study, marks: Sequence[Mark] = ()) -> list[Table]:
     """Every table of a study: the manifest's, its attributions, its variants, and its compute."""
-    made = [table(collected, study, spec, marks) for spec in study.tables]
-    cells = [answer for answer in attribute_all(study, collected.runs_dir) if answer.started]
-    made += [replace(cells_table(found), origin=captions.origin(collected, study)) for found in cells]
+    made = [table(collected, study, spec, marks) for spec in declared_tables(study)]
+    origin = captions.origin(collected, study)
+    made += [replace(cells_table(found), origin=origin) for found in started(collected, study)]
     return [*made, variants_table(collected, study), compute_table(collected, study, marks)]
+
+
+def declared_tables(study: Study) -> tuple[TableSpec, ...]:
+    """The manifest's tables, and that of `sdtps reproduce` where it reports numbers in none."""
+    if not study.reported or any(spec.kind == "reported" for spec in study.tables):
+        return study.tables
+    return (*study.tables, TableSpec(name="reproduce", kind="reported"))
 
 
 def table(collected: Collected, study: Study, spec: TableSpec, marks: Sequence[Mark] = ()) -> Table:

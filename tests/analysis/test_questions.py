@@ -16,6 +16,7 @@ from ablations.study.manifest import load_study
 from ablations.study.model import Study
 from analysis.cli import main
 from analysis.figures.figure import figures
+from analysis.paper.build import Options, build
 from analysis.results.cells import attribute
 from analysis.runs.collect import collect
 from tests.analysis.planted import plant
@@ -78,6 +79,11 @@ def test_both_changes_are_named_together_and_the_inert_one_is_not(
     (drawn,) = figures(collect([study], tmp_path / "runs"), study)
     assert drawn.problem is None and drawn.files["pdf"].startswith(b"%PDF")
     assert set(drawn.runs) == {cell["name"] for cell in found["cells"] if not cell["equals"]}
+    shown = Options(allow=("missing",), evidence=False, report=False)
+    build([study], [], tmp_path / "runs", tmp_path / "generated", shown)
+    text = (tmp_path / "generated" / "results.tex").read_text()
+    for name in ("tables/small-topk-gumbel.tex", "figures/small-topk-gumbel.tex"):
+        assert rf"\input{{\generated/{name}}}" in text and (tmp_path / "generated" / name).is_file()
 
 
 def test_missing_runs_are_counted_and_the_command_to_run_them_is_given(

@@ -371,6 +371,7 @@ def test_reproduce_says_whether_a_number_is_the_papers_and_what_differs(tmp_path
     assert main(words) == 1
     shown = " ".join(capsys.readouterr().out.split())
     assert "lower" in shown and "±" in shown
+    assert "s-reproduce" in {t.name for t in tables(collect([study], tmp_path), study)}
     monkeypatch.setattr("analysis.commands.load", lambda _: [planted_study("s", ["a"])])
     assert main(words) == 2
 
