@@ -111,15 +111,12 @@ class Attributed:
 
 def started(collected: Collected, study: Study) -> list[Attributed]:
     """The manifest's attributions that have runs; read once for each `collected`, and kept there."""
-    kept = ("attributions", study.name)
-    if kept not in collected.computed:
-        declared = getattr(study, "attributions", ())  # imported studies have none
-        every = (attribute(study, spec, collected.runs_dir) for spec in declared)
-        collected.computed[kept] = [
-            found for found in every if any(run.state != "planned" for run in found.runs)
-        ]
-    made: list[Attributed] = collected.computed[kept]
-    return made
+    declared = getattr(study, "attributions", ())  # imported studies have none
+    every = collected.once(
+        ("attributions", study.name),
+        lambda: [attribute(study, spec, collected.runs_dir) for spec in declared],
+    )
+    return [found for found in every if any(run.state != "planned" for run in found.runs)]
 
 
 def attribute(study: Study, spec: AttributionSpec, runs_dir: Path) -> Attributed:

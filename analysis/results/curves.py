@@ -111,6 +111,11 @@ class Curve:
         return self.outcome.key
 
     @property
+    def epoch(self) -> np.ndarray:
+        """`step` in epochs; NaN where no row says."""
+        return np.full(len(self.step), np.nan) if self.epochs is None else self.epochs.at(self.step)
+
+    @property
     def planned(self) -> int:
         return self.outcome.planned
 
@@ -194,23 +199,7 @@ def all_curves(
 def frame(found: Sequence[Curve]) -> pd.DataFrame:
     """Means as a table: one row a point of a variant's grid; a gap is a row with mean NaN."""
     parts = [
-        pd.DataFrame(
-            {
-                "study": curve.study,
-                "variant": curve.variant,
-                "kind": curve.kind,
-                "metric": curve.metric,
-                "step": curve.step,
-                "epoch": _epochs(curve, curve.step),
-                "mean": curve.mean,
-                "low": curve.low,
-                "high": curve.high,
-                "sd": curve.sd,
-                "n": curve.n,
-                "planned": curve.planned,
-                "stretch": curve.stretch,
-            }
-        )
+        pd.DataFrame({name: getattr(curve, name) for name in FRAME})
         for curve in found
         if len(curve.step)
     ]
@@ -221,10 +210,6 @@ FRAME = (
     *("study", "variant", "kind", "metric", "step", "epoch"),
     *("mean", "low", "high", "sd", "n", "planned", "stretch"),
 )
-
-
-def _epochs(curve: Curve, steps: np.ndarray) -> np.ndarray:
-    return np.full(len(steps), np.nan) if curve.epochs is None else curve.epochs.at(steps)
 
 
 # -- the mean -----------------------------------------------------------------------------------

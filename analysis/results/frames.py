@@ -12,12 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
-
-import pandas as pd
 
 from analysis.results import numbers, rounds, stats
 from analysis.results.outcomes import Epoch, Outcome, outcomes
@@ -96,7 +93,7 @@ class Result:
 
 
 class Results:
-    """The results of one study: `frame`, and single rows of it by `get`."""
+    """The results of one study: all rows, in the manifest's order, and single ones by `get`."""
 
     def __init__(self, study: Study, baseline: str, found: dict[str, Outcome], rows: list[Result]):
         self.study = study
@@ -111,14 +108,6 @@ class Results:
     def __iter__(self) -> Iterator[Result]:
         return iter(self._rows.values())
 
-    @cached_property
-    def frame(self) -> pd.DataFrame:
-        """All rows, in the manifest's order; the columns are the fields of `Result`, and `whole`."""
-        names = [f.name for f in fields(Result)]
-        frame = pd.DataFrame([{n: getattr(row, n) for n in names} for row in self], columns=names)
-        frame["whole"] = [row.whole for row in self]
-        return frame
-
 
 def results(collected: Collected, study: Study, baseline: str | None = None) -> Results:
     """The results of `study`, with differences to `baseline` (default: the study's own).
@@ -126,11 +115,10 @@ def results(collected: Collected, study: Study, baseline: str | None = None) -> 
     Computed once for each `collected`, and kept there.
     """
     baseline = baseline or study.baseline
-    key = ("results", study.name, baseline)
-    if key not in collected.computed:
-        collected.computed[key] = from_outcomes(study, baseline, outcomes(collected, study))
-    made: Results = collected.computed[key]
-    return made
+    return collected.once(
+        ("results", study.name, baseline),
+        lambda: from_outcomes(study, baseline, outcomes(collected, study)),
+    )
 
 
 def differences_to(study: Study, spec: TableSpec) -> str | None:

@@ -102,11 +102,8 @@ def outcomes(collected: Collected, study: Study) -> dict[str, Outcome]:
 
     Made once for each `collected`, and kept there.
     """
-    kept = ("outcomes", study.name)
-    if kept not in collected.computed:
-        collected.computed[kept] = _outcomes(collected.runs_of(study.name), study)
-    made: dict[str, Outcome] = collected.computed[kept]
-    return made
+    runs = collected.runs_of(study.name)
+    return collected.once(("outcomes", study.name), lambda: _outcomes(runs, study))
 
 
 def _outcomes(runs: Sequence[Run], study: Study) -> dict[str, Outcome]:

@@ -8,7 +8,7 @@ are not. Functions that draw random numbers take a seed and touch no global gene
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -294,19 +294,6 @@ def decide(differences: Sequence[float], margin: float | None = None, unit: floa
         return Decision(bool(found.low > 0) if margin is None else False)
     crossed = "holds 0" if margin is None else f"crosses the margin {margin:g}"
     return Decision(None, f"the 95 % interval of the difference {crossed}")
-
-
-def identical_curves(curves: Mapping[Hashable, Sequence[float] | np.ndarray]) -> list[tuple]:
-    """Groups of keys (seeds) whose curves are equal in every value: a seed that changes nothing.
-
-    Curves of fewer than two values are left out: they may agree by chance.
-    """
-    groups: dict[bytes, list[Hashable]] = {}
-    for key, curve in curves.items():
-        array = np.asarray(curve, dtype=np.float64)
-        if array.size >= 2:
-            groups.setdefault(array.tobytes(), []).append(key)
-    return [tuple(keys) for keys in groups.values() if len(keys) > 1]
 
 
 # Student's t without scipy.stats' checks of arguments, which take a hundred times as long.

@@ -7,13 +7,13 @@ because of what a run did: a diverged, failed, torn or missing run is a record w
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pandas as pd
 
@@ -26,6 +26,7 @@ from sdtps.run.folder import RunFolder
 if TYPE_CHECKING:
     from ablations.study.model import Study
 
+T = TypeVar("T")
 WORTH_FORKING = 2000  # runs; below, starting processes costs more than it gives
 
 
@@ -44,6 +45,13 @@ class Collected:
     runs: tuple[Run, ...]
     unplanned: list[Path] = field(default_factory=list)
     computed: dict[tuple[str, ...], Any] = field(default_factory=dict, repr=False)
+
+    def once(self, key: tuple[str, ...], make: Callable[[], T]) -> T:
+        """What `make` gives, computed the first time and kept in `computed`."""
+        if key not in self.computed:
+            self.computed[key] = make()
+        made: T = self.computed[key]
+        return made
 
     def study(self, name: str) -> Study:
         return next(s for s in self.studies if s.name == name)

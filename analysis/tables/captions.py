@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from analysis.results import numbers, stats
+from analysis.results import numbers
 from analysis.results.frames import Epoch, Results
 from analysis.results.outcomes import Outcome, seed_list
 from analysis.runs.collect import Collected
@@ -263,22 +261,27 @@ def notes(collected: Collected, study: Study, rows: Iterable[Outcome]) -> tuple[
     return tuple(sentences)
 
 
-def identical_seeds(row: Outcome) -> list[tuple]:
-    """Groups of seeds of a variant whose training losses are equal in every logged value."""
-    values: dict[Hashable, np.ndarray] = {
-        run.seed: run.rows.series("train", "loss")[1] for run in row.runs
-    }
-    return stats.identical_curves(values)
+def identical_seeds(row: Outcome) -> list[list[int]]:
+    """Groups of seeds of a variant whose training losses are equal in every logged value.
+
+    Curves of fewer than two values are left out: they may agree by chance.
+    """
+    losses = ((run.seed, run.rows.series("train", "loss")[1]) for run in row.runs)
+    return _alike((seed, loss.tobytes() if len(loss) > 1 else b"") for seed, loss in losses)
 
 
 def identical_logs(rows: Sequence[Outcome]) -> list[list[str]]:
     """Groups of imported variants that logged the same values at the same steps, throughout."""
-    groups: dict[object, list[str]] = {}
-    for row in rows:
-        logged = tuple(sorted(content for run in row.runs if (content := run.rows.content())))
-        if row.imported and logged:
-            groups.setdefault(logged, []).append(row.label)
-    return [labels for labels in groups.values() if len(labels) > 1]
+    logs = ((row.label, [run.rows.content() for run in row.runs]) for row in rows if row.imported)
+    return _alike((label, tuple(sorted(filter(None, contents)))) for label, contents in logs)
+
+
+def _alike(contents: Iterable[tuple[Any, Hashable]]) -> list[list[Any]]:
+    """Names whose contents are equal and not empty."""
+    groups: dict[Hashable, list[Any]] = {}
+    for name, content in contents:
+        groups.setdefault(content, []).append(name)
+    return [names for content, names in groups.items() if content and len(names) > 1]
 
 
 def absent(study: Study, metrics: Sequence[str], rows: Iterable[Outcome]) -> tuple[str, ...]:

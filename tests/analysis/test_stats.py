@@ -177,11 +177,6 @@ def test_equivalence_needs_evidence_and_not_just_no_difference():
     assert stats.equivalence(A, B, 0.05).p == pytest.approx(p)
 
 
-def test_seeds_with_equal_curves_are_found():
-    curves = {0: [1.0, 0.5], 1: [1.0, 0.6], 2: [1.0, 0.5], 3: [0.9], 4: [0.9]}
-    assert stats.identical_curves(curves) == [(0, 2)]
-
-
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=12))
 def test_the_interval_lies_around_the_mean(values):
     s = stats.summary(values)

@@ -43,15 +43,12 @@ def test_a_row_holds_what_scipy_computes(tmp_path):
     assert math.isnan(base.difference) and not base.starred
 
 
-def test_the_frame_has_a_row_for_each_variant_metric_and_epoch(tmp_path):
-    frame = planted(tmp_path, {"a": 0.7, "b": 0.75}).frame
-    assert list(frame[["variant", "epoch"]].itertuples(index=False, name=None)) == [
-        ("a", "last"),
-        ("a", "best"),
-        ("b", "last"),
-        ("b", "best"),
+def test_there_is_a_row_for_each_variant_metric_and_epoch(tmp_path):
+    rows = list(planted(tmp_path, {"a": 0.7, "b": 0.75}))
+    assert [(row.variant, row.epoch) for row in rows] == [
+        *(("a", "last"), ("a", "best"), ("b", "last"), ("b", "best"))
     ]
-    assert frame["whole"].all() and set(frame["selected_on"]) == {"", "test"}
+    assert all(row.whole for row in rows) and {row.selected_on for row in rows} == {"", "test"}
 
 
 def test_it_is_computed_once(tmp_path):
