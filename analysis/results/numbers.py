@@ -8,16 +8,10 @@ from __future__ import annotations
 
 import math
 from decimal import ROUND_HALF_UP, Decimal
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-
-class Printing(Protocol):
-    """What `ablations.study.schema.MetricSpec` says about printing."""
-
-    @property
-    def digits(self) -> int: ...
-    @property
-    def unit(self) -> str: ...
+if TYPE_CHECKING:
+    from ablations.study.schema import MetricSpec
 
 
 def rounded(value: float | Decimal, digits: int) -> Decimal:
@@ -51,18 +45,18 @@ def signed(value: float | Decimal, digits: int) -> str:
     return f"{result:+f}" if result != 0 else f"{result:f}"
 
 
-def in_unit(value: float, metric: Printing) -> Decimal:
+def in_unit(value: float, metric: MetricSpec) -> Decimal:
     """`value` in the unit that the metric is printed in, exactly: 0.8125 is 81.25 %."""
     exact = Decimal(repr(float(value)))
     return exact * 100 if metric.unit == "%" else exact
 
 
-def printed(value: float, metric: Printing) -> str:
+def printed(value: float, metric: MetricSpec) -> str:
     """A metric's value as text, without its unit."""
     return fixed(in_unit(value, metric), metric.digits)
 
 
-def printed_signed(value: float, metric: Printing) -> str:
+def printed_signed(value: float, metric: MetricSpec) -> str:
     """A difference of a metric's values as text, with its sign and without its unit."""
     return signed(in_unit(value, metric), metric.digits)
 
@@ -75,26 +69,6 @@ def decimals(text: str) -> int:
 def half_unit(text: str) -> float:
     """How far a number printed elsewhere may be from what was rounded: 0.05 of `81.3`."""
     return 0.5 * 10.0 ** -decimals(text)
-
-
-def scientific(value: float, digits: int = 1) -> tuple[str, int]:
-    """Mantissa text and exponent: 7.0e9 is ("7.0", 9). Zero is ("0.0", 0)."""
-    if value == 0:
-        return fixed(0.0, digits), 0
-    exponent = math.floor(math.log10(abs(value)))
-    mantissa = rounded(Decimal(repr(float(value))).scaleb(-exponent), digits)
-    if abs(mantissa) >= 10:
-        exponent += 1
-        mantissa = rounded(mantissa / 10, digits)
-    return f"{mantissa:f}", exponent
-
-
-def magnitude(value: float) -> str:
-    """A positive number of unknown size: two decimals below a thousand, a power of ten above."""
-    if value < 1000:
-        return fixed(value, 2)
-    mantissa, exponent = scientific(value)
-    return f"{mantissa}×10{raised(exponent)}"
 
 
 def raised(exponent: int) -> str:

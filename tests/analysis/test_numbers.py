@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ablations.study.schema import MetricSpec
-from analysis.results.numbers import decimals, duration, fixed, in_unit, printed, scientific, signed
+from analysis.results.numbers import decimals, duration, fixed, in_unit, printed, signed
 
 PERCENT = MetricSpec(direction="up", digits=1)
 
@@ -66,13 +66,6 @@ def test_a_rounded_difference_is_not_the_difference_of_rounded_means():
 
 def test_precision_of_reported_numbers_is_read_from_their_text():
     assert [decimals(t) for t in ("79.0", "79", "0.125")] == [1, 0, 3]
-
-
-def test_large_numbers_have_a_mantissa_below_ten():
-    assert scientific(7.0e9) == ("7.0", 9)
-    assert scientific(9.99e8) == ("1.0", 9)
-    assert scientific(0.0) == ("0.0", 0)
-    assert scientific(0.034) == ("3.4", -2)
 
 
 def test_durations_read_in_their_unit():
