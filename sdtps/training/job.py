@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,49 +48,33 @@ def execute(path: Path | str, *, max_steps: int | None = None) -> str:
         raise RunError(f"{folder.run_file}: holds no seed; submit the study again to write it")
 
     attempt = len(run.get("attempts", [])) + 1
-    if isinstance(config, CommandConfig):
-        return _execute_program(folder, config, run["seed"], attempt, max_steps)
+    is_program = isinstance(config, CommandConfig)  # torch is not imported then
+    train: Callable[..., str] = _train
+    if is_program:
+        from sdtps.training.program import peak_mib
+        from sdtps.training.program import run as train
+    else:
+        from sdtps.system import distributed
+        from sdtps.training.device import process_peak_mib as peak_mib
 
-    from sdtps.system import distributed
-    from sdtps.training.device import process_peak_mib
-
-    writes = int(os.environ.get("RANK", "0")) == 0
+    writes = is_program or int(os.environ.get("RANK", "0")) == 0
     if writes:
         _begin_attempt(folder, attempt)
     try:
         with _stop_requested() as stop:
-            outcome = _attempt(folder, config, run["seed"], attempt, stop, max_steps)
+            outcome = train(folder, config, run["seed"], attempt, stop.is_set, max_steps)
         if writes and outcome != "completed":  # a completed run has said so before its last write
-            folder.end_attempt(outcome, process_peak_mib())
+            folder.end_attempt(outcome, peak_mib())
     except LockLost:  # the folder belongs to another job by now
         raise
     except BaseException as error:
         if writes and folder.result() is None:
             _record_failure(folder, attempt, error)
-            folder.end_attempt("failed", process_peak_mib())
+            folder.end_attempt("failed", peak_mib())
         raise
     finally:
-        distributed.stop()
-    return outcome
-
-
-def _execute_program(
-    folder: RunFolder, config: CommandConfig, seed: int, attempt: int, max_steps: int | None
-) -> str:
-    """As `execute`, for a run that is any program; torch is not imported."""
-    from sdtps.training import program
-
-    _begin_attempt(folder, attempt)
-    outcome = "failed"
-    try:
-        with _stop_requested() as stop:
-            outcome = program.run(folder, config, seed, attempt, stop.is_set, max_steps)
-    except BaseException as error:
-        _record_failure(folder, attempt, error)
-        raise
-    finally:
-        if outcome != "completed":  # a completed run has said so before its last write
-            folder.end_attempt(outcome, program.peak_mib())
+        if not is_program:
+            distributed.stop()
     return outcome
 
 
@@ -113,12 +97,12 @@ def prepare(path: Path) -> None:
     provenance.source_digest()
 
 
-def _attempt(
+def _train(
     folder: RunFolder,
     config: Config,
     seed: int,
     attempt: int,
-    stop: threading.Event,
+    stop: Callable[[], bool],
     max_steps: int | None,
 ) -> str:
     from sdtps.system import distributed
@@ -140,10 +124,7 @@ def _attempt(
         environment = provenance.environment()  # again: now torch can name the GPU
         parameters = sum(p.numel() for p in task.model.parameters())
         folder.update_run(environment=environment, parameters=parameters)
-    loop = Loop(
-        task, folder, config, seed=seed, attempt=attempt, stop=stop.is_set, stop_after=max_steps
-    )
-    return loop.run()
+    return Loop(task, folder, config, seed=seed, attempt=attempt, stop=stop, stop_after=max_steps).run()
 
 
 def build_task(config: Config, seed: int, device: Any) -> Any:
@@ -170,9 +151,8 @@ def _stop_requested() -> Iterator[threading.Event]:
 
 def _begin_attempt(folder: RunFolder, attempt: int) -> None:
     code = provenance.code_version()
-    diff = code.pop("diff")
-    slurm = provenance.slurm()
-    environment = provenance.environment()
+    diff = {"diff": text} if (text := code.pop("diff")) else {}
+    slurm, environment = provenance.slurm(), provenance.environment()
     entry = {
         "attempt": attempt,
         "started": now(),
@@ -183,9 +163,7 @@ def _begin_attempt(folder: RunFolder, attempt: int) -> None:
         "ended_as": None,
     }
     attempts = [*folder.run().get("attempts", []), entry]
-    folder.update_run(code=code, environment=environment, slurm=slurm, attempts=attempts)
-    if diff:
-        folder.update_run(diff=diff)
+    folder.update_run(code=code, environment=environment, slurm=slurm, attempts=attempts, **diff)
     before = (folder.status() or {}) if folder.checkpoint_file.exists() else {}
     reached = {key: before.get(key) or 0 for key in ("epoch", "step", "progress")}
     folder.write_status("running", attempt=attempt, **reached)

@@ -10,6 +10,7 @@ is a class with `log` and `close` in the table `LOGGERS`, and its name in `Logge
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -20,7 +21,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -28,6 +28,7 @@ from filelock import FileLock
 
 from sdtps.config import resolved
 from sdtps.run.folder import RunFolder, row_of
+from sdtps.run.locations import CHECKOUT
 from sdtps.system.files import digest
 
 CLOSE_SECONDS = 20.0  # that the end of a run waits for all loggers together
@@ -171,13 +172,6 @@ def _names(folder: RunFolder) -> tuple[str, str, str]:
 # -- in the run ------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Started:
-    name: str
-    process: subprocess.Popen[bytes]
-    output: IO[bytes]  # what it prints
-
-
 class Loggers:
     """All loggers of a run, each in its process."""
 
@@ -185,54 +179,55 @@ class Loggers:
         file = folder.metrics_file
         first = file.stat().st_size if file.exists() else 0
         self._say = say
-        self._running = [_start(name, folder, first) for name in names]
+        self._running: dict[str, tuple[subprocess.Popen[bytes], IO[bytes]]] = {}
+        for name in dict.fromkeys(names):
+            output = tempfile.TemporaryFile()  # noqa: SIM115  what it prints
+            process = start_module(
+                *(__name__, name, str(folder.path), str(first)),
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # so that what it starts ends with it
+            )
+            self._running[name] = process, output
 
     def check(self) -> None:
         """Say which of them have failed; cheap."""
-        for one in [one for one in self._running if one.process.poll() is not None]:
-            self._end(one, 0.0)
+        for name, (process, _) in list(self._running.items()):
+            if process.poll() is not None:
+                self._end(name, 0.0)
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """End all of them; what one has not written after `seconds` is lost."""
-        for one in self._running:
-            try:
-                assert one.process.stdin is not None
-                one.process.stdin.write(b"end\n")
-                one.process.stdin.close()
-            except OSError:  # it has ended before
-                continue
+        for process, _ in self._running.values():
+            with contextlib.suppress(OSError):  # it has ended before
+                assert process.stdin is not None
+                process.stdin.write(b"end\n")
+                process.stdin.close()
         deadline = time.monotonic() + seconds
-        for one in list(self._running):
-            self._end(one, max(0.0, deadline - time.monotonic()))
+        for name in list(self._running):
+            self._end(name, max(0.0, deadline - time.monotonic()))
 
-    def _end(self, one: _Started, seconds: float) -> None:
-        self._running.remove(one)
+    def _end(self, name: str, seconds: float) -> None:
+        process, output = self._running.pop(name)
         try:
-            one.process.wait(seconds)
+            process.wait(seconds)
         except subprocess.TimeoutExpired:
-            os.killpg(one.process.pid, signal.SIGKILL)
-            one.process.wait()
-            self._say(f"logger {one.name}: hangs; what it had not written is lost")
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            self._say(f"logger {name}: hangs; what it had not written is lost")
             return
-        if one.process.returncode != 0:
-            one.output.seek(0)
-            last = one.output.read().decode(errors="replace").strip().rpartition("\n")[2]
-            self._say(f"logger {one.name}: switched off: {last or 'it was killed'}")
+        if process.returncode != 0:
+            output.seek(0)
+            last = output.read().decode(errors="replace").strip().rpartition("\n")[2]
+            self._say(f"logger {name}: switched off: {last or 'it was killed'}")
 
 
-def _start(name: str, folder: RunFolder, first: int) -> _Started:
-    output = tempfile.TemporaryFile()  # noqa: SIM115  as long as the logger
-    root = str(Path(__file__).resolve().parents[2])  # the code that the run imports
-    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", __name__, name, str(folder.path), str(first)],
-        stdin=subprocess.PIPE,
-        stdout=output,
-        stderr=output,
-        env={**os.environ, "PYTHONPATH": path},
-        start_new_session=True,  # so that what it starts ends with it
-    )
-    return _Started(name, process, output)
+def start_module(module: str, *words: str, **options: Any) -> subprocess.Popen[bytes]:
+    """A module of the code that the run imports, as a process; options as of Popen."""
+    path = os.pathsep.join(filter(None, (str(CHECKOUT), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.Popen([sys.executable, "-P", "-m", module, *words], env=environment, **options)
 
 
 # -- in the logger's process -----------------------------------------------------------------------

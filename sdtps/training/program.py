@@ -18,9 +18,9 @@ import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from sdtps.log import ATTEMPT, RUN, SEED
 from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder, now, row_of
 from sdtps.system.errors import RunError
 from sdtps.system.files import digest, read_bytes
-from sdtps.training.loggers import Loggers
+from sdtps.training.loggers import Loggers, start_module
 
 DIVERGED, TEMPORARY = 3, 75  # exit codes by which a program says more than that it failed
 POLL_SECONDS = 0.1
@@ -84,13 +84,15 @@ def run(
         loggers.check()
         if log_import:
             log_import.look()
-        latest = _latest(_newest(folder.metrics_file))
+        # The last rows: a heartbeat must not read all of a long run.
+        lines = (read_bytes(folder.metrics_file, last=_LATEST) or b"").split(b"\n")
+        latest = _latest([row for line in lines if (row := row_of(line)) is not None])
         folder.write_status("running", attempt=attempt, **latest)
         return max_steps is not None and latest.get("step", 0) >= max_steps
 
     log_import = _LogImport(folder, config, attempt) if config.log else None
     mapping = config.log.mapping if config.log else None
-    folder.update_run(program=_files([*_words(line), *filter(None, [mapping])], config.directory))
+    folder.update_run(program=_files(line, mapping, config.directory))
     earlier = folder.metrics()
     began, rows_before = time.monotonic(), len(earlier)
     with folder.log_file.open("ab") as log:
@@ -159,16 +161,11 @@ def peak_mib() -> float:
     return round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)
 
 
-def _words(line: str) -> list[str]:
-    try:
-        return shlex.split(line)
-    except ValueError:
-        return []
-
-
-def _files(words: list[str], directory: str | None) -> dict[str, str]:
-    """Digest of each file that the command line names: which program it was."""
-    found = {}
+def _files(line: str, mapping: str | None, directory: str | None) -> dict[str, str]:
+    """Digest of each file that the command line names, and of the mapping: which program it was."""
+    words, found = [mapping] if mapping else [], {}
+    with contextlib.suppress(ValueError):  # an open quote
+        words += shlex.split(line)
     for word in words:
         file = Path(directory or ".") / word
         with contextlib.suppress(OSError):  # such as an argument that is too long for a file's name
@@ -278,48 +275,35 @@ class _LogImport:
         options = {"--as": as_, "--split": log.split, "--unit": log.unit}
         given = [word for name, value in options.items() if value for word in (name, str(value))]
         file = here / log.file.replace("{run}", str(folder.path.resolve()))
-        self._command = [sys.executable, "-P", "-m", "analysis", "import", str(file), "--rows", *given]
-        root = str(Path(__file__).resolve().parents[2])  # the code that this process imports
-        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-        self._environment = {**os.environ, "PYTHONPATH": path}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._words = ("import", str(file), "--rows", *given)
+        self._thread = ThreadPoolExecutor(1)
+        self._import: Future[tuple[bytes, bytes, int]] | None = None
         self._due = time.monotonic() + IMPORT_SECONDS
 
     def look(self) -> None:
         """Start an import where one is due, and take over what an earlier one has read. Never waits."""
-        if self._process is None and time.monotonic() >= self._due:
-            self._start()
-        elif self._process is not None and self._process.poll() is not None:
-            self._take()
+        if self._import is None and time.monotonic() >= self._due:
+            self._import = self._thread.submit(self._read)
+        elif self._import is not None and self._import.done():
+            self._take(self._import)
 
     def finish(self) -> str:
         """Import the whole log; returns why it could not be read, or nothing."""
-        if self._process is not None:
-            self._take()
-        self._start()
-        return self._take()
+        if self._import is not None:
+            self._take(self._import)
+        return self._take(self._thread.submit(self._read))
 
-    def _start(self) -> None:
-        # Files, not pipes: nobody reads while it runs.
-        self._printed = tempfile.TemporaryFile()  # noqa: SIM115
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = subprocess.Popen(
-            self._command,
-            stdin=subprocess.DEVNULL,
-            stdout=self._printed,
-            stderr=self._said,
-            env=self._environment,
-        )
+    def _read(self) -> tuple[bytes, bytes, int]:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = start_module("analysis", *self._words, stdin=subprocess.DEVNULL, **pipes)
+        return (*process.communicate(), process.returncode)
 
-    def _take(self) -> str:
-        assert self._process is not None
-        code = self._process.wait()
-        self._process, self._due = None, time.monotonic() + IMPORT_SECONDS
-        self._printed.seek(0)
-        self._said.seek(0)
+    def _take(self, reading: Future[tuple[bytes, bytes, int]]) -> str:
+        printed, errors, code = reading.result()
+        self._import, self._due = None, time.monotonic() + IMPORT_SECONDS
         if code != 0:  # while the program runs, its log may not be there yet
-            return self._said.read().decode(errors="replace").strip()
-        self.about, *rows = [json.loads(line) for line in self._printed.read().splitlines()]
+            return errors.decode(errors="replace").strip()
+        self.about, *rows = [json.loads(line) for line in printed.splitlines()]
         self._folder.replace_metrics(self._attempt, rows)
         return ""
 
@@ -333,12 +317,6 @@ def _say(folder: RunFolder, text: str) -> None:
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)
-
-
-def _newest(file: Path) -> list[dict[str, Any]]:
-    """The last rows of metrics.jsonl: a heartbeat must not read all of a long run."""
-    lines = (read_bytes(file, last=_LATEST) or b"").split(b"\n")
-    return [row for line in lines if (row := row_of(line)) is not None]
 
 
 def _latest(rows: list[dict[str, Any]]) -> dict[str, int]:

@@ -1,15 +1,10 @@
-"""What a run reports while it trains: lines in train.log, a bar on a terminal, a heartbeat."""
+"""What a run reports while it trains: lines in train.log and on standard output, a heartbeat."""
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
-from types import TracebackType
 from typing import Any, Self
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder, RunState, now
 from sdtps.system.errors import LockLost
@@ -18,7 +13,7 @@ SECONDS_BETWEEN_LINES = 30.0  # about one evaluation
 
 
 class Reporter:
-    """train.log, the terminal and status.json of one attempt. Silent when `writes` is false (rank > 0).
+    """train.log, standard output and status.json of one attempt. Silent without `writes` (rank > 0).
 
     A thread renews the heartbeat, so that an evaluation of several minutes does not look like a lost
     run; `stepped` in status.json says when the last step ended, so that a hang does.
@@ -31,39 +26,25 @@ class Reporter:
         self.writes = writes
         self._begun = time.monotonic()
         self._first_step: int | None = None
+        # Replaced as a whole: the heartbeat reads it.
         self._fields: dict[str, Any] = {"epoch": 0, "step": 0, "progress": 0.0}
-        self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
-        self._progress: Progress | None = None
-        self._evaluation_logged: float | None = None  # when this evaluation last wrote a line
+        self._evaluation_logged = 0.0  # when this evaluation last wrote a line
 
     def __enter__(self) -> Self:
-        if not self.writes:
-            return self
-        self._write("running")
-        self._thread.start()
-        if sys.stdout.isatty():
-            self._progress = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-                console=Console(),
-            )
-            self._bar = self._progress.add_task(self.folder.path.name, total=self.total)
-            self._progress.start()
+        if self.writes:
+            self._write("running")
+            self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not self.writes:
-            return
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
         self._ended.set()
-        self._thread.join()
-        if self._progress is not None:
-            self._progress.stop()
+        if self._thread.is_alive():
+            self._thread.join()
 
     def line(self, text: str) -> None:
         """One timed line in train.log and on standard output."""
@@ -72,10 +53,7 @@ class Reporter:
         stamped = f"{now()} {text}"
         with self.folder.log_file.open("a", encoding="utf-8") as stream:
             stream.write(stamped + "\n")
-        if self._progress is not None:
-            self._progress.console.print(stamped, markup=False, highlight=False)
-        else:
-            print(stamped, flush=True)
+        print(stamped, flush=True)
 
     def resumed(self, epoch: int, step: int) -> None:
         """Where this attempt begins; until its first step, status.json shows this."""
@@ -83,46 +61,33 @@ class Reporter:
 
     def stepped(self, epoch: int, step: int) -> None:
         """Record that `step` is done; cheap, the heartbeat writes it."""
-        if not self.writes:
-            return
         if self._first_step is None:
             self._first_step = step - 1
         elapsed = time.monotonic() - self._begun
         done = step - self._first_step
-        with self._lock:
-            self._fields = {
-                "epoch": epoch,
-                "step": step,
-                "progress": step / self.total,
-                "eta_s": round(elapsed / done * (self.total - step), 1),
-                "stepped": time.time(),
-            }
-        if self._progress is not None:
-            self._progress.update(self._bar, completed=step)
+        self._fields = {
+            "epoch": epoch,
+            "step": step,
+            "progress": step / self.total,
+            "eta_s": round(elapsed / done * (self.total - step), 1),
+            "stepped": time.time(),
+        }
 
     def evaluating(self, done: int, total: int) -> None:
         """Record how far an evaluation has come; every half minute also a line in train.log."""
-        if not self.writes:
-            return
-        with self._lock:
-            self._fields = {**self._fields, "evaluated": round(done / total, 4)}
-        if done == total:
-            self._evaluation_logged = None
-            return
-        if self._evaluation_logged is None:
-            self._evaluation_logged = time.monotonic()
-        if time.monotonic() - self._evaluation_logged >= SECONDS_BETWEEN_LINES:
-            self._evaluation_logged = time.monotonic()
+        self._fields = {**self._fields, "evaluated": round(done / total, 4)}
+        now_s = time.monotonic()
+        if done in (1, total):
+            self._evaluation_logged = now_s
+        elif now_s - self._evaluation_logged >= SECONDS_BETWEEN_LINES:
+            self._evaluation_logged = now_s
             self.line(f"evaluating: {100 * done / total:.0f} %")
 
     def finish(self, state: RunState, **fields: Any) -> None:
         """The attempt's last status; the heartbeat stops first, so nothing overwrites it."""
-        if not self.writes:
-            return
-        self._ended.set()
-        if self._thread.is_alive():
-            self._thread.join()
-        self._write(state, **fields)
+        if self.writes:
+            self._stop()
+            self._write(state, **fields)
 
     def _beat(self) -> None:
         while not self._ended.wait(HEARTBEAT_SECONDS):
@@ -132,6 +97,4 @@ class Reporter:
                 return
 
     def _write(self, state: RunState, **fields: Any) -> None:
-        with self._lock:
-            merged = {**self._fields, **fields}
-        self.folder.write_status(state, attempt=self.attempt, **merged)
+        self.folder.write_status(state, attempt=self.attempt, **{**self._fields, **fields})

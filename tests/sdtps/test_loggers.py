@@ -165,7 +165,7 @@ def test_a_logger_that_fails_or_hangs_does_not_touch_the_run(
     said: list[str] = []
     tool = Loggers(["wandb"], run, said.append)
     if fault != "hang":
-        tool._running[0].process.wait(240)
+        tool._running["wandb"][0].wait(240)
         tool.check()
         assert len(said) == 1
     tool.close()
