@@ -76,7 +76,7 @@ def audit_command(arguments: argparse.Namespace) -> int:
     from sdtps.audit.audit import audit as examine
     from sdtps.audit.audit import show, write
     from sdtps.config import RetrievalConfig
-    from sdtps.run.folder import find_runs
+    from sdtps.run.folder import RunFolder
 
     study = load_study(arguments.study)
     if study.baseline not in study.models():
@@ -96,8 +96,8 @@ def audit_command(arguments: argparse.Namespace) -> int:
         if isinstance(config, RetrievalConfig):
             from sdtps.audit.leak import audit_leak, leak_findings, worth
 
-            runs = find_runs(arguments.runs_dir / study.name)
-            value = worth(run for run in runs if run.run().get("variant") == name)
+            runs = sorted((arguments.runs_dir / study.name / name).glob("seed*"))
+            value = worth(map(RunFolder, runs))
             audited.findings.extend(leak_findings(name, audit_leak(config), value))
     show(audited, Console())
     if arguments.json is not None:

@@ -7,6 +7,7 @@ takes the same step as a run.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -77,6 +78,7 @@ class ReidToy:
         self.device = torch.device("cpu")
         self.pids = 2 * config.data.batch_size // config.data.instances
         self.model: Any = reid.ReidModel(config, self.pids, CAMERAS)
+        self.trunk = partial(reid.trunk, self.model)
         shape: tuple[int, ...] = (3, config.data.height, config.data.width)
         if config.backbone.frozen:
             backbone = self.model.take_backbone()
@@ -95,9 +97,6 @@ class ReidToy:
 
     def loss(self, batch: ReidBatch, epoch: int, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         return reid.reid_loss(self.model, self.settings, batch)
-
-    def trunk(self) -> list[nn.Parameter]:
-        return reid.trunk(self.model)
 
     def module_groups(self) -> dict[str, list[nn.Parameter]]:
         groups: dict[str, list[nn.Parameter]] = {}
@@ -142,6 +141,8 @@ class RetrievalToy:
             None if config.image_encoder.frozen else encoder,
             None if config.text_encoder.frozen else texts,
         )
+        self.trunk = partial(retrieval.trunk, self.model)
+        self.module_groups = partial(retrieval.module_groups, self.model)
         side = config.image_encoder.size
         count = 2 * config.data.batch_size
         size: tuple[int, ...] = (count, 3, side, side)
@@ -175,12 +176,6 @@ class RetrievalToy:
         return retrieval.retrieval_loss(
             self.model, self.settings, batch, epoch=epoch, step=step, steps_per_epoch=1
         )
-
-    def trunk(self) -> list[nn.Parameter]:
-        return retrieval.trunk(self.model)
-
-    def module_groups(self) -> dict[str, list[nn.Parameter]]:
-        return retrieval.module_groups(self.model)
 
 
 # -- the configuration of a toy ----------------------------------------------------------------------

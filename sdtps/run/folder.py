@@ -472,8 +472,3 @@ def machine_seconds(attempts: Sequence[Mapping[str, Any]], status: Mapping[str, 
         if start is not None and end is not None:
             total += max(0.0, end - start)
     return total
-
-
-def find_runs(root: Path) -> list[RunFolder]:
-    """Every run folder below `root` (runs/ or runs/STUDY/), in sorted order."""
-    return [RunFolder(p.parent) for p in sorted(Path(root).glob("**/seed*/config.yaml"))]

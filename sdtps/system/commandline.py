@@ -58,7 +58,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Usage, the mistake and, for an unknown option, the nearest one; exit code 2."""
         if message.startswith(_UNRECOGNIZED):
-            known = sorted(set(self._options()))
+            known = sorted({option for action in self._actions for option in action.option_strings})
             for word in message.removeprefix(_UNRECOGNIZED).split():
                 near = difflib.get_close_matches(word.partition("=")[0], known, n=1)
                 if word.startswith("-") and near:
@@ -67,10 +67,6 @@ class Parser(argparse.ArgumentParser):
             else:
                 message += f". All options: {self.prog} --help"
         super().error(message)
-
-    def _options(self) -> Iterator[str]:
-        for action in self._actions:
-            yield from action.option_strings
 
 
 def at_least(smallest: int) -> Callable[[str], int]:
@@ -193,11 +189,8 @@ def run(prog: str, verbs: Verbs, about: str, words: Sequence[str] | None = None)
 
 def _answer(prog: str, verbs: Verbs, about: str, words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
-        asked = words[1:2] if words[:1] == ["help"] else []
-        if not asked:
-            print(overview(prog, verbs, about))
-            return 0 if words else 2
-        words = [asked[0], "--help"]
+        print(overview(prog, verbs, about))
+        return 0 if words else 2
     verb, *rest = words
     if verb not in verbs:
         every = "" if prog == "sdtps" else "; all verbs: sdtps --help"
@@ -254,12 +247,10 @@ def _advice(error: OSError) -> str:
 
 def _close_quietly() -> None:
     """What is still to be written would fail again when Python ends."""
-    try:
+    with contextlib.suppress(OSError, ValueError):  # standard output is no file: a test's
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, sys.stdout.fileno())
         os.close(nothing)
-    except (OSError, ValueError):  # standard output is no file: a test's
-        pass
 
 
 @contextlib.contextmanager

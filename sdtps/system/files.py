@@ -14,7 +14,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -126,23 +126,16 @@ def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
 
 def share(folder: Path) -> None:
     """Below a folder that its group may write to (`chmod g+ws runs`), so is what this process makes."""
-    try:
-        shared = bool(folder.stat().st_mode & stat.S_IWGRP)
-    except OSError:
-        return
-    if shared:
-        os.umask(os.umask(0o077) & ~0o070)
+    with suppress(OSError):
+        if folder.stat().st_mode & stat.S_IWGRP:
+            os.umask(os.umask(0o077) & ~0o070)
 
 
 def sync_directory(directory: Path) -> None:
     """Make a rename inside `directory` durable, where the file system supports it."""
-    try:
+    with suppress(OSError):
         handle = os.open(directory, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(handle)
-    except OSError:
-        pass
-    finally:
-        os.close(handle)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,20 +78,12 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any] | Non
 def not_finite(content: Any, name: str = "") -> list[str]:
     """Dotted names of the tensors in nested containers that hold NaN or infinite values."""
     if isinstance(content, Tensor):
-        bad = content.is_floating_point() and not content.isfinite().all()
-        return [name] if bad else []
-    return [
-        found
-        for key, value in _parts(content)
-        for found in not_finite(value, f"{name}.{key}".lstrip("."))
-    ]
-
-
-def _parts(content: Any) -> Iterator[tuple[Any, Any]]:
-    if isinstance(content, Mapping):
-        yield from content.items()
-    elif isinstance(content, (list, tuple)):
-        yield from enumerate(content)
+        broken = content.is_floating_point() and not content.isfinite().all()
+        return [name] if broken else []
+    if isinstance(content, (list, tuple)):
+        content = dict(enumerate(content))
+    inside = content.items() if isinstance(content, Mapping) else ()
+    return [bad for k, value in inside for bad in not_finite(value, f"{name}.{k}".lstrip("."))]
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:

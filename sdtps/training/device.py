@@ -63,15 +63,12 @@ def for_machine(config: Config, device: torch.device) -> tuple[Config, list[str]
     amp, compiled, notes = config.train.amp, config.train.compile, []
     gpu = device.type == "cuda"
     has_triton = importlib.util.find_spec("triton") is not None
-    if gpu and amp in ("auto", "bf16") and not torch.cuda.is_bf16_supported(including_emulation=False):
+    emulated = gpu and not torch.cuda.is_bf16_supported(including_emulation=False)
+    if emulated and amp in ("auto", "bf16"):
         name = torch.cuda.get_device_name(device)
-        if amp == "auto":
-            notes.append(f"{name} only emulates bf16: train.amp auto means fp16 here")
-        else:
-            notes.append(f"{name} only emulates bf16, which is slow: train.amp auto would take fp16")
-        amp = "fp16" if amp == "auto" else amp
-    elif amp == "auto":
-        amp = "bf16" if gpu else "off"
+        notes.append(f"{name} only emulates bf16, which is slow: train.amp auto means fp16 here")
+    if amp == "auto":
+        amp = "fp16" if emulated else "bf16" if gpu else "off"
     if compiled == "auto":
         compiled = gpu and has_triton and torch.cuda.get_device_capability(device) >= (7, 0)
         if compiled:
@@ -81,28 +78,17 @@ def for_machine(config: Config, device: torch.device) -> tuple[Config, list[str]
     changes: dict[str, Any] = {
         "train": config.train.model_copy(update={"amp": amp, "compile": compiled})
     }
-    if config.task == "retrieval" and config.matching.kernel == "fused":
-        lacks = None
-        if not gpu:
-            lacks = "a GPU"
-        elif not has_triton:
-            lacks = "Triton"
-        elif torch.cuda.get_device_capability(device) < (8, 0):
-            lacks = "a GPU of compute capability 8.0 or newer"
-        if lacks is not None:
-            notes.append(f"matching.kernel fused needs {lacks}: plain is used here, with equal results")
-            changes["matching"] = config.matching.model_copy(update={"kernel": "plain"})
+    can_fuse = gpu and has_triton and torch.cuda.get_device_capability(device) >= (8, 0)
+    if config.task == "retrieval" and config.matching.kernel == "fused" and not can_fuse:
+        needs = "Triton and a GPU of compute capability 8.0 or newer"
+        notes.append(f"matching.kernel fused needs {needs}: plain is used here, with equal results")
+        changes["matching"] = config.matching.model_copy(update={"kernel": "plain"})
     return config.model_copy(update=changes), notes
 
 
 def random_states() -> dict[str, Any]:
-    """States of Python's, NumPy's and torch's generators (and CUDA's where there is one)."""
-    kind, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)  # a tuple
-    states: dict[str, Any] = {
-        "python": random.getstate(),
-        "numpy": [kind, torch.from_numpy(np.asarray(keys, dtype=np.int64)), position, has_gauss, gauss],
-        "torch": torch.get_rng_state(),
-    }
+    """States of torch's generators. Nothing draws from Python's or NumPy's: see `sdtps.data`."""
+    states: dict[str, Any] = {"torch": torch.get_rng_state()}
     if torch.cuda.is_available():
         states["cuda"] = torch.cuda.get_rng_state()
     return states
@@ -110,10 +96,6 @@ def random_states() -> dict[str, Any]:
 
 def set_random_states(states: dict[str, Any]) -> None:
     """Inverse of `random_states`."""
-    version, keys, gauss = states["python"]
-    random.setstate((version, tuple(keys), gauss))
-    kind, words, position, has_gauss, cached = states["numpy"]
-    np.random.set_state((kind, words.cpu().numpy().astype(np.uint32), position, has_gauss, cached))
     torch.set_rng_state(states["torch"].cpu())
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["cuda"].cpu())

@@ -157,36 +157,30 @@ class Loop:
             )
             norms = step.update(measure=logs) if updates else {}
             counters.step += 1
-            window.count(task.batch_size(batch) * distributed.world_size())
-            compiles = self.settings.compile is True and self._compiled_s is None
-            if compiles:
+            window.samples += task.batch_size(batch) * distributed.world_size()
+            if self.settings.compile is True and self._compiled_s is None:
                 loss.item()  # once, to wait for the device
                 self._compiled_s = window.seconds()
                 self.reporter.line(
                     f"first step, with compilation: {self._compiled_s:.1f} s, not counted in images/s"
                 )
+                window = _Window()
 
             if logs:
                 row = self.read_row(loss, parts, norms, rates, epoch, in_epoch)
                 if ends_epoch:
                     row["epoch_loss"] = row["running_loss"]
-                if not compiles:
-                    counters.seconds += window.seconds()
-                    counters.samples += window.samples
-                row["images_per_s"] = round(window.samples / max(window.seconds(), 1e-9), 2)
+                row["images_per_s"] = window.add_to(counters)
                 window = _Window()
                 self.record(row)
                 reason = self.diverged(row)
                 if reason is not None:
                     return self.end_diverged(epoch, reason)
-            elif compiles:
-                window = _Window()
             self.reporter.stepped(epoch, counters.step)
             if ends_epoch:
                 break
             if updates and self.must_stop(boundary=logs):
-                counters.seconds += window.seconds()
-                counters.samples += window.samples
+                window.add_to(counters)
                 return self.interrupt()
             every = self.settings.checkpoint_every_steps
             if updates and every is not None and counters.step % every == 0:
@@ -212,9 +206,9 @@ class Loop:
         """What the run trains on, and what a reader of its results should know, into train.log."""
         data = self.task.record.get("data") or {}
         for split, counts in (data.get("counts") or {}).items():
-            counted = counts.items() if isinstance(counts, dict) else [("", counts)]
-            text = ", ".join(f"{number} {what}".strip() for what, number in counted)
-            self.reporter.line(f"data: {split.replace('_', ' ')}: {text}")
+            if isinstance(counts, dict):
+                counts = ", ".join(f"{number} {what}" for what, number in counts.items())
+            self.reporter.line(f"data: {split.replace('_', ' ')}: {counts}")
         for warning in (*(data.get("warnings") or ()), *(self.task.record.get("notes") or ())):
             self.reporter.line(f"warning: {warning}")
         for part, file in (self.task.record.get("weights") or {}).items():
@@ -237,11 +231,7 @@ class Loop:
         """
         counters = self.counters
         on_device = {"loss": loss, **{f"loss/{k}": v for k, v in parts.items()}, **norms}
-        on_device["epoch_sum"] = counters.epoch_sum
-        on_device["accuracy_sum"] = counters.accuracy_sum
-        on_device["first_bad_step"] = counters.first_bad_step
-        on_device["amp_skipped"] = counters.skipped
-        on_device["skipped_in_a_row"] = counters.skipped_in_a_row
+        on_device |= {name: v for name, v in vars(counters).items() if isinstance(v, Tensor)}
         stacked = torch.stack([v.to(torch.float64).reshape(()) for v in on_device.values()])
         read = dict(zip(on_device, stacked.tolist(), strict=True))
         read["running_loss"] = read.pop("epoch_sum") / in_epoch
@@ -250,7 +240,7 @@ class Loop:
             read["accuracy"] = accuracy
         self._first_bad_step = int(read.pop("first_bad_step"))
         self._skipped_in_a_row = int(read.pop("skipped_in_a_row"))
-        skipped = int(read.pop("amp_skipped"))
+        skipped = int(read.pop("skipped"))
         row: dict[str, Any] = {
             "kind": "train",
             "attempt": self.attempt,
@@ -260,7 +250,7 @@ class Loop:
             "lr": rates.get("head", max(rates.values())),
             **{f"lr/{name}": rate for name, rate in rates.items() if name != "head"},
             "memory_mib": peak_memory_mib(self.device),
-            "time": _clock(),
+            "time": round(time.time(), 2),
         }
         if self.training_step.scaler.is_enabled():
             row["amp_scale"] = self.training_step.scaler.get_scale()
@@ -310,7 +300,7 @@ class Loop:
             return
         row = {"kind": "eval", "attempt": self.attempt, "epoch": counters.epoch, "step": counters.step}
         with self.training_step.averaged():
-            row |= self.scored(("",), counters.step) | {"time": _clock()}
+            row |= self.scored(("",), counters.step) | {"time": round(time.time(), 2)}
             metric = self.task.select_metric
             better = counters.best is None or row[metric] > counters.best[metric]
             if better and self.writes:
@@ -471,10 +461,6 @@ class Loop:
 
     # -- checkpoints ------------------------------------------------------------------------------
 
-    def _state(self) -> dict[str, Any]:
-        about = {"seed": self.seed, "step": self.counters.step, "origin": self.origin.as_dict()}
-        return {**about, **self.training_step.state()}
-
     def checkpoint_due(self) -> bool:
         """At an epoch's end. Processes have clocks of their own and must agree."""
         due = time.monotonic() - self._saved >= self.settings.checkpoint_every_s
@@ -485,7 +471,9 @@ class Loop:
         if self.writes:
             self.keep_best_weights()  # before the checkpoint that counts on them
             self.folder.check_lock()
-            checkpoint.save(self.folder.checkpoint_file, {**self._state(), "random_states": states})
+            about = {"seed": self.seed, "step": self.counters.step, "origin": self.origin.as_dict()}
+            state = {**about, **self.training_step.state(), "random_states": states}
+            checkpoint.save(self.folder.checkpoint_file, state)
             best = self.counters.best
             self.folder.remove_kept_weights(None if best is None else best["step"])
         self._saved = time.monotonic()
@@ -515,10 +503,9 @@ class Loop:
             place = {"epoch": self.counters.epoch, "step": self.counters.step}
             self.folder.append_metrics({**event, **place})
             codes = self.origin.code
-            line = f"attempt {self.attempt} resumes after step {self.counters.step}"
-            self.reporter.line(
-                line if len(codes) == 1 else f"{line}, on other code: {', '.join(codes)}"
-            )
+            other = f", on other code: {', '.join(codes)}" if len(codes) > 1 else ""
+            line = f"attempt {self.attempt} resumes after step {self.counters.step}{other}"
+            self.reporter.line(line)
 
 
 class _Stopped(Exception):
@@ -550,11 +537,6 @@ def _without_time(row: dict[str, Any] | None) -> dict[str, Any] | None:
     return row and {key: value for key, value in row.items() if key != "time"}
 
 
-def _clock() -> float:
-    """Seconds since 1970, as rows of metrics.jsonl have them."""
-    return round(time.time(), 2)
-
-
 class _Window:
     """Samples and seconds since the last logged step."""
 
@@ -562,8 +544,12 @@ class _Window:
         self.begun = time.perf_counter()
         self.samples = 0
 
-    def count(self, samples: int) -> None:
-        self.samples += samples
-
     def seconds(self) -> float:
         return time.perf_counter() - self.begun
+
+    def add_to(self, counters: Counters) -> float:
+        """Count what the window saw; returns samples per second."""
+        seconds = self.seconds()
+        counters.seconds += seconds
+        counters.samples += self.samples
+        return round(self.samples / max(seconds, 1e-9), 2)

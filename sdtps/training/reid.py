@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -55,6 +58,7 @@ class ReidTask:
             pids, cameras = _sizes(trained, self.dataset)
         self.model = ReidModel(config, pids, cameras).to(device)
         _check_pieces(self.model, config)
+        self.trunk, self.module_groups = partial(trunk, self.model), partial(module_groups, self.model)
         self.queries: dict[str, Tensor] = {}
         # On the test as DeMo does: RGBNT201, RGBNT100 and MSVR310 have no validation split.
         self.selected_on = "dev" if self.dataset.dev else "test"
@@ -73,25 +77,28 @@ class ReidTask:
         self.place = {sample: i for i, sample in enumerate(s for part in parts for s in part)}
         samples = self.own_samples = parts[distributed.rank()]
         train, data, absent = self.dataset.train, config.data, self.dataset.absent
-        trains = trained is None
-        if config.backbone.frozen:
-            self._encoder = encoder = self.model.take_backbone()
-            self.record["frozen_parameters"] = sum(p.numel() for p in encoder.parameters())
-            rows, folder = (config, encoder), cache_root()
-            tested = backbone_tokens(samples, *rows, BILINEAR, device, folder, absent=absent)
-            if trains:
-                training = backbone_tokens(train, *rows, BICUBIC, device, folder, absent=absent)
-        else:
-            tested = cached_pixels(samples, data, BILINEAR, cache_root())
-            if trains:
-                training = cached_pixels(train, data, BICUBIC, cache_root())
+        self._encoder = self.model.take_backbone() if config.backbone.frozen else None
+        if self._encoder is not None:
+            self.record["frozen_parameters"] = sum(p.numel() for p in self._encoder.parameters())
+        tested = self._stored(samples, BILINEAR)
         self.test_batches = TestBatches(samples, tested, data.test_batch_size, device, absent)
-        if trains:
-            self.batches = TrainBatches(train, training, data, seed, device, absent)
-        self.steps_per_epoch = self.batches.steps_per_epoch if trains else 0
+        self.steps_per_epoch = 0
+        if trained is None:
+            stored = self._stored(train, BICUBIC)
+            self.batches = TrainBatches(train, stored, data, seed, device, absent)
+            self.steps_per_epoch = self.batches.steps_per_epoch
         if config.backbone.weights != "random":
             file = find_weights(config.backbone.weights)
             self.record["weights"] = {"backbone": {"file": str(file), "digest": file_digest(file)}}
+
+    def _stored(
+        self, samples: Sequence[Sample], resampling: Image.Resampling, missing: str = "nothing"
+    ) -> np.ndarray:
+        """A frozen backbone's outputs, or decoded pixels."""
+        if self._encoder is None:
+            return cached_pixels(samples, self.config.data, resampling, cache_root())
+        place = (self.device, cache_root(), missing, self.dataset.absent)
+        return backbone_tokens(samples, self.config, self._encoder, resampling, *place)
 
     def train_batches(self, epoch: int, first: int) -> Iterator[ReidBatch]:
         return self.batches.epoch(epoch, first)
@@ -122,8 +129,8 @@ class ReidTask:
             DataError: a condition that shows only modalities that the data lack.
         """
         raise_mistakes("conditions", impossible(conditions, self.dataset.absent))
-        wanted = [Condition.parse(name) if name else Condition() for name in conditions]
-        shown = list(dict.fromkeys(m for c in wanted for m in (c.query, c.gallery)))
+        parsed = [Condition.parse(name) if name else Condition() for name in conditions]
+        shown = list(dict.fromkeys(m for c in parsed for m in (c.query, c.gallery)))
         blocks = -(-len(self.own_samples) // self.config.data.test_batch_size)
         features: dict[str, Tensor] = {}
         for number, modalities in enumerate(shown):
@@ -134,7 +141,7 @@ class ReidTask:
             features[modalities] = torch.cat(distributed.gather_parts(torch.cat(own), self.device))
         metrics: dict[str, float] = {}
         self.queries = {}
-        for condition in wanted:
+        for condition in parsed:
             query = self._features(self.dataset.query, features[condition.query], condition)
             gallery = self._features(self.dataset.gallery, features[condition.gallery], condition)
             rerank = condition.rerank
@@ -147,19 +154,10 @@ class ReidTask:
 
     def _test_batches(self, modalities: str) -> TestBatches:
         """Test batches; with a frozen backbone its outputs where other modalities are black."""
-        if not self.config.backbone.frozen or modalities == MODALITY_LETTERS:
+        if self._encoder is None or modalities == MODALITY_LETTERS:
             return self.test_batches
         samples, absent = self.own_samples, self.dataset.absent
-        tokens = backbone_tokens(
-            samples,
-            self.config,
-            self._encoder,
-            BILINEAR,
-            self.device,
-            cache_root(),
-            _missing(modalities),
-            absent,
-        )
+        tokens = self._stored(samples, BILINEAR, _missing(modalities))
         size = self.config.data.test_batch_size
         return TestBatches(samples, tokens, size, self.device, absent)
 
@@ -179,14 +177,6 @@ class ReidTask:
             images = without(images, _missing(modalities))
         return ranked_features(self.model, self.config, images, batch.camids)
 
-    def trunk(self) -> list[nn.Parameter]:
-        """See `trunk`."""
-        return trunk(self.model)
-
-    def module_groups(self) -> dict[str, list[nn.Parameter]]:
-        """See `module_groups`."""
-        return module_groups(self.model)
-
 
 def ranked_features(model: ReidModel, config: ReidConfig, images: Tensor, camids: Tensor) -> Tensor:
     """[B, D] L2-normalised features that are ranked, before any BNNeck; without autocast, as published.
@@ -198,13 +188,12 @@ def ranked_features(model: ReidModel, config: ReidConfig, images: Tensor, camids
         images: [M, B, 3, H, W]; camids: [B].
     """
     features = model(full_precision(images), camids)  # a frozen backbone's outputs may be bf16
-    wanted = config.eval.feature
     if not model.second:
         return F.normalize(features["global"].float())
     second = torch.cat([features[name] for name in model.second], dim=-1)
-    if wanted == "sdtps" or not config.loss.global_branch:
+    if config.eval.feature == "sdtps" or not config.loss.global_branch:
         chosen = second
-    elif wanted == "global":
+    elif config.eval.feature == "global":
         chosen = features["global"]
     else:
         chosen = torch.cat([features["global"], second], dim=-1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, get_args
 
 import torch
@@ -63,6 +64,7 @@ class RetrievalTask:
                 sources["train"], config.data, config.matching.dense_text, seed, device
             )
             self.steps_per_epoch = self.batches.steps_per_epoch
+        self.trunk, self.module_groups = partial(trunk, self.model), partial(module_groups, self.model)
         self.queries: dict[str, Tensor] = {}
         data = record_of(splits, config.data.dataset, root)
         data["warnings"] += encoders.warnings()
@@ -123,16 +125,12 @@ class RetrievalTask:
                     f"unknown condition '{name}' of retrieval. "
                     f"{did_you_mean(name, get_args(DenseText))}"
                 )
-        protocol = self.config.eval.protocol
-        modes: dict[DenseText, str] = {name: f"@{name}" for name in conditions if name}  # type: ignore[misc]
-        also: tuple[DenseText, ...] = ()
+        protocol, main = self.config.eval.protocol, self.config.matching.eval_dense_text
         own = "" in conditions
-        if own:
-            also = self.config.eval.also_dense_text
-            modes |= {mode: f"@{mode}" for mode in also}
-        main = self.config.matching.eval_dense_text
+        modes: list[Any] = list(filter(None, conditions))
+        modes += self.config.eval.also_dense_text if own else ()
         scored = self._scored(
-            self.test, tuple(dict.fromkeys((*([main] if own else []), *modes))), progress
+            self.test, tuple(dict.fromkeys([main, *modes] if own else modes)), progress
         )
         per_image = self.test.split.per_image
         metrics: dict[str, float] = {}
@@ -140,8 +138,8 @@ class RetrievalTask:
         if own:
             metrics |= evaluate(scored[main], per_image, protocol, queries=self.queries)
         measure = "full" if protocol == "both" else protocol
-        for mode, suffix in modes.items():
-            metrics |= evaluate(scored[mode], per_image, measure, suffix=suffix)
+        for mode in dict.fromkeys(modes):
+            metrics |= evaluate(scored[mode], per_image, measure, suffix=f"@{mode}")
         if own and self.dev is not None:
             dev = self._scored(self.dev, (main,), progress)[main]
             metrics |= evaluate(dev, self.dev.split.per_image, "full", prefix="dev_")
@@ -154,14 +152,6 @@ class RetrievalTask:
         dtype = torch.float16 if amp == "fp16" else torch.bfloat16
         with torch.autocast(self.device.type, dtype=dtype, enabled=amp != "off"):
             return similarities(self.model, source, self.config, modes, self.device, progress)
-
-    def trunk(self) -> list[nn.Parameter]:
-        """See `retrieval_model.trunk`."""
-        return trunk(self.model)
-
-    def module_groups(self) -> dict[str, list[nn.Parameter]]:
-        """See `retrieval_model.module_groups`."""
-        return module_groups(self.model)
 
 
 class Encoders:

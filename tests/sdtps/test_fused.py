@@ -134,5 +134,5 @@ def test_a_run_goes_on_with_the_plain_kernel_and_says_so(
     )
     found, notes = for_machine(asked, torch.device(device))
     assert found.matching.kernel == ("fused" if lacks is None else "plain")
-    told = [] if lacks is None else [f"matching.kernel fused needs {lacks}: plain is used here"]
-    assert [note.split(",")[0] for note in notes] == told
+    assert len(notes) == (lacks is not None)
+    assert all("fused needs Triton and a GPU of" in n and "plain is used here" in n for n in notes)
