@@ -43,13 +43,8 @@ def test_what_is_no_number_is_refused(value):
 
 
 def test_differences_carry_their_sign():
-    assert [signed(v, 1) for v in (0.44, -1.25, 0.04, -0.04, 0.0)] == [
-        "+0.4",
-        "-1.3",
-        "0.0",
-        "0.0",
-        "0.0",
-    ]
+    texts = [signed(v, 1) for v in (0.44, -1.25, 0.04, -0.04, 0.0)]
+    assert texts == ["+0.4", "-1.3", "0.0", "0.0", "0.0"]
 
 
 def test_per_cent_is_exact_before_it_is_rounded():
@@ -57,11 +52,6 @@ def test_per_cent_is_exact_before_it_is_rounded():
     assert in_unit(0.285, PERCENT) == Decimal("28.500")
     assert 0.285 * 100 != 28.5  # what multiplying floats would have printed from
     assert printed(12.345, MetricSpec(direction="down", digits=2, unit="px")) == "12.35"
-
-
-def test_a_rounded_difference_is_not_the_difference_of_rounded_means():
-    assert printed(0.8134 - 0.8116, PERCENT) == "0.2"
-    assert float(printed(0.8134, PERCENT)) - float(printed(0.8116, PERCENT)) < 0.11
 
 
 def test_precision_of_reported_numbers_is_read_from_their_text():

@@ -92,20 +92,18 @@ def test_csv_holds_the_frame_unrounded(planted, main):
     lines = {line["Variant"]: line for line in csv.DictReader(io.StringIO(forms.to_csv(main)))}
     for variant, metric, epoch in places(study):
         row, spec = results(collected, study).get(variant, metric, epoch), METRICS[metric]
-        label = f"{spec.label or metric}{f' ({spec.unit})' if spec.unit else ''}"
-        head = f"{GROUPS[epoch]} / {label}"
-        line = lines[variant]
-        assert line[head] == main.cell(variant, f"{epoch}/{metric}").plain
-        if not row.n:
-            assert line[f"{head} / mean"] == ""
-            continue
-        for name, value in (("mean", row.mean), ("sd", row.sd)):
-            assert float(line[f"{head} / {name}"]) == pytest.approx(float(in_unit(value, spec)))
-        assert (line[f"{head} / n"], line[f"{head} / planned"]) == (str(row.n), "4")
-        if epoch == "last" and row.difference_n:
-            head = f"{GROUPS[epoch]} / Δ {spec.label or metric}"
-            found = float(line[f"{head} / mean"])
-            assert found == pytest.approx(float(in_unit(row.difference, spec)))
+        label, line = spec.label or metric, lines[variant]
+        score = f"{GROUPS[epoch]} / {label}{f' ({spec.unit})' if spec.unit else ''}"
+        assert line[score] == main.cell(variant, f"{epoch}/{metric}").plain
+        expected = {f"{score} / mean": row.mean, f"{score} / sd": row.sd}
+        if epoch == "last":
+            difference = f"{GROUPS[epoch]} / Δ {label}"
+            ends = (row.difference, row.difference_low, row.difference_high)
+            keys = (f"{difference} / {name}" for name in ("mean", "low", "high"))
+            expected |= dict(zip(keys, ends, strict=True))
+        for name, value in expected.items():
+            assert float(line[name] or "nan") == pytest.approx(float(in_unit(value, spec)), nan_ok=True)
+        assert line[f"{score} / n"] == (str(row.n) if row.n else "")
 
 
 def test_every_form_prints_the_same_texts(main):

@@ -127,17 +127,17 @@ def test_a_diverged_run_explodes_and_a_good_end_that_explodes_is_refused(
 
 
 ROUNDS = """\
+  near: {sdtps.mask: log}
 rounds: {looks: [5, 8, 12], margin: 1.0}
+tables: [{name: main, kind: leave_one_out}]
 """
 
 
-def test_rounds_stop_decided_variants_and_name_the_next_seeds(
+def test_rounds_stop_decided_variants_and_tables_print_the_p_of_the_look(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "small.yaml"
-    path.write_text(
-        HEAD.replace("[0, 1]", str(list(range(12)))) + "  near: {sdtps.mask: log}\n" + ROUNDS
-    )
+    path.write_text(HEAD.replace("[0, 1]", str(list(range(12)))) + ROUNDS)
     study, runs_dir = load_study(path), tmp_path / "runs"
     rng = np.random.default_rng(5)
     level = {"topk": 0.7, "gumbel": 0.2, "near": 0.71}
@@ -152,19 +152,7 @@ def test_rounds_stop_decided_variants_and_name_the_next_seeds(
     assert states == {"gumbel": "starred", "near": "open"}
     assert main(words) == 0
     assert "gumbel" in capsys.readouterr().out
-
-
-def test_tables_of_a_study_in_rounds_print_the_p_of_the_look_and_name_the_looks(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "small.yaml"
-    tables = "tables: [{name: main, kind: leave_one_out}]\n"
-    path.write_text(HEAD.replace("[0, 1]", str(list(range(12)))) + ROUNDS + tables)
-    study, runs_dir = load_study(path), tmp_path / "runs"
-    for run in study.runs():
-        score = 0.7 + 0.01 * (run.seed % 3) if run.variant == "topk" else 0.3 + 0.002 * run.seed
-        plant(runs_dir, study, run.variant, run.seed, scores={"mAP": [0.1, score]})
-    assert main(["tables", str(path), "--runs-dir", str(runs_dir)]) in (0, 1)
+    assert main(["tables", *words[1:]]) in (0, 1)
     printed = capsys.readouterr().out
     assert "looks of 5, 8, 12 seeds" in printed
     assert "*" in next(line for line in printed.splitlines() if "gumbel" in line)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -116,13 +115,6 @@ def test_windows_keep_the_mean_and_every_extreme(tmp_path: Path) -> None:
     assert curve.mean.mean() == pytest.approx(sum(map(spiked, range(1, 2001))) / 4000)
 
 
-def test_windows_do_not_mix_two_sets_of_seeds(tmp_path: Path) -> None:
-    lengths = {0: 1000, 1: 905}
-    lines = {seed: (range(1, n + 1), lambda s, seed=seed: float(seed)) for seed, n in lengths.items()}
-    curve = one(logged(tmp_path, {"a": lines}), points=50)
-    assert set(curve.mean.tolist()) == {0.5, 0.0}
-
-
 def test_frames_have_a_row_a_point_and_epochs(tmp_path: Path) -> None:
     study = planted_study("s", ["a", "b"], seeds=(0, 1))
     for variant in study.variants:
@@ -163,21 +155,6 @@ def test_seconds_come_from_the_rows_and_leave_waiting_out(tmp_path: Path) -> Non
     assert measured and clock.at(np.array([1, 5, 10])).tolist() == [2.0, 10.0, 20.0]
     clock, measured = clocks[where[1]]
     assert not measured and clock.at(np.array([5]))[0] == 30.0
-
-
-def test_all_curves_are_those_of_each_metric(tmp_path: Path) -> None:
-    study = planted_study("s", ["a", "b"], seeds=(0, 1))
-    plant(tmp_path, study, "a", 0, loss=lambda s: math.inf if s == 3 else 1.0)
-    plant(tmp_path, study, "b", 1, state="diverged", stop=(1, 4))
-    collected = collect([study], tmp_path)
-    every = curveframe.all_curves(collected, study)
-    assert {("train", "loss"), ("train", "lr"), ("eval", "mAP")} <= set(every)
-    for (kind, metric), found in every.items():
-        single = curves(collected, study, metric, kind)
-        pd.testing.assert_frame_equal(frame(found), frame(single))
-        for one, other in zip(found, single, strict=True):
-            for seed, same in zip(one.seeds, other.seeds, strict=True):
-                np.testing.assert_array_equal([seed.step, seed.value], [same.step, same.value])
 
 
 def test_smoothing_does_not_bridge_a_gap() -> None:
