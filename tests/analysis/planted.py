@@ -151,35 +151,21 @@ def plant(
         folder.lock_file.write_text(json.dumps(own.json()))
         return folder
     last_epoch, last_step = stop or (epochs, epochs * steps_per_epoch)
-    rows: list[dict[str, Any]] = []
+
+    def row(kind: str, epoch: int, step: int, **values: float) -> dict[str, Any]:
+        return {"attempt": attempt, "kind": kind, "epoch": epoch, "step": step, **values}
+
     evaluations: list[dict[str, Any]] = []
     for step in range(1, last_step + 1):
         epoch = (step - 1) // steps_per_epoch + 1
         value = math.nan if state == "diverged" and step == last_step else loss(step)
-        rows.append(
-            {
-                "attempt": attempt,
-                "kind": "train",
-                "epoch": epoch,
-                "step": step,
-                "loss": value,
-                "lr": 1e-3,
-                "grad_norm": 1.0 + seed,
-                **{f"loss/{name}": part(step) for name, part in (parts or {}).items()},
-            }
-        )
+        logged = {f"loss/{name}": part(step) for name, part in (parts or {}).items()}
+        train = {"loss": value, "lr": 1e-3, "grad_norm": 1.0 + seed, **logged}
+        folder.append_metrics(row("train", epoch, step, **train))
         if step % steps_per_epoch == 0 and epoch <= epochs and not math.isnan(value):
-            evaluations.append(
-                {
-                    "attempt": attempt,
-                    "kind": "eval",
-                    "epoch": epoch,
-                    "step": step,
-                    **{name: values[epoch - 1] for name, values in scores.items()},
-                }
-            )
-            rows.append(evaluations[-1])
-    _append(folder, rows)
+            reached = {name: values[epoch - 1] for name, values in scores.items()}
+            evaluations.append(row("eval", epoch, step, **reached))
+            folder.append_metrics(evaluations[-1])
     final = "running" if state in ("running", "completed") else state
     folder.write_status(
         final,
@@ -225,11 +211,6 @@ def plant_all(runs_dir: Path, study: Any, **fields: Any) -> None:
             base = 0.5 + 0.03 * number + 0.01 * seed
             scores = {name: [base - 0.1, base] for name in study.metrics}
             plant(runs_dir, study, variant, seed, **{"scores": scores, **fields})
-
-
-def _append(folder: RunFolder, rows: list[dict[str, Any]]) -> None:
-    for row in rows:
-        folder.append_metrics(row)
 
 
 def _set_heartbeat(folder: RunFolder, seconds: float) -> None:
