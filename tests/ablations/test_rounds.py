@@ -8,10 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ablations.study.manifest import load_study
+from tests.analysis.planted import plant
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """\
@@ -119,6 +123,23 @@ def test_a_budget_is_kept_with_failing_runs_and_named_with_exit_code_5(tmp_path:
     assert completed(tmp_path) == {"base": 3, "broken": 2, "far": 3, "near": 3}
     document = json.loads(sdtps(tmp_path, "ablations", "plan", "--json").stdout)
     assert 0 < document["budget"]["spent"] < 0.2
+
+
+def test_attempts_of_failed_and_requeued_runs_count_in_the_budget(tmp_path: Path) -> None:
+    study = load_study(write(tmp_path, more="budget: {gpu_hours: 0.55}\n"))
+    quarters = ("00:00:00Z", "00:15:00Z", "00:30:00Z")
+    attempts = [
+        {"attempt": n, "started": f"2026-01-01T{a}", "ended": f"2026-01-01T{b}"}
+        for n, (a, b) in enumerate(pairwise(quarters), start=1)
+    ]
+    plant(tmp_path / "runs", study, "base", 0, state="failed", stop=(1, 2), attempts=attempts[:1])
+    plant(tmp_path / "runs", study, "far", 0, state="requeued", stop=(1, 2), attempts=attempts[1:])
+    document = json.loads(sdtps(tmp_path, "ablations", "plan", "--json").stdout)
+    budget, runs = document["budget"], document["runs"]
+    assert budget["spent"] == pytest.approx(0.5)
+    # Two minutes are left: one run at its limit fits, and every other one waits.
+    assert budget["planned"] == pytest.approx(2 / 60)
+    assert sum(run["action"] == "submit" for run in runs) == 1
 
 
 @pytest.mark.parametrize("verb", ["status", "plan"])
