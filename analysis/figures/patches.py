@@ -124,7 +124,7 @@ def _write_reid(paths: Sequence[Path], count: int, initial: bool) -> tuple[bytes
     from sdtps.data.load import load_reid_data
 
     config = reid_config(RunFolder(paths[0]))
-    dataset, _ = load_reid_data(config)
+    dataset = load_reid_data(config)
     samples = choose(dataset, count)
     names = [name_of(sample, dataset) for sample in samples]
     images = load_images(config, dataset, samples)
@@ -243,7 +243,7 @@ def run_maps(path: Path | str, names: Sequence[str], *, initial: bool = False) -
 
     folder = RunFolder(path)
     config = reid_config(folder)
-    dataset, _ = load_reid_data(config)
+    dataset = load_reid_data(config)
     by_name = {name_of(s, dataset): s for s in dataset.query}
     if missing := [name for name in names if name not in by_name]:
         raise RunError(f"{folder.path}: its data ({dataset.root}) have no image {missing[0]}")

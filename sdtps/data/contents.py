@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 
@@ -112,9 +113,15 @@ def _read_all(files: Sequence[Path], check: Check) -> Iterator[tuple[Path, str, 
     """(file, digest, mark) of each, or (file, what is wrong, None); "" marks what is not to be kept."""
     parts = [files[k : k + AT_ONCE] for k in range(0, len(files), AT_ONCE)]
     # Reading and digesting leave Python's lock; a disk on the network answers many at once.
-    with ThreadPoolExecutor(min(32, 4 * (os.cpu_count() or 1))) as pool, _bar(len(files)) as advance:
-        for part in pool.map(lambda part: [(f, *_read(f, check)) for f in part], parts):
-            advance(len(part))
+    with ThreadPoolExecutor(min(32, 4 * (os.cpu_count() or 1))) as pool:
+        read: Iterable[Any] = pool.map(lambda part: [(f, *_read(f, check)) for f in part], parts)
+        if len(files) >= REPORTED_FROM and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import track
+
+            said = f"Reading {len(files)} files once"
+            read = track(read, said, len(parts), console=Console(stderr=True), transient=True)
+        for part in read:
             yield from part
 
 
@@ -139,20 +146,6 @@ def _read(file: Path, check: Check) -> tuple[str, str | None]:
     tick = TICK_NS if state.st_ctime_ns % 1_000_000_000 else COARSE_TICK_NS
     settled = begun - max(state.st_ctime_ns, state.st_mtime_ns) > tick
     return here, mark if settled and mark == _mark(state) else ""
-
-
-@contextmanager
-def _bar(total: int) -> Iterator[Callable[[int], object]]:
-    """A progress bar on a terminal, where there is much to read."""
-    if total < REPORTED_FROM or not sys.stderr.isatty():
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"Reading {total} files once", total=total)
-        yield lambda count: bar.advance(task, count)
 
 
 @contextmanager

@@ -58,11 +58,8 @@ def list_images(folder: Path) -> tuple[dict[str, Path], list[str]]:
             if stem in images:
                 mistakes.append(f"{folder / name}: {images[stem].name} has the same name; remove one")
             images.setdefault(stem, folder / name)
-    for suffix, count in refused.items():
-        mistakes.append(
-            f"{folder}: {count} {suffix} file(s), a format that is not read; convert them to one of "
-            f"{' '.join(FORMATS)}"
-        )
+    wanted = f"a format that is not read; convert them to one of {' '.join(FORMATS)}"
+    mistakes += [f"{folder}: {n} {suffix} file(s), {wanted}" for suffix, n in refused.items()]
     return images, mistakes
 
 

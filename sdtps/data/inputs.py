@@ -148,11 +148,11 @@ def _read(config: Config) -> tuple[dict[str, Any], dict[Path, str]]:
         DataError: as the readers say.
     """
     if isinstance(config, ReidConfig):
-        dataset, _ = load_reid_data(config)
+        dataset = load_reid_data(config)
         raise_mistakes("eval.also", impossible(config.eval.also, dataset.absent))
         record = dataset.record(camera_embedding=config.backbone.camera_embedding)
         return record, dataset.digests()
-    splits, folder, _ = load_splits(config, split_names(config))
+    splits, folder = load_splits(config, split_names(config))
     return record_of(splits, config.data.dataset, folder), images_of(splits)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from sdtps.config import ReidConfig, RetrievalConfig
 from sdtps.data.captions import CaptionSplit, read_split, repeated
@@ -14,22 +13,20 @@ from sdtps.data.reid_folders import ReidDataset, read_dataset
 from sdtps.run.locations import cache_root, data_file, data_root
 
 
-def load_reid_data(
-    config: ReidConfig, *, trains: bool = True
-) -> tuple[ReidDataset, dict[str, Any] | None]:
-    """The data set of a run, and how it was generated (None: it was read).
+def load_reid_data(config: ReidConfig, *, trains: bool = True) -> ReidDataset:
+    """The data set of a run, read or generated.
 
     Args:
         trains: whether a training split is needed; a table of one's own may hold test images alone.
     """
     data = config.data
     if data.file is not None:
-        return read_own_reid(data_file(data.root, data.file), trains=trains), None
+        return read_own_reid(data_file(data.root, data.file), trains=trains)
     if data.generate is None:
-        return read_dataset(data.dataset, data_root(data.root)), None
+        return read_dataset(data.dataset, data_root(data.root))
     parent = cache_root() if data.root is None else Path(data.root)
     root = generate_rgbnt201(data.generate, data.height, data.width, parent)
-    return read_dataset(data.dataset, root), data.generate.model_dump()
+    return read_dataset(data.dataset, root)
 
 
 def split_names(config: RetrievalConfig) -> list[str]:
@@ -38,10 +35,8 @@ def split_names(config: RetrievalConfig) -> list[str]:
     return ["train", config.eval.test_split, *dev]
 
 
-def load_splits(
-    config: RetrievalConfig, names: list[str]
-) -> tuple[dict[str, CaptionSplit], Path, dict[str, Any] | None]:
-    """The splits of a run, the folder they come from, and how it was generated (None: it was not)."""
+def load_splits(config: RetrievalConfig, names: list[str]) -> tuple[dict[str, CaptionSplit], Path]:
+    """The splits of a run, and the folder they come from."""
     data = config.data
     image_root = None if data.image_root is None else Path(data.image_root).expanduser()
     modes = {
@@ -57,12 +52,10 @@ def load_splits(
             file, names, dataset=data.dataset, image_root=image_root, dense=dense
         )
         raise_mistakes("images", [text for _, _, text in repeated(splits)])
-        return splits, file.parent, None
-    generated = None
+        return splits, file.parent
     if data.generate is not None:
         parent = cache_root() if data.root is None else Path(data.root)
         root = generate_captions(data.generate, parent)
-        generated = data.generate.model_dump()
     else:
         root = data_root(data.root)
         if not (root / "id_mapping.json").is_file() and (root / data.dataset).is_dir():
@@ -73,4 +66,4 @@ def load_splits(
         splits[name] = read_split(data.dataset, written, root, image_root=image_root, dense=dense[name])
     # Another file of the same bytes is told only: users of a benchmark cannot change it.
     raise_mistakes("images", [text for first, image, text in repeated(splits) if first == image])
-    return splits, root, generated
+    return splits, root

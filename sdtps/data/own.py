@@ -209,48 +209,39 @@ def read_own_captions(
     if folder is None:
         places = " nor ".join(str(f / first) for f in folders)
         raise DataError(f"{path}: its first image is not {places}. Set data.image_root")
-    splits: dict[str, CaptionSplit] = {}
     mistakes: list[str] = []
+    splits = {}
     for name in names:
-        wanted = OTHER_NAMES.get(name, name)
-        texts: dict[str, list[str]] = {}
-        described: dict[str, str] = {}
-        for where, image, split, caption, description in rows:
-            if split != wanted:
-                continue
-            texts.setdefault(image, []).append(caption)
-            if description and described.setdefault(image, description) != description:
-                mistakes.append(f"{where}: another dense text for {image} than before")
-        splits[name] = _split(path, name, texts, described, folder, dense[name], mistakes)
+        chosen = [row for row in rows if row[2] == OTHER_NAMES.get(name, name)]
+        splits[name] = _split(path, name, chosen, folder, dense[name], mistakes)
     raise_mistakes(path, mistakes)
     return {name: with_digests(split, folder) for name, split in splits.items()}
 
 
 def _split(
-    path: Path,
-    name: str,
-    texts: dict[str, list[str]],
-    described: dict[str, str],
-    folder: Path,
-    dense: bool,
-    mistakes: list[str],
+    path: Path, name: str, rows: list[_Caption], folder: Path, dense: bool, mistakes: list[str]
 ) -> CaptionSplit:
+    texts: dict[str, list[str]] = {}
+    described: dict[str, str] = {}
+    for where, image, _, caption, description in rows:
+        texts.setdefault(image, []).append(caption)
+        if description and described.setdefault(image, description) != description:
+            mistakes.append(f"{where}: another dense text for {image} than before")
+    where = f"{path}: split {name}"
     counts = Counter(map(len, texts.values()))
     each = min(counts, default=1)
     if path.suffix.lower() == ".json":
         each = min(each, KARPATHY_CAPTIONS)
     elif len(counts) > 1:
         found = ", ".join(f"{number} images with {n}" for n, number in sorted(counts.items()))
-        mistakes.append(
-            f"{path}: split {name}: every image must have the same number of captions; {found}"
-        )
+        mistakes.append(f"{where}: every image must have the same number of captions; {found}")
     if not texts:
-        mistakes.append(f"{path}: no image of the split {name}")
+        mistakes.append(f"{where}: has no image")
     undescribed = [image for image in texts if image not in described]
     if dense and undescribed:
         mistakes.append(
-            f"{path}: split {name}: {len(undescribed)} image(s) without a dense text, {undescribed[0]} "
-            "for one. Give a column `dense`, or set matching.dense_text and eval_dense_text to none"
+            f"{where}: {len(undescribed)} image(s) without a dense text, {undescribed[0]} for one. "
+            "Give a column `dense`, or set matching.dense_text and eval_dense_text to none"
         )
     return CaptionSplit(
         name,

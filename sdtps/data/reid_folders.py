@@ -138,10 +138,6 @@ class ReidDataset:
     def view(self, sample: Sample) -> int:
         return sample.sceneid if self.view_rule == "scene" else sample.camid
 
-    def files(self) -> list[Path]:
-        """Every image file once."""
-        return list(self.digests())
-
     def digests(self) -> dict[Path, str]:
         """The digest of every image file; empty before they are looked at."""
         samples = [s for split in self.splits.values() for s in split]
@@ -281,7 +277,7 @@ def checked(
     Raises:
         DataError: `mistakes`, files that are no images, and `ReidDataset.mistakes`. All of them.
     """
-    digests, wrong = contents.look(dataset.root, dataset.files(), picture_mistake)
+    digests, wrong = contents.look(dataset.root, dataset.digests(), picture_mistake)
     for path, text in wrong.items():
         line = f"{lines[path]}: " if lines else ""
         more = ": each image must exist in all three modalities" * (text == "is missing")

@@ -214,11 +214,10 @@ def evaluate(
     per_image: int,
     protocol: Literal["full", "1k_folds", "both"],
     *,
-    prefix: str = "",
     suffix: str = "",
     queries: dict[str, Tensor] | None = None,
 ) -> Iterator[tuple[str, float]]:
-    """Every evaluator's metrics under `protocol`, as PREFIX NAME SUFFIX; folds of `both` as NAME@1k.
+    """Every evaluator's metrics under `protocol`, as NAME SUFFIX; folds of `both` as NAME@1k.
 
     Args:
         queries: takes what evaluators know of each query of the whole split.
@@ -227,34 +226,24 @@ def evaluate(
         if protocol != "1k_folds":
             for name, value in evaluator(similarity, per_image):
                 if not isinstance(value, Tensor):
-                    yield f"{prefix}{name}{suffix}", value
+                    yield f"{name}{suffix}", value
                 elif queries is not None:
                     queries[name] = value
         if protocol != "full":
             folds = "@1k" if protocol == "both" else ""
             for name, value in in_folds(evaluator, similarity, per_image).items():
-                yield f"{prefix}{name}{folds}{suffix}", value
+                yield f"{name}{folds}{suffix}", value
 
 
-def in_folds(
-    evaluator: Evaluator, similarity: Tensor, per_image: int, images: int | None = None
-) -> dict[str, float]:
-    """Mean of an evaluator over folds of `images` consecutive images; default 1,000 (COCO-1K).
-
-    Raises:
-        ValueError: fewer images than one fold.
-    """
-    images = images or FOLD_IMAGES
-    folds = len(similarity) // images
-    if folds == 0:
-        raise ValueError(f"{len(similarity)} images are fewer than one fold of {images}")
-    results = []
-    for fold in range(folds):
-        rows = slice(fold * images, (fold + 1) * images)
+def in_folds(evaluator: Evaluator, similarity: Tensor, per_image: int) -> dict[str, float]:
+    """Mean of an evaluator over folds of 1,000 consecutive images (COCO-1K), of which there is one."""
+    folds = []
+    for first in range(0, len(similarity) - FOLD_IMAGES + 1, FOLD_IMAGES):
+        rows = slice(first, first + FOLD_IMAGES)
         columns = slice(rows.start * per_image, rows.stop * per_image)
         found = evaluator(similarity[rows, columns], per_image)
-        results.append({name: value for name, value in found if not isinstance(value, Tensor)})
-    return {name: sum(r[name] for r in results) / folds for name in results[0]}
+        folds.append({name: value for name, value in found if not isinstance(value, Tensor)})
+    return {name: sum(fold[name] for fold in folds) / len(folds) for name in folds[0]}
 
 
 def ranks(similarity: Tensor, per_image: int) -> tuple[Tensor, Tensor]:

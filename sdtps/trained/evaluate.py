@@ -170,9 +170,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    shown = ["mAP", "rank1", "rank5", "rank10"]
-    if not any("mAP" in name for row in rows for name in row["metrics"]):
-        shown = ["rsum", "i2t_r1", "i2t_r5", "t2i_r1", "t2i_r5"]
+    shown = list(dict.fromkeys(name.partition("@")[0] for row in rows for name in row["metrics"]))
     table = Table("weights", "epoch", "condition", "data", box=None, padding=(0, 2, 0, 0))
     for heading in shown:
         table.add_column(f"{heading} %", justify="right", no_wrap=True)

@@ -20,7 +20,8 @@ from sdtps.run.locations import find_folder, runs_root
 from sdtps.system.errors import ConfigError, RunError, WeightsError
 from sdtps.training.checkpoint import load_weights
 from sdtps.training.device import for_machine, seed_everything
-from sdtps.training.reid import trained_sizes
+from sdtps.training.reid import ReidTask, trained_sizes
+from sdtps.training.retrieval import RetrievalTask
 
 WEIGHTS = (".safetensors", ".pt", ".pth", ".bin")
 
@@ -137,19 +138,18 @@ def _under_our_names(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def with_data(config: Config, place: Path | None, dataset: str | None) -> Config:
     """`config` with other data: a folder or a table, a benchmark, or both; generated data give way."""
-    changes: dict[str, Any] = {}
-    if place is not None and place.is_file():
-        changes |= {"dataset": "own", "file": str(place.absolute()), "generate": None}
-    elif place is not None:
-        changes |= {"root": str(place.absolute()), "generate": None}
-    if dataset is not None:
-        changes |= {"dataset": dataset, "generate": None}
-    if not changes:
+    if place is None and dataset is None:
         return config
     tree = config.model_dump(mode="json")
-    tree["data"] |= changes
-    if tree["data"]["dataset"] != "own" and config.task == "reid":
-        tree["data"]["file"] = None
+    data = tree["data"]
+    data["generate"] = None
+    if place is not None and place.is_file():
+        data |= {"dataset": "own", "file": str(place.absolute())}
+    elif place is not None:
+        data["root"] = str(place.absolute())
+    data["dataset"] = dataset or data["dataset"]
+    if data["dataset"] != "own" and config.task == "reid":
+        data["file"] = None
     changed = parse_config(tree, where="--data-root, --dataset")
     assert not isinstance(changed, CommandConfig)
     return changed
@@ -162,34 +162,32 @@ def task_of(trained: Trained, config: Config, device: torch.device) -> Any:
         WeightsError: the weights do not fit the configuration. DataError: as the readers say.
         RunError: see `_check_frozen`.
     """
-    from sdtps.training.reid import ReidTask
-    from sdtps.training.retrieval import RetrievalTask
 
     def build(config: Config) -> Any:
         if isinstance(config, ReidConfig):
             return ReidTask(config, trained.seed, device, trained=trained.weights)
         return RetrievalTask(config, trained.seed, device, trains=False)
 
-    config, _ = for_machine(config, device)
-    task = _built(trained, config, build)
+    task = _built(trained, config, device, build)
     load_exactly(task.model, trained.weights, str(trained.file))
     return task
 
 
-def reid_model(trained: Trained, config: ReidConfig) -> ReidModel:
+def reid_model(trained: Trained, config: ReidConfig, device: torch.device) -> ReidModel:
     """The whole model of re-identification, a frozen backbone among it. Raises as `task_of` does."""
     pids, cameras = trained_sizes(trained.weights)
-    model: ReidModel = _built(trained, config, lambda config: ReidModel(config, pids, cameras))
+    model: ReidModel = _built(trained, config, device, lambda c: ReidModel(c, pids, cameras))
     backbone = model.take_backbone() if config.backbone.frozen else None
     load_exactly(model, trained.weights, str(trained.file))
     if backbone is not None:
         model.backbone = backbone
-    return model
+    return model.to(device)
 
 
-def _built(trained: Trained, config: Config, build: Callable[[Any], Any]) -> Any:
+def _built(trained: Trained, config: Config, device: torch.device, build: Callable[[Any], Any]) -> Any:
     """What `build` makes; from random weights where the file that ours replace is not here."""
     _check_frozen(trained, config)
+    config, _ = for_machine(config, device)
     seed_everything(trained.seed)
     try:
         return build(config)

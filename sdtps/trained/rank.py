@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from sdtps.system.commandline import at_least
 from sdtps.system.errors import RunError
-from sdtps.trained.embed import Embedder, add_model_arguments, read_pictures
+from sdtps.trained.embed import add_model_arguments, read_pictures
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,6 +61,7 @@ def command(arguments: argparse.Namespace) -> int:
     import torch
 
     from sdtps.system.files import write_text
+    from sdtps.trained.features import features_of, similarities_of
     from sdtps.trained.model import load
 
     trained = load(arguments.target, arguments.weights, arguments.config, arguments.device)
@@ -74,19 +75,19 @@ def command(arguments: argparse.Namespace) -> int:
         )
     splits = {"train": ("train",), "test": ("test", "gallery"), "all": ()}[arguments.split]
     gallery = read_pictures(arguments.gallery, splits)
-    embedder = Embedder(trained)
     queries: Sequence[Picture | str]
     left_out = 0
     if reid:
         splits = ("test", "query") if arguments.split == "test" else splits
         queries = found = read_pictures(arguments.query, splits)
-        scores = embedder.images(found) @ embedder.images(gallery).T
+        features = features_of(trained, [*found, *gallery])
+        scores = features[: len(found)] @ features[len(found) :].T
         own = torch.tensor([[_is_own(q, picture) for picture in gallery] for q in found])
         scores[own] = -torch.inf
         left_out = int(own.sum())
     else:
         queries = arguments.text
-        scores = embedder.similarities(gallery, arguments.text, arguments.dense)
+        scores = similarities_of(trained, gallery, arguments.text, arguments.dense)
     write_text(arguments.out, page(trained.name, queries, gallery, scores, arguments.top))
     top = min(arguments.top, len(gallery))
     print(f"{arguments.out}: {len(queries)} queries, the first {top} of {len(gallery)} for each")

@@ -51,7 +51,7 @@ class ReidTask:
     ) -> None:
         self.config = config
         self.device = device
-        self.dataset, generated = load_reid_data(config, trains=trained is None)
+        self.dataset = load_reid_data(config, trains=trained is None)
         raise_mistakes("eval.also", impossible(config.eval.also, self.dataset.absent))
         pids, cameras = self.dataset.train_pids, self.dataset.cameras
         if trained is not None:
@@ -63,10 +63,11 @@ class ReidTask:
         # On the test as DeMo does: RGBNT201, RGBNT100 and MSVR310 have no validation split.
         self.selected_on = "dev" if self.dataset.dev else "test"
         self.select_metric = "dev_mAP" if self.dataset.dev else "mAP"
+        generate = config.data.generate
         self.record: dict[str, Any] = {
             "data": {
                 **self.dataset.record(camera_embedding=config.backbone.camera_embedding),
-                "generated": generated,
+                "generated": generate and generate.model_dump(),
             },
             "weights": None,
         }

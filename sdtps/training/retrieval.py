@@ -48,7 +48,7 @@ class RetrievalTask:
         selects_on_dev = config.eval.select_on == "dev"
         self.selected_on = "dev" if selects_on_dev else "test"
         self.select_metric = "dev_rsum" if selects_on_dev else "rsum"
-        splits, root, generated = load_splits(config, split_names(config))
+        splits, root = load_splits(config, split_names(config))
         self._check_folds(len(splits[config.eval.test_split].images))
         if not config.image_encoder.frozen:  # else all are decoded for the features
             check_images(images_of(splits))
@@ -68,8 +68,9 @@ class RetrievalTask:
         self.queries: dict[str, Tensor] = {}
         data = record_of(splits, config.data.dataset, root)
         data["warnings"] += encoders.warnings()
+        generate = config.data.generate
         self.record: dict[str, Any] = {
-            "data": {**data, "generated": generated},
+            "data": {**data, "generated": generate and generate.model_dump()},
             "weights": {
                 "image_encoder": encoders.image_record(),
                 "text_encoder": weights_record("text_encoder", config.text_encoder),
@@ -142,7 +143,8 @@ class RetrievalTask:
             metrics |= evaluate(scored[mode], per_image, measure, suffix=f"@{mode}")
         if own and self.dev is not None:
             dev = self._scored(self.dev, (main,), progress)[main]
-            metrics |= evaluate(dev, self.dev.split.per_image, "full", prefix="dev_")
+            found = evaluate(dev, self.dev.split.per_image, "full")
+            metrics |= {f"dev_{name}": value for name, value in found}
         return metrics
 
     def _scored(

@@ -314,6 +314,6 @@ def test_dense_texts_are_read_only_where_a_mode_wants_them() -> None:
     wanted = config(
         matching={"dense_text": "own", "eval_dense_text": "none"}, eval={"also_dense_text": []}
     )
-    splits, _, _ = load_splits(wanted, ["train", "dev", "test"])
+    splits, _ = load_splits(wanted, ["train", "dev", "test"])
     assert splits["train"].dense is not None
     assert splits["dev"].dense is None and splits["test"].dense is None

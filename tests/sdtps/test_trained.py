@@ -18,8 +18,9 @@ from sdtps.evaluation.retrieval import similarities
 from sdtps.models.published import LAYOUTS, convert
 from sdtps.run.folder import RunFolder
 from sdtps.system.errors import SdtpsError
-from sdtps.trained.embed import Embedder, read_pictures
+from sdtps.trained.embed import read_pictures
 from sdtps.trained.evaluate import MISSING, evaluate
+from sdtps.trained.features import features_of, similarities_of
 from sdtps.trained.model import load, task_of
 from sdtps.training.checkpoint import save_weights
 from sdtps.training.job import execute
@@ -170,7 +171,7 @@ def table_of(reid: RunFolder, place: Path, separator: str = ",") -> Path:
     """The run's data as a table."""
     from sdtps.data.load import load_reid_data
 
-    dataset = load_reid_data(reid.config())[0]  # type: ignore[arg-type]
+    dataset = load_reid_data(reid.config())  # type: ignore[arg-type]
     rows = [["path", "pid", "camid", "modality", "split", "sample"]]
     for split, samples in (("train", dataset.train), ("test", dataset.query)):
         for number, sample in enumerate(samples):
@@ -312,7 +313,7 @@ def pictures_of(folder: RunFolder) -> Any:
 
     config = folder.config()
     assert isinstance(config, ReidConfig)
-    return load_reid_data(config)[0].query
+    return load_reid_data(config).query
 
 
 def test_embed_gives_the_features_that_are_ranked(reid: RunFolder, tmp_path: Path) -> None:
@@ -351,8 +352,7 @@ def test_a_folder_of_pictures_and_one_with_a_folder_for_each_modality(
         shutil.copy(sample.images[0], tmp_path / "plain" / f"{number}.jpg")
     triples, plain = (read_pictures(tmp_path / name) for name in ("triples", "plain"))
     assert [set(p.paths) for p in triples] == [{"r", "n", "t"}] * 3
-    embedder = Embedder(load(reid.path))
-    whole, rgb = embedder.images(triples), embedder.images(plain)
+    whole, rgb = (features_of(load(reid.path), pictures) for pictures in (triples, plain))
     assert whole.shape == rgb.shape and not torch.equal(whole, rgb)
     assert "without a camid" in capsys.readouterr().err
     for broken, says in (("path\n", "no rows"), ("file\nx.jpg\n", "no column 'path'")):
@@ -392,7 +392,7 @@ def test_rank_and_embed_of_retrieval(
     page = tmp_path / "page.html"
     assert main(["rank", str(retrieval.path), str(pictures), *words, "--out", str(page)]) == 0
     assert page.read_text().count("<blockquote>") == 2
-    found = Embedder(model).similarities(read_pictures(pictures), texts)
+    found = similarities_of(model, read_pictures(pictures), texts)
     with torch.no_grad():
         modes = similarities(task.model, task.test, task.config, ("none",), torch.device("cpu"))
     names = [p.name for p in read_pictures(pictures)]

@@ -47,7 +47,7 @@ def trained(tmp_path: Path, name: str, **sdtps: Any) -> RunFolder:
     folder = RunFolder(tmp_path / name / "seed3-x")
     run = {"study": "s", "variant": name, "seed": 3, "identity": identity(config, 3)}
     folder.create(config, run)
-    dataset, _ = load_reid_data(config)
+    dataset = load_reid_data(config)
     torch.manual_seed(5)
     model = ReidModel(config, dataset.train_pids, dataset.cameras)
     weights = checkpoint.weights_of(model)
@@ -65,7 +65,7 @@ def names(folder: RunFolder, count: int = 2) -> list[str]:
     from analysis.figures.patches import choose, name_of
     from sdtps.data.load import load_reid_data
 
-    dataset, _ = load_reid_data(folder.config())
+    dataset = load_reid_data(folder.config())
     return [name_of(s, dataset) for s in choose(dataset, count)]
 
 
@@ -85,7 +85,7 @@ def test_maps_are_what_the_model_computes(place: Path, aggregation: str) -> None
     chosen = names(folder)
     maps = run_maps(folder.path, chosen)
     config = folder.config()
-    dataset, _ = load_reid_data(config)
+    dataset = load_reid_data(config)
     model = ReidModel(config, dataset.train_pids, dataset.cameras).eval()
     model.load_state_dict(load_weights(folder.weights_file("last"))[0])
     samples = [s for n in chosen for s in dataset.query if s.images[0].as_posix().endswith(n)]
@@ -199,9 +199,9 @@ def test_modalities_that_the_data_lack_are_zeroed_and_not_drawn(
 
     folder = trained(place, "two", aggregation="single")
     chosen = names(folder)
-    whole, kinds = load.load_reid_data(folder.config())
+    whole = load.load_reid_data(folder.config())
     lacking = replace(whole, absent="t")
-    monkeypatch.setattr(load, "load_reid_data", lambda config: (lacking, kinds))
+    monkeypatch.setattr(load, "load_reid_data", lambda config: lacking)
     seen = []
     forward = ReidModel.forward
 

@@ -74,7 +74,7 @@ def config(folder: Path, **data: Any) -> Any:
 def read(tmp_path: Path) -> Callable[[list[str]], ReidDataset]:
     def write_and_read(rows: list[str]) -> ReidDataset:
         (tmp_path / "data.csv").write_text("\n".join(rows) + "\n")
-        return load_reid_data(config(tmp_path))[0]
+        return load_reid_data(config(tmp_path))
 
     return write_and_read
 
@@ -184,16 +184,16 @@ def test_images_may_lie_anywhere(tmp_path: Path, read: Callable[[list[str]], Rei
     assert len(read(absolute).train) == 4
     relative = [rows[0], *(f"../images/{row}" for row in rows[1:])]
     (tmp_path / "tables/data.csv").write_text("\n".join(relative))
-    dataset, _ = load_reid_data(config(tmp_path, file="tables/data.csv"))
+    dataset = load_reid_data(config(tmp_path, file="tables/data.csv"))
     assert dataset.root == tmp_path
-    assert all(path.is_relative_to(dataset.root) for path in dataset.files())
+    assert all(path.is_relative_to(dataset.root) for path in dataset.digests())
     assert dataset.digest() == read(absolute).digest()
 
 
 def test_a_table_of_test_images_alone_serves_an_evaluation(tmp_path: Path) -> None:
     rows = [row for row in table(tmp_path) if not row.endswith("train")]
     (tmp_path / "data.csv").write_text("\n".join(rows))
-    dataset, _ = load_reid_data(config(tmp_path), trains=False)
+    dataset = load_reid_data(config(tmp_path), trains=False)
     assert len(dataset.query) == 4 and dataset.warnings(camera_embedding=True) == []
     with pytest.raises(DataError, match="split train is empty"):
         load_reid_data(config(tmp_path))
@@ -279,7 +279,7 @@ def test_a_table_of_captions_is_a_data_set(tmp_path: Path) -> None:
     rows = rows_of_captions(tmp_path)
     (tmp_path / "c.csv").write_text("\ufeff" + "\n".join(rows), encoding="utf-8")
     chosen = captions(tmp_path, file="c.csv")
-    splits, root, _ = load_splits(chosen, ["train", "dev", "test"])
+    splits, root = load_splits(chosen, ["train", "dev", "test"])
     assert root == tmp_path and [len(splits[n].images) for n in splits] == [4, 2, 2]
     assert splits["dev"].captions[0] == "a ramp, number 4 said 1 times" and splits["dev"].per_image == 2
     folder = RunFolder(tmp_path / "run")
@@ -341,7 +341,7 @@ def test_karpathys_json_is_read_with_its_first_five_captions(
 ) -> None:
     karpathy(tmp_path, folder, filepath)
     chosen = captions(tmp_path, dataset=dataset, file="karpathy/dataset.json")
-    splits, _, _ = load_splits(chosen, ["train", "dev", "testall"])
+    splits, _ = load_splits(chosen, ["train", "dev", "testall"])
     assert [len(splits[name].images) for name in splits] == [2, 1, 1]
     assert splits["train"].per_image == 5 and splits["train"].captions[0] == "A ramp 0."
     assert splits["dev"].left_out == 2
