@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ablations.study.arguments import add_data_root, add_study, filtered, read_whole
 from sdtps.system.commandline import add_runs_dir, add_variants, at_least
 from sdtps.system.errors import RunError, SubmissionError
+from sdtps.system.files import write_json
 
 if TYPE_CHECKING:
     from ablations.launch.plan import Action
@@ -65,18 +66,16 @@ def audit_add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the measurements to FILE")
     parser.add_argument("--strict", action="store_true", help="exit with 1 if there is a warning")
-    add_runs_dir(parser)
 
 
 def audit_command(arguments: argparse.Namespace) -> int:
-    """Print the findings; what a leak is worth (retrieval) is read from the study's runs."""
+    """Print the findings; of retrieval also what leaks."""
     from rich.console import Console
 
     from ablations.study.manifest import load_study
     from sdtps.audit.audit import audit as examine
-    from sdtps.audit.audit import show, write
+    from sdtps.audit.audit import show
     from sdtps.config import RetrievalConfig
-    from sdtps.run.folder import RunFolder
 
     study = load_study(arguments.study)
     if study.baseline not in study.models():
@@ -94,14 +93,12 @@ def audit_command(arguments: argparse.Namespace) -> int:
     for name in audited.examinations:
         config = study.variants[name].config
         if isinstance(config, RetrievalConfig):
-            from sdtps.audit.leak import audit_leak, leak_findings, worth
+            from sdtps.audit.leak import audit_leak, leak_findings
 
-            runs = sorted((arguments.runs_dir / study.name / name).glob("seed*"))
-            value = worth(map(RunFolder, runs))
-            audited.findings.extend(leak_findings(name, audit_leak(config), value))
+            audited.findings.extend(leak_findings(name, audit_leak(config)))
     show(audited, Console())
     if arguments.json is not None:
-        write(audited, arguments.json)
+        write_json(arguments.json, audited.as_json())
     return 1 if arguments.strict and audited.warnings() else 0
 
 

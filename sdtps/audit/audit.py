@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +20,6 @@ from sdtps.audit.table import gradient_table, terminal_table
 from sdtps.audit.toys import build_toy
 from sdtps.config import Config
 from sdtps.system.errors import ConfigError, did_you_mean
-from sdtps.system.files import write_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -130,11 +128,6 @@ def ratio(gradient: Gradient, reference: Gradient | None) -> float | None:
     if reference is None or not gradient.norm or not reference.norm:
         return None
     return gradient.norm / reference.norm
-
-
-def write(audited: Audit, path: Path) -> None:
-    """`audit.json`, whole or not at all."""
-    write_json(path, audited.as_json())
 
 
 def show(audited: Audit, console: Console) -> None:

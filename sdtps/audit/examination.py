@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from sdtps.audit.toys import Toy, build_toy
 from sdtps.config import Config, RetrievalConfig
 from sdtps.config.axes import find
-from sdtps.selection import Selection, TokenSelection
+from sdtps.selection import TokenSelection
 from sdtps.training.step import TrainingStep
 
 
@@ -210,11 +211,22 @@ def watched(model: nn.Module) -> Iterator[Watch]:
     restore: list[tuple[Any, str]] = []
     for name, module in model.named_modules():
         if name == "backbone":
-            handles.append(module.register_forward_hook(_encoder_hook(watch)))
+            handles.append(
+                module.register_forward_hook(
+                    lambda _, inputs, out: (watch("class_token", out[0]), watch("patches", out[1]))
+                )
+            )
         elif name == "sdtps":
-            handles.append(module.register_forward_pre_hook(_modalities_hook(watch)))
+            handles.append(
+                module.register_forward_pre_hook(
+                    lambda _, inputs: (
+                        {m: watch("selected_patches", p) for m, p in inputs[0].items()},
+                        *inputs[1:],
+                    )
+                )
+            )
         elif name == "crossnet":
-            handles.append(module.register_forward_pre_hook(_crossnet_hook(watch, module)))
+            handles.append(module.register_forward_pre_hook(partial(_watched_inputs, watch)))
         elif isinstance(module, TokenSelection):
             module.attentions = _watched_attentions(module.attentions, watch)  # type: ignore[method-assign]
             restore.append((module, "attentions"))
@@ -222,7 +234,15 @@ def watched(model: nn.Module) -> Iterator[Watch]:
                 module.extra_weights = _watched_extra(module.extra_weights, watch)  # type: ignore[method-assign]
                 restore.append((module, "extra_weights"))
             else:
-                handles.append(module.register_forward_hook(_extra_hook(watch)))
+                handles.append(
+                    module.register_forward_hook(
+                        lambda _, inputs, out: (
+                            out
+                            if out.extra is None
+                            else out._replace(extra=watch("extra_token", out.extra))
+                        )
+                    )
+                )
     try:
         yield watch
     finally:
@@ -232,42 +252,15 @@ def watched(model: nn.Module) -> Iterator[Watch]:
             delattr(module, attribute)
 
 
-def _encoder_hook(watch: Watch) -> Callable[..., tuple[Tensor, Tensor]]:
-    def hook(_module: nn.Module, _inputs: Any, output: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        return watch("class_token", output[0]), watch("patches", output[1])
-
-    return hook
-
-
-def _modalities_hook(watch: Watch) -> Callable[..., tuple[Any, ...]]:
-    def hook(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        patches: Mapping[str, Tensor] = inputs[0]
-        return {m: watch("selected_patches", p) for m, p in patches.items()}, *inputs[1:]
-
-    return hook
-
-
-def _crossnet_hook(watch: Watch, crossnet: Any) -> Callable[..., tuple[Any, ...]]:
-    def hook(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        images, words, lengths, *dense = inputs
-        patches = images[:, 1:] if crossnet.class_token else images
-        patches = watch("patches", watch("selected_patches", patches))
-        if crossnet.class_token:
-            patches = torch.cat([watch("class_token", images[:, :1]), patches], dim=1)
-        if dense:
-            dense = [watch("dense_words", dense[0]), *dense[1:]]
-        return patches, watch("words", words), lengths, *dense
-
-    return hook
-
-
-def _extra_hook(watch: Watch) -> Callable[..., Selection]:
-    def hook(_module: nn.Module, _inputs: Any, output: Selection) -> Selection:
-        if output.extra is None:
-            return output
-        return output._replace(extra=watch("extra_token", output.extra))
-
-    return hook
+def _watched_inputs(watch: Watch, crossnet: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    images, words, lengths, *dense = inputs
+    patches = images[:, 1:] if crossnet.class_token else images
+    patches = watch("patches", watch("selected_patches", patches))
+    if crossnet.class_token:
+        patches = torch.cat([watch("class_token", images[:, :1]), patches], dim=1)
+    if dense:
+        dense = [watch("dense_words", dense[0]), *dense[1:]]
+    return patches, watch("words", words), lengths, *dense
 
 
 def _watched_attentions(attentions: Callable[..., Any], watch: Watch) -> Callable[..., Any]:

@@ -19,20 +19,14 @@ MOST_NAMED = 3
 MOST_VARIANTS = 4
 _NUMBER = re.compile(r"-?\d[\d.]*(e-?\d+)?")
 
-NAMES = {
+# Parts that are made to learn: without gradient they are dead weight.
+TRAINED = {
+    "encoder": "the image encoder",
+    "text_encoder": "the text encoder",
     "score_mlp": "the score MLP",
     "relevance": "the learned relevance",
     "guide_weights": "the weights of own and guides",
-    "selected_patches": "the patches on their way through SDTPS",
-    "patches": "the patches",
-    "class_token": "the class token",
-    "guides": "the attention guides",
     "aggregation": "the aggregation",
-    "extra_token": "the extra token",
-    "encoder": "the image encoder",
-    "text_encoder": "the text encoder",
-    "words": "the sparse words",
-    "dense_words": "the dense words",
     "alignment": "the alignment's MLP",
     "projections": "the projections",
     "pife": "the combined global features (PIFE)",
@@ -42,26 +36,18 @@ NAMES = {
     "frca": "FRCA",
     "heads": "the heads",
 }
-# The part whose factor leads the sentence, if it exploded: where the damage is done.
+NAMES = TRAINED | {
+    "selected_patches": "the patches on their way through SDTPS",
+    "patches": "the patches",
+    "class_token": "the class token",
+    "guides": "the attention guides",
+    "extra_token": "the extra token",
+    "words": "the sparse words",
+    "dense_words": "the dense words",
+}
 OF_SDTPS = ("score_mlp", "relevance", "guide_weights", "aggregation")
+# The part whose factor leads the sentence, if it exploded: where the damage is done.
 LEADING = ("score_mlp", "relevance", "guides", "selected_patches", "patches", "encoder")
-# Parts that are made to learn: without gradient they are dead weight.
-TRAINED = (
-    "encoder",
-    "text_encoder",
-    "score_mlp",
-    "relevance",
-    "guide_weights",
-    "aggregation",
-    "alignment",
-    "projections",
-    "pife",
-    "fusion",
-    "sacr",
-    "lif",
-    "frca",
-    "heads",
-)
 
 Severity = Literal["error", "warning", "note"]
 _RANK = {"error": 0, "warning": 1, "note": 2}
@@ -94,7 +80,7 @@ def findings(examinations: Mapping[str, Examination], baseline: str, steps: int)
     reference = examinations[baseline]
     for name, examined in examinations.items():
         found += _nonfinite(name, examined, steps)
-        found += _exploded(name, examined, baseline, reference) or _scaler(name, examined)
+        found += _exploded(name, examined, baseline, reference)
         found += _silent(name, examined)
         found += _no_effect(name, examined)
         found += _ratio_loss(name, examined)
@@ -144,8 +130,9 @@ def _nonfinite(name: str, examined: Examination, steps: int) -> list[Finding]:
 def _exploded(name: str, examined: Examination, baseline: str, reference: Examination) -> list[Finding]:
     factors = _factors(examined.initial, reference.initial)
     large = {part: factor for part, factor in factors.items() if factor >= EXPLODED}
-    if not large:
-        return []
+    scaler = _scaler_sentence(examined.scaler)
+    if not large:  # an overflow in fp16 that no factor explains
+        return [Finding(name, "error", "scaler", scaler.strip())] if scaler else []
     part = next((p for p in LEADING if p in large), max(large, key=lambda p: large[p]))
     proof = _cause(examined, reference, part)
     text = f"{NAMES[part]}'s gradient is {number(large[part])} times {baseline}'s{proof}"
@@ -156,8 +143,7 @@ def _exploded(name: str, examined: Examination, baseline: str, reference: Examin
     direction = cosine(examined.initial.patch_gradient, reference.initial.patch_gradient)
     if direction is not None:
         text += f" The patches' gradient has a cosine of {direction:.2f} with {baseline}'s."
-    text += _scaler_sentence(examined.scaler)
-    return [Finding(name, "error", "exploded", text, large[part])]
+    return [Finding(name, "error", "exploded", text + scaler, large[part])]
 
 
 def _cause(examined: Examination, reference: Examination, part: str) -> str:
@@ -180,12 +166,6 @@ def _cause(examined: Examination, reference: Examination, part: str) -> str:
     if gone and 5 < own / tenth < 20:
         return f"; the factor is the mask constant {number(constant)} (it is {proof})."
     return f"; the mask alone does not explain it ({proof})."
-
-
-def _scaler(name: str, examined: Examination) -> list[Finding]:
-    """Overflow in fp16 that no factor explains; an exploded variant says it in its own sentence."""
-    text = _scaler_sentence(examined.scaler)
-    return [Finding(name, "error", "scaler", text.strip())] if text else []
 
 
 def _scaler_sentence(scaler: Scaler | None) -> str:

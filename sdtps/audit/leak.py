@@ -8,42 +8,32 @@ Two questions to a scoring, both answered by scoring, not by reading configurati
   does, the query carries text that is keyed by its own target. In the published evaluation of SEPS each
   query caption comes with the dense description of the very image that it is to find.
 
-What that text is worth is the difference between runs' recalls with it and without (`worth`).
+What that text is worth is the difference between a run's recalls with it and without
+(`eval.also_dense_text`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import fmean
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sdtps.audit.findings import Finding
+from sdtps.audit.findings import Finding, Severity
 from sdtps.audit.toys import tiny
 from sdtps.config import RetrievalConfig
 from sdtps.config.retrieval import DenseText
 from sdtps.evaluation.retrieval import Scorer
-from sdtps.run.folder import RunFolder
 from sdtps.training.retrieval import RetrievalTask
 
 # Scores are sums of two means of cosines; chunks and padding move them by rounding only.
 ROUNDING = 1e-4
 
 
-class Scoring(Protocol):
-    """What is audited: scores of images with captions that are asked for target images."""
-
-    def score(
-        self,
-        images: np.ndarray,
-        captions: np.ndarray,
-        modes: tuple[DenseText, ...],
-        targets: np.ndarray | None = None,
-    ) -> dict[DenseText, Tensor]: ...
+# Scores by mode of images with captions that are asked for target images; as `Scorer.score`.
+Scoring = Callable[..., dict[DenseText, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -68,7 +58,7 @@ def audit_scoring(scoring: Scoring, images: int, per_image: int, mode: DenseText
     """Ask both questions of a scoring of `images` images with `per_image` captions each."""
     rng = np.random.default_rng([seed, 401])
     every_image, every_caption = np.arange(images), np.arange(images * per_image)
-    whole = scoring.score(every_image, every_caption, (mode,))[mode]
+    whole = scoring(every_image, every_caption, (mode,))[mode]
     largest, failed = 0.0, None
     orders = [
         (rng.permutation(every_image), rng.permutation(every_caption)),  # reordered, unpaired
@@ -78,13 +68,13 @@ def audit_scoring(scoring: Scoring, images: int, per_image: int, mode: DenseText
     ]
     for rows, columns in orders:
         try:
-            part = scoring.score(rows.copy(), columns.copy(), (mode,))[mode]
+            part = scoring(rows.copy(), columns.copy(), (mode,))[mode]
         except (RuntimeError, IndexError, ValueError, AssertionError) as error:
             failed = f"{type(error).__name__}: {error}"
             continue
         largest = max(largest, _difference(part, whole[rows.copy()][:, columns.copy()]))
     elsewhere = np.roll(every_caption // per_image, per_image)
-    moved = scoring.score(every_image, every_caption, (mode,), targets=elsewhere)[mode]
+    moved = scoring(every_image, every_caption, (mode,), targets=elsewhere)[mode]
     return Leak(mode, largest, failed, _difference(moved, whole))
 
 
@@ -102,42 +92,10 @@ def audit_leak(config: RetrievalConfig, seed: int = 0) -> Leak:
     split = task.test.split
     scorer = Scorer(task.model, task.test, small, task.device)
     mode = config.matching.eval_dense_text
-    return audit_scoring(scorer, len(split.images), split.per_image, mode, seed)
+    return audit_scoring(scorer.score, len(split.images), split.per_image, mode, seed)
 
 
-@dataclass(frozen=True)
-class Worth:
-    """Mean recalls of completed runs with the target's own dense text and with what cannot leak."""
-
-    metric: str
-    own: float
-    other: float
-    against: DenseText
-    runs: int
-
-    @property
-    def gain(self) -> float:
-        """Of the metric, as a fraction (rsum: of 6)."""
-        return self.own - self.other
-
-
-def worth(runs: Iterable[RunFolder], metric: str = "rsum") -> Worth | None:
-    """What the leak is worth in completed runs that scored both modes (`eval.also_dense_text`).
-
-    Against `none` where the runs have it, else against `shuffled`; None where there are no such runs.
-    """
-    rows = [best for run in runs if (best := (run.result() or {}).get("best"))]
-    modes: tuple[DenseText, ...] = ("none", "shuffled")
-    for against in modes:
-        names = (f"{metric}@own", f"{metric}@{against}")
-        both = [row for row in rows if all(isinstance(row.get(name), float) for name in names)]
-        if both:
-            own, other = (fmean(row[name] for row in both) for name in names)
-            return Worth(metric, own, other, against, len(both))
-    return None
-
-
-def leak_findings(variant: str, leak: Leak, value: Worth | None = None) -> list[Finding]:
+def leak_findings(variant: str, leak: Leak) -> list[Finding]:
     """What is to be said about a variant's evaluation; nothing where it is sound."""
     found = []
     if leak.failed is not None:
@@ -154,23 +112,13 @@ def leak_findings(variant: str, leak: Leak, value: Worth | None = None) -> list[
             f"the score of an image with the same words changes by up to {leak.target:.2g} with the "
             "image that the query is meant for: "
         )
+        severity: Severity = "warning"
         if leak.mode == "own":
             text += "each query carries the dense text of its own target image (a leak)"
-            found.append(Finding(variant, "warning", "leak", text + _priced(value)))
         else:
+            severity = "note"
             text += (
                 "each query carries the dense text of another image, chosen by its target (a control)"
             )
-            found.append(Finding(variant, "note", "leak", text))
+        found.append(Finding(variant, severity, "leak", text))
     return found
-
-
-def _priced(value: Worth | None) -> str:
-    if value is None:
-        return "; what it is worth is not known before runs score eval.also_dense_text: [own, none]"
-    own, other, gain = (100 * x for x in (value.own, value.other, value.gain))
-    runs = f"{value.runs} run{'s' * (value.runs > 1)}"
-    return (
-        f"; it is worth {gain:+.1f} points of {value.metric} "
-        f"({own:.1f} with it, {other:.1f} with dense text {value.against}; {runs})"
-    )

@@ -182,6 +182,7 @@ class RetrievalToy:
 
 PATCH = 4
 EMBED = 64  # a multiple of 64, one attention head of DeMo's fusion
+SMALL = {"weights": "random", "width": 32, "depth": 1, "heads": 2}
 
 
 def tiny(config: Config) -> Config:
@@ -192,17 +193,13 @@ def tiny(config: Config) -> Config:
     has a class token.
     """
     changes = _tiny_reid(config) if isinstance(config, ReidConfig) else _tiny_retrieval(config)
+    amp = "bf16" if config.train.amp == "auto" else config.train.amp  # as on a GPU, also here
+    changes["train"] = {"device": "cpu", "compile": False, "amp": amp}
     updated = {
         section: getattr(config, section).model_copy(update=values)
         for section, values in changes.items()
     }
     return config.model_copy(update=updated)
-
-
-def _train(config: Config, steps: int) -> dict[str, Any]:
-    amp = "bf16" if config.train.amp == "auto" else config.train.amp  # as on a GPU, also here
-    few = {"epochs": 1, "max_steps": steps, "log_every": 1}
-    return {**few, "device": "cpu", "compile": False, "amp": amp}
 
 
 def _tiny_reid(config: ReidConfig) -> dict[str, dict[str, Any]]:
@@ -219,16 +216,7 @@ def _tiny_reid(config: ReidConfig) -> dict[str, dict[str, Any]]:
             "pad": min(config.data.pad, 2),
             "workers": 0,
         },
-        "backbone": {
-            "name": "tiny_vit",
-            "weights": "random",
-            "patch": PATCH,
-            "width": 32,
-            "depth": 1,
-            "heads": 2,
-            "embed": EMBED,
-        },
-        "train": _train(config, 4),
+        "backbone": {"name": "tiny_vit", "patch": PATCH, "embed": EMBED, **SMALL},
     }
 
 
@@ -250,20 +238,10 @@ def _tiny_retrieval(config: RetrievalConfig) -> dict[str, dict[str, Any]]:
         },
         "image_encoder": {
             "name": "tiny_vit",
-            "weights": "random",
             "size": encoder.size // cell * PATCH,
             "patch": PATCH,
-            "width": 32,
-            "depth": 1,
-            "heads": 2,
+            **SMALL,
         },
-        "text_encoder": {
-            "name": "tiny_bert",
-            "weights": "random",
-            "width": 32,
-            "depth": 1,
-            "heads": 2,
-        },
+        "text_encoder": {"name": "tiny_bert", **SMALL},
         "matching": {"embed": EMBED, "kernel": "plain"},  # the toy is on a CPU
-        "train": _train(config, 4),
     }

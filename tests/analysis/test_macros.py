@@ -10,7 +10,8 @@ from planted import PERCENT, WEIRD, plant_all, planted_study
 from analysis.paper import audits
 from analysis.paper.macros import macros, numbers_file
 from analysis.runs.collect import collect
-from sdtps.audit.audit import audit, write
+from sdtps.audit.audit import audit
+from sdtps.system.files import write_json
 
 DEFINITION = re.compile(r"\\resdef\{[^{}]*\}\{([A-Za-z0-9_.,+=*-]+)\}\{([!-~ ]+?)\}\{.*\}%")
 
@@ -28,7 +29,7 @@ def test_an_audits_numbers_have_the_variants_names_of_all_other_numbers(tmp_path
     study = planted_study("s", ["a", WEIRD, "}x{"])
     configs = {name: variant.config for name, variant in study.variants.items()}
     path = tmp_path / "audit.json"
-    write(audit(configs, "a", study="s", labels={n: n for n in configs}, steps=0), path)
+    write_json(path, audit(configs, "a", study="s", labels={n: n for n in configs}, steps=0).as_json())
     document = json.loads(path.read_text())
     _, *lines = audits.macros_file([(study, audits.table(document, study))]).splitlines()
     found = [DEFINITION.fullmatch(line) for line in lines]
