@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from sdtps.audit.toys import Toy, build_toy
 from sdtps.config import Config, RetrievalConfig
 from sdtps.config.axes import find
-from sdtps.selection import TokenSelection
+from sdtps.selection import Selection, TokenSelection
 from sdtps.training.step import TrainingStep
 
 
@@ -207,73 +207,73 @@ def watched(model: nn.Module) -> Iterator[Watch]:
     `extra_token`; retrieval also `words` and `dense_words`.
     """
     watch = Watch()
-    handles = []
+    handles: list[Any] = []
     restore: list[tuple[Any, str]] = []
+
+    def before(module: nn.Module, change: Callable[..., Any]) -> None:
+        handles.append(module.register_forward_pre_hook(lambda _, inputs: change(*inputs)))
+
+    def after(module: nn.Module, change: Callable[..., Any]) -> None:
+        handles.append(module.register_forward_hook(lambda _, inputs, output: change(output)))
+
+    def replace(module: Any, method: str, change: Callable[..., Any]) -> None:
+        setattr(module, method, partial(change, watch, getattr(module, method)))
+        restore.append((module, method))
+
     for name, module in model.named_modules():
         if name == "backbone":
-            handles.append(
-                module.register_forward_hook(
-                    lambda _, inputs, out: (watch("class_token", out[0]), watch("patches", out[1]))
-                )
-            )
+            after(module, lambda out: (watch("class_token", out[0]), watch("patches", out[1])))
         elif name == "sdtps":
-            handles.append(
-                module.register_forward_pre_hook(
-                    lambda _, inputs: (
-                        {m: watch("selected_patches", p) for m, p in inputs[0].items()},
-                        *inputs[1:],
-                    )
-                )
-            )
+            before(module, partial(_watched_modalities, watch))
         elif name == "crossnet":
-            handles.append(module.register_forward_pre_hook(partial(_watched_inputs, watch)))
+            before(module, partial(_watched_inputs, watch, module.class_token))
         elif isinstance(module, TokenSelection):
-            module.attentions = _watched_attentions(module.attentions, watch)  # type: ignore[method-assign]
-            restore.append((module, "attentions"))
+            replace(module, "attentions", _watched_attentions)
             if name.startswith("crossnet"):  # forms no token: watch what it takes of each patch
-                module.extra_weights = _watched_extra(module.extra_weights, watch)  # type: ignore[method-assign]
-                restore.append((module, "extra_weights"))
+                replace(module, "extra_weights", _watched_extra)
             else:
-                handles.append(
-                    module.register_forward_hook(
-                        lambda _, inputs, out: (
-                            out
-                            if out.extra is None
-                            else out._replace(extra=watch("extra_token", out.extra))
-                        )
-                    )
-                )
+                after(module, partial(_watched_selection, watch))
     try:
         yield watch
     finally:
         for handle in handles:
             handle.remove()
-        for module, attribute in restore:
-            delattr(module, attribute)
+        for module, method in restore:
+            delattr(module, method)
 
 
-def _watched_inputs(watch: Watch, crossnet: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    images, words, lengths, *dense = inputs
-    patches = images[:, 1:] if crossnet.class_token else images
-    patches = watch("patches", watch("selected_patches", patches))
-    if crossnet.class_token:
+def _watched_modalities(watch: Watch, patches: Mapping[str, Tensor], *rest: Any) -> tuple[Any, ...]:
+    return {m: watch("selected_patches", p) for m, p in patches.items()}, *rest
+
+
+def _watched_inputs(
+    watch: Watch, class_token: bool, images: Tensor, words: Tensor, lengths: Tensor, *dense: Tensor
+) -> tuple[Tensor, ...]:
+    patches = watch("patches", watch("selected_patches", images[:, 1:] if class_token else images))
+    if class_token:
         patches = torch.cat([watch("class_token", images[:, :1]), patches], dim=1)
     if dense:
-        dense = [watch("dense_words", dense[0]), *dense[1:]]
+        dense = (watch("dense_words", dense[0]), *dense[1:])
     return patches, watch("words", words), lengths, *dense
 
 
-def _watched_attentions(attentions: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
-    def wrapped(tokens: Tensor, self_guide: Tensor, guides: Iterable[Tensor], **options: Any) -> Any:
-        watched_guides = [watch("guides", guide) for guide in guides]
-        return attentions(tokens, watch("guides", self_guide), watched_guides, **options)
-
-    return wrapped
+def _watched_selection(watch: Watch, found: Selection) -> Selection:
+    return found if found.extra is None else found._replace(extra=watch("extra_token", found.extra))
 
 
-def _watched_extra(extra_weights: Callable[..., Tensor | None], watch: Watch) -> Callable[..., Any]:
-    def wrapped(*arguments: Tensor) -> Tensor | None:
-        weights = extra_weights(*arguments)
-        return None if weights is None else watch("extra_token", weights)
+def _watched_attentions(
+    watch: Watch,
+    attentions: Callable[..., Any],
+    tokens: Tensor,
+    self_guide: Tensor,
+    guides: Iterable[Tensor],
+) -> Any:
+    watched_guides = [watch("guides", guide) for guide in guides]
+    return attentions(tokens, watch("guides", self_guide), watched_guides)
 
-    return wrapped
+
+def _watched_extra(
+    watch: Watch, extra_weights: Callable[..., Tensor | None], *arguments: Tensor
+) -> Tensor | None:
+    weights = extra_weights(*arguments)
+    return None if weights is None else watch("extra_token", weights)
