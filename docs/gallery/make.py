@@ -11,9 +11,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 
-from PIL import Image, ImageOps
+from matplotlib.font_manager import findfont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from sdtps.config.reid import GeneratedReidConfig
 from sdtps.data.generated import generate_rgbnt201
@@ -23,6 +25,7 @@ GALLERY = ROOT / "docs" / "gallery"
 PAGE = ROOT / "docs" / "gallery.md"
 COLOURS = 200  # of a picture's palette
 LINES = 18  # of an output that is shown
+WIDE = 135  # characters of a line in a picture
 
 
 def sdtps(*words: str) -> str:
@@ -127,6 +130,38 @@ def pictures(work: Path) -> None:
     save(Image.open(work / "curves" / f"{'-'.join(ATTRIBUTION[1:])}.png"), "attribution.png", 900)
 
 
+# What the study `command` gets for the questions that need more than two seeds.
+MORE = """seeds: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
+rounds: {looks: [5, 8, 12], margin: 0.5}
+reported: [{variant: wide, source: "Table 1", values: {accuracy: 96.9}, n: 3, tolerance: 1.0}]"""
+
+
+def questions(work: Path) -> None:
+    """Pictures of what the verbs rounds, seeds and reproduce print."""
+    text = (ROOT / "ablations" / "command.yaml").read_text(encoding="utf-8")
+    program = ROOT / "ablations" / "examples" / "mlp.py"
+    for old, new in (("study: command", "study: spirals"), ("examples/mlp.py", str(program))):
+        text = text.replace(old, new)
+    (work / "spirals.yaml").write_text(text.replace("seeds: [0, 1]", MORE), encoding="utf-8")
+    study = (str(work / "spirals.yaml"), "--runs-dir", str(work / "runs"))
+    for _ in range(3):  # looks
+        sdtps("submit", *study, "--executor", "local")
+    for verb, goal in (("rounds", ()), ("seeds", ("--difference", "2")), ("reproduce", ())):
+        shown = sdtps(verb, *study, *goal).replace(f"{work}/", "").rstrip()
+        printed("\n".join([f"$ sdtps {' '.join((verb, 'spirals', *goal))}", shown]), f"{verb}.png")
+
+
+def printed(text: str, name: str) -> None:
+    """What a terminal shows, as a picture."""
+    font = ImageFont.truetype(findfont("DejaVu Sans Mono"), 15)
+    lines = [part for line in text.splitlines() for part in textwrap.wrap(line, WIDE) or [""]]
+    shown = "\n".join(lines)
+    size = ImageDraw.Draw(Image.new("L", (1, 1))).textbbox((12, 10), shown, font)[2:]
+    image = Image.new("L", (round(size[0]) + 12, round(size[1]) + 12), "white")
+    ImageDraw.Draw(image).text((12, 10), shown, "black", font)
+    save(image, name, image.width, colours=8)
+
+
 ATTRIBUTION = ("attribute", "gumbel", "topk_no_mask", "gumbel_tau5_clamp")
 OUTPUTS = {
     "plan": ("plan", "gumbel", "-v", "gumbel_tau5*"),
@@ -158,6 +193,7 @@ if __name__ == "__main__":
     GALLERY.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         pictures(Path(folder))
+        questions(Path(folder))
     PAGE.write_text(page(), encoding="utf-8")
     total = sum(p.stat().st_size for p in GALLERY.glob("*.png"))
     print(f"{PAGE.relative_to(ROOT)} and {GALLERY.relative_to(ROOT)}: {total / 1e3:.0f} kB of pictures")
