@@ -56,10 +56,10 @@ def submit(
         raise TypeError("submit takes the options of `sdtps submit --help`") from None
     runs_dir: Path = arguments.runs_dir.resolve()
     share(runs_dir)
-    (whole,) = read_studies(arguments)
-    runs = filtered(whole, arguments.variant, arguments.seed).runs()
+    studies = [filtered(one, arguments.variant, arguments.seed) for one in read_studies(arguments)]
+    runs = [run for one in studies for run in one.runs()]
     if front.choose_executor(arguments.executor) == "local":
-        _start_queue([*words, "--executor", "local"], runs_dir / whole.name)
+        _start_queue([*words, "--executor", "local"], runs_dir / studies[0].name)
     else:
         front.submit(arguments)
     return [RunJob(folder) for folder in _folders(runs, runs_dir)]

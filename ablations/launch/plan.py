@@ -43,7 +43,6 @@ from sdtps.run.folder import RunFolder
 from sdtps.system.errors import counted
 
 BEYOND = "beyond the budget"
-RETRY_WORDS = ("failed", "oom", "diverged", "cancelled", "unknown", "stale", "held")
 FAILED_ON_NODE = 2  # runs that fail on one node before it is excluded
 _BY_NODE = frozenset({"node", "start", "killed", "lost"})
 
@@ -51,6 +50,7 @@ _BY_NODE = frozenset({"node", "start", "killed", "lost"})
 Start = Literal["new", "resume", "over"]
 # Digests of what a configuration reads on this machine now (`sdtps.data.inputs.input_digests`).
 Contents = Callable[[Any], Mapping[str, str]]
+# release: let a held job go. link: an equal run of another study or name stands for it.
 What = Literal["submit", "skip", "release", "link"]
 
 
@@ -125,28 +125,18 @@ class Plan:
     seen: frozenset[tuple[Path, str]] = frozenset()  # who held equal runs elsewhere
     spending: Spending | None = None
 
+    def of(self, action: What) -> list[Action]:
+        """The runs with which this is done."""
+        return [a for a in self.actions if a.action == action]
+
     @property
     def submitted(self) -> list[Action]:
-        return [a for a in self.actions if a.action == "submit"]
+        return self.of("submit")
 
     @property
     def waiting(self) -> list[Action]:
         """Runs for which the study's budget does not suffice."""
-        return [a for a in self.actions if a.action == "skip" and a.reason.startswith(BEYOND)]
-
-    @property
-    def released(self) -> list[Action]:
-        """Held runs whose jobs are let go."""
-        return [a for a in self.actions if a.action == "release"]
-
-    @property
-    def linked(self) -> list[Action]:
-        """Runs that an equal run of another study or name stands for."""
-        return [a for a in self.actions if a.action == "link"]
-
-    @property
-    def skipped(self) -> list[Action]:
-        return [a for a in self.actions if a.action == "skip"]
+        return [a for a in self.of("skip") if a.reason.startswith(BEYOND)]
 
     def without_new(self) -> Plan:
         """Only what is run again: runs that were never submitted are skipped."""

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from ablations.launch.budget import within_budget
 from ablations.launch.plan import (
-    RETRY_WORDS,
     Plan,
     failing_nodes,
     make_plan,
@@ -26,7 +25,6 @@ from ablations.store import life
 from ablations.store.equal import shown_states
 from ablations.store.life import run_states
 from ablations.study.arguments import (
-    Commands,
     add_data_root,
     add_site,
     add_steering,
@@ -34,12 +32,13 @@ from ablations.study.arguments import (
     find_run,
     find_study,
     known_studies,
+    next_command,
     print_json,
     read_studies,
     site_of,
 )
 from ablations.study.model import Study
-from ablations.view.plan import plan_json, plan_lines
+from ablations.view.plan import plan_json, plan_text
 from sdtps.config import CommandConfig
 from sdtps.system.commandline import at_least
 from sdtps.system.errors import RunError, SubmissionError, counted, visible, visible_lines
@@ -71,7 +70,7 @@ def add_retry_states(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--retry",
         action="append",
-        choices=RETRY_WORDS,
+        choices=RETRIED,
         default=[],
         help="run these states again too; may be repeated",
     )
@@ -124,30 +123,25 @@ def retry_add_arguments(parser: argparse.ArgumentParser) -> None:
         help="VARIANT/seedK, or enough of the name to be the only one; or another STUDY",
     )
     for word, which in RETRIED.items():
-        parser.add_argument(f"--{word}", action="store_true", help=which)
+        parser.add_argument(
+            f"--{word}", dest="retry", action="append_const", const=word, default=[], help=which
+        )
     add_sending(parser)
 
 
 def retry_command(arguments: argparse.Namespace) -> int:
     """The verb `retry`. Raises RunError where neither runs nor states are named."""
-    states = [w for w in RETRY_WORDS if getattr(arguments, w)]
-    names: list[str] = [str(arguments.study)]
-    named: list[str] = []
-    for word in arguments.more:
-        is_study = Path(word).is_file() or word in known_studies()
-        (names if is_study else named).append(word)
-    arguments.study = [find_study(name) for name in names]
-    if not states and not named:
-        options = ", ".join(f"--{word}" for word in RETRY_WORDS)
-        status = Commands.of(arguments, read_studies(arguments)[0]).control("status")
+    others = [word for word in arguments.more if Path(word).is_file() or word in known_studies()]
+    named = [word for word in arguments.more if word not in others]
+    arguments.study = [arguments.study, *map(find_study, others)]
+    studies = read_studies(arguments)
+    if not named and not arguments.retry:
+        options = ", ".join(f"--{word}" for word in RETRIED)
+        status = next_command(arguments, studies[0], "status")
         raise RunError(f"retry what? Name runs, or give one of {options} (see: {status})")
-    if named and len(names) > 1:
+    if named and others:
         raise RunError(f"{', '.join(named)}: name runs of one study at a time")
-    arguments.retry = states
-    runs: tuple[str, ...] = ()
-    if named:
-        (study,) = read_studies(arguments)
-        runs = tuple(find_run(text, study).name for text in named)
+    runs = tuple(find_run(text, studies).name for text in named)
     return submit(arguments, runs, only_again=True)
 
 
@@ -167,7 +161,7 @@ def plan_command(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json([plan_json(plan) for plan in plans])
     else:
-        print("\n\n".join("\n".join(plan_lines(plan)) for plan in plans))
+        print("\n\n".join(map(plan_text, plans)))
     return 0
 
 
@@ -263,7 +257,7 @@ def preview(plan: Plan, arguments: argparse.Namespace, executor: str) -> dict[st
     plan = dataclasses.replace(plan, warnings=(*plan.warnings, *found))
     texts = render(plan) if arguments.executor != "local" else []
     if not arguments.json:
-        print("\n".join(plan_lines(plan)))
+        print(plan_text(plan))
         for number, text in enumerate(texts, start=1):
             print(
                 f"\n--- sbatch file {number} of {len(texts)}; submission fills in NAME and DIGEST ---"
@@ -285,10 +279,11 @@ def send(
         whole: the study with its baseline.
         documents: what became of it is added, also where something fails half-way.
     """
+    from ablations.launch import dispatch as jobs
     from ablations.slurm.executor import SubmitReport
 
     if not arguments.json:
-        print("\n".join(plan_lines(plan)))
+        print(plan_text(plan))
     if plan.mixed:
         raise SubmissionError(
             "\n  ".join(
@@ -298,10 +293,11 @@ def send(
         )
     report = SubmitReport()
     try:
-        if plan.released:
+        if plan.of("release"):
             release(plan, arguments)
-        if plan.linked:
-            take_over(plan)
+        if equal := plan.of("link"):
+            made = jobs.take_over(equal)
+            _say(f"Took over {counted(len(made), 'equal run')} instead of training again.")
         if plan.submitted:
             for warning in check_inputs(plan, here=executor == "local"):
                 _say(f"Warning: {warning}.")
@@ -318,22 +314,14 @@ def ended(plan: Plan, arguments: argparse.Namespace, report: SubmitReport) -> in
     failed = sum(how not in ("completed", "diverged") for how in report.outcomes.values())
     if failed:
         number = counted(failed, "run")
-        _say(f"{number} did not complete: {Commands.of(arguments, plan.study).control('status')}")
+        _say(f"{number} did not complete: {next_command(arguments, plan.study, 'status')}")
         return 1
     if report.partial or plan.waiting:
         return PARTIAL
-    unknown = [a.status for a in plan.skipped if a.state == "unknown"]
+    unknown = [a.status for a in plan.of("skip") if a.state == "unknown"]
     for text in life.of_unknown(unknown):
         _say(text)
     return 1 if unknown and not plan.submitted else 0
-
-
-def take_over(plan: Plan) -> None:
-    """Link the runs that an equal completed run stands for."""
-    from ablations.launch import dispatch as jobs
-
-    made = jobs.take_over(plan.linked)
-    _say(f"Took over {counted(len(made), 'equal run')} instead of training again.")
 
 
 def choose_executor(word: str) -> str:
@@ -360,14 +348,14 @@ def release(plan: Plan, arguments: argparse.Namespace) -> None:
     """
     from ablations.store import stop as control
 
-    runs = [action.run for action in plan.released]
+    runs = [action.run for action in plan.of("release")]
     try:
         done = control.release(run_states(runs, plan.runs_dir), plan.runs_dir)
     except SubmissionError as error:
-        commands = Commands.of(arguments, plan.study)
         raise SubmissionError(
             f"{error}\n  Cancel what stays held and submit it again:\n"
-            f"    {commands.control('cancel', '--held', '--yes')}\n    {commands.retry('--cancelled')}"
+            f"    {next_command(arguments, plan.study, 'cancel', '--held', '--yes')}\n"
+            f"    {next_command(arguments, plan.study, 'retry', '--cancelled')}"
         ) from None
     _say(f"Released {counted(len(done), 'held run')}.")
 
@@ -514,8 +502,8 @@ def as_json(plan: Plan, report: SubmitReport) -> dict[str, Any]:
         "jobs": report.jobs,
         "submitted": [name(folder) for folder in report.submitted],
         "skipped": {name(folder): why for folder, why in report.skipped.items()},
-        "released": [action.run.name for action in plan.released],
-        "taken_over": [action.run.name for action in plan.linked],
+        "released": [action.run.name for action in plan.of("release")],
+        "taken_over": [action.run.name for action in plan.of("link")],
     }
 
 

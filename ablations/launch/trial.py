@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ablations.study.arguments import add_data_root, add_study, filtered, read_whole
+from ablations.study.arguments import add_data_root, add_study, filtered, read_studies
 from sdtps.system.commandline import add_runs_dir, add_variants, at_least
 from sdtps.system.errors import RunError, SubmissionError
 from sdtps.system.files import write_json
@@ -41,7 +41,7 @@ def try_command(arguments: argparse.Namespace) -> int:
     from sdtps.system.errors import counted
     from sdtps.training.job import execute
 
-    run = find_run(arguments.run, read_whole(arguments))
+    run = find_run(arguments.run, read_studies(arguments))
     folder = RunFolder(run.folder(arguments.runs_dir.resolve() / "_trials"))
     shutil.rmtree(folder.path, ignore_errors=True)
     folder.create(

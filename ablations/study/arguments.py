@@ -11,7 +11,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,25 +144,16 @@ def at_site(study: Study, arguments: argparse.Namespace) -> Study:
 
     def placed(resources: Resources) -> Resources:
         try:
-            asked = site.over(resources).model_dump()
-            return Resources.model_validate({**asked, **given}) if given else site.over(resources)
+            return Resources.model_validate({**site.over(resources).model_dump(), **given})
         except ValidationError as error:
             texts = "; ".join(e["msg"].removeprefix("Value error, ") for e in error.errors())
             raise ManifestError(f"{study.path}: resources at this site: {texts}") from None
 
-    known: dict[str, Resources] = {}
-
-    def once(resources: Resources) -> Resources:
-        return known.setdefault(resources.key(), placed(resources))
-
-    return dataclasses.replace(
-        study,
-        resources=once(study.resources),
-        variants={
-            name: dataclasses.replace(variant, resources=once(variant.resources))
-            for name, variant in study.variants.items()
-        },
-    )
+    variants = {
+        name: dataclasses.replace(variant, resources=placed(variant.resources))
+        for name, variant in study.variants.items()
+    }
+    return dataclasses.replace(study, resources=placed(study.resources), variants=variants)
 
 
 def add_data_root(parser: argparse.ArgumentParser) -> None:
@@ -248,107 +238,69 @@ def print_json(documents: Sequence[Any]) -> None:
     print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=2))
 
 
-def read_study(arguments: argparse.Namespace) -> Study:
-    """The study that a command line is about, reduced to --variant and --seed."""
-    return filtered(read_whole(arguments), arguments.variant, arguments.seed)
-
-
-def find_run(text: str, study: Study) -> RunSpec:
+def find_run(text: str, studies: Sequence[Study]) -> RunSpec:
     """The planned run that `text` names: VARIANT/seedK, VARIANT alone (its first seed), or a part.
 
     Raises:
         RunError: none, or more than one, does.
     """
-    runs = {run.name: run for run in study.runs()}
-    for run in study.runs():
+    runs = {run.name: run for study in studies for run in study.runs()}
+    for run in runs.values():
         if text in (run.name, run.variant, run.slug, f"{run.variant}/seed{run.seed}"):
             return run
         if text in (f"{run.slug}/seed{run.seed}", f"{run.variant}/{run.seed}", str(run.folder("runs"))):
             return run
-    return runs[the_one(text, runs, f"in {study.path}")]
+    return runs[the_one(text, runs, f"in {studies[0].path}")]
 
 
-def filtered(study: Study, variants: list[str], seeds: list[int]) -> Study:
+def filtered(study: Study, variants: Sequence[str], seeds: Sequence[int]) -> Study:
     """`study` reduced to variants (names, or patterns such as 'gumbel_*') and seeds; empty: all.
 
     Raises:
         ManifestError: a name, pattern or seed that fits nothing.
     """
-    names: list[str] = []
-    for text in variants:
-        fits = [text] if text in study.variants else [v for v in study.variants if fnmatchcase(v, text)]
-        names += fits or [text]  # a text that fits nothing is told by `select`
-    return select(study, names if variants else None, seeds if seeds else None)
-
-
-def select(study: Study, variants: list[str] | None, seeds: list[int] | None) -> Study:
-    """`study` reduced to some variants and seeds.
-
-    Raises:
-        ManifestError: a name or seed that the study does not have.
-    """
-    unknown = [v for v in variants or [] if v not in study.variants]
+    fits = {
+        text: {text} & study.variants.keys() or {v for v in study.variants if fnmatchcase(v, text)}
+        for text in variants
+    }
+    unknown = [text for text, found in fits.items() if not found]
     texts = [f"no variant '{v}' in {study.path}. {did_you_mean(v, study.variants)}" for v in unknown]
     texts += [
         f"no seed {s} in {study.path}. Allowed: {', '.join(map(str, study.seeds))}."
-        for s in seeds or []
+        for s in seeds
         if s not in study.seeds
     ]
     if texts:
         raise ManifestError("\n".join(texts))
+    chosen = set().union(*fits.values()) if variants else study.variants.keys()
     return dataclasses.replace(
         study,
-        variants={k: v for k, v in study.variants.items() if variants is None or k in variants},
-        seeds=tuple(s for s in study.seeds if seeds is None or s in seeds),
+        variants={name: v for name, v in study.variants.items() if name in chosen},
+        seeds=tuple(s for s in study.seeds if s in seeds or not seeds),
     )
 
 
-# -- commands to type next ------------------------------------------------------------------------
-
-# What each kind of command takes of the options that change what a command means.
-ABOUT = ("runs_dir", "variant", "seed")
-SENDING = (*ABOUT, "data_root", "executor", "slots")
+# What commands take of the options that change what they are about; those that send runs, more.
+_ABOUT = ("runs_dir", "variant", "seed")
+_SENDING = (*_ABOUT, "data_root", "executor", "slots")
 
 
-@dataclass(frozen=True)
-class Commands:
-    """Commands to type next, about the same study, with the options that were given.
+def next_command(
+    arguments: argparse.Namespace,
+    study: Study,
+    verb: str,
+    *words: str,
+    data_root: str | None = None,
+) -> str:
+    """`sdtps VERB STUDY ...`, to type next, about the same study and with the options that were given.
 
     Without --runs-dir a command would look at other runs; without --data-root it would send runs
-    without their data.
+    without their data. `data_root` is taken where none was given.
     """
-
-    study: str
-    given: dict[str, tuple[str, ...]]
-
-    @classmethod
-    def of(cls, arguments: argparse.Namespace, study: Study) -> Commands:
-        """From a parsed command line about `study`."""
-        given = {}
-        for name in SENDING:
-            value = getattr(arguments, name, None)
-            if value and value not in (runs_root(), "auto"):
-                given[name] = tuple(map(str, value)) if isinstance(value, list) else (str(value),)
-        return cls(str(study.path), given)
-
-    def submit(self, *words: str, **more: str | None) -> str:
-        """`sdtps submit STUDY ...`; `more` are options that were not given, such as data_root."""
-        return self._line("sdtps submit", SENDING, words, more)
-
-    def retry(self, *words: str, **more: str | None) -> str:
-        """`sdtps retry STUDY ...`."""
-        return self._line("sdtps retry", SENDING, words, more)
-
-    def control(self, command: str, *words: str) -> str:
-        """`sdtps VERB STUDY ...`, of a verb that sends nothing."""
-        return self._line(f"sdtps {command}", ABOUT, words, {})
-
-    def _line(
-        self, start: str, options: Sequence[str], words: Sequence[str], more: dict[str, str | None]
-    ) -> str:
-        given = {**{name: (value,) for name, value in more.items() if value}, **self.given}
-        parts = [self.study, *words]
-        for name in options:
-            for value in given.get(name, ()):
-                parts += [f"--{name.replace('_', '-')}", value]
-        return f"{start} {shlex.join(parts)}"
+    parts = [str(study.path), *words]
+    for name in _SENDING if verb in ("submit", "retry") else _ABOUT:
+        value = getattr(arguments, name, None) or (data_root if name == "data_root" else None)
+        if value and value not in (runs_root(), "auto"):
+            for one in value if isinstance(value, list) else [value]:
+                parts += [f"--{name.replace('_', '-')}", str(one)]
+    return f"sdtps {verb} {shlex.join(parts)}"

@@ -28,25 +28,18 @@ import csv
 import itertools
 import math
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import Field
 
-from ablations.study.mistakes import Mistakes, Source
+from ablations.study.mistakes import Source
 from sdtps.config.common import Frozen
 from sdtps.config.yaml12 import KeyPath, scalar
 from sdtps.run.locations import shipped
-from sdtps.system.errors import did_you_mean
 
 _FIELD = re.compile(r"\{([^{}]*)\}")
 _MOST = 20_000  # variants of one grid; more is a mistake, and memory
-
-LABEL_IS_ENOUGH = (
-    "is not a key any more: `label` is enough. Write τ, ≥ and × as they are; tables set them as "
-    "mathematics"
-)
 
 Values = tuple[Any, ...] | dict[str, Any]
 
@@ -64,85 +57,67 @@ class GridSpec(Frozen):
     exclude: tuple[dict[str, Any], ...] = ()
 
 
-@dataclass(frozen=True)
-class Point:
-    """One variant of a grid."""
-
-    name: str
-    overrides: dict[str, Any]
-    label: str | None
+Cell = dict[str, tuple[str, Any]]  # axis key to a value, and before it what it is called in names
+Points = dict[str, tuple[dict[str, Any], str | None]]  # variant to its overrides and its label
 
 
-@dataclass(frozen=True)
-class _Value:
-    """A value of an axis and what it is called in names."""
-
-    word: str
-    value: Any
-
-
-Cell = dict[str, _Value]  # axis key to value
-
-
-def expand(
-    mistakes: Mistakes, source: Source, path: KeyPath, value: Any
-) -> tuple[list[Point], dict[str, KeyPath]]:
+def expand(source: Source, path: KeyPath, value: Any) -> tuple[Points, dict[str, KeyPath]]:
     """The grid's variants (the last axis changes fastest), and where each key is written."""
-    if isinstance(value, dict) and "label_tex" in value:
-        mistakes.add(source, (*path, "label_tex"), LABEL_IS_ENOUGH)
-        value = {key: part for key, part in value.items() if key != "label_tex"}
-    spec = mistakes.check(source, path, GridSpec, value)
+    spec = source.check(path, GridSpec, value)
     if spec is None:
-        return [], {}
+        return {}, {}
     parts = {"set": spec.set, "product": spec.product, "zip": spec.zip, "columns": spec.columns}
     places: dict[str, KeyPath] = {k: (*path, part, k) for part, keys in parts.items() for k in keys}
     if spec.csv is not None:
         for column, words in spec.words.items():
             for word, changes in words.items():
                 places |= {key: (*path, "words", column, word, key) for key in changes}
-        return _of_rows(mistakes, source, path, spec), places
-    before = mistakes.noted
-    _check_axes(mistakes, source, path, spec)
-    if mistakes.noted > before:
-        return [], places
-    cells = _cells(mistakes, source, path, spec)
-    return _named(mistakes, source, path, spec, cells), places
+        return _of_rows(source, path, spec, spec.csv), places
+    before = len(source.found)
+    _check_axes(source, path, spec)
+    cells = _cells(source, path, spec) if len(source.found) == before else []
+    return _named(source, path, spec, cells), places
 
 
-def read_rows(
-    mistakes: Mistakes, source: Source, path: KeyPath, name: str
-) -> list[dict[str, str]] | None:
+def read_rows(source: Source, path: KeyPath, name: str) -> list[dict[str, str]] | None:
     """Rows of the file beside the manifest or, failing that, below one of the folders above it."""
     folder = source.file.absolute().parent
     try:
         places = [*(above / name for above in (folder, *folder.parents)), shipped(name)]
         file = next((place for place in places if place.is_file()), None)
         if file is None:
-            mistakes.add(
-                source, path, f"'{name}' lies neither beside the manifest nor in a folder above it"
-            )
+            source.mistake(path, f"'{name}' lies neither beside the manifest nor in a folder above it")
             return None
         with file.open(newline="", encoding="utf-8") as stream:
             return [{k: v for k, v in row.items() if k is not None} for row in csv.DictReader(stream)]
     except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
-        mistakes.add(source, path, f"'{name}' cannot be read: {error}")
+        source.mistake(path, f"'{name}' cannot be read: {error}")
         return None
 
 
-def known_columns(
-    mistakes: Mistakes,
+def select_rows(
     source: Source,
     path: KeyPath,
-    rows: list[dict[str, str]],
-    wanted: Iterable[tuple[KeyPath, str]],
-) -> bool:
-    """Whether the file has these columns; each other one is a mistake at its place."""
-    columns = list(rows[0]) if rows else []
-    unknown = [(place, column) for place, column in wanted if column not in columns]
-    for place, column in unknown:
-        text = f"'{column}' is not a column. {did_you_mean(column, columns)}"
-        mistakes.add(source, (*path, *place), text)
-    return not unknown
+    rows: list[dict[str, str]] | None,
+    named: Mapping[str, Iterable[str]],
+    where: dict[str, str],
+) -> list[dict[str, str]] | None:
+    """The rows whose columns have the texts of `where`; None after a mistake.
+
+    Args:
+        named: key below `path` to the columns that it names.
+    """
+    if rows is None:
+        return None
+    columns = rows[0] if rows else {}
+    known = [
+        source.expect((*path, key), column, columns, "is not a column")
+        for key, names in {"where": where, **named}.items()
+        for column in names
+    ]
+    if not all(known):
+        return None
+    return [row for row in rows if all(row[column] == text for column, text in where.items())]
 
 
 def fields_of(template: str | None) -> list[str]:
@@ -150,41 +125,35 @@ def fields_of(template: str | None) -> list[str]:
     return _FIELD.findall(template or "")
 
 
-def _of_rows(mistakes: Mistakes, source: Source, path: KeyPath, spec: GridSpec) -> list[Point]:
-    assert spec.csv is not None
-    rows = read_rows(mistakes, source, (*path, "csv"), spec.csv)
-    if spec.product or spec.zip or spec.exclude:
-        mistakes.add(source, path, "'csv' gives the variants: leave product, zip and exclude out")
-        return []
-    if spec.name is None:
-        mistakes.add(source, path, "'csv' needs 'name', such as '{name}': its fields are columns")
-        return []
-    wanted: list[tuple[KeyPath, str]] = [(("where", column), column) for column in spec.where]
-    wanted += [(("columns", key), column) for key, column in spec.columns.items()]
-    wanted += [(("words", column), column) for column in spec.words]
-    for kind, template in (("name", spec.name), ("label", spec.label)):
-        wanted += [((kind,), column) for column in fields_of(template)]
-    if rows is None or not known_columns(mistakes, source, path, rows, wanted):
-        return []
-    points: dict[str, Point] = {}
-    for row in rows:
-        if any(row[column] != text for column, text in spec.where.items()):
-            continue
+def _of_rows(source: Source, path: KeyPath, spec: GridSpec, file: str) -> Points:
+    if spec.product or spec.zip or spec.exclude or spec.name is None:
+        text = "'csv' gives the variants: it needs 'name', such as '{name}' (its fields are columns), "
+        source.mistake(path, f"{text}and no product, zip or exclude")
+        return {}
+    rows = read_rows(source, (*path, "csv"), file)
+    named: dict[str, Iterable[str]] = {
+        "columns": spec.columns.values(),
+        "words": spec.words,
+        "name": fields_of(spec.name),
+        "label": fields_of(spec.label),
+    }
+    chosen = select_rows(source, path, rows, named, spec.where)
+    points: Points = {}
+    for row in chosen or []:
         overrides = dict(spec.set)
         for column, words in spec.words.items():
-            if row[column] and row[column] not in words:
-                text = f"says nothing of '{row[column]}'. {did_you_mean(row[column], words)}"
-                mistakes.add(source, (*path, "words", column), text)
-                return []
+            place = (*path, "words", column)
+            if row[column] and not source.expect(place, row[column], words, "has no changes here"):
+                return {}
             overrides |= words.get(row[column], {})
         overrides |= {key: _cell(row[c]) for key, c in spec.columns.items() if row[c]}
-        point = Point(fill(spec.name, row), overrides, spec.label and fill(spec.label, row))
-        other = points.setdefault(point.name, point)
-        if other.overrides != overrides:
-            mistakes.add(source, path, f"two rows named '{point.name}' set different values")
-    if not points:
-        mistakes.add(source, (*path, "where"), f"selects no row of {spec.csv}")
-    return list(points.values())
+        name = fill(spec.name, row)
+        other, _ = points.setdefault(name, (overrides, spec.label and fill(spec.label, row)))
+        if other != overrides:
+            source.mistake(path, f"two rows named '{name}' set different values")
+    if chosen == []:
+        source.mistake((*path, "where"), f"selects no row of {file}")
+    return points
 
 
 def _cell(text: str) -> Any:
@@ -193,65 +162,61 @@ def _cell(text: str) -> Any:
     return text if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _values(values: Values) -> list[_Value]:
-    if isinstance(values, dict):
-        return [_Value(word, value) for word, value in values.items()]
-    return [_Value(plain(value), value) for value in values]
+def _values(values: Values) -> list[tuple[str, Any]]:
+    return [*values.items()] if isinstance(values, dict) else [(plain(v), v) for v in values]
 
 
-def _check_axes(mistakes: Mistakes, source: Source, path: KeyPath, spec: GridSpec) -> None:
+def _check_axes(source: Source, path: KeyPath, spec: GridSpec) -> None:
     axes = [*spec.product, *spec.zip]
     if not axes:
-        mistakes.add(source, path, "needs 'product' or 'zip' with at least one list of values")
+        source.mistake(path, "needs 'product' or 'zip' with at least one list of values")
     for kind, lists in (("product", spec.product), ("zip", spec.zip)):
         for key, values in lists.items():
-            raw = [v.value for v in _values(values)]
+            raw = [value for _, value in _values(values)]
             if not raw:
-                mistakes.add(source, (*path, kind, key), "holds no values")
+                source.mistake((*path, kind, key), "holds no values")
             twice = [v for i, v in enumerate(raw) if any(same(v, w) for w in raw[:i])]
             if kind == "product" and twice:
-                mistakes.add(source, (*path, kind, key), f"holds {plain(twice[0])} twice")
+                source.mistake((*path, kind, key), f"holds {plain(twice[0])} twice")
     lengths = {key: len(values) for key, values in spec.zip.items()}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{key} {n}" for key, n in lengths.items())
-        mistakes.add(source, (*path, "zip"), f"lists of unequal length: {listed}")
+        source.mistake((*path, "zip"), f"lists of unequal length: {listed}")
     for key in axes:
         if (key in spec.product and key in spec.zip) or key in spec.set:
-            mistakes.add(source, path, f"'{key}' is given in more than one of set, product and zip")
+            source.mistake(path, f"'{key}' is given in more than one of set, product and zip")
     for i, excluded in enumerate(spec.exclude):
         place = (*path, "exclude", i)
         if not excluded:
-            mistakes.add(source, place, "is empty and would exclude everything")
+            source.mistake(place, "is empty and would exclude everything")
         for key in excluded:
-            if key not in axes:
-                text = f"'{key}' is not an axis of the grid. {did_you_mean(key, axes)}"
-                mistakes.add(source, (*place, key), text)
+            source.expect((*place, key), key, axes, "is not an axis of the grid")
 
 
-def _cells(mistakes: Mistakes, source: Source, path: KeyPath, spec: GridSpec) -> list[Cell]:
+def _cells(source: Source, path: KeyPath, spec: GridSpec) -> list[Cell]:
     axes: list[list[Cell]] = [[{k: v} for v in _values(values)] for k, values in spec.product.items()]
     if spec.zip:
         columns = [_values(values) for values in spec.zip.values()]
         axes.append([dict(zip(spec.zip, row, strict=True)) for row in zip(*columns, strict=True)])
     size = math.prod(len(axis) for axis in axes)
     if size > _MOST:
-        mistakes.add(source, path, f"expands to {size} variants; at most {_MOST} are allowed")
+        source.mistake(path, f"expands to {size} variants; at most {_MOST} are allowed")
         return []
     cells = [{k: v for part in parts for k, v in part.items()} for parts in itertools.product(*axes)]
     for i, excluded in enumerate(spec.exclude):
         kept = [cell for cell in cells if not _matches(cell, excluded)]
         if len(kept) == len(cells):
-            mistakes.add(source, (*path, "exclude", i), "excludes nothing that is left of the grid")
+            source.mistake((*path, "exclude", i), "excludes nothing that is left of the grid")
         cells = kept
     if not cells:
-        mistakes.add(source, path, "expands to no variant at all")
+        source.mistake(path, "expands to no variant at all")
     return cells
 
 
 def _matches(cell: Cell, excluded: dict[str, Any]) -> bool:
     return all(
         any(
-            same(cell[key].value, w) or cell[key].word == plain(w)
+            same(cell[key][1], w) or cell[key][0] == plain(w)
             for w in (v if isinstance(v, tuple) else (v,))
         )
         for key, v in excluded.items()
@@ -278,31 +243,27 @@ def plain(value: Any) -> str:
     return str(value)
 
 
-def _named(
-    mistakes: Mistakes, source: Source, path: KeyPath, spec: GridSpec, cells: list[Cell]
-) -> list[Point]:
+def _named(source: Source, path: KeyPath, spec: GridSpec, cells: list[Cell]) -> Points:
     axes = [*spec.product, *spec.zip]
     short = {key: key.rpartition(".")[2] for key in axes}
     if len(set(short.values())) < len(axes):  # two keys end alike: spell them out
         short = {key: key.replace(".", "_") for key in axes}
     default = ",".join(f"{word}={{{word}}}" for word in short.values())
-    before = mistakes.noted
-    for kind, template in (("name", spec.name), ("label", spec.label)):
-        for unknown in sorted(set(_FIELD.findall(template or "")) - set(short.values())):
-            text = f"unknown field {{{unknown}}}. {did_you_mean(unknown, short.values())}"
-            mistakes.add(source, (*path, kind), text)
-    if mistakes.noted > before:
-        return []
-    points: dict[str, Point] = {}
-    for cell in cells:
-        words = {short[key]: v.word for key, v in cell.items()}
+    known = [
+        source.expect((*path, kind), name, short.values(), "is no field")
+        for kind, template in (("name", spec.name), ("label", spec.label))
+        for name in fields_of(template)
+    ]
+    points: Points = {}
+    for cell in cells if all(known) else []:
+        words = {short[key]: word for key, (word, _) in cell.items()}
         name = fill(spec.name or default, words)
         if name in points:
-            mistakes.add(source, path, f"two of its variants are named '{name}'; give 'name' more axes")
-            return []
-        overrides = {**spec.set, **{key: v.value for key, v in cell.items()}}
-        points[name] = Point(name, overrides, spec.label and fill(spec.label, words))
-    return list(points.values())
+            source.mistake(path, f"two of its variants are named '{name}'; give 'name' more axes")
+            return {}
+        overrides = {**spec.set, **{key: value for key, (_, value) in cell.items()}}
+        points[name] = overrides, spec.label and fill(spec.label, words)
+    return points
 
 
 def fill(template: str, words: dict[str, str]) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations.study.schema import (
+    LONGEST_NAME,
     AttributionSpec,
     FigureSpec,
     MetricSpec,
@@ -19,19 +20,12 @@ from ablations.study.schema import (
     Resources,
     RoundsSpec,
     TableSpec,
+    is_safe,
 )
 from sdtps.config import AnyConfig, CommandConfig, Config, resolved
 from sdtps.config.acting import effective
 from sdtps.config.identity import NOT_IN_IDENTITY, canonical, flatten, identities
 from sdtps.run.folder import folder_name
-
-_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,+=-]*")
-_LONGEST = 80  # file systems allow 255 bytes; people read less
-
-
-def is_safe(name: str) -> bool:
-    """Whether `name` can be a folder as it is: no separators, no leading dot or dash, not too long."""
-    return len(name) <= _LONGEST and _SAFE.fullmatch(name) is not None and not name.endswith(".")
 
 
 def slug(name: str) -> str:
@@ -42,7 +36,7 @@ def slug(name: str) -> str:
     if is_safe(name):
         return name
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
-    readable = re.sub(r"[^A-Za-z0-9.]+", "_", plain).strip("_.")[: _LONGEST - 7].rstrip("_.")
+    readable = re.sub(r"[^A-Za-z0-9.]+", "_", plain).strip("_.")[: LONGEST_NAME - 7].rstrip("_.")
     digits = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:6]
     return f"{readable or 'variant'}-{digits}"
 

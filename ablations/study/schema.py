@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from sdtps.config.common import Frozen, NonNegative, PositiveInt
 from sdtps.system.errors import counted
@@ -46,6 +46,39 @@ _SAID_BY = {
 }
 
 Count = Annotated[int, Field(ge=1, le=_MOST_COUNTED)]
+
+_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,+=-]*")
+LONGEST_NAME = 80  # file systems allow 255 bytes; people read less
+
+
+def is_safe(name: str) -> bool:
+    """Whether `name` can be a folder as it is: no separators, no leading dot or dash, not too long."""
+    return len(name) <= LONGEST_NAME and _SAFE.fullmatch(name) is not None and not name.endswith(".")
+
+
+def _file_name(name: str) -> str:
+    if not is_safe(name):
+        raise ValueError(f"'{name}' names a file or folder: letters, digits and _ . - only, 80 at most")
+    return name
+
+
+def _one_line(value: Any) -> Any:
+    if isinstance(value, str) and (not value.strip() or not value.isprintable()):
+        raise ValueError(f"{value!r} is not a single line of text")
+    return value
+
+
+def _distinct(seeds: tuple[int, ...]) -> tuple[int, ...]:
+    for i, seed in enumerate(seeds):
+        if seed in seeds[:i]:
+            raise ValueError(f"seed {seed} is repeated: each seed is one replicate")
+    return seeds
+
+
+FileName = Annotated[str, AfterValidator(_file_name)]
+Line = Annotated[str, AfterValidator(_one_line)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what NumPy's generators take
+Seeds = Annotated[tuple[Seed, ...], Field(min_length=1), AfterValidator(_distinct)]
 
 
 def read_lines(value: Any) -> Any:
@@ -98,7 +131,7 @@ Environment = Annotated[dict[str, str], AfterValidator(_variables)]
 class Resources(Frozen):
     """What one run asks of the scheduler. Runs with equal resources share one job array."""
 
-    partition: str | None = None  # null: the cluster's default
+    partition: Line | None = None  # null: the cluster's default
     # On each node: a number, or a type with one, such as a100:2.
     gpus: Annotated[int | str, BeforeValidator(read_gpus)] = 0
     gres: bool = False  # ask for GPUs by --gres, where --gpus-per-node is not known
@@ -113,11 +146,11 @@ class Resources(Frozen):
     ] = 60
     # At most this many runs of the array at once (on local slots: see --slots); null: no limit.
     max_parallel: Annotated[int, Field(ge=1, le=_MOST_AT_ONCE)] | None = None
-    account: str | None = None
-    qos: str | None = None
-    constraint: str | None = None
-    exclude: str | None = None  # nodes, as sbatch --exclude takes them
-    mail: str | None = None  # who is told by e-mail, and of what
+    account: Line | None = None
+    qos: Line | None = None
+    constraint: Line | None = None
+    exclude: Line | None = None  # nodes, as sbatch --exclude takes them
+    mail: Line | None = None  # who is told by e-mail, and of what
     mail_type: str = "END,FAIL"
     # Requeues after preemption or time-out before a run counts as failed.
     max_requeues: int = Field(default=10, ge=0)
@@ -125,25 +158,10 @@ class Resources(Frozen):
     setup: Annotated[tuple[str, ...], BeforeValidator(read_lines)] = ()
     environment: Environment = Field(default_factory=dict)  # exported before `setup`
     # Interpreter of the jobs, which may be a command: `apptainer exec --nv image.sif python`.
-    python: str | None = None  # null: the one that submits
+    python: Line | None = None  # null: the one that submits
     srun: tuple[str, ...] = ()  # further options of srun, such as --mpi=pmix
     # Further sbatch options, such as {reservation: course}. Values are passed as they are.
-    sbatch: dict[str, str | int | bool] = Field(default_factory=dict)
-
-    @field_validator("partition", "account", "qos", "constraint", "exclude", "python", "mail")
-    @classmethod
-    def _one_line(cls, value: str | None) -> str | None:
-        if value is not None and (not value.strip() or not value.isprintable()):
-            raise ValueError(f"{value!r} is not a single line of text")
-        return value
-
-    @field_validator("sbatch")
-    @classmethod
-    def _one_line_each(cls, value: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
-        for text in (*value, *value.values()):
-            if isinstance(text, str) and not text.isprintable():
-                raise ValueError(f"{text!r} is not a single line of text")
-        return value
+    sbatch: dict[Line, Line | int | bool] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _options_are_free(self) -> Resources:
@@ -214,7 +232,7 @@ class MetricSpec(Frozen):
 class TableSpec(Frozen):
     """One table of the paper. `rows` and `metrics` empty: all, in the manifest's order."""
 
-    name: str
+    name: FileName
     # main: a row a variant. components: check marks from each variant's `components`. leave_one_out:
     # the full method first, differences to it. sweep: a row for each value of `axis`.
     # reported: the published number, ours, difference and verdict side by side. conditions: one variant
@@ -249,7 +267,7 @@ class TableSpec(Frozen):
 class FigureSpec(Frozen):
     """One figure of the paper. `variants` empty: all, in the manifest's order."""
 
-    name: str
+    name: FileName
     # curves: a logged metric against epochs. sweep: a metric of the result against `axis`.
     # heatmap: the same against `axis` (columns) and `axis_y` (rows). differences: a row a variant, its
     # difference to the baseline with its 95 % interval.
@@ -348,9 +366,7 @@ class AttributionSpec(Frozen):
     good: str
     broken: str
     metric: str | None = None  # whose difference is explained; null: the study's first
-    seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**32)], ...], Field(min_length=2)] = (
-        *(0, 1, 2, 3, 4),
-    )
+    seeds: Annotated[Seeds, Field(min_length=2)] = (0, 1, 2, 3, 4)
     # Asks whether training explodes (diverges, or its loss peaks at twice the good end's) instead of
     # how far the metric falls: cells are then chosen in rounds, by delta debugging, with three seeds
     # each.

@@ -21,55 +21,32 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from ablations.study.mistakes import Mistakes, Source
-from ablations.study.schema import Environment, Resources, read_lines
-from sdtps.config.common import Frozen
-from sdtps.system.errors import ManifestError
+from ablations.study.mistakes import Source
+from ablations.study.schema import Line, Resources
 
 
 def _nodes(value: Any) -> Any:
-    return (
-        ",".join(value)
-        if isinstance(value, tuple) and all(isinstance(v, str) for v in value)
-        else value
-    )
+    """A list of nodes as sbatch has it."""
+    is_list = isinstance(value, tuple) and all(isinstance(v, str) for v in value)
+    return ",".join(value) if is_list else value
 
 
-class Site(Frozen):
-    """The keys of a site file; each is described at `Resources`."""
+class Site(Resources):
+    """The keys of a site file: those of `resources`, and two of its own."""
 
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    constraint: str | None = None
-    exclude: Annotated[str | None, BeforeValidator(_nodes)] = None  # nodes; a list, or as sbatch has it
+    exclude: Annotated[Line | None, BeforeValidator(_nodes)] = None  # a list too
     gpu_type: str | None = None
-    gres: bool = False
-    max_parallel: int | None = Field(default=None, ge=1)
-    mail: str | None = None
-    mail_type: str = "END,FAIL"
-    setup: Annotated[tuple[str, ...], BeforeValidator(read_lines)] = ()
-    environment: Environment = Field(default_factory=dict)
-    python: str | None = None
-    srun: tuple[str, ...] = ()
-    sbatch: dict[str, str | int | bool] = Field(default_factory=dict)
     squeue_seconds: int = Field(default=10, ge=1)  # how long an answer of squeue is waited for
 
     def over(self, resources: Resources) -> Resources:
-        """`resources` with what they leave open taken from the site."""
-        asked = resources.model_dump()
-        for key in ("partition", "account", "qos", "constraint", "python", "mail", "max_parallel"):
-            if asked[key] is None:
-                asked[key] = getattr(self, key)
-        if "mail_type" not in resources.model_fields_set:
-            asked["mail_type"] = self.mail_type
-        nodes = [text for text in (self.exclude, resources.exclude) if text]
-        asked["exclude"] = ",".join(nodes) or None
+        """`resources` with what they leave open taken from the site; what are lists is joined."""
+        own = self.model_dump(exclude_unset=True, exclude={"gpu_type", "squeue_seconds"})
+        asked = {**own, **resources.model_dump(exclude_unset=True)}
+        asked["exclude"] = ",".join(filter(None, (self.exclude, resources.exclude))) or None
         asked["setup"] = (*self.setup, *resources.setup)
         asked["srun"] = (*self.srun, *resources.srun)
         asked["environment"] = {**self.environment, **resources.environment}
         asked["sbatch"] = {**self.sbatch, **resources.sbatch}
-        asked["gres"] = self.gres or resources.gres
         if self.gpu_type and isinstance(resources.gpus, int) and resources.gpus:
             asked["gpus"] = f"{self.gpu_type}:{resources.gpus}"
         return Resources.model_validate(asked)
@@ -91,11 +68,8 @@ def read_site(file: Path | None = None) -> Site:
     if file is None and not path.exists():
         return Site()
     source = Source.read(path)
-    mistakes = Mistakes()
-    mistakes.add_problems(source)
     tree = source.document.data
-    site = mistakes.check(source, (), Site, {} if tree is None else tree)
-    mistakes.raise_if_any(path)
-    if site is None:
-        raise ManifestError(f"{path}: is not a site file")
+    site = source.check((), Site, {} if tree is None else tree)
+    source.raise_if_any()
+    assert site is not None
     return site

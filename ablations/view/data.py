@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ablations.study.arguments import add_data_root, add_study, read_study
+from ablations.study.arguments import add_data_root, add_study, filtered, read_whole
 from sdtps.config import CommandConfig
 from sdtps.system.commandline import add_json, add_variants
 
@@ -23,14 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_variants(parser)
     add_data_root(parser)
     add_json(parser)
-    parser.set_defaults(seed=[])
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Look at each distinct input of the study's variants: names, images to their end, weights."""
     from sdtps.data.inputs import Look, look_at
 
-    study = read_study(arguments)
+    study = filtered(read_whole(arguments), arguments.variant, [])
     looks = look_at(study.models().values(), images=True)
     programs = [v.config for v in study.variants.values() if isinstance(v.config, CommandConfig)]
     absent = sorted({text for program in programs for text in program.absent()})

@@ -49,30 +49,40 @@ def read(folder: Path) -> Iterator[str]:
             yield f"cannot be read: {error.strerror}"
 
 
+class Tail:
+    """Whole lines that a file gets; one that became shorter is read again, after `again` was called."""
+
+    def __init__(self, file: Path, again: Callable[[], object] = lambda: None) -> None:
+        self.file, self.again = file, again
+        self.rest, self._offset = b"", 0
+
+    def lines(self) -> list[bytes]:
+        """What came since the last call; of a file that cannot be read nothing."""
+        try:
+            with open_regular(self.file) as stream:
+                if stream is None:
+                    return []
+                if stream.seek(0, 2) < self._offset:
+                    self.rest, self._offset = b"", 0
+                    self.again()
+                stream.seek(self._offset)
+                added = stream.read()
+        except OSError:
+            return []
+        self._offset += len(added)
+        *lines, self.rest = (self.rest + added).split(b"\n")
+        return lines
+
+
 def follow(folder: Path, *, sleep: Callable[[float], None] = time.sleep) -> Iterator[str]:
     """Lines of train.log as they come, until the run has ended, and how. Earlier lines first."""
-    file = RunFolder(folder).log_file
-    rest, offset = b"", 0
+    tail = Tail(RunFolder(folder).log_file)
     while True:
         end = end_of(folder)  # before reading: what was written until then is still shown
-        try:
-            with open_regular(file) as stream:
-                if stream is None:
-                    raise FileNotFoundError(file)
-                if stream.seek(0, 2) < offset:
-                    rest, offset = b"", 0
-                stream.seek(offset)
-                for line in stream:
-                    offset += len(line)
-                    rest += line
-                    if rest.endswith(b"\n"):
-                        yield rest[:-1].decode(errors="replace")
-                        rest = b""
-        except OSError:
-            pass
+        yield from (line.decode(errors="replace") for line in tail.lines())
         if end is not None:
-            if rest:
-                yield rest.decode(errors="replace")
+            if tail.rest:
+                yield tail.rest.decode(errors="replace")
             if end != "completed":
                 yield f"==> {end}"
             return

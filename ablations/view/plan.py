@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ablations.study.model import Study, as_written
@@ -13,7 +12,6 @@ from sdtps.system.errors import counted, visible
 if TYPE_CHECKING:
     from ablations.launch.plan import Action, Chunk, Plan
 
-_MOST_LINES = 2_000  # runs that are listed one by one; beyond it a variant is one line
 # Where an estimated duration comes from.
 _BASIS = {
     "same variant": "as finished runs of the same variant",
@@ -31,18 +29,18 @@ def differences(study: Study, variant: str) -> str:
     return ", ".join(f"{key} {old} → {new}" for key, old, new in pairs)
 
 
-def plan_lines(plan: Plan) -> Iterator[str]:
+def plan_text(plan: Plan) -> str:
     """The plan, variant by variant and run by run. Values and reasons are users' texts."""
-    return map(visible, _lines(plan))
+    return "\n".join(map(visible, _lines(plan)))
 
 
 def _lines(plan: Plan) -> Iterator[str]:
     study, runs = plan.study, plan.actions
+    more = [(len(plan.of("release")), "to release"), (len(plan.of("link")), "to take over")]
     yield (
         f"{study.name}: {counted(len(study.variants), 'variant')} x {counted(len(study.seeds), 'seed')}"
-        f" = {counted(len(runs), 'run')}; {len(plan.submitted)} to submit, {len(plan.skipped)} skipped"
-        f"{f', {len(plan.released)} to release' if plan.released else ''}"
-        f"{f', {len(plan.linked)} to take over' if plan.linked else ''}"
+        f" = {counted(len(runs), 'run')}; {len(plan.submitted)} to submit, "
+        f"{len(plan.of('skip'))} skipped{''.join(f', {n} {what}' for n, what in more if n)}"
     )
     by_variant: dict[str, list[Action]] = {}
     for action in runs:
@@ -54,9 +52,6 @@ def _lines(plan: Plan) -> Iterator[str]:
         mark = " (baseline)" if name == study.baseline else mark
         yield ""
         yield f"{name}{mark}: {differences(study, name)}"
-        if len(runs) > _MOST_LINES:
-            yield f"  {_counted(actions)}"
-            continue
         for action in actions:
             yield f"  {action.action}  {action.run.name:<{width}}  {action.reason}"
     yield ""
@@ -73,7 +68,7 @@ def _reported_lines(study: Study) -> Iterator[str]:
 
 
 def _cost_lines(plan: Plan) -> Iterator[str]:
-    if not (plan.submitted or plan.released or plan.linked):
+    if not (plan.submitted or plan.of("release") or plan.of("link")):
         yield "Nothing to submit."
     classes: dict[str, list[Chunk]] = {}
     for array in plan.arrays:
@@ -105,12 +100,6 @@ def _cost_lines(plan: Plan) -> Iterator[str]:
         yield f"Warning: {warning}."
 
 
-def _counted(actions: Iterable[Action]) -> str:
-    """`8 submit (no run yet), 2 skip (completed)`."""
-    numbers = Counter(f"{action.action} ({action.reason})" for action in actions)
-    return ", ".join(f"{n} {key}" for key, n in numbers.items())
-
-
 def plan_json(plan: Plan) -> dict[str, Any]:
     """The plan for scripts: one object a run, arrays, estimate."""
     return {
@@ -119,15 +108,13 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "digest": plan.study.digest,
         "runs_dir": str(plan.runs_dir),
         "submit": len(plan.submitted),
-        "skip": len(plan.skipped),
-        "release": len(plan.released),
-        "take_over": len(plan.linked),
+        "skip": len(plan.of("skip")),
+        "release": len(plan.of("release")),
+        "take_over": len(plan.of("link")),
         "runs": [
             {
                 "run": a.run.name,
-                "variant": a.run.variant,
-                "seed": a.run.seed,
-                "identity": a.run.identity,
+                **{key: getattr(a.run, key) for key in ("variant", "seed", "identity")},
                 "folder": str(a.folder),
                 "state": a.state,
                 "action": a.action,
@@ -152,11 +139,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             }
             for array in plan.arrays
         ],
-        "estimate": {
-            "run_hours": plan.estimate.run_hours,
-            "gpu_hours": plan.estimate.gpu_hours,
-            "basis": plan.estimate.basis,
-        },
+        "estimate": dataclasses.asdict(plan.estimate),
         "budget": None if plan.spending is None else dataclasses.asdict(plan.spending),
         "warnings": list(plan.warnings),
     }

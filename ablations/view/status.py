@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,10 @@ from typing import Any
 from ablations.slurm.queue import Scheduler
 from ablations.store import life
 from ablations.store.life import Life, RunStatus
-from ablations.store.submissions import read_json
 from ablations.study.arguments import (
-    Commands,
     add_steering,
     filtered,
+    next_command,
     print_json,
     read_studies,
 )
@@ -30,19 +30,8 @@ _LISTED = 40  # failed runs that are listed one by one
 # Exit codes of `status`, so that scripts need not read its text. 2 is a usage error, as everywhere.
 COMPLETE, ENDED_BADLY, ACTIVE_RUNS, NOT_SUBMITTED = 0, 1, 3, 4
 DAMAGED = "damaged"
-
-
-def _mixed(statuses: Sequence[RunStatus]) -> str:
-    """The seeds of a variant by the data that they record; empty where these are one."""
-    seeds: dict[str, list[str]] = {}
-    for status in statuses:
-        data = {} if status.state == "planned" else read_json(status.folder / "run.json").get("data")
-        if isinstance(data, dict) and data.get("digest"):
-            where = f"{str(data['digest'])[:12]} at {data.get('root')}"
-            seeds.setdefault(where, []).append(str(status.run.seed))
-    return "; ".join(
-        f"seed {', '.join(of)} on {where}" for where, of in seeds.items() if len(seeds) > 1
-    )
+# Of a run's state, for scripts.
+_TOLD = (*("state", "kind", "detail", "attempt", "epoch", "progress", "job_id", "node", "held"),)
 
 
 def exit_code(statuses: Sequence[RunStatus]) -> int:
@@ -90,24 +79,15 @@ def lines(
     study: Study,
     statuses: Sequence[RunStatus],
     runs_dir: Path,
-    commands: Commands,
+    command_for: Callable[..., str],
     unplanned: Sequence[Life] = (),
 ) -> Iterator[str]:
     """One line a variant, then what went wrong with its last log lines, for a terminal.
 
     Args:
+        command_for: a verb and words, to a command about this study (`next_command`).
         unplanned: runs whose variant left the manifest.
     """
-    return map(visible, _lines(study, statuses, runs_dir, commands, unplanned))
-
-
-def _lines(
-    study: Study,
-    statuses: Sequence[RunStatus],
-    runs_dir: Path,
-    commands: Commands,
-    unplanned: Sequence[Life],
-) -> Iterator[str]:
     yield f"Runs in {runs_dir}"
     yield f"{study.name}: {number(len(statuses), 'run')}: {counted(statuses)}"
     by_variant: dict[str, list[RunStatus]] = {}
@@ -141,10 +121,6 @@ def _lines(
     if len(stopped) > _LISTED:
         yield ""
         yield f"and {len(stopped) - _LISTED} more (see --json)"
-    for variant, group in by_variant.items():
-        if text := _mixed(group):
-            yield ""
-            yield f"{variant}: trained on different data, not to be averaged: {text}"
     for note in dict.fromkeys(s.detail for s in statuses if s.active and "does not answer" in s.detail):
         yield ""
         yield f"States are {note}"
@@ -153,18 +129,18 @@ def _lines(
         yield "Restore the files of damaged runs, or delete their folders and submit again."
     if held:
         yield ""
-        yield f"Release what is held: {commands.retry('--held')}"
+        yield f"Release what is held: {command_for('retry', '--held')}"
     root = _data_root(ended, runs_dir)
     goes_on = [s for s in ended if s.state == "interrupted" or s.resumes]
     asked = [s for s in ended if s not in goes_on and s.kind != "unreadable" and s.state != "unknown"]
     retry = sorted({"oom" if s.kind == "oom" else s.state for s in asked})
     if goes_on:
         yield ""
-        yield f"Resume interrupted runs: {commands.submit(data_root=root)}"
+        yield f"Resume interrupted runs: {command_for('submit', data_root=root)}"
     if retry:
         yield ""
         words = [word for state in retry for word in ("--retry", state)]
-        yield f"Run them again: {commands.submit(*words, data_root=root)}"
+        yield f"Run them again: {command_for('submit', *words, data_root=root)}"
 
 
 def _data_root(ended: Sequence[RunStatus], runs_dir: Path) -> str | None:
@@ -189,25 +165,15 @@ def as_json(
         "runs": [
             {
                 "run": s.run.name,
-                "variant": s.run.variant,
-                "seed": s.run.seed,
-                "identity": s.run.identity,
+                **{key: getattr(s.run, key) for key in ("variant", "seed", "identity")},
                 "folder": str(s.run.folder(runs_dir)),
-                "state": s.state,
-                "kind": s.kind,
-                "detail": s.detail,
-                "attempt": s.attempt,
-                "epoch": s.epoch,
-                "progress": s.progress,
-                "job_id": s.job_id,
-                "node": s.node,
-                "held": s.held,
+                **{key: getattr(s, key) for key in _TOLD},
                 "log_file": None if s.log_file is None else str(s.log_file),
             }
             for s in statuses
         ],
         "unplanned": [
-            {"run": s.name, "state": s.state, "kind": s.kind, "detail": s.detail, "job_id": s.job_id}
+            {"run": s.name, **{key: getattr(s, key) for key in ("state", "kind", "detail", "job_id")}}
             for s in unplanned
         ],
     }
@@ -229,21 +195,18 @@ def command(arguments: argparse.Namespace) -> int:
     runs_dir = arguments.runs_dir.resolve()
     everything: list[RunStatus] = []
     documents: list[dict[str, Any]] = []
-    texts: list[str] = []
     for whole in read_studies(arguments):
         study = filtered(whole, arguments.variant, arguments.seed)
         states = shown_states(study.runs(), runs_dir)
         statuses = [with_damage(status, runs_dir) for status in states]
         gone = life.of_folders(life.unplanned(whole, runs_dir), Scheduler(runs_dir))
-        everything += statuses
         if arguments.json:
             documents.append(as_json(study, statuses, runs_dir, gone))
         else:
-            texts.append(
-                "\n".join(lines(study, statuses, runs_dir, Commands.of(arguments, study), gone))
-            )
+            command_for = functools.partial(next_command, arguments, study)
+            told = lines(study, statuses, runs_dir, command_for, gone)
+            print("\n" * bool(everything) + "\n".join(map(visible, told)))
+        everything += statuses
     if arguments.json:
         print_json(documents)
-    else:
-        print("\n\n".join(texts))
     return exit_code(everything)

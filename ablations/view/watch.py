@@ -8,7 +8,6 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,9 @@ from ablations.store.equal import shown_states
 from ablations.store.life import RunStatus
 from ablations.study.arguments import add_study, filtered, read_studies
 from ablations.study.model import Study
+from ablations.view.logs import Tail
 from ablations.view.status import counted, word
 from sdtps.system.commandline import add_runs_dir, add_seeds, add_variants
-from sdtps.system.files import open_regular
 
 STYLES = {
     "completed": "green",
@@ -47,10 +46,8 @@ class Curves:
         self._known: dict[str, LossCurve] = {}
 
     def of(self, status: RunStatus) -> LossCurve:
-        name = status.run.name
-        if name not in self._known:
-            self._known[name] = LossCurve(status.run.folder(self._runs_dir) / "metrics.jsonl")
-        curve = self._known[name]
+        file = status.run.folder(self._runs_dir) / "metrics.jsonl"
+        curve = self._known.setdefault(status.run.name, LossCurve(file))
         if status.state not in ("planned", "queued"):
             curve.update()
         return curve
@@ -104,8 +101,8 @@ def table(
         state = status.state if narrow else word(status)
         cells: dict[str, str | Text] = {
             "state": Text(state, style=STYLES.get(status.state, "")),
-            "loss": "" if curve.loss is None else f"{curve.loss:.3g}",
-            "curve": curve.drawn(8 if narrow else 16),
+            "loss": f"{curve.losses[-1]:.3g}" if curve.losses else "",
+            "curve": sparkline(curve.losses, 8 if narrow else 16),
             "metric": metric(study, curve),
             "epoch": "" if status.epoch is None else str(status.epoch),
             "to go": duration(status.eta) if status.state == "running" else "",
@@ -141,30 +138,26 @@ def watch(
     """Show a table for each study until no run is active any more, or Ctrl-C. Only reads."""
     console = console or Console()
     curves = Curves(runs_dir)
-    rows = max(5, (console.height - 5) // len(studies))
 
-    def look() -> list[list[RunStatus]]:
-        return [shown_states(study.runs(), runs_dir) for study in studies]
-
-    def shown(states: list[list[RunStatus]]) -> Group:
-        return Group(
-            *(
-                table(study, statuses, curves, len(statuses) if once else rows, console.width)
-                for study, statuses in zip(studies, states, strict=True)
-            )
+    def look() -> tuple[list[list[RunStatus]], Group]:
+        states = [shown_states(study.runs(), runs_dir) for study in studies]
+        rows = max(5, (console.height - 5) // len(studies))
+        tables = (
+            table(study, statuses, curves, len(statuses) if once else rows, console.width)
+            for study, statuses in zip(studies, states, strict=True)
         )
+        return states, Group(*tables)
 
-    states = look()
+    states, shown = look()
     if once:
-        console.print(shown(states))
+        console.print(shown)
         return 0
     try:
-        with Live(shown(states), console=console, auto_refresh=False) as live:
+        with Live(shown, console=console, auto_refresh=False) as live:
             while any(s.active and not s.held for statuses in states for s in statuses):
                 time.sleep(REFRESH_SECONDS)
-                states = look()
-                rows = max(5, (console.height - 5) // len(studies))
-                live.update(shown(states), refresh=True)
+                states, shown = look()
+                live.update(shown, refresh=True)
     except KeyboardInterrupt:
         console.print("The runs go on; look again with the same command.")
     return 0
@@ -173,70 +166,36 @@ def watch(
 # -- loss curves ----------------------------------------------------------------------------------
 
 BARS = "▁▂▃▄▅▆▇█"
-_KEPT = 512  # points at least; where there are twice as many, every second one goes
 _WIDE = 50.0  # largest over smallest from which on the heights are logarithmic
 
 
-@dataclass
 class LossCurve:
-    """What one metrics.jsonl says so far. `update` reads only what was added since.
+    """What one metrics.jsonl says so far.
 
     Attributes:
-        losses: training losses in file order, thinned where there are many.
-        loss: the last one.
+        losses: training losses in file order.
         evaluation: the last evaluation row.
     """
 
-    file: Path
-    losses: list[float] = field(default_factory=list)
-    loss: float | None = None
-    evaluation: dict[str, Any] = field(default_factory=dict)
-    _offset: int = 0
-    _rows: int = 0
-    _stride: int = 1
-    _rest: bytes = b""
+    def __init__(self, file: Path) -> None:
+        self.losses: list[float] = []
+        self.evaluation: dict[str, Any] = {}
+        self._tail = Tail(file, again=self.losses.clear)
 
     def update(self) -> None:
-        """Take in new whole lines; a file that became shorter is read again."""
-        try:
-            with open_regular(self.file) as stream:
-                if stream is None:
-                    return
-                size = stream.seek(0, 2)
-                if size < self._offset:
-                    self.losses, self._offset, self._rest = [], 0, b""
-                    self._rows, self._stride = 0, 1
-                stream.seek(self._offset)
-                added = stream.read(size - self._offset)
-        except OSError:
-            return
-        self._offset = size
-        *lines, self._rest = (self._rest + added).split(b"\n")
-        for line in lines:
-            self._take(line)
-
-    def _take(self, line: bytes) -> None:
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            return
-        if not isinstance(row, dict):
-            return
-        if row.get("kind") == "eval":
-            self.evaluation = row
-        if row.get("kind") != "train" or "loss" not in row:
-            return
-        loss = row["loss"]
-        self.loss = value = float(loss) if isinstance(loss, (int, float)) else math.inf
-        if self._rows % self._stride == 0 or not math.isfinite(value):
-            self.losses.append(value)
-        self._rows += 1
-        if len(self.losses) > 2 * _KEPT:
-            self.losses, self._stride = self.losses[::2], 2 * self._stride
-
-    def drawn(self, width: int = 16) -> str:
-        """The curve as `width` bars at most; × where the loss is not finite."""
-        return sparkline(self.losses, width)
+        """Take in what was added since."""
+        for line in self._tail.lines():
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if not isinstance(row, dict):
+                continue
+            if row.get("kind") == "eval":
+                self.evaluation = row
+            if row.get("kind") == "train" and "loss" in row:
+                loss = row["loss"]
+                self.losses.append(float(loss) if isinstance(loss, (int, float)) else math.inf)
 
 
 def sparkline(values: list[float], width: int = 16) -> str:

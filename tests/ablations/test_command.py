@@ -82,7 +82,7 @@ def test_the_command_line_is_filled_in_one_word_for_each_field(tmp_path: Path) -
         ("{settings.lr}", "0.1", "does not name settings.lr: write {settings.lr} where it belongs"),
         (" {seed}", "", "does not name {seed}, so all seeds would be one run"),
         (" {seed}", " {sed}", "names {sed}. Did you mean 'seed'?"),
-        ("b: {settings.name", "b: {settings.nam", "the base has no 'settings.nam'. Did you mean"),
+        ("b: {settings.name", "b: {settings.nam", "'settings.nam' is no setting of the base. Did"),
         ("varies: [settings, command]", "varies: [command]", "'settings.name' may not change here"),
         ('  command: "{python} p.py', '  comand: "{python} p.py', "unknown key 'comand'. Did you mean"),
     ],

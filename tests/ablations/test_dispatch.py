@@ -297,7 +297,7 @@ def test_an_equal_run_that_was_deleted_is_trained_and_one_that_stays_is_not_writ
     made = _completed(plant.study(tmp_path, ["before"], name="first"), runs, code="c1")
     study = plant.study(tmp_path, ["after"], name="second")
     (link,) = dispatch.take_over(
-        make_plan(study, runs, run_states(study.runs(), runs), code="c1").linked
+        make_plan(study, runs, run_states(study.runs(), runs), code="c1").of("link")
     )
     again = make_plan(study, runs, run_states(study.runs(), runs), retry=["stale"], code="c2")
     assert [a.start for a in again.submitted] == ["over"]
@@ -307,7 +307,7 @@ def test_an_equal_run_that_was_deleted_is_trained_and_one_that_stays_is_not_writ
     assert sorted(p.name for p in made.iterdir()) == before
     third = plant.study(tmp_path, ["x"], name="third")
     (link,) = dispatch.take_over(
-        make_plan(third, runs, run_states(third.runs(), runs), code="c1").linked
+        make_plan(third, runs, run_states(third.runs(), runs), code="c1").of("link")
     )
     words = ["clean", str(tmp_path / "first.yaml"), "--runs-dir", str(runs), "--state", "completed"]
     capsys.readouterr()

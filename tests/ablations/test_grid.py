@@ -144,7 +144,7 @@ def test_a_grid_without_bound_is_refused(load: Load) -> None:
 
 
 def test_grid_names_must_not_meet_the_variants(load: Load) -> None:
-    with pytest.raises(ManifestError, match=r"variant 'base' is given twice \(line 6\)"):
+    with pytest.raises(ManifestError, match=r"'base' and 'base' \(line 6\) would share"):
         load("grid: {product: {optim.lr: [1]}, name: base}\n")
 
 
@@ -175,7 +175,7 @@ def test_rows_of_a_table_are_variants_and_rows_of_one_name_are_one(of_rows: Load
     ("old", "new", "says"),
     [
         ("optim.lr: lr", "optim.lr: lrr", "'lrr' is not a column. Did you mean 'lr'?"),
-        ("fast: {", "last: {", "says nothing of 'fast'. Did you mean 'last'?"),
+        ("fast: {", "last: {", "'fast' has no changes here. Did you mean 'last'?"),
         ('name: "{name}"', 'name: "x"', "two rows named 'x' set different values"),
         ("csv: rows.csv", "csv: other.csv", "'other.csv' lies neither beside the manifest"),
         ("csv: rows.csv", "csv: rows.csv, where: {name: c}", "selects no row of rows.csv"),

@@ -28,10 +28,14 @@ def load(tmp_path: Path, text: str, task: str = "reid") -> None:
 @pytest.mark.parametrize(
     ("task", "text", "says"),
     [
-        ("reid", "metrics: {mAp: {direction: up}}", "no run logs 'mAp'. Did you mean 'mAP'?"),
-        ("reid", "metrics: {rsum: {direction: up}}", "no run logs 'rsum'"),
-        ("reid", "figures: [{name: x, metric: los}]", "no run logs 'los'. Did you mean 'loss'?"),
-        ("reid", "metrics: {mAP@missing_r: {direction: up}}", "listed in eval.also"),
+        ("reid", "metrics: {mAp: {direction: up}}", "'mAp' is logged by no run. Did you mean 'mAP'?"),
+        ("reid", "metrics: {rsum: {direction: up}}", "'rsum' is logged by no run"),
+        (
+            "reid",
+            "figures: [{name: x, metric: los}]",
+            "'los' is logged by no run. Did you mean 'loss'?",
+        ),
+        ("reid", "metrics: {mAP@missing_r: {direction: up}}", "evaluation: see eval.also"),
         ("retrieval", "metrics: {rsum@shufled: {direction: up}}", "Did you mean 'shuffled'?"),
     ],
 )

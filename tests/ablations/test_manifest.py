@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ablations.study.arguments import select
+from ablations.study.arguments import filtered
 from ablations.study.manifest import load_study
 from ablations.study.model import Study
 from sdtps.config import identity
@@ -66,16 +66,12 @@ def test_a_study_has_a_run_for_each_variant_and_seed(load: Load, tmp_path: Path)
     assert run.identity == identity(study.variants["gumbel"].config, 1)
     assert run.folder(tmp_path) == tmp_path / "small" / "gumbel" / f"seed1-{run.identity}"
     assert study.variants["gumbel"].label == "Gumbel, $C$"
-    assert study.variants["topk"].label == "topk"
-
-
-def test_differences_are_those_of_resolved_configurations(load: Load) -> None:
-    study = load(HEAD + VARIANTS)
     assert study.differences("topk") == {}
     assert study.differences("gumbel") == {
         "sdtps.decision": ("topk", "gumbel_ste"),
         "sdtps.mask": ("none", "subtract_1e10"),
     }
+    assert study.variants["topk"].label == "topk"
 
 
 def test_five_planted_mistakes_are_reported_at_once(load: Load) -> None:
@@ -103,7 +99,11 @@ variants:
         ("tables: [{name: m, kind: mian}]\n", "Did you mean 'main'?"),
         ("tables: [{name: m, metrics: [map]}]\n", "'map' is not among 'metrics'. Did you mean 'mAP'?"),
         ("tables: [{name: m, rows: [top]}]\n", "'top' is not a variant. Did you mean 'topk'?"),
-        ("tables: [{name: m}, {name: M}]\n", "'M' is used twice"),
+        ("tables: [{name: m}, {name: M}]\n", "'M' would share files with 'm'"),
+        ("tables: [{name: main}, {name: small-main}]\n", "'small-main' would share files with 'main'"),
+        ("tables: [{name: Compute}]\n", "share files with compute, made for every study"),
+        ("tables: [{name: small-variants}]\n", "share files with variants, made for every"),
+        ("tables: [{name: c, kind: conditions, rows: [topk]}]\n", "metrics such as mAP@missing_r"),
         ("tables: [{name: m, kind: components}]\n", "no variant has 'components'"),
         ("tables: [{name: s, kind: sweep}]\n", "'axis' (a dotted configuration key) goes with"),
         ("tables: {name: m}\n", "must be a list"),
@@ -146,6 +146,9 @@ variants:
         ("overrides: {sdtps.betta: 1}\n", "Did you mean 'sdtps.beta'?"),
         ("overrides: {sdtps.beta: 7}\n", "7 is not allowed. Allowed: a number from 0 to 1."),
         ("grid: 3\n", "must be a mapping"),
+        ("title: 基\n", "7: title: LaTeX cannot print 基 (U+57FA)"),
+        ("notes: 基\n", "7: notes: LaTeX cannot print 基 (U+57FA)"),
+        ("tables: [{name: x, caption: 'a 基'}]\n", "7: tables[0].caption: LaTeX cannot print 基"),
     ],
 )
 def test_a_mistake_anywhere_is_told_with_what_is_allowed(load: Load, extra: str, says: str) -> None:
@@ -153,14 +156,42 @@ def test_a_mistake_anywhere_is_told_with_what_is_allowed(load: Load, extra: str,
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (
+            "seeds: [0, 1]",
+            "seeds: []",
+            "3: seeds: [] is not allowed. Allowed: a list of at least 1 item",
+        ),
+        (
+            "baseline: topk",
+            "baseline: tokp",
+            "4: baseline: 'tokp' is not a variant. Did you mean 'topk'",
+        ),
+        ("rank1: {direction: up}", "rank1: {direction: null}", "6: metrics.rank1.direction: must say"),
+        ("rank1: {direction: up}", "rank1: {direction: up, label: 基}", "cannot print 基 (U+57FA)"),
+        ("varies: [sdtps.decision", "vareis: [x", "5: vareis: unknown key. Did you mean 'varies'?"),
+    ],
+)
+def test_a_mistake_in_the_head_is_the_only_one(load: Load, old: str, new: str, says: str) -> None:
+    assert old in HEAD
+    assert says in only(load, HEAD.replace(old, new) + VARIANTS)
+
+
+@pytest.mark.parametrize(
     ("variant", "says"),
     [
-        ("same: {sdtps.decision: topk}", "'same' equals the baseline 'topk' (line 8)"),
+        ("same: {sdtps.decision: topk}", "'same' and 'topk' (line 8) are one configuration"),
         (
             "two: {sdtps.decision: gumbel_ste, sdtps.mask: subtract_1.0e+10}",
             "'two' and 'gumbel' (line 9)",
         ),
-        ("slow: {data.workers: 1}", "data.workers cannot change a result"),
+        ("slow: {data.workers: 1}", "data.workers makes no difference here"),
+        ("x: {extends: x, optim.lr: 1}", "leads back to itself: x extends x"),
+        ("x: {extends: gumbl, optim.lr: 1}", "'gumbl' is not a variant. Did you mean 'gumbel'?"),
+        ("x: {optim.lr: fast}\n  y: {extends: x, optim.lr: 2}\n  z: {extends: x}", "variants.x"),
+        ("x: {sdtps.keep_ratio: 0.25, label: 基}", "LaTeX cannot print 基 (U+57FA)"),
+        ("x: {sdtps.keep_ratio: 0.25, components: {基: true}}", "LaTeX cannot print 基 (U+57FA)"),
         ("topk: {optim.lr: 1e-4}", "'variants.topk' is given twice: lines 8 and 10"),
         ("x: {sdtps: {mask: log}}", "such as 'sdtps.mask: ...'"),
         ("x: {lable: no, optim.lr: 1}", "unknown key 'lable'. Did you mean 'label'?"),
@@ -190,15 +221,63 @@ def test_a_mistake_in_a_variant_names_its_line(load: Load, variant: str, says: s
     assert found.startswith("10: ")
 
 
-def test_an_empty_list_of_seeds_is_told_in_our_words(load: Load) -> None:
-    found = only(load, HEAD.replace("seeds: [0, 1]", "seeds: []") + VARIANTS)
-    assert "3: seeds: [] is not allowed. Allowed: a list of at least 1 item, each item a whole" in found
+@pytest.mark.parametrize(
+    ("key", "variants", "says"),
+    [
+        (
+            "sdtps.aggregation",
+            "x: {sdtps.aggregation: none, sdtps.mask: log}",
+            "10: variants.x: sdtps: mask 'log' needs aggregation single",
+        ),
+        (
+            "backbone.weights",
+            "here: {backbone.weights: /a/w.pt}\n  there: {backbone.weights: /b/w.pt}",
+            "11: variants.there: 'there' and 'here' (line 10) are one configuration: backbone.weights "
+            "makes no difference here (of a file only the name counts, not its folder)",
+        ),
+        ("optim.lr", "x: {optim.lr: 1e-4}\n  y: {optim.lr: 1.0e-04}", "'y' and 'x' (line 10) are one"),
+        ("optim.lr", "x: {extends: y}\n  y: {extends: x}", "x extends y extends x"),
+        (
+            "sdtps.enabled",
+            "off: {sdtps.enabled: false}\n  two: {sdtps.enabled: false, sdtps.keep_ratio: 0.25}",
+            "sdtps.keep_ratio",
+        ),
+    ],
+)
+def test_settings_that_go_together_are_looked_at_together(
+    load: Load, key: str, variants: str, says: str
+) -> None:
+    head = HEAD if key in HEAD else HEAD.replace("varies: [", f"varies: [{key}, ")
+    assert says in only(load, f"{head}{VARIANTS}  {variants}\n")
 
 
-def test_a_rule_between_two_keys_names_the_variant_that_breaks_it(load: Load) -> None:
-    text = HEAD.replace("varies: [", "varies: [sdtps.aggregation, ")
-    found = only(load, f"{text}{VARIANTS}  x: {{sdtps.aggregation: none, sdtps.mask: log}}\n")
-    assert found.startswith("10: variants.x: sdtps: mask 'log' needs aggregation single")
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "a study is a mapping with keys study"),
+        ("- 1\n", "a study is a mapping"),
+        ("a: [\n", "small.yaml: line"),
+        ("study: small\n\ttask: reid\n", "line 2: a tab"),
+        (
+            HEAD.replace("reid", "command").split("varies")[0]
+            + "varies: [settings]\noverrides: {comand: echo, settings: {a: 1}}\n"
+            "variants: {topk: {}, b: {settings.a: 2}}\n",
+            "1 mistake; nothing was queued.\n{file}:6: overrides.comand: unknown key 'comand'",
+        ),
+        (
+            f"{HEAD}tables: [{{name: c, kind: components}}]\nvariants:\n"
+            "  topk: {components: {a: true, b: false}}\n"
+            "  x: {optim.lr: 1, components: {a: true}}\n",
+            "1 mistake; nothing was queued.\n{file}:10: variants.x: table 'c' needs its components b",
+        ),
+    ],
+)
+def test_a_text_that_is_no_study_is_one_message(
+    load: Load, tmp_path: Path, text: str, says: str
+) -> None:
+    with pytest.raises(ManifestError) as caught:
+        load(text)
+    assert says.replace("{file}", str(tmp_path / "small.yaml")) in str(caught.value)
 
 
 def test_a_setting_of_the_study_is_dropped_where_it_does_nothing_and_refused_where_it_is_named(
@@ -213,22 +292,6 @@ def test_a_setting_of_the_study_is_dropped_where_it_does_nothing_and_refused_whe
     assert study.variants["topk"].canonical == plain.variants["topk"].canonical
     named = variants.replace("decision: topk", "decision: topk, sdtps.temperature: 5")
     assert "sdtps.temperature" in only(load, head + shared + named)
-
-
-def test_a_misspelt_command_is_one_mistake(load: Load) -> None:
-    head = HEAD.replace("reid", "command").split("varies")[0] + "varies: [settings]\n"
-    text = "overrides: {comand: echo, settings: {a: 1}}\nvariants: {topk: {}, b: {settings.a: 2}}\n"
-    assert "'comand'" in only(load, head + text)
-
-
-def test_a_tab_is_called_a_tab(load: Load) -> None:
-    with pytest.raises(ManifestError, match="line 2: a tab"):
-        load("study: small\n\ttask: reid\n")
-
-
-def test_unknown_baseline_is_compared_with_the_names(load: Load) -> None:
-    found = only(load, HEAD.replace("baseline: topk", "baseline: tokp") + VARIANTS)
-    assert "4: baseline: 'tokp' is not a variant. Did you mean 'topk'?" in found
 
 
 def test_mistakes_in_the_base_carry_its_name_and_do_not_hide_others(load: Load, tmp_path: Path) -> None:
@@ -279,6 +342,8 @@ def test_names_are_free_text_and_folders_are_safe_and_distinct(load: Load) -> No
     slugs = [study.variants[n].slug for n in names]
     assert slugs[:4] == ["off", "none", "1", "1e-4"]
     assert len({s.casefold() for s in slugs}) == len(names)
+    alone = load(f"{HEAD}{VARIANTS}  'w/o msa': {{optim.lr: 1}}\n").variants["w/o msa"].slug
+    assert alone == study.variants["w/o msa"].slug  # it depends on its own name only
     assert all("/" not in s and s[0].isalnum() and s.isascii() for s in slugs)
 
 
@@ -295,35 +360,11 @@ def test_what_looks_like_a_number_is_text_where_text_is_wanted(load: Load) -> No
     assert study.reported[0].values == {"mAP": "79.10"}
 
 
-def test_a_folder_depends_on_its_own_name_only(load: Load) -> None:
-    one = load(f"{HEAD}{VARIANTS}  'w/o x': {{optim.lr: 1}}\n").variants["w/o x"].slug
-    text = f"{HEAD}{VARIANTS}  'w_o x': {{optim.lr: 2}}\n  'w/o x': {{optim.lr: 1}}\n"
-    assert load(text).variants["w/o x"].slug == one
-
-
-def test_numbers_written_in_two_ways_are_one_run(load: Load) -> None:
-    found = only(load, f"{HEAD}{VARIANTS}  a: {{optim.lr: 1e-4}}\n  b: {{optim.lr: 1.0e-04}}\n")
-    assert "'b' and 'a' (line 10) are one configuration" in found
-
-
 def test_resources_of_a_variant_lie_over_the_studys(load: Load) -> None:
     text = f"{HEAD}resources: {{gpus: 1, timeout_min: '1-02:00:00'}}\n{VARIANTS}"
     study = load(f"{text}  big: {{optim.lr: 1, resources: {{gpus: 4}}}}\n")
     big = study.variants["big"].resources
     assert (big.gpus, big.timeout_min, study.resources.gpus) == (4, 26 * 60, 1)
-
-
-def test_components_must_be_complete_in_a_component_table(load: Load) -> None:
-    text = f"{HEAD}tables: [{{name: c, kind: components}}]\n"
-    text += "variants:\n  topk: {components: {a: true, b: false}}\n"
-    found = only(load, text + "  x: {optim.lr: 1, components: {a: true}}\n")
-    assert found == "10: variants.x: table 'c' needs its components b too"
-
-
-def test_a_table_of_conditions_says_how_a_condition_is_named(load: Load) -> None:
-    text = f"{HEAD}tables: [{{name: c, kind: conditions, rows: [topk]}}]\nvariants: {{topk: {{}}}}\n"
-    found = only(load, text)
-    assert "mAP@missing_r" in found and "eval.also" in found
 
 
 def test_reported_numbers_come_from_csv_as_printed(load: Load, tmp_path: Path) -> None:
@@ -358,39 +399,9 @@ def test_digest_changes_with_manifest_and_base(load: Load, tmp_path: Path) -> No
 
 def test_selection_of_variants_and_seeds(load: Load) -> None:
     study = load(HEAD + VARIANTS)
-    assert [(r.variant, r.seed) for r in select(study, ["gumbel"], [1]).runs()] == [("gumbel", 1)]
+    assert [(r.variant, r.seed) for r in filtered(study, ["gumbel"], [1]).runs()] == [("gumbel", 1)]
     with pytest.raises(ManifestError, match=r"(?s)no variant 'gumbl'.*'gumbel'.*no seed 7"):
-        select(study, ["gumbl"], [7])
-
-
-def test_a_study_that_is_not_there_is_compared_with_those_that_are(
-    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    load(HEAD + VARIANTS)
-    with pytest.raises(ManifestError, match=r"no such study. Did you mean '.*small\.yaml'"):
-        load_study(tmp_path / "smal.yaml")
-    with pytest.raises(ManifestError, match="No such file"):
-        load_study(tmp_path / "nowhere" / "small.yaml")
-    (tmp_path / "ablations").mkdir()
-    (tmp_path / "small.yaml").rename(tmp_path / "ablations" / "small.yaml")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        ManifestError, match=r"small: no such study. Did you mean 'ablations/small\.yaml'"
-    ):
-        load_study("small")
-
-
-@pytest.mark.parametrize("text", ["", "- 1\n", "3\n", "a: [\n", "a: b: c\n"])
-def test_what_is_no_mapping_is_no_study(load: Load, text: str) -> None:
-    with pytest.raises(ManifestError, match=r"small\.yaml"):
-        load(text)
-
-
-def test_a_thousand_runs_load(load: Load) -> None:
-    lines = [f"  v{i}: {{sdtps.keep_ratio: {0.1 + i / 2500:.4f}}}" for i in range(498)]
-    text = HEAD + VARIANTS + "\n".join(lines) + "\n"
-    load(HEAD + VARIANTS)
-    assert len(load(text).runs()) == 1000
+        filtered(study, ["gumbl"], [7])
 
 
 def test_reading_a_manifest_imports_no_torch() -> None:
@@ -431,29 +442,9 @@ def test_what_a_terminal_would_obey_is_printed_as_escapes(load: Load) -> None:
     assert any(r"\x1b[2Jtopk" in line for line in found)
 
 
-@pytest.mark.parametrize(
-    ("extra", "says"),
-    [
-        ("tables: [{name: main}, {name: small-main}]\n", "'small-main' would share files with 'main'"),
-        ("tables: [{name: Compute}]\n", "'Compute' is made for every study"),
-        ("tables: [{name: small-variants}]\n", "'small-variants' is made for every study"),
-        ("figures: [{name: a}, {name: a}]\n", "'a' is used twice"),
-    ],
-)
-def test_tables_whose_files_would_be_one_are_refused(load: Load, extra: str, says: str) -> None:
-    assert says in only(load, HEAD + extra + VARIANTS)
-
-
 def test_a_table_and_a_figure_may_have_one_name(load: Load) -> None:
     study = load(HEAD + "tables: [{name: main}]\nfigures: [{name: main}, {name: compute}]\n" + VARIANTS)
     assert study.tables[0].name == study.figures[0].name == "main"
-
-
-def test_a_label_for_latex_is_told_to_be_too_much_and_label_enough(load: Load) -> None:
-    found = only(load, f"{HEAD}{VARIANTS}  x: {{optim.lr: 1, label_tex: 'lr $10^-3$'}}\n")
-    assert found.startswith("10: variants.x.label_tex: is not a key any more: `label` is enough.")
-    grid = "grid: {label_tex: 'mask {mask}', product: {sdtps.mask: [log, subtract_1e10]}}\n"
-    assert "7: grid.label_tex: is not a key any more" in only(load, HEAD + grid + VARIANTS)
 
 
 def test_a_variant_extends_another_and_its_own_keys_win(load: Load) -> None:
@@ -472,27 +463,6 @@ def test_a_variant_extends_another_and_its_own_keys_win(load: Load) -> None:
     assert hot.label == "hot"
 
 
-@pytest.mark.parametrize(
-    ("extra", "says"),
-    [
-        ("  a: {extends: b}\n  b: {extends: c}\n  c: {extends: b}\n", "b extends c extends b"),
-        ("  a: {extends: a, optim.lr: 1}\n", "leads back to itself: a extends a"),
-        ("  a: {extends: gumbl, optim.lr: 1}\n", "'gumbl' is not a variant. Did you mean 'gumbel'?"),
-    ],
-)
-def test_a_circle_and_an_unknown_variant_are_named(load: Load, extra: str, says: str) -> None:
-    assert says in only(load, HEAD + VARIANTS + extra)
-
-
-def test_a_mistake_that_is_inherited_is_told_once_where_it_is_written(load: Load) -> None:
-    found = only(
-        load,
-        f"{HEAD}{VARIANTS}  a: {{optim.lr: fast}}\n  b: {{extends: a, optim.lr: 2}}\n"
-        "  c: {extends: a}\n",
-    )
-    assert found.startswith("10: variants.a")
-
-
 @pytest.mark.parametrize("to", ["link.yaml", "no.yaml"])
 def test_a_manifest_or_base_that_is_a_broken_link_is_called_so(tmp_path: Path, to: str) -> None:
     link = tmp_path / "link.yaml"
@@ -502,43 +472,3 @@ def test_a_manifest_or_base_that_is_a_broken_link_is_called_so(tmp_path: Path, t
     (tmp_path / "study.yaml").write_text(f"{HEAD}base: link.yaml\n{VARIANTS}")
     with pytest.raises(ManifestError, match=rf"link\.yaml: is a broken link \(to {to}\)"):
         load_study(tmp_path / "study.yaml")
-
-
-def test_variants_that_differ_in_a_weights_folder_only_are_told_that_the_name_counts(
-    load: Load,
-) -> None:
-    head = HEAD.replace("varies: [", "varies: [backbone.weights, ")
-    extra = "  here: {backbone.weights: /a/w.pt}\n  there: {backbone.weights: /b/w.pt}\n"
-    text = only(load, f"{head}{VARIANTS}{extra}")
-    assert "'there' and 'here'" in text
-    assert "of backbone.weights only the file's name counts, not its folder" in text
-
-
-def test_a_metric_of_a_manifest_has_to_say_which_way_is_better(load):
-    text = HEAD.replace("rank1: {direction: up}", "rank1: {direction: null}")
-    assert "metrics.rank1.direction: must say which way is better: up or down" in only(
-        load, f"{text}{VARIANTS}"
-    )
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        HEAD + "title: 基\n" + VARIANTS,
-        HEAD + "notes: 基\n" + VARIANTS,
-        HEAD + "tables: [{name: x, caption: 'a 基'}]\n" + VARIANTS,
-        HEAD + VARIANTS + "  more: {sdtps.keep_ratio: 0.25, label: 基}\n",
-        HEAD + VARIANTS + "  more: {sdtps.keep_ratio: 0.25, components: {基: true}}\n",
-        HEAD.replace("rank1: {direction: up}", "rank1: {direction: up, label: 基}") + VARIANTS,
-    ],
-)
-def test_a_text_that_latex_cannot_print_is_told_with_its_line(load: Load, text: str) -> None:
-    assert "LaTeX cannot print 基 (U+57FA)" in only(load, text)
-    assert load(HEAD + "title: C ≥ 10, τ × ü\n" + VARIANTS).title == "C ≥ 10, τ × ü"
-
-
-def test_variants_that_differ_in_a_part_that_is_switched_off_are_one(load: Load) -> None:
-    head = HEAD.replace("varies: [", "varies: [sdtps.enabled, ")
-    extra = "  off: {sdtps.enabled: false}\n  off2: {sdtps.enabled: false, sdtps.keep_ratio: 0.25}\n"
-    told = "\n".join(mistakes(load, head + VARIANTS + extra))
-    assert "off2" in told and ("one configuration" in told or "keep_ratio" in told)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
 from ablations.launch.plan import make_plan
 from ablations.store.life import RunStatus
-from ablations.study.arguments import Commands
+from ablations.study.arguments import next_command
 from ablations.view.status import lines
 from tests.ablations import plant
 
@@ -29,7 +31,7 @@ def _named(tmp_path: Path, *ends: tuple[str, str | None]) -> list[list[str]]:
     statuses = [
         RunStatus(run, state=end[0], kind=end[1]) for run, end in zip(study.runs(), ends, strict=True)
     ]
-    text = list(lines(study, statuses, runs, Commands(str(study.path), {})))
+    text = list(lines(study, statuses, runs, functools.partial(next_command, Namespace(), study)))
     commands = [
         shlex.split(line.partition("sdtps submit ")[2]) for line in text if "sdtps submit" in line
     ]
@@ -63,5 +65,7 @@ def test_what_no_command_mends_has_none(tmp_path: Path) -> None:
     study = plant.study(tmp_path, ["ok"])
     why = "lock.json: is not a regular file"
     status = RunStatus(study.runs()[0], state="failed", kind="unreadable", detail=why)
-    text = "\n".join(lines(study, [status], tmp_path / "runs", Commands(str(study.path), {})))
+    text = "\n".join(
+        lines(study, [status], tmp_path / "runs", functools.partial(next_command, Namespace(), study))
+    )
     assert "sdtps submit" not in text

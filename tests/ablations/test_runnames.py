@@ -39,9 +39,9 @@ def test_a_planned_run_is_found_by_variant_and_seed(tmp_path: Path) -> None:
         "variants: {1: {}, w/o x: {optim.lr: 1}}\n"
     )
     study = load_study(path)
-    assert find_run("1", study).seed == 0
-    assert find_run("1/seed1", study).seed == 1
-    assert find_run("w/o x/1", study).name == study.runs()[3].name
-    assert find_run(study.runs()[2].identity, study) == study.runs()[2]
+    assert find_run("1", [study]).seed == 0
+    assert find_run("1/seed1", [study]).seed == 1
+    assert find_run("w/o x/1", [study]).name == study.runs()[3].name
+    assert find_run(study.runs()[2].identity, [study]) == study.runs()[2]
     with pytest.raises(RunError, match="'seed0' names 2 runs"):
-        find_run("seed0", study)
+        find_run("seed0", [study])

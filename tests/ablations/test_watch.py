@@ -47,16 +47,6 @@ def test_a_curve_is_read_on_from_where_it_was(tmp_path: Path) -> None:
     assert curve.losses == [1.0]
 
 
-def test_a_long_curve_stays_small(tmp_path: Path) -> None:
-    file = tmp_path / "metrics.jsonl"
-    file.write_bytes(b"".join(row(float(i)) for i in range(5000)))
-    curve = LossCurve(file)
-    curve.update()
-    assert curve.losses[0] == 0.0
-    assert len(curve.losses) <= 1024
-    assert curve.losses == sorted(curve.losses)
-
-
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_the_table_fits_the_terminal_and_keeps_what_matters(tmp_path: Path, width: int) -> None:
     study = plant.study(tmp_path, ["released_single_branch_eq3_tau5_clamped", "b"])
