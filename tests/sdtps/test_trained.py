@@ -13,7 +13,10 @@ import transformers
 from safetensors.torch import load_file
 
 from sdtps.cli import main
-from sdtps.config import ReidConfig, identity, parse_config
+from sdtps.config import identity, parse_config
+from sdtps.config.reid import GeneratedReidConfig
+from sdtps.data.generated import generate_rgbnt201
+from sdtps.data.load import load_reid_data
 from sdtps.evaluation.retrieval import similarities
 from sdtps.models.published import LAYOUTS, convert
 from sdtps.run.folder import RunFolder
@@ -98,34 +101,25 @@ def test_a_run_keeps_what_is_known_of_each_query(reid: RunFolder, retrieval: Run
     assert set(known["t2i_identity"]) == set(known["i2t_identity"])
 
 
-def test_every_missing_modality_condition_and_one_against_another(reid: RunFolder) -> None:
-    conditions = (*MISSING, "r_to_n", "rerank", "any_camera", "missing_r+rerank+any_camera")
-    rows = evaluate(reid.path, weights=("best",), conditions=conditions)
-    assert [row["condition"] for row in rows] == list(conditions)
-    assert all(f"mAP@{row['condition']}" in row["metrics"] for row in rows)
-    found = reid.later_scores()["best"]
-    assert {f"rank1@{name}" for name in conditions} <= found.keys()
-    assert "mAP" not in found and not reid.later_scores()["last"].keys() & {"mAP@rerank"}
-
-
 def test_conditions_scored_in_training_and_afterwards_are_equal(tmp_path: Path) -> None:
     names = ("missing_rn", "n_to_t")
     folder = trained(tmp_path / "run", REID, eval={"also": names})
     result = folder.result()
     assert result is not None
-    rows = evaluate(folder.path, conditions=names)
-    for row in rows:
-        recorded = result["best" if row["weights"] == "best" else "final"]
-        assert row["metrics"] == {name: recorded[name] for name in row["metrics"]}
-        assert row["differs"] == []
+    more = (*MISSING, "n_to_t", "rerank", "any_camera", "missing_r+rerank+any_camera")
+    for row in evaluate(folder.path, conditions=more):
+        assert all(name.endswith(f"@{row['condition']}") for name in row["metrics"])
+        assert f"mAP@{row['condition']}" in row["metrics"] and row["differs"] == []
+        if row["condition"] in names:
+            recorded = result["best" if row["weights"] == "best" else "final"]
+            assert row["metrics"] == {name: recorded[name] for name in row["metrics"]}
+    found = folder.later_scores()["best"]
+    assert {f"rank1@{name}" for name in more} <= found.keys() and "mAP" not in found
 
 
 def test_dense_texts_are_conditions_of_retrieval(retrieval: RunFolder) -> None:
     rows = evaluate(retrieval.path, weights=("last",), conditions=("none", "shuffled"))
-    assert [set(row["metrics"]) & {"rsum@none", "rsum@shuffled"} for row in rows] == [
-        {"rsum@none"},
-        {"rsum@shuffled"},
-    ]
+    assert all(f"rsum@{row['condition']}" in row["metrics"] for row in rows)
 
 
 def test_a_weights_file_is_enough_away_from_its_run(reid: RunFolder, tmp_path: Path) -> None:
@@ -145,19 +139,11 @@ def test_a_weights_file_is_enough_away_from_its_run(reid: RunFolder, tmp_path: P
 def test_other_data_are_scored_and_never_mixed_with_the_runs_own(
     reid: RunFolder, tmp_path: Path
 ) -> None:
-    from sdtps.config.reid import GeneratedReidConfig
-    from sdtps.data.generated import generate_rgbnt201
-
     others = GeneratedReidConfig(train_pids=5, test_pids=6, images_per_camera=2, seed=9)
     tmp_path = generate_rgbnt201(others, 32, 16, tmp_path)
     before = reid.later_scores()["best"]
-    (row,) = evaluate(
-        reid.path,
-        weights=("best",),
-        conditions=("missing_t",),
-        data_root=tmp_path,
-        dataset="rgbnt201",
-    )
+    other: dict[str, Any] = {"data_root": tmp_path, "dataset": "rgbnt201"}
+    (row,) = evaluate(reid.path, weights=("best",), conditions=("missing_t",), **other)
     assert row["data"]["own"] is False and row["data"]["root"].startswith(str(tmp_path))
     assert reid.later_scores()["best"] == before
     words = ["evaluate", str(reid.path), "-w", "best", "--as", "others"]
@@ -167,10 +153,8 @@ def test_other_data_are_scored_and_never_mixed_with_the_runs_own(
     assert main(words) == 2  # its own data
 
 
-def table_of(reid: RunFolder, place: Path, separator: str = ",") -> Path:
-    """The run's data as a table."""
-    from sdtps.data.load import load_reid_data
-
+def table_of(reid: RunFolder, place: Path) -> Path:
+    """The run's data as a table: training samples, then those of the test."""
     dataset = load_reid_data(reid.config())  # type: ignore[arg-type]
     rows = [["path", "pid", "camid", "modality", "split", "sample"]]
     for split, samples in (("train", dataset.train), ("test", dataset.query)):
@@ -178,7 +162,7 @@ def table_of(reid: RunFolder, place: Path, separator: str = ",") -> Path:
             for path, modality in zip(sample.images, ("rgb", "nir", "tir"), strict=True):
                 known = [str(sample.pid), str(sample.camid + 1), modality, split, str(number)]
                 rows.append([str(path), *known])
-    place.write_text("\n".join(separator.join(row) for row in rows))
+    place.write_text("\n".join(";".join(row) for row in rows))
     return place
 
 
@@ -187,7 +171,7 @@ def test_a_run_is_evaluated_on_a_table_or_a_folder_of_any_name(
 ) -> None:
     """D9, and a run named as for `logs`."""
     (expected,) = evaluate(reid.path, weights=("last",))
-    table = table_of(reid, tmp_path / "people.csv", ";")
+    table = table_of(reid, tmp_path / "people.csv")
     (found,) = evaluate(reid.path, weights=("last",), data_root=table)
     assert found["metrics"] == expected["metrics"] and found["data"]["name"] == "own"
     root = Path(reid.run()["data"]["root"])
@@ -206,10 +190,19 @@ def test_rank_and_embed_read_tables_as_training_does(
     reid: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """D9: a query does not find itself, nor training rows."""
-    table = table_of(reid, tmp_path / "people.csv", ";")
+    table = table_of(reid, tmp_path / "people.csv")
     out = tmp_path / "features.safetensors"
     assert main(["embed", str(reid.path), str(table), "--out", str(out)]) == 0
-    assert load_file(out)["features"].shape[0] == 48
+    features = load_file(out)["features"]
+    rows = json.loads(out.with_suffix(".json").read_text())["rows"]
+    assert len(features) == len(rows) == 48 and [row["name"] for row in rows[:3]] == ["0", "1", "2"]
+    model = load(reid.path)
+    task = task_of(model, model.config, torch.device("cpu"))
+    task.model.eval()
+    with torch.no_grad():
+        ranked = torch.cat([task.test_features(batch) for batch in task.test_batches])
+    expected = ranked[[task.place[sample] for sample in task.dataset.query]]
+    torch.testing.assert_close(features[32:], expected, atol=1e-5, rtol=1e-5)
     words = ["rank", str(reid.path), str(table), "--query", str(table), "--top", "100"]
     page = tmp_path / "page.html"
     capsys.readouterr()
@@ -222,6 +215,8 @@ def test_rank_and_embed_read_tables_as_training_does(
     assert main([*words, "--text", "a dog"]) == 2
     assert main([*words, "--split", "train", "--out", str(page)]) == 0
     assert "32 queries" in capsys.readouterr().out
+    table.write_text(table.read_text().replace(";1;rgb", ";9;rgb"))
+    assert main(["embed", str(reid.path), str(table), "--out", str(out)]) == 2
 
 
 def test_the_command_prints_a_table_or_json_and_names_mistakes(
@@ -238,22 +233,19 @@ def test_the_command_prints_a_table_or_json_and_names_mistakes(
     assert "has not completed" in capsys.readouterr().err
 
 
-def test_weights_that_do_not_fit_are_named(reid: RunFolder, tmp_path: Path) -> None:
-    model = load(reid.path)
+def test_weights_that_do_not_fit_are_named_and_a_changed_number_is_told(
+    reid: RunFolder, tmp_path: Path
+) -> None:
+    model, file = load(reid.path), tmp_path / "w.safetensors"
+    about: dict[str, Any] = {"config": model.config.model_dump(mode="json"), "seed": 1}
     broken = {n: v for n, v in model.weights.items() if not n.endswith("neck.weight")}
-    save_weights(tmp_path / "w.safetensors", broken, {"config": reid.config().model_dump(mode="json")})
+    save_weights(file, broken, about)
     with pytest.raises(SdtpsError, match=r"neck\.weight"):
-        evaluate(tmp_path / "w.safetensors")
-
-
-def test_a_changed_number_is_told(reid: RunFolder, tmp_path: Path) -> None:
-    model = load(reid.path)
-    about = {"config": model.config.model_dump(mode="json"), "seed": 1, "step": model.step}
+        evaluate(file)
     about["metrics"] = {"mAP": 0.99, "rank1": model.metrics["rank1"]}
-    save_weights(tmp_path / "w.safetensors", model.weights, about)
-    (row,) = evaluate(tmp_path / "w.safetensors")
+    save_weights(file, model.weights, {**about, "step": model.step})
+    (row,) = evaluate(file)
     assert row["differs"] == ["mAP"]
-    assert torch.is_tensor(next(iter(model.weights.values())))
 
 
 def small_clip(patch: pytest.MonkeyPatch) -> None:
@@ -307,43 +299,10 @@ def test_published_weights_give_the_numbers_of_the_same_weights_trained_in_place
 # -- pictures never seen ----------------------------------------------------------------------------
 
 
-def pictures_of(folder: RunFolder) -> Any:
-    """The test images of a run on generated data, by sample."""
-    from sdtps.data.load import load_reid_data
-
-    config = folder.config()
-    assert isinstance(config, ReidConfig)
-    return load_reid_data(config).query
-
-
-def test_embed_gives_the_features_that_are_ranked(reid: RunFolder, tmp_path: Path) -> None:
-    samples = pictures_of(reid)[:4]
-    lines = ["path,pid,camid,modality,sample"]
-    for number, sample in enumerate(samples):
-        for path, modality in zip(sample.images, ("rgb", "nir", "tir"), strict=True):
-            lines.append(f"{path},{sample.pid},{sample.camid + 1},{modality},s{number}")
-    table = tmp_path / "own.csv"
-    table.write_text("\n".join(lines))
-    out = tmp_path / "features.safetensors"
-    assert main(["embed", str(reid.path), str(table), "--out", str(out)]) == 0
-    features = load_file(out)["features"]
-    rows = json.loads(out.with_suffix(".json").read_text())["rows"]
-    assert [row["name"] for row in rows] == ["s0", "s1", "s2", "s3"]
-    model = load(reid.path)
-    task = task_of(model, model.config, torch.device("cpu"))
-    task.model.eval()
-    with torch.no_grad():
-        batches = [task.test_features(batch) for batch in task.test_batches]
-    expected = torch.cat(batches)[[task.place[sample] for sample in samples]]
-    torch.testing.assert_close(features, expected, atol=1e-5, rtol=1e-5)
-    table.write_text(table.read_text().replace(f",{samples[0].camid + 1},rgb", ",9,rgb"))
-    assert main(["embed", str(reid.path), str(table), "--out", str(out)]) == 2
-
-
 def test_a_folder_of_pictures_and_one_with_a_folder_for_each_modality(
     reid: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    samples = pictures_of(reid)[:3]
+    samples = load_reid_data(reid.config()).query[:3]  # type: ignore[arg-type]
     for number, sample in enumerate(samples):
         for path, modality in zip(sample.images, ("RGB", "NI", "TI"), strict=True):
             (tmp_path / "triples" / modality).mkdir(parents=True, exist_ok=True)

@@ -11,11 +11,9 @@ from scipy.stats import kstest
 
 from sdtps.config.reid import ReidDataConfig
 from sdtps.data.augment import (
-    DEVIATION,
     ERASE_AREA,
     ERASE_ASPECT,
     ERASE_TRIES,
-    MEAN,
     BatchAugmentation,
     Draws,
     augment_by_gather,
@@ -35,22 +33,15 @@ def config(flip: float, pad: int, erase: float = 0.0) -> ReidDataConfig:
 DEMO = config(0.5, 10, 0.5)
 
 
-def test_a_batch_has_p_identities_with_k_images_each() -> None:
+def test_a_batch_has_p_identities_with_k_images_each_and_repeats_none_it_need_not() -> None:
     sampler = PkSampler(LABELS, batch_size=8, instances=4, seed=0)
     for epoch in range(1, 4):
         order = sampler.epoch(epoch)
         assert order.shape == (sampler.batches, 8)
-        for batch in order:
-            _, counts = np.unique(np.asarray(LABELS)[batch], return_counts=True)
-            assert list(counts) == [4, 4]
-
-
-def test_an_identity_with_enough_images_repeats_none_in_its_group() -> None:
-    sampler = PkSampler(LABELS, batch_size=8, instances=4, seed=0)
-    for batch in sampler.epoch(1):
-        for group in batch.reshape(2, 4):
-            if LABELS[group[0]] != 2:
-                assert len(set(group)) == 4
+        for group in order.reshape(-1, 4):
+            (label,) = set(np.asarray(LABELS)[group])
+            assert len(set(group)) == 4 or label == 2  # of which there are two
+        assert all(LABELS[batch[0]] != LABELS[batch[4]] for batch in order)
 
 
 def test_order_is_a_function_of_seed_and_epoch() -> None:
@@ -63,19 +54,6 @@ def test_order_is_a_function_of_seed_and_epoch() -> None:
 def test_too_few_identities_are_an_error() -> None:
     with pytest.raises(DataError, match=r"= 8 identities, the training split has 5"):
         PkSampler(LABELS, batch_size=32, instances=4, seed=0)
-
-
-def augment_image(pixels: np.ndarray, config: ReidDataConfig, rng: np.random.Generator) -> np.ndarray:
-    """uint8 [H, W, 3] (resized already) to an augmented, normalised float32 [3, H, W]."""
-    if rng.random() < config.flip:
-        pixels = pixels[:, ::-1]
-    if config.pad:
-        top, left = rng.integers(0, 2 * config.pad + 1, size=2)
-        edges = (config.pad, config.pad)
-        padded = np.pad(pixels, (edges, edges, (0, 0)))
-        pixels = padded[top : top + config.height, left : left + config.width]
-    image: np.ndarray = (pixels.transpose(2, 0, 1).astype(np.float32) / 255.0 - MEAN) / DEVIATION
-    return image
 
 
 def draw_box(height: int, width: int, rng: np.random.Generator) -> tuple[int, int, int, int] | None:
@@ -91,52 +69,30 @@ def draw_box(height: int, width: int, rng: np.random.Generator) -> tuple[int, in
     return None
 
 
-def reference_statistics(count: int) -> dict[str, np.ndarray]:
-    """Black margins, flips and erased boxes as seen in the pixels that the reference gives."""
-    ramp = np.broadcast_to((np.arange(32, dtype=np.uint8) * 2 + 100)[None, :, None], (64, 32, 3)).copy()
-    plain = config(0.5, 10)
-    flipped, top, left = [], [], []
-    for seed in range(count):
-        image = augment_image(ramp, plain, np.random.default_rng([seed, 5]))
-        row = image[0, 32]
-        black = row <= -1 + 1e-6
-        visible = row[~black]
-        flipped.append(visible[0] > visible[-1])
-        left.append(int(black[:16].sum()) - int(black[16:].sum()))
-        column = image[0, :, 16] <= -1 + 1e-6
-        top.append(int(column[:32].sum()) - int(column[32:].sum()))
-    return {"flip": np.array(flipped), "top": np.array(top), "left": np.array(left)}
-
-
-def test_batched_draws_have_the_references_distribution() -> None:
-    """Mean and spread of flips, shifts and boxes agree within four standard errors."""
+def test_boxes_have_the_references_distribution() -> None:
+    """Mean and spread agree within four standard errors."""
     count = 2000
-    reference = reference_statistics(count)
     draws = BatchAugmentation(DEMO, torch.device("cpu")).draw(20 * count, np.random.default_rng(0))
-    pairs = [
-        (reference["flip"].astype(float), draws.flips.astype(float)),
-        (reference["top"].astype(float), -draws.down.astype(float)),
-        (reference["left"].astype(float), -draws.right.astype(float)),
-    ]
     boxes = [draw_box(64, 32, np.random.default_rng([s, 9])) for s in range(count)]
     found = np.array([b for b in boxes if b is not None], dtype=float)
     drawn = draws.boxes[draws.boxes[:, 2] > 0].astype(float)
-    pairs += [(found[:, k], drawn[:, k]) for k in range(4)]
+    pairs = [(found[:, k], drawn[:, k]) for k in range(4)]
     pairs.append((found[:, 2] * found[:, 3], drawn[:, 2] * drawn[:, 3]))
     pairs.append((np.array([b is not None for b in boxes]) * 0.5, (draws.boxes[:, 2] > 0) * 1.0))
     for number, (one, two) in enumerate(pairs):
         error = np.sqrt(one.var() / len(one) + two.var() / len(two))
         assert abs(one.mean() - two.mean()) < 4 * error, number
-        if number < 8:
+        if number < 5:
             assert one.std() == pytest.approx(two.std(), rel=0.08), number
 
 
-def test_shifts_are_uniform_over_the_padding() -> None:
+def test_shifts_are_uniform_over_the_padding_and_half_are_flipped() -> None:
     draws = BatchAugmentation(DEMO, torch.device("cpu")).draw(21_000, np.random.default_rng(1))
     for shift in (draws.down, draws.right):
         values, counts = np.unique(shift, return_counts=True)
         assert list(values) == list(range(-10, 11))
         assert (abs(counts - 1000) < 5 * 1000**0.5).all()
+    assert abs(draws.flips.mean() - 0.5) < 4 * 0.5 / 21_000**0.5
 
 
 def fixed(n: int, *, flips: list[int], down: list[int], right: list[int]) -> Draws:
@@ -184,11 +140,10 @@ def test_noise_is_normal_and_no_value_knows_another() -> None:
     assert len(normal_noise(0, 1)) == 0
 
 
-def test_without_augmentation_both_paths_only_normalise() -> None:
+def test_without_augmentation_pixels_are_only_normalised() -> None:
     none = config(0.0, 0)
     pixels = np.random.default_rng(0).integers(0, 256, size=(64, 32, 3), dtype=np.uint8)
     expected = pixels.transpose(2, 0, 1).astype(np.float32) / 127.5 - 1
-    assert np.allclose(augment_image(pixels, none, np.random.default_rng(0)), expected, atol=1e-6)
     batch = torch.from_numpy(pixels.transpose(2, 0, 1).copy())[None, None]
     out = BatchAugmentation(none, torch.device("cpu"))(batch, np.random.default_rng(0))
     assert np.allclose(out[0, 0].numpy(), expected, atol=1e-6)

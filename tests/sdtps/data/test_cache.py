@@ -49,8 +49,10 @@ def test_a_computation_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_a_broken_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "k.npy").write_bytes(b"broken")
-    with pytest.raises(DataError, match=r"k\.npy: cannot be read.*delete it"):
-        mapped_once(tmp_path / "k.npy", (1,), lambda file: None)
+    np.save(tmp_path / "other.npy", np.zeros((2, 3, 5)))
+    for name, told in (("k", "cannot be read"), ("other", r".*shape is \(2, 3, 5\), expected")):
+        with pytest.raises(DataError, match=rf"{name}\.npy: {told}.*delete it"):
+            mapped_once(tmp_path / f"{name}.npy", (1,), lambda file: None)
 
 
 def test_the_key_changes_with_every_part() -> None:

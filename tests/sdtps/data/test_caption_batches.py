@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sdtps.config.retrieval import GeneratedRetrievalConfig, RetrievalDataConfig
-from sdtps.data.caption_batches import OwnVocabulary, Source, TrainPairs, tokenised, with_noise
+from sdtps.data.caption_batches import OwnVocabulary, Source, TrainPairs, tokenised
 from sdtps.data.captions import read_split
 from sdtps.data.generated import generate_captions
 from sdtps.data.images import PixelFormat
@@ -30,28 +30,11 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
     return Source(split, pixels, None, captions, dense, vocabulary)
 
 
-def test_the_order_of_the_captions_is_drawn_once_an_epoch(
-    source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: list[object] = []
-    whole = np.random.default_rng
-
-    def counted(seed: object = None) -> np.random.Generator:
-        if isinstance(seed, list) and seed[-1] == 201:
-            drawn.append(seed)
-        return whole(seed)
-
-    monkeypatch.setattr(np.random, "default_rng", counted)
+def test_an_epoch_has_an_order_of_its_own_and_resumes_in_it(source: Source) -> None:
     pairs = TrainPairs(source, CONFIG, "own", 0, torch.device("cpu"))
-    seen = [batch.image_ids for epoch in (1, 2) for batch in pairs.epoch(epoch, 0)]
-    assert pairs.steps_per_epoch == 4 and len(seen) == 8
-    assert drawn == [[0, 1, 201], [0, 2, 201]]
-    assert not torch.equal(torch.cat(seen[:4]), torch.cat(seen[4:]))
-
-
-def test_an_epoch_resumes_in_its_own_order(source: Source) -> None:
-    pairs = TrainPairs(source, CONFIG, "own", 0, torch.device("cpu"))
-    whole = list(pairs.epoch(2, 0))
+    first, whole = (list(pairs.epoch(epoch, 0)) for epoch in (1, 2))
+    assert pairs.steps_per_epoch == len(first) == 4
+    assert not torch.equal(*(torch.cat([b.image_ids for b in epoch]) for epoch in (first, whole)))
     rest = list(TrainPairs(source, CONFIG, "own", 0, torch.device("cpu")).epoch(2, 2))
     for one, two in zip(whole[2:], rest, strict=True):
         assert torch.equal(one.images, two.images) and torch.equal(one.sparse.values, two.sparse.values)
@@ -100,13 +83,6 @@ class Pieces(OwnVocabulary):
         return [[[word[0], word[0] + 100] for word in text] for text in super().words(texts)]
 
 
-def test_texts_take_a_few_bytes_a_word() -> None:
-    texts = tokenised(TEXTS * 5000, Pieces(TEXTS))
-    assert texts.values.dtype == np.int32
-    each = (texts.values.nbytes + texts.first.nbytes + texts.starts.nbytes) / len(texts)
-    assert each < 70  # five words of two pieces; as nested lists of Python integers 1,000
-
-
 def noisy_by_words(
     words: list[list[int]], share: float, mask: int, size: int, rng: np.random.Generator
 ) -> list[int]:
@@ -131,13 +107,3 @@ def test_noise_equals_the_rule_word_by_word() -> None:
         expected = noisy_by_words(words, 0.2, vocabulary.mask, vocabulary.size, two)
         ids = texts.of(number, vocabulary, 10_000, (0.2, one))
         assert ids[1:-1].tolist() == expected
-
-
-def test_noise_hits_its_share_of_words_and_masks_half_of_them() -> None:
-    vocabulary = OwnVocabulary(TEXTS)
-    ids, first = np.array([5, 6] * 20_000, np.int32), np.array([True, False] * 20_000)
-    noisy = with_noise(ids, first, 0.2, vocabulary, np.random.default_rng(0))
-    masked = (noisy == vocabulary.mask).sum() / len(ids)
-    assert abs(masked - 0.10) < 0.01
-    assert abs(1 - len(noisy) / len(ids) - 0.08) < 0.01
-    assert (with_noise(ids, first, 0.0, vocabulary, np.random.default_rng(0)) == ids).all()

@@ -12,27 +12,9 @@ import pytest
 import torch
 
 from ablations.cli import main
-from sdtps.config import parse_config
 from sdtps.data.inputs import look, look_at
 from sdtps.models.backbones import build_backbone
-
-TINY: dict[str, Any] = {
-    "data": {
-        "generate": {"train_pids": 4, "test_pids": 2},
-        "height": 32,
-        "width": 32,
-        "batch_size": 8,
-        "instances": 2,
-    },
-    "backbone": {
-        "name": "tiny_vit",
-        "patch": 8,
-        "width": 16,
-        "heads": 2,
-        "depth": 1,
-        "camera_embedding": False,
-    },
-}
+from tests.sdtps import test_reid
 
 
 @pytest.fixture(autouse=True)
@@ -43,12 +25,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def config(weights: Path | str, **backbone: Any) -> Any:
-    return parse_config({**TINY, "backbone": {**TINY["backbone"], "weights": str(weights), **backbone}})
+    own = {"weights": str(weights), "camera_embedding": False, **backbone}
+    return test_reid.config(backbone=own)
 
 
 @pytest.fixture
 def weights(tmp_path: Path) -> Path:
-    encoder = build_backbone(config("random").backbone, 32, 32, 0)
+    encoder = build_backbone(config("random").backbone, 32, 16, 0)
     torch.save({"model_state_dict": encoder.state_dict()}, tmp_path / "w.pt")
     return tmp_path / "w.pt"
 
@@ -89,7 +72,7 @@ def test_nan_and_another_architecture_are_told_before_training(weights: Path) ->
 def test_a_batch_that_the_training_split_cannot_fill_is_told() -> None:
     wide = config("random").data.model_copy(update={"batch_size": 16})
     found = look(config("random").model_copy(update={"data": wide}))
-    assert "= 8 identities, the training split has 4" in found.mistakes[0]
+    assert "= 8 identities, the training split has 6" in found.mistakes[0]
 
 
 def test_what_several_variants_read_alike_is_looked_at_once(weights: Path) -> None:
@@ -102,7 +85,7 @@ def test_no_torch_is_imported_for_a_first_look(weights: Path) -> None:
 
     code = (
         "import sys; from sdtps.config import parse_config; from sdtps.data.inputs import look\n"
-        f"look(parse_config({TINY!r}), deep=False); print('torch' in sys.modules)"
+        f"look(parse_config({test_reid.BASE!r}), deep=False); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
@@ -122,12 +105,16 @@ variants:
 """
 
 
-def test_the_verb_counts_and_says_what_is_wrong(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    study = tmp_path / "own.yaml"
-    study.write_text(STUDY.replace("WEIGHTS", str(tmp_path / "w.pt")))
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    (tmp_path / "own.yaml").write_text(STUDY.replace("WEIGHTS", str(tmp_path / "w.pt")))
     (tmp_path / "w.pt").write_bytes(b"<!doctype html>")
+    return tmp_path / "own.yaml"
+
+
+def test_the_verb_counts_and_says_what_is_wrong(
+    study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["data", str(study), "--variant", "a"]) == 0
     assert "generated: 24 train pids" in capsys.readouterr().out
     assert main(["data", str(study)]) == 1
@@ -138,11 +125,8 @@ def test_the_verb_counts_and_says_what_is_wrong(
 
 
 def test_a_submission_here_is_refused_and_one_elsewhere_warned(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    study = tmp_path / "own.yaml"
-    study.write_text(STUDY.replace("WEIGHTS", str(tmp_path / "w.pt")))
-    (tmp_path / "w.pt").write_bytes(b"<!doctype html>")
     words = ["submit", str(study), "--runs-dir", str(tmp_path), "--no-audit"]
     assert main([*words, "--executor", "local"]) == 2
     said = capsys.readouterr().err

@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from sdtps.config import identity, parse_config
+from sdtps.config import ReidConfig, identity, parse_config
 from sdtps.data.inputs import look
 from sdtps.data.load import load_reid_data, load_splits
 from sdtps.data.reid_folders import ReidDataset
@@ -20,18 +20,7 @@ from sdtps.run.folder import RunFolder
 from sdtps.system.errors import ConfigError, DataError
 from sdtps.training.job import execute
 from sdtps.training.reid import ReidTask
-
-TINY = {
-    "backbone": {
-        "name": "tiny_vit",
-        "weights": "random",
-        "patch": 8,
-        "width": 16,
-        "heads": 2,
-        "depth": 1,
-    },
-    "train": {"amp": "off", "epochs": 1, "device": "cpu"},
-}
+from tests.sdtps import test_reid
 
 
 def picture(path: Path, level: int = 0) -> None:
@@ -55,19 +44,9 @@ def table(
     return rows
 
 
-def config(folder: Path, **data: Any) -> Any:
-    data = {
-        "dataset": "own",
-        "file": "data.csv",
-        "root": str(folder),
-        "height": 32,
-        "width": 16,
-        "batch_size": 4,
-        "instances": 2,
-        "workers": 0,
-        **data,
-    }
-    return parse_config({**TINY, "data": data})
+def config(folder: Path, **data: Any) -> ReidConfig:
+    own = {"generate": None, "dataset": "own", "file": "data.csv", "root": str(folder)}
+    return test_reid.config(data={**own, "batch_size": 4, **data}, train={"device": "cpu"})
 
 
 @pytest.fixture
@@ -142,20 +121,9 @@ def test_one_to_three_modalities_train_and_evaluate(
             assert "".join(zero) == absent
     else:
         next(task.train_batches(1, 0))
-    if frozen:
-        assert task.evaluate()["mAP"] > 0
-        return
-    folder = RunFolder(tmp_path / "run")
-    folder.create(chosen, {"study": "s", "variant": "v", "seed": 0, "identity": identity(chosen, 0)})
-    assert execute(folder.path) == "completed"
-    data = folder.run()["data"]
-    assert data["counts"]["train"] == {"samples": 4, "images": 4 * len(modalities.split()), **COUNTED}
-    assert data["warnings"] == warnings
-    log = folder.log_file.read_text()
-    assert "data: train: 4 samples" in log and all(f"warning: {text}" in log for text in warnings)
-
-
-COUNTED = {"identities": 2, "cameras": 2}
+    counts = task.record["data"]["counts"]["train"]
+    assert (counts["samples"], counts["images"]) == (4, 4 * len(modalities.split()))
+    assert task.evaluate()["mAP"] > 0
 
 
 @pytest.mark.parametrize(
