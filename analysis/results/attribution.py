@@ -23,7 +23,7 @@ from typing import Literal
 import numpy as np
 from scipy import special
 
-from analysis.results.stats import ALPHA, CONFIDENCE, Interval, holm
+from analysis.results.stats import ALPHA, CONFIDENCE, Summary, holm
 
 Changes = frozenset[str]
 End = Literal["good", "broken"]
@@ -37,6 +37,7 @@ class Effect:
     """What one setting does at one end: the mean of the cell with its change minus that without.
 
     Attributes:
+        low, high: 95 % interval of the difference.
         untested: why there is no test; empty where there is one.
         adjusted_p: Holm's over the family of 2r.
     """
@@ -44,7 +45,8 @@ class Effect:
     change: str
     end: End
     difference: float = math.nan
-    interval: Interval | None = None
+    low: float = math.nan
+    high: float = math.nan
     p: float = math.nan
     adjusted_p: float = math.nan
     untested: str = ""
@@ -58,10 +60,10 @@ class Effect:
 class Share:
     """The 2 x 2 of one setting and all others: alone + others alone + interaction = whole."""
 
-    alone: tuple[float, Interval | None]
-    others: tuple[float, Interval | None]
-    interaction: tuple[float, Interval | None]
-    whole: tuple[float, Interval | None]
+    alone: Summary
+    others: Summary
+    interaction: Summary
+    whole: Summary
 
 
 @dataclass(frozen=True)
@@ -123,11 +125,11 @@ def effects(
             else:
                 short = [s for s in (with_it, without) if len(cells[s]) < planned]
                 total = spread.combine({with_it: 1.0, without: -1.0})
-                effect = replace(effect, difference=total[0], interval=total[1], p=total[2])
                 if short:
-                    effect = replace(effect, p=math.nan, untested="a seed has no result")
-                elif math.isnan(total[2]):
-                    effect = replace(effect, untested="no spread to test against")
+                    total = replace(total, p=math.nan, why="a seed has no result")
+                effect = Effect(
+                    change, end, total.mean, total.low, total.high, total.p, untested=total.why
+                )
             found.append(effect)
     adjusted = holm([effect.p for effect in found])
     found = [replace(effect, adjusted_p=p) for effect, p in zip(found, adjusted, strict=True)]
@@ -141,7 +143,7 @@ def effects(
                 {every: 1.0, one: -1.0, rest: -1.0, nothing: 1.0},
                 {every: 1.0, nothing: -1.0},
             ]
-            shares[change] = Share(*(spread.combine(part)[:2] for part in parts))
+            shares[change] = Share(*map(spread.combine, parts))
     return Effects(tuple(found), shares)
 
 
@@ -155,7 +157,7 @@ class _Spread:
         self.mean = {key: float(v.mean()) for key, v in values.items()}
         self.count = {key: len(v) for key, v in values.items()}
         own = {key: float(v.var(ddof=1)) for key, v in values.items() if len(v) > 1}
-        self.variance = dict(own)
+        self.variance = {**dict.fromkeys(values, math.nan), **own}  # NaN: a single seed
         self.freedom = {key: self.count[key] - 1.0 for key in own}
         if not pooled or frozenset() not in self.mean or every not in self.mean:
             return
@@ -174,21 +176,19 @@ class _Spread:
                 self.variance[key] = (own[key] * (n - 1) + 2 * float(np.mean(others))) / (n + 1)
                 self.freedom[key] = n + 1.0
 
-    def combine(self, weights: Mapping[Changes, float]) -> tuple[float, Interval | None, float]:
+    def combine(self, weights: Mapping[Changes, float]) -> Summary:
         """A weighted sum of cell means, its 95 % interval and two-sided p (Welch-Satterthwaite)."""
-        if not all(key in self.mean for key in weights):
-            return math.nan, None, math.nan
+        if not weights.keys() <= self.mean.keys():
+            return Summary()
         total = sum(w * self.mean[key] for key, w in weights.items())
-        if not all(key in self.variance for key in weights):
-            return total, None, math.nan
         parts = {key: w * w * self.variance[key] / self.count[key] for key, w in weights.items()}
         error = math.sqrt(sum(parts.values()))
-        if error <= 1e-12 * max(abs(self.mean[key]) for key in weights):
-            return total, None, math.nan
+        if not error > 1e-12 * max(abs(self.mean[key]) for key in weights):
+            return Summary(mean=total, why="no spread to test against")
         freedom = error**4 / sum(part**2 / self.freedom[key] for key, part in parts.items())
         half = float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
         p = 2 * float(special.stdtr(freedom, -abs(total) / error))
-        return total, Interval(total - half, total + half), p
+        return Summary(mean=total, low=total - half, high=total + half, p=p)
 
 
 # -- explosions ---------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from ablations.study.schema import AttributionSpec, MetricSpec
 from analysis.results import numbers
 from analysis.results.attribution import SEEDS_OF_A_CELL, Effects, Search, effects, majority, search
 from analysis.results.outcomes import Outcome, outcomes
-from analysis.results.stats import Interval
+from analysis.results.stats import Summary
 from analysis.runs.collect import Collected, collect
 from analysis.runs.record import Run
 from sdtps.system.errors import counted
@@ -225,8 +225,8 @@ def _share(found: Attributed, change: str) -> str:
         _with_interval(value, found.metric)
         for value in (share.alone, share.others, share.interaction, share.whole)
     )
-    z = share.interaction[1]
-    told = "" if z is not None and (z.low > 0 or z.high < 0) else " (not distinguishable from none)"
+    z = share.interaction
+    told = "" if z.low > 0 or z.high < 0 else " (not distinguishable from none)"
     unit = {"%": " points", "": ""}.get(found.metric.unit, f" {found.metric.unit}")
     return (
         f"Alone it accounts for {alone} of {whole}{unit}, the other changes alone for {others}; "
@@ -234,15 +234,12 @@ def _share(found: Attributed, change: str) -> str:
     )
 
 
-def _with_interval(value: tuple[float, Interval | None], metric: MetricSpec) -> str:
-    number, interval = value
-    if math.isnan(number):
-        return "an unknown part"
-    text = numbers.printed_signed(number, metric)
-    if interval is None:
-        return text
-    low, high = (numbers.printed_signed(v, metric) for v in (interval.low, interval.high))
-    return f"{text} [{low}, {high}]"
+def _with_interval(value: Summary, metric: MetricSpec) -> str:
+    texts = [
+        "" if math.isnan(number) else numbers.printed_signed(number, metric)
+        for number in (value.mean, value.low, value.high)
+    ]
+    return f"{texts[0]} [{texts[1]}, {texts[2]}]" if texts[1] else texts[0]
 
 
 def _of_search(found: Attributed, result: Search) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import special
 
-from analysis.results.stats import CONFIDENCE, Interval, summary
+from analysis.results.stats import CONFIDENCE, summary
 from sdtps.run.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Queries:
         means = np.bincount(at, self.difference) / np.bincount(at)
         return float(np.std(means, ddof=1)) / math.sqrt(self.drawn) if self.drawn > 1 else math.nan
 
-    def interval(self, by_seed: Sequence[float]) -> Interval | None:
+    def interval(self, by_seed: Sequence[float]) -> tuple[float, float] | None:
         """95 % interval of the difference for new seeds and new queries; None where seeds have none.
 
         The wider of the seeds' t interval and that of both errors, with Satterthwaite's freedom.
@@ -92,7 +92,7 @@ class Queries:
         parts = np.array([own.sd**2 / own.n, self.error**2])
         freedom = parts.sum() ** 2 / (parts**2 / [own.n - 1, self.drawn - 1]).sum()
         half = float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2) * math.sqrt(parts.sum()))
-        return Interval(min(own.low, own.mean - half), max(own.high, own.mean + half))
+        return min(own.low, own.mean - half), max(own.high, own.mean + half)
 
 
 def by_query(outcome: Outcome, baseline: Outcome, metric: str, seeds: Iterable[int]) -> Queries | None:

@@ -37,12 +37,6 @@ def resolution(values: Iterable[float]) -> float:
 
 
 @dataclass(frozen=True)
-class Interval:
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
 class Summary:
     """A mean over seeds, of values or of differences; NaN is what the sample cannot give.
 

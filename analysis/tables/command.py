@@ -214,10 +214,10 @@ def compare(found: Results, a: str, name: str, epoch: Epoch, margin: float | Non
     answer["sign_flip_test"] = asdict(stats.sign_flip_test(differences))
     queries = by_query(*sides, name, first.differences) if epoch == "last" else None
     if queries is not None:
-        new = queries.interval(differences)
+        low, high = queries.interval(differences) or (math.nan, math.nan)
         answer["queries"] = {
             **{"n": len(queries.difference), "higher": queries.higher, "lower": queries.lower},
-            **{"low": new and new.low, "high": new and new.high},
+            **{"low": low, "high": high},
         }
     if margin is not None:
         own = margin / (100.0 if metric.unit == "%" else 1.0)
@@ -274,7 +274,7 @@ def in_words(answer: Mapping[str, Any], metric: MetricSpec) -> Iterator[str]:
             f"of {queries['n']} queries (means over seeds) the first is higher on {queries['higher']}, "
             f"lower on {queries['lower']}"
         )
-        if queries["low"] is not None:
+        if not math.isnan(queries["low"]):
             ends = ", ".join(printed_signed(queries[end], metric) for end in ("low", "high"))
             yield f"difference on new queries of the same kind: [{ends}] (95 % interval)"
     if same := answer.get("equivalence"):
