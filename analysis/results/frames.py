@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from analysis.results import numbers, rounds, stats
 from analysis.results.outcomes import Epoch, Outcome, outcomes
@@ -45,9 +45,8 @@ class Result:
             where nothing was tested, or seeds are not paired.
         unit: in which the metric's values were written, 0 where unknown (`stats.resolution`).
         family: the tables whose differences are tested together, or `study`.
-        look: of a study in rounds: the seeds at which the difference was last looked at.
         why: why there is no difference, interval or p.
-        values: seed to value. differences: seed to difference, where paired. states: seed to state.
+        values: seed to value. differences: seed to difference, where paired.
         runs: folders below runs/ of all planned seeds. baseline_runs: those of the baseline.
     """
 
@@ -77,12 +76,10 @@ class Result:
     least_starred: float = math.nan
     family: str = STUDY
     family_size: int = 0
-    look: int = 0
     why: str = ""
     unit: float = 0.0
     values: Mapping[int, float] = field(default_factory=dict)
     differences: Mapping[int, float] = field(default_factory=dict)
-    states: Mapping[int, str] = field(default_factory=dict)
     runs: tuple[str, ...] = ()
     baseline_runs: tuple[str, ...] = ()
 
@@ -133,7 +130,7 @@ def from_outcomes(study: Study, baseline: str, found: dict[str, Outcome]) -> Res
     in_rounds = getattr(study, "rounds", None) is not None  # imported studies have none
     units = {metric: unit_of(found, metric) for metric in study.metrics}
     rows = [
-        _result(outcome, found.get(baseline), metric, epoch, unit, in_rounds=in_rounds)
+        _result(outcome, found.get(baseline), metric, epoch, unit, in_rounds)
         for outcome in found.values()
         for metric, unit in units.items()
         for epoch in EPOCHS
@@ -148,18 +145,16 @@ def unit_of(found: Mapping[str, Outcome], metric: str) -> float:
 
 
 def _result(
-    outcome: Outcome,
-    baseline: Outcome | None,
-    metric: str,
-    epoch: Epoch,
-    unit: float,
-    *,
-    in_rounds: bool,
+    outcome: Outcome, baseline: Outcome | None, metric: str, epoch: Epoch, unit: float, in_rounds: bool
 ) -> Result:
-    """One row without what needs the whole family."""
+    """One row without what needs the whole family.
+
+    Args:
+        in_rounds: then the baseline has more seeds than a variant that is decided.
+    """
     values = outcome.values(metric, epoch)
     s = stats.summary(list(values.values())) if values else stats.Summary()
-    return Result(
+    row = Result(
         study=outcome.study,
         variant=outcome.key,
         metric=metric,
@@ -176,46 +171,30 @@ def _result(
         high=s.high,
         unit=unit,
         values=values,
-        states={run.seed: run.state for run in outcome.runs},
         runs=tuple(run.where for run in outcome.runs),
-        **_difference(outcome, baseline, metric, epoch, unit, in_rounds=in_rounds),
     )
-
-
-def _difference(
-    outcome: Outcome,
-    baseline: Outcome | None,
-    metric: str,
-    epoch: Epoch,
-    unit: float,
-    *,
-    in_rounds: bool,
-) -> dict[str, Any]:
-    """What is known of the difference. In rounds the baseline has more seeds than a decided variant."""
     if baseline is None or outcome.key == baseline.key:
-        return {}
-    ours, theirs = outcome.values(metric, epoch), baseline.values(metric, epoch)
-    paired = not (outcome.imported or baseline.imported)
-    answer = (
-        stats.paired(ours, theirs, unit)
-        if paired
-        else stats.unpaired(list(ours.values()), list(theirs.values()), unit)
-    )
-    planned = min(outcome.planned, baseline.planned)
-    if paired:
+        return row
+    theirs = baseline.values(metric, epoch)
+    if paired := not (outcome.imported or baseline.imported):
+        d = stats.paired(values, theirs, unit)
         planned = len({run.seed for run in (*outcome.runs, *(() if in_rounds else baseline.runs))})
-    return {
-        "paired": paired,
-        "difference": answer.mean,
-        "difference_n": answer.n,
-        "difference_planned": planned,
-        "difference_low": answer.low,
-        "difference_high": answer.high,
-        "differences": answer.by_seed,
-        "p": answer.p,
-        "why": answer.why,
-        "baseline_runs": tuple(run.where for run in baseline.runs),
-    }
+    else:
+        d = stats.unpaired(list(values.values()), list(theirs.values()), unit)
+        planned = min(outcome.planned, baseline.planned)
+    return replace(
+        row,
+        paired=paired,
+        difference=d.mean,
+        difference_n=d.n,
+        difference_planned=planned,
+        difference_low=d.low,
+        difference_high=d.high,
+        differences=d.by_seed,
+        p=d.p,
+        why=d.why,
+        baseline_runs=tuple(run.where for run in baseline.runs),
+    )
 
 
 def _with_stars(
@@ -254,7 +233,6 @@ def _with_rounds(judged: rounds.Rounds, rows: list[Result]) -> list[Result]:
                 family_size=verdict.family,
                 adjusted_p=verdict.adjusted_p,
                 starred=verdict.state == "starred",
-                look=verdict.look,
             )
     return made
 

@@ -49,11 +49,6 @@ class Outcome:
     def completed(self) -> tuple[Run, ...]:
         return tuple(run for run in self.runs if run.state == "completed")
 
-    @property
-    def whole(self) -> bool:
-        """Every planned seed completed: the only variants that may be called best."""
-        return len(self.completed) == self.planned > 0
-
     def values(self, metric: str, epoch: Epoch = "last") -> dict[int, float]:
         """Seed to value of the completed runs that have this metric."""
         scores = {run.seed: run.scores(epoch) for run in self.completed}

@@ -164,7 +164,8 @@ def differences(
     if families:
         starred = any(cell.note == "*" for cell in cells)
         size = max(families.values())
-        test = f"{TEST}, Holm-corrected over {_family(size, len(shown))}"
+        of = "of this table" if size == len(shown) else "of this table and of others of the study"
+        test = f"{TEST}, Holm-corrected over all {counted(size, 'difference')} {of}"
         if rounds := getattr(found.study, "rounds", None):
             looks = ", ".join(map(str, rounds.looks))
             test = (
@@ -177,13 +178,6 @@ def differences(
     if any(not result.difference_n for result in shown):
         text += "; empty where no seed is finished in both"
     return f"{text}."
-
-
-def _family(size: int, shown: int) -> str:
-    differences = counted(size, "difference")
-    if size == shown:
-        return f"all {differences} of this table"
-    return f"{differences}, those of this table and of others of the study"
 
 
 def ranking(any_marked: bool) -> str:
@@ -298,19 +292,6 @@ def absent(study: Study, metrics: Sequence[str], rows: Iterable[Outcome]) -> tup
                 label = study.metrics[name].label or name
                 sentences.append(f"{row.label}: {label} is {' and '.join(parts)}.")
     return tuple(sentences)
-
-
-def beyond(
-    found: Results, rows: Sequence[Outcome], metrics: Sequence[str], epochs: Sequence[Epoch]
-) -> str:
-    """A warning where a spread or an interval reaches beyond what a share can be."""
-    for name in metrics:
-        if found.study.metrics[name].unit == "%":
-            for result in (found.get(row.key, name, epoch) for row in rows for epoch in epochs):
-                low, high = result.mean - result.sd, result.mean + result.sd
-                if 0 <= result.mean <= 1 and (low < 0 or high > 1):
-                    return "± is symmetric: where it reaches beyond 0 or 100 %, no seed does."
-    return ""
 
 
 def leaks(study: Study, metrics: Sequence[str], row: Outcome) -> bool:

@@ -126,7 +126,15 @@ def _row(entry: Reported, name: str, spec: TableSpec, found: Results, epoch: Epo
         glyph = outcome.glyph()
         word = Cell("text", judged if result.values or glyph == "--" else glyph, runs=ours.runs)
         if result.values and judged != "unit unclear":
-            difference = _gap_cell(entry, name, found, outcome.key, epoch)
+            ahead = gap(printed, result, metric)
+            difference = Cell(
+                "number",
+                numbers.signed(ahead, max(metric.digits, numbers.decimals(printed))),
+                note=ours.note,
+                value=float(ahead),
+                runs=result.runs,
+                signed=True,
+            )
     key = f"{entry.variant or entry.method}|{entry.source}|{name}"
     source = "; ".join(
         filter(None, (entry.source, entry.note, *other_than_ours(study, entry, outcome)))
@@ -146,21 +154,6 @@ def other_than_ours(study: Study, entry: Reported, outcome: Outcome | None) -> l
         if ours and ours != [theirs]:
             texts.append(f"{name} {theirs}, here {' and '.join(ours)}")
     return texts
-
-
-def _gap_cell(entry: Reported, name: str, found: Results, key: str, epoch: Epoch) -> Cell:
-    metric, result = found.study.metrics[name], found.get(key, name, epoch)
-    ours = gap(entry.values[name], result, metric)
-    digits = max(metric.digits, numbers.decimals(entry.values[name]))
-    note = None if result.whole else f"{result.n}/{result.planned}"
-    return Cell(
-        "number",
-        numbers.signed(ours, digits),
-        note=note,
-        value=float(ours),
-        runs=result.runs,
-        signed=True,
-    )
 
 
 # -- tables that belong to no study -------------------------------------------------------------

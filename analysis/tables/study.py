@@ -95,7 +95,6 @@ def table(collected: Collected, study: Study, spec: TableSpec, marks: Sequence[M
             captions.differences(found, baseline, rows, metrics, epochs[0]) if baseline else "",
             captions.ranking(any(cell.rank for row in rows for cell in row.cells)),
             captions.ceiling(found, chosen, metrics, epochs),
-            captions.beyond(found, chosen, metrics, epochs),
             captions.data(collected, study),
         ),
         more=slice_note,
