@@ -23,13 +23,44 @@ from torch.nn import functional as F
 
 from sdtps.config.reid import BackboneConfig
 from sdtps.data.augment import DEVIATION, MEAN
-from sdtps.models.checkpoints import ImageTower, compile_layers, read_image
+from sdtps.models.checkpoints import HEADS, OTHER_TOWER, ImageTower, compile_layers, read_image
 from sdtps.models.published import CLIP_VISUAL
 from sdtps.models.weights import find_weights, load_exactly, read_tensors
 from sdtps.system.errors import ConfigError
 
 
-class TinyVit(nn.Module):
+class Backbone(nn.Module):
+    """Images [n, 3, H, W] and camera numbers [n] -> class tokens [n, C] and patches [n, N, C].
+
+    Attributes:
+        patches: N; embed: C.
+    """
+
+    patches: int
+    embed: int
+    camera: nn.Parameter | None
+
+    def make_camera(self, config: BackboneConfig, cameras: int, width: int) -> None:
+        """The table of camera embeddings; none for 0 cameras."""
+        self.coefficient = config.camera_coefficient
+        self.camera = None
+        if cameras:
+            table = nn.init.trunc_normal_(torch.zeros(cameras, width), std=config.camera_std)
+            self.camera = nn.Parameter(table)
+
+    def add_camera(self, x: Tensor, camids: Tensor | None) -> Tensor:
+        """Camera embedding on the class token only, as DeMo adds it."""
+        if self.camera is None or camids is None:
+            return x
+        embedded = self.coefficient * self.camera[camids].to(x.dtype)
+        return torch.cat([x[:, :1] + embedded.unsqueeze(1), x[:, 1:]], dim=1)
+
+    def compile(self, **options: Any) -> None:
+        """Compile one layer for all: every layer has the same code and the same shapes."""
+        compile_layers(self, **options)
+
+
+class TinyVit(Backbone):
     """Pre-norm ViT: patch embedding, class token, learned positions, `depth` blocks, projection.
 
     Args:
@@ -47,8 +78,7 @@ class TinyVit(nn.Module):
         self.patch_embedding = nn.Linear(3 * config.patch**2, config.width)
         self.class_token = nn.Parameter(torch.zeros(config.width))
         self.positions = nn.Parameter(torch.zeros(1 + self.patches, config.width))
-        self.camera = _camera_table(config, cameras, config.width)
-        self.coefficient = config.camera_coefficient
+        self.make_camera(config, cameras, config.width)
         self.blocks = nn.ModuleList(Block(config.width, config.heads) for _ in range(config.depth))
         self.norm = nn.LayerNorm(config.width)
         self.projection = nn.Linear(config.width, config.embed, bias=False)
@@ -60,16 +90,11 @@ class TinyVit(nn.Module):
         x = self.patch_embedding(_unfold(images, self.patch))
         first = self.class_token.expand(len(x), 1, -1)
         x = torch.cat([first, x], dim=1) + self.positions
-        x = _add_camera(x, self.camera, camids, self.coefficient)
+        x = self.add_camera(x, camids)
         for block in self.blocks:
             x = block(x)
         x = self.projection(self.norm(x))
         return x[:, 0], x[:, 1:]
-
-    def compile(self, **options: Any) -> None:
-        """Compile one block for all."""
-        for block in self.blocks:
-            block.compile(**options)
 
 
 class Block(nn.Module):
@@ -93,7 +118,7 @@ class Block(nn.Module):
         return x + self.mlp(self.norm_mlp(x))
 
 
-class ClipVit(nn.Module):
+class ClipVit(Backbone):
     """CLIP's vision tower with all tokens projected.
 
     Args:
@@ -112,8 +137,7 @@ class ClipVit(nn.Module):
         self.patches = self.grid[0] * self.grid[1]
         self.embed = vision.projection_dim
         self.tower = tower
-        self.coefficient = config.camera_coefficient
-        self.camera = _camera_table(config, cameras, vision.hidden_size)
+        self.make_camera(config, cameras, vision.hidden_size)
         self.fit_positions()
 
     def fit_positions(self) -> None:
@@ -132,17 +156,12 @@ class ClipVit(nn.Module):
         x = F.linear(_unfold(images, embeddings.patch_size), kernel)
         first = embeddings.class_embedding.to(x.dtype).expand(len(x), 1, -1)
         x = torch.cat([first, x], dim=1) + embeddings.position_embedding.weight.to(x.dtype)
-        x = _add_camera(x, self.camera, camids, self.coefficient)
+        x = self.add_camera(x, camids)
         x = vision.pre_layrnorm(x)
         for layer in vision.encoder.layers:
             x = layer(x, None)  # no attention mask
         x = self.tower.visual_projection(vision.post_layernorm(x))
         return x[:, 0], x[:, 1:]
-
-    def compile(self, **options: Any) -> None:
-        """Compile one layer for all: every layer has the same code and the same shapes."""
-        for layer in self.tower.vision_model.encoder.layers:
-            layer.compile(**options)
 
 
 def interpolate_positions(table: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -165,12 +184,11 @@ def load_clip_weights(tower: nn.Module, path: str) -> None:
     if "visual.conv1.weight" in tensors:
         vision = clip_from_openai(tensors)
     else:
-        text = ("text_model.", "text_projection.", "logit_scale")
-        # Older files hold the row numbers of the position table, a constant.
+        other = OTHER_TOWER["images"]
         vision = {
             name: value
             for name, value in tensors.items()
-            if not name.startswith(text) and not name.endswith("embeddings.position_ids")
+            if not (name.startswith(other) or HEADS.match(name))
         }
     load_exactly(tower, vision, str(file))
 
@@ -191,7 +209,7 @@ def clip_from_openai(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return known | unknown
 
 
-class CheckpointBackbone(nn.Module):
+class CheckpointBackbone(Backbone):
     """A checkpoint as the encoder of re-identification: class tokens [n, C] and patches [n, N, C].
 
     An encoder without class token (SigLIP) hands on the mean of its patches in its place. Pixels come
@@ -201,18 +219,9 @@ class CheckpointBackbone(nn.Module):
         cameras: rows of the camera table; 0 = no camera embedding.
     """
 
-    def __init__(
-        self,
-        weights: str,
-        height: int,
-        width: int,
-        *,
-        cameras: int,
-        coefficient: float,
-        deviation: float,
-    ) -> None:
+    def __init__(self, config: BackboneConfig, height: int, width: int, cameras: int) -> None:
         super().__init__()
-        checkpoint = read_image(weights)
+        checkpoint = read_image(config.weights)
         rows, columns = checkpoint.grid(height, width)
         if cameras and not checkpoint.prefix:
             raise ConfigError(
@@ -220,44 +229,26 @@ class CheckpointBackbone(nn.Module):
                 f"({checkpoint.kind}) has none: set it to false"
             )
         self.patches = rows * columns
-        self.patch = checkpoint.patch
         self.embed = checkpoint.width
-        self.coefficient = coefficient
         self.encoder = ImageTower(checkpoint)
-        self.camera: nn.Parameter | None = None
+        self.make_camera(config, cameras, checkpoint.settings.hidden_size)
+        self._camids: Tensor | None = None
         if cameras:
-            table = torch.zeros(cameras, checkpoint.settings.hidden_size)
-            self.camera = nn.Parameter(nn.init.trunc_normal_(table, std=deviation))
             embeddings: nn.Module = self.encoder.trunk.embeddings
-            embeddings.register_forward_hook(self._add_camera)
-        self._added: Tensor | None = None
+            embeddings.register_forward_hook(lambda _, inputs, x: self.add_camera(x, self._camids))
         mean, std = torch.tensor(checkpoint.mean), torch.tensor(checkpoint.std)
         self.scale: Tensor
         self.shift: Tensor
         self.register_buffer("scale", (DEVIATION / std)[:, None, None], persistent=False)
         self.register_buffer("shift", ((MEAN - mean) / std)[:, None, None], persistent=False)
 
-    def _add_camera(self, _module: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
-        if self._added is None:
-            return output
-        return torch.cat([output[:, :1] + self._added.to(output.dtype), output[:, 1:]], dim=1)
-
     def forward(self, images: Tensor, camids: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Images [n, 3, H, W] and camera numbers [n] -> class tokens [n, C], patches [n, N, C]."""
-        self._added = None
-        if self.camera is not None and camids is not None:
-            self._added = self.coefficient * self.camera[camids].unsqueeze(1)
+        self._camids = camids
         tokens = self.encoder(images * self.scale + self.shift)
         if not self.encoder.has_class:
             return tokens.mean(1), tokens
         return tokens[:, 0], tokens[:, 1:]
-
-    def compile(self, **options: Any) -> None:
-        """Compile each layer: all have the same code."""
-        compile_layers(self.encoder.network, **options)
-
-
-Backbone = TinyVit | ClipVit | CheckpointBackbone
 
 
 def patch_size(config: BackboneConfig) -> int:
@@ -282,14 +273,7 @@ def build_backbone(config: BackboneConfig, height: int, width: int, cameras: int
             load_exactly(tiny, read_tensors(file), str(file))
         return tiny
     if config.name == "checkpoint":
-        return CheckpointBackbone(
-            config.weights,
-            height,
-            width,
-            cameras=cameras,
-            coefficient=config.camera_coefficient,
-            deviation=config.camera_std,
-        )
+        return CheckpointBackbone(config, height, width, cameras)
     from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
     # The published ViT-B/16: 12 layers of 768, 12 heads, patches of 16 at 224 pixels, 512 outputs.
@@ -307,19 +291,3 @@ def _unfold(images: Tensor, patch: int) -> Tensor:
     rows, columns = height // patch, width // patch
     cut = images.view(n, channels, rows, patch, columns, patch)
     return cut.permute(0, 2, 4, 1, 3, 5).reshape(n, rows * columns, channels * patch**2)
-
-
-def _camera_table(config: BackboneConfig, cameras: int, width: int) -> nn.Parameter | None:
-    if not cameras:
-        return None
-    table = nn.Parameter(torch.zeros(cameras, width))
-    nn.init.trunc_normal_(table, std=config.camera_std)
-    return table
-
-
-def _add_camera(x: Tensor, table: Tensor | None, camids: Tensor | None, coefficient: float) -> Tensor:
-    """Camera embedding on the class token only, as DeMo adds it."""
-    if table is None or camids is None:
-        return x
-    embedded = coefficient * table[camids].to(x.dtype)
-    return torch.cat([x[:, :1] + embedded.unsqueeze(1), x[:, 1:]], dim=1)

@@ -4,10 +4,10 @@ A folder says what it is: config.json the family and its sizes, preprocessor_con
 normalised, the tokenizer's files how texts become ids. `read_image` and `read_text` read that without a
 weight; `ImageTower` and `TextTower` load the weights, strictly, and hand on tokens and words.
 
-    images   CLIP (any patch size), ViT, DeiT, DINOv2 (with registers too), SigLIP, SigLIP 2, Swin
-    texts    BERT, CLIP, SigLIP, SigLIP 2
+    images   CLIP (any patch size), ViT, DeiT, DINOv2 (with registers too), SigLIP, Swin
+    texts    BERT, CLIP, SigLIP
 
-SigLIP 2's checkpoints of fixed image size say `siglip`; those of any size (NaFlex) say `siglip2`.
+SigLIP 2's checkpoints of fixed image size are `siglip`, too.
 Nothing is downloaded. `sdtps backbones FOLDER` prints what was recognised.
 """
 
@@ -40,65 +40,28 @@ OTHER_TOWER = {
 PREFIXES = ("vit.", "deit.", "dinov2.", "dinov2_with_registers.", "swin.", "bert.")
 
 
-@dataclass(frozen=True)
-class Family:
-    """A kind of image encoder.
-
-    Attributes:
-        model: name of transformers' class; built without pooler where it has one.
-        prefix: tokens in front of the patches; the first is the class token, if there are any.
-        pooler: whether the class takes `add_pooling_layer`.
-        asks: whether positions are interpolated only when asked for.
-        any_size: NaFlex: takes patches and their grid instead of an image.
-    """
-
-    model: str
-    prefix: int = 1
-    pooler: bool = False
-    asks: bool = True
-    any_size: bool = False
-
-
+CLIP = "CLIPVisionModelWithProjection"
+# Model type -> class of transformers, and tokens in front of the patches, the class token first.
 FAMILIES = {
-    "clip": Family("CLIPVisionModelWithProjection"),
-    "clip_vision_model": Family("CLIPVisionModelWithProjection"),
-    "vit": Family("ViTModel", pooler=True),
-    "deit": Family("DeiTModel", prefix=2, pooler=True),
-    "dinov2": Family("Dinov2Model", asks=False),
-    "dinov2_with_registers": Family("Dinov2WithRegistersModel", asks=False),
-    "siglip": Family("SiglipVisionModel", prefix=0),
-    "siglip_vision_model": Family("SiglipVisionModel", prefix=0),
-    "siglip2": Family("Siglip2VisionModel", prefix=0, any_size=True),
-    "siglip2_vision_model": Family("Siglip2VisionModel", prefix=0, any_size=True),
-    "swin": Family("SwinModel", prefix=0, pooler=True, asks=False),
+    "clip": (CLIP, 1),
+    "clip_vision_model": (CLIP, 1),
+    "vit": ("ViTModel", 1),
+    "deit": ("DeiTModel", 2),
+    "dinov2": ("Dinov2Model", 1),
+    "dinov2_with_registers": ("Dinov2WithRegistersModel", 1),
+    "siglip": ("SiglipVisionModel", 0),
+    "siglip_vision_model": ("SiglipVisionModel", 0),
+    "swin": ("SwinModel", 0),
 }
-
-
-@dataclass(frozen=True)
-class TextFamily:
-    """A kind of text tower.
-
-    Attributes:
-        model: name of transformers' class.
-        masked: padding is masked; elsewhere it follows the words, and a causal mask hides it (CLIP).
-        padded: texts are padded to all places without a mask, as the tower was trained, and the last
-            place is what it pools (SigLIP).
-    """
-
-    model: str
-    masked: bool = False
-    padded: bool = False
-
-
 TEXT_FAMILIES = {
-    "bert": TextFamily("BertModel", masked=True),
-    "clip": TextFamily("CLIPTextModelWithProjection"),
-    "clip_text_model": TextFamily("CLIPTextModelWithProjection"),
-    "siglip": TextFamily("SiglipTextModel", padded=True),
-    "siglip_text_model": TextFamily("SiglipTextModel", padded=True),
-    "siglip2": TextFamily("Siglip2TextModel", padded=True),
-    "siglip2_text_model": TextFamily("Siglip2TextModel", padded=True),
+    "bert": "BertModel",
+    "clip": "CLIPTextModelWithProjection",
+    "clip_text_model": "CLIPTextModelWithProjection",
+    "siglip": "SiglipTextModel",
+    "siglip_text_model": "SiglipTextModel",
 }
+WITH_POOLER = ("ViTModel", "DeiTModel", "SwinModel", "BertModel")  # that nothing here reads
+INTERPOLATING = (CLIP, "ViTModel", "DeiTModel", "SiglipVisionModel")  # positions, when asked
 
 
 @dataclass(frozen=True)
@@ -106,6 +69,7 @@ class ImageCheckpoint:
     """What a folder says of its image encoder.
 
     Attributes:
+        model: name of transformers' class.
         patch: pixels of a token's side: the patch, in Swin after all its mergings.
         prefix: tokens in front of the patches, registers included.
         width: channels of the tokens handed on.
@@ -114,7 +78,7 @@ class ImageCheckpoint:
     """
 
     folder: Path
-    family: Family
+    model: str
     kind: str
     settings: Any
     patch: int
@@ -158,18 +122,27 @@ class TextCheckpoint:
     """What a folder says of its text tower.
 
     Attributes:
+        model: name of transformers' class.
         places: ids that a text has at most, special ones included.
         width: channels of the words handed on.
         tokens: entries of its table of ids.
     """
 
     folder: Path
-    family: TextFamily
+    model: str
     kind: str
     settings: Any
     places: int
     width: int
     tokens: int
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether texts are padded to all places without a mask, as in SigLIP's training.
+
+        The last place is what it pools. BERT masks padding; a causal mask hides CLIP's.
+        """
+        return self.model == "SiglipTextModel"
 
     def __str__(self) -> str:
         return f"texts: {self.kind}, {self.places} tokens at most, {self.width} channels"
@@ -204,21 +177,20 @@ def read_image(weights: str) -> ImageCheckpoint:
     folder, kind, settings = _settings_of(weights, FAMILIES, "vision_config", "image encoder")
     if hasattr(settings, "vision_use_head"):
         settings.vision_use_head = False  # SigLIP's pooling
-    family = FAMILIES[kind]
+    model, prefix = FAMILIES[kind]
     pixels = _json(folder / "preprocessor_config.json")
     patch = settings.patch_size
     if kind == "swin":
         patch *= 2 ** (len(settings.depths) - 1)
-    size = settings.image_size if not family.any_size else round(settings.num_patches**0.5) * patch
     return ImageCheckpoint(
         folder,
-        family,
+        model,
         kind,
         settings,
         patch=patch,
-        prefix=family.prefix + getattr(settings, "num_register_tokens", 0),
-        width=_width(family.model, settings),
-        size=size,
+        prefix=prefix + getattr(settings, "num_register_tokens", 0),
+        width=_width(model, settings),
+        size=settings.image_size,
         mean=tuple(pixels["image_mean"]),
         std=tuple(pixels["image_std"]),
     )
@@ -232,14 +204,14 @@ def read_text(weights: str) -> TextCheckpoint:
         WeightsError: no folder with a config.json, or of a kind that is not known here.
     """
     folder, kind, settings = _settings_of(weights, TEXT_FAMILIES, "text_config", "text tower")
-    family = TEXT_FAMILIES[kind]
+    model = TEXT_FAMILIES[kind]
     return TextCheckpoint(
         folder,
-        family,
+        model,
         kind,
         settings,
         places=settings.max_position_embeddings,
-        width=_width(family.model, settings),
+        width=_width(model, settings),
         tokens=settings.vocab_size,
     )
 
@@ -275,9 +247,10 @@ def load_network(checkpoint: ImageCheckpoint | TextCheckpoint) -> nn.Module:
     """
     import transformers
 
-    kind = getattr(transformers, checkpoint.family.model)
-    without_pooler = checkpoint.kind == "bert" or getattr(checkpoint.family, "pooler", False)
-    options: dict[str, Any] = {"add_pooling_layer": False} if without_pooler else {}
+    kind = getattr(transformers, checkpoint.model)
+    options: dict[str, Any] = {}
+    if checkpoint.model in WITH_POOLER:
+        options["add_pooling_layer"] = False
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     try:
@@ -324,32 +297,15 @@ class ImageTower(nn.Module):
         self.trunk: Any = getattr(self.network, "vision_model", self.network)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        found, family = self.checkpoint, self.checkpoint.family
-        if family.any_size:
-            hidden = self._of_patches(pixels)
-        else:
-            options = {"interpolate_pos_encoding": True} if family.asks else {}
-            hidden = self.trunk(pixel_values=pixels, **options).last_hidden_state
-        if family.model.endswith("WithProjection"):
+        found = self.checkpoint
+        options = {"interpolate_pos_encoding": True} if found.model in INTERPOLATING else {}
+        hidden = self.trunk(pixel_values=pixels, **options).last_hidden_state
+        if found.model == CLIP:
             hidden = self.network.visual_projection(self.trunk.post_layernorm(hidden))  # type: ignore[operator]
         patches = hidden[:, found.prefix :]
         if not self.has_class:
             return patches
         return torch.cat([hidden[:, :1], patches], dim=1)
-
-    def _of_patches(self, pixels: Tensor) -> Tensor:
-        """SigLIP 2 of any size: patches in reading order, their pixels' channels last."""
-        n, channels, height, width = pixels.shape
-        side = self.checkpoint.patch
-        rows, columns = height // side, width // side
-        cut = pixels.view(n, channels, rows, side, columns, side).permute(0, 2, 4, 3, 5, 1)
-        patches = cut.reshape(n, rows * columns, -1)
-        shapes = torch.tensor([[rows, columns]], device=pixels.device).expand(n, 2)
-        present = patches.new_ones(n, rows * columns, dtype=torch.long)
-        hidden: Tensor = self.trunk(
-            pixel_values=patches, pixel_attention_mask=present, spatial_shapes=shapes
-        ).last_hidden_state
-        return hidden
 
 
 class TextTower(nn.Module):
@@ -368,22 +324,22 @@ class TextTower(nn.Module):
         self.checkpoint = checkpoint
         self.padding = padding
         self.network: Any = load_network(checkpoint)
-        if checkpoint.family.padded:
+        if checkpoint.is_padded:
             self.network.head = nn.Identity()  # acts on the pooled token alone
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        family, (_, longest) = self.checkpoint.family, ids.shape
-        places = self.checkpoint.places if family.padded else longest
+        is_padded, longest = self.checkpoint.is_padded, ids.shape[1]
+        places = self.checkpoint.places if is_padded else longest
         place = torch.arange(places, device=ids.device)
         present = place < lengths[:, None]
-        if family.padded:  # as in its training: to the end, without a mask
+        if is_padded:  # as in its training: to the end, without a mask
             ids = nn.functional.pad(ids, (0, places - longest), value=self.padding)
             ids = ids.masked_fill(~present, self.padding)
             hidden: Tensor = self.network(input_ids=ids).last_hidden_state
             is_end = place == lengths[:, None] - 1
             words = torch.where(is_end.unsqueeze(-1), hidden[:, -1:], hidden)
             return words[:, :longest]
-        if family.masked:
+        if self.checkpoint.kind == "bert":
             masked: Tensor = self.network(
                 input_ids=ids, attention_mask=present.to(torch.long)
             ).last_hidden_state

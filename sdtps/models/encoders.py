@@ -246,7 +246,7 @@ def _bert(config: TextEncoderConfig, words: int = 1) -> Any:
 
 def _text_tower(config: TextEncoderConfig) -> TextEncoder:
     found = read_text(config.weights)
-    vocabulary = PublishedVocabulary(found.folder, lower=found.family.padded)
+    vocabulary = PublishedVocabulary(found.folder, lower=found.is_padded)
     _check_vocabulary(found.folder, vocabulary.size, found.tokens)
     return TextEncoder(TextTower(found, vocabulary.padding), found.width, vocabulary)
 
