@@ -64,14 +64,10 @@ class Alignment(nn.Module):
                 nn.Linear(top_k, 2 * top_k), nn.GELU(), nn.Linear(2 * top_k, 1)
             )
 
-    def forward(self, tokens: Tensor, words: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Similarity (B) of normalised tokens (B, V, C) and words (B, L, C) of `lengths` (B)."""
+    def forward(self, tokens: Tensor, words: Tensor) -> Tensor:
+        """Similarity (B) of normalised tokens (B, V, C) and words (B, L, C)."""
         cosines = tokens @ words.transpose(1, 2)
-        if lengths is None:
-            return self.pool(cosines.amax(2), cosines.amax(1))
-        present = word_mask(lengths, words.shape[1])
-        best_word = cosines.masked_fill(~present[:, None], -torch.inf).amax(2)
-        return self.pool(best_word, cosines.amax(1), words=present)
+        return self.pool(cosines.amax(2), cosines.amax(1))
 
     def pool(
         self,
@@ -164,10 +160,8 @@ def best_matches(
         (B, T, L), of no use at padding. Equal cosines share the gradient, as in torch's amax.
     """
     graded = torch.is_grad_enabled()
-    of_weights = graded and any(part.requires_grad for part in mixtures.parts)
-    needs = of_weights, graded and patches.requires_grad, graded and words.requires_grad
     (b, n, width), (t, length, _) = patches.shape, words.shape
-    if _words_first(n, mixtures.number, length, width, needs):
+    if _words_first(n, mixtures.number, length, width):
         products: _WordsFirst | _MixtureFirst = _WordsFirst(words.detach(), gram())
         floats = mixtures.number * (2 * n + length) + length * n
     else:
@@ -180,20 +174,10 @@ def best_matches(
     return best
 
 
-def _words_first(n: int, r: int, length: int, width: int, needs: tuple[bool, bool, bool]) -> bool:
-    """Whether the product with the words comes first; gradients needed: of weights, patches, words."""
-    of_weights, of_patches, of_words = needs
-    large, gram = n * width * length, r * n * n
+def _words_first(n: int, r: int, length: int, width: int) -> bool:
+    """Whether the product with the words comes first."""
     small = 2 * r * length  # matrices of one pair are multiplied at half the speed
-    words_first = large + small * n + gram
-    mixture_first = r * n * width + small * width
-    if of_weights or of_words:
-        words_first += large * of_words + 2 * small * n
-        mixture_first += r * n * width + small * width * (1 + of_words)
-    if of_patches:
-        words_first += large + gram
-        mixture_first += r * n * width
-    return words_first <= mixture_first
+    return n * width * length + small * n + r * n * n <= r * n * width + small * width
 
 
 class _BestMatches(torch.autograd.Function):

@@ -520,7 +520,7 @@ class CrossNet(nn.Module):
             if images.device.type != "cpu":
                 pairs = SELECTED_AT_ONCE * self._pairs(images, text.words)
             size = max(1, pairs // len(text.words))
-        return (self._images(part) for part in images.split(size))
+        return (Images(self.config, part, class_token=self.class_token) for part in images.split(size))
 
     def _is_fused(self, device: torch.device) -> bool:
         """Whether one kernel scores the aggregated tokens; not where a GPU lacks shared memory."""
@@ -529,9 +529,6 @@ class CrossNet(nn.Module):
         from sdtps import fused  # needs Triton
 
         return fused.fits(self.aggregation.outputs, device)
-
-    def _images(self, tokens: Tensor) -> Images:
-        return Images(self.config, tokens, class_token=self.class_token)
 
     def _pairs(self, images: Tensor, words: Tensor) -> int:
         """How many pairs to score at once."""

@@ -53,8 +53,6 @@ def best_matches(
     patches: Tensor,
     words: Tensor,
     padding: Tensor | None = None,
-    *,
-    input_precision: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Largest cosine of each aggregated token with a word, and of each word with an aggregated token.
 
@@ -65,7 +63,6 @@ def best_matches(
         patches: (B, N, C).
         words: (T, L, C), normalised.
         padding: (T, L) bool, which of them are padding: no token's best word. None = none.
-        input_precision: of products, `ieee` (float32) or `tf32`; None = as torch's own products.
 
     Returns:
         best_word (B, T, A) and best_token (B, T, L), of no use at padding. Of equal maxima the first
@@ -85,11 +82,8 @@ def best_matches(
         raise ConfigError(
             f"matching.kernel fused takes float32 tensors, not {names}. Set matching.kernel to plain"
         )
-    if input_precision is None:
-        input_precision = "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
-    best: tuple[Tensor, Tensor] = _BestMatches.apply(
-        weights, kept, patches, words, padding, input_precision
-    )
+    precision = "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+    best: tuple[Tensor, Tensor] = _BestMatches.apply(weights, kept, patches, words, padding, precision)
     return best
 
 

@@ -34,6 +34,7 @@ FIELDS = {
     "kind": "weight|bias",
     "n": r"\d+",
     "m": r"\d+",
+    "k": r"\d+",
     "rest": ".+",
 }
 _FIELD = re.compile(r"\{(\w+)\}")
@@ -317,6 +318,22 @@ VISION = Layout(
         ("pooler.{rest}", "pooler.{rest}"),
     ),
 )
+
+
+def _timm_block(published: str, ours: str) -> tuple[Rule, ...]:
+    """A layer of timm's ViT or Swin."""
+    attention = tuple(f"{ours}attention.{part}_proj.{{kind}}" for part in "qkv")
+    return (
+        Rule(f"{published}attn.qkv.{{kind}}", attention, THIRDS),
+        *same(
+            (f"{published}attn.proj.{{kind}}", f"{ours}attention.o_proj.{{kind}}"),
+            (f"{published}norm1.{{kind}}", f"{ours}layernorm_before.{{kind}}"),
+            (f"{published}norm2.{{kind}}", f"{ours}layernorm_after.{{kind}}"),
+            (f"{published}mlp.fc{{k}}.{{kind}}", f"{ours}mlp.fc{{k}}.{{kind}}"),
+        ),
+    )
+
+
 # timm's names, which DeiT's own checkpoints share, against transformers 5's modules.
 TIMM_VIT = Layout(
     "timm_vit",
@@ -327,19 +344,10 @@ TIMM_VIT = Layout(
             ("pos_embed", "embeddings.position_embeddings"),
             ("patch_embed.proj.{kind}", "embeddings.patch_embeddings.projection.{kind}"),
             ("norm.{kind}", "layernorm.{kind}"),
-            ("blocks.{n}.attn.proj.{kind}", "layers.{n}.attention.o_proj.{kind}"),
-            ("blocks.{n}.norm1.{kind}", "layers.{n}.layernorm_before.{kind}"),
-            ("blocks.{n}.norm2.{kind}", "layers.{n}.layernorm_after.{kind}"),
-            ("blocks.{n}.mlp.fc{m}.{kind}", "layers.{n}.mlp.fc{m}.{kind}"),
         ),
-        Rule(
-            "blocks.{n}.attn.qkv.{kind}",
-            tuple(f"layers.{{n}}.attention.{part}_proj.{{kind}}" for part in "qkv"),
-            THIRDS,
-        ),
+        *_timm_block("blocks.{n}.", "layers.{n}."),
     ),
 )
-_TIMM_SWIN = "layers.{n}.blocks.{m}."
 # Patches are merged at the end of a stage, as in the published Swin; timm itself has moved that to the
 # beginning of the next stage (`sdtps.models.encoders` moves it back).
 TIMM_SWIN = Layout(
@@ -352,20 +360,11 @@ TIMM_SWIN = Layout(
             ("norm.{kind}", "layernorm.{kind}"),
             ("layers.{n}.downsample.{rest}", "encoder.layers.{n}.downsample.{rest}"),
             (
-                _TIMM_SWIN + "attn.relative_position_bias_table",
+                "layers.{n}.blocks.{m}.attn.relative_position_bias_table",
                 _SWIN + "attention.relative_position_bias.relative_position_bias_table",
             ),
-            (_TIMM_SWIN + "attn.proj.{kind}", _SWIN + "attention.o_proj.{kind}"),
-            (_TIMM_SWIN + "norm1.{kind}", _SWIN + "layernorm_before.{kind}"),
-            (_TIMM_SWIN + "norm2.{kind}", _SWIN + "layernorm_after.{kind}"),
-            (_TIMM_SWIN + "mlp.fc1.{kind}", _SWIN + "mlp.fc1.{kind}"),
-            (_TIMM_SWIN + "mlp.fc2.{kind}", _SWIN + "mlp.fc2.{kind}"),
         ),
-        Rule(
-            _TIMM_SWIN + "attn.qkv.{kind}",
-            tuple(_SWIN + f"attention.{part}_proj.{{kind}}" for part in "qkv"),
-            THIRDS,
-        ),
+        *_timm_block("layers.{n}.blocks.{m}.", _SWIN),
     ),
 )
 SEPS = Layout(
