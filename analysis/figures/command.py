@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Draw and print the files; 1 where a figure could not be drawn, after all others."""
     from ablations.study.schema import FigureSpec
-    from analysis.figures.figure import attempt, figures, variant_page, write
+    from analysis.figures.figure import figures, try_to_draw, variant_page, write
     from analysis.runs.collect import collect
     from analysis.runs.comparable import KINDS, refuse_to_average
 
@@ -50,7 +50,7 @@ def command(arguments: argparse.Namespace) -> int:
             FigureSpec(name=metric.replace("/", "-"), metric=metric) for metric in arguments.metric
         ]
         if specs:
-            drawn = [attempt(collected, study, spec, marks, arguments.venue) for spec in specs]
+            drawn = [try_to_draw(collected, study, spec, marks, arguments.venue) for spec in specs]
         else:
             drawn = figures(collected, study, marks, arguments.venue)
         if arguments.variants:

@@ -1,23 +1,20 @@
-"""Curves over training, drawn by seaborn from the `curves` frame, which computes every mean.
+"""Curves over training, drawn from the `curves` frame, which computes every mean and band.
 
-seaborn only draws: means, bands and the points of single seeds come from `analysis.results.curves`.
 matplotlib is used without pyplot: no global state, no display.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from analysis.figures.style import Style
 from analysis.results import curves as curveframe
@@ -32,7 +29,6 @@ if TYPE_CHECKING:
 PANELS_IN_A_ROW = 3
 FEW_DECADES = 2.5
 EXPLODES = 50  # largest over smallest value from which a linear axis hides most of what happens
-LINE_WIDTH = 0.01  # of the vertical axis: about a printed line's
 MARKER_SIZE = 3.6  # points
 MARKERS_OF_A_CURVE = 5
 DOTTED = (1.0, 1.0)
@@ -100,6 +96,12 @@ class Plot:
         """The curves with a value, and those of variants without any completed run."""
         return tuple(c for c in self.curves if c.logged or not c.outcome.completed)
 
+    @cached_property
+    def values(self) -> np.ndarray:
+        """All finite values that are drawn, in their scale, spikes included."""
+        values = np.concatenate([s.value for c in self.curves for s in c.seeds] or [np.empty(0)])
+        return values[np.isfinite(values)] * self.scale
+
     def unlogged(self) -> list[str]:
         """Labels of the variants that completed a run and never logged this metric."""
         return [c.outcome.label for c in self.curves if not c.logged and c.outcome.completed]
@@ -112,34 +114,6 @@ class Plot:
     def left_of_axis(self) -> bool:
         """Whether a logarithmic horizontal axis has no place for some point: step 0."""
         return self.spec.log_x and any((s.step <= 0).any() for c in self.curves for s in c.seeds)
-
-    def coinciding(self) -> list[list[str]]:
-        """Labels of curves that overlap: less than a line's width apart at every step."""
-        drawn = [c for c in self.curves if c.logged]
-        values = {c.variant: self.y(c.mean) for c in drawn}
-        if self.log:
-            values = {name: np.log(line) for name, line in values.items()}
-        finite = np.concatenate([*(line[np.isfinite(line)] for line in values.values()), np.empty(0)])
-        if not len(finite):
-            return []
-        near = LINE_WIDTH * (finite.max() - finite.min())
-        groups: list[list[Curve]] = []
-        for curve in drawn:
-            mine = values[curve.variant]
-            for group in groups:
-                other = values[group[0].variant]
-                same = np.array_equal(curve.step, group[0].step)
-                if (
-                    same
-                    and np.array_equal(np.isfinite(mine), np.isfinite(other))
-                    and np.isfinite(mine).any()
-                    and np.nanmax(np.abs(mine - other)) <= near
-                ):
-                    group.append(curve)
-                    break
-            else:
-                groups.append([curve])
-        return [[c.outcome.label for c in group] for group in groups if len(group) > 1]
 
     def by_end(self) -> list[Curve]:
         """What is shown, from the curve that ends highest to the lowest; last those without a value."""
@@ -161,23 +135,17 @@ def plot(
     declared = study.metrics.get(spec.metric)
     percent = kind == "eval" and declared is not None and declared.unit == "%"
     logged = [c for c in found if c.logged]
-    finite = _finite(found)
-    explodes = len(finite) and finite.min() > 0 and finite.max() / finite.min() > EXPLODES
-    explodes = explodes and not percent  # a percentage cannot
-    return Plot(
+    shown = Plot(
         study,
         spec,
         found,
         scale=100.0 if percent else 1.0,
         epochs=bool(logged) and all(c.epochs is not None for c in logged),
-        log=bool(len(finite[finite > 0])) and (spec.log_y or bool(explodes)),
+        log=False,
     )
-
-
-def _finite(found: Iterable[Curve]) -> np.ndarray:
-    """All finite values that are drawn, spikes included."""
-    values = np.concatenate([s.value for c in found for s in c.seeds] or [np.empty(0)])
-    return values[np.isfinite(values)]
+    lowest, highest = shown.values.min(initial=np.inf), shown.values.max(initial=0.0)
+    explodes = not percent and 0 < lowest * EXPLODES < highest  # a percentage cannot
+    return replace(shown, log=bool(highest > 0 and (spec.log_y or explodes)))
 
 
 # -- one figure ---------------------------------------------------------------------------------
@@ -195,7 +163,6 @@ def curve_figure(shown: Plot, width: float, styles: dict[str, Style]) -> Figure:
     height = down * (2.1 if across == 1 else 1.7) + 0.15
     height = max(height, room) if beside else height + room
     picture = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(picture)
     grid = picture.subplots(down, across, squeeze=False, sharex=True, sharey=True)
     marked = marker_places(shown.curves) if len(entries) > 1 else {}
     for number, axes in enumerate(grid.flat):
@@ -282,89 +249,57 @@ def draw_curves(
     """
     members = sorted(members, key=lambda c: styles[c.variant].dashes is not None)  # dashed ones last
     weight = shown.spec.smoothing
-    means: dict[str, list[tuple[Curve, np.ndarray, np.ndarray]]] = {"whole": [], "fewer": [], "raw": []}
-    seeds = []
-    for curve in members:
-        for seed in curve.seeds:
-            thin = len(curve.seeds) > 1 or curve.merged is not None
-            x, y = shown.x(curve, seed.step), shown.y(seed.value)
-            seeds += [(curve, x[part], y[part]) for part in _unbroken(y) if thin]
-        low, high = (shown.y(edge) for edge in curve.band(shown.spec.band))
-        low = np.where(np.isnan(low) & np.isfinite(high), _floor(shown), low)
-        x = shown.x(curve, curve.step)
-        for part, smooth in curve.lines(weight):
-            colour = styles[curve.variant].colour
-            if len(curve.seeds) > 1:
-                at, edges = x[part], (low[part], high[part])
-                axes.fill_between(at, *edges, color=colour, alpha=0.13, linewidth=0, zorder=1)
-            y = shown.y(smooth)
-            kind = "whole" if curve.n[part][0] >= curve.planned else "fewer"
-            means[kind] += [(curve, x[part][p], y[p]) for p in _unbroken(y)]
-            if weight:
-                raw = shown.y(curve.mean[part])
-                means["raw"] += [(curve, x[part][p], raw[p]) for p in _unbroken(raw)]
-    _lines(axes, seeds, styles, linewidth=0.4, alpha=0.35, zorder=2)
-    _lines(axes, means["raw"], styles, linewidth=0.7, alpha=0.45, zorder=2.5)
-    _lines(axes, means["fewer"], styles, linewidth=0.9, zorder=3, dashes=DOTTED)
-    _lines(axes, means["whole"], styles, linewidth=1.2, zorder=4)
     for curve in members:
         style = styles[curve.variant]
+        if len(curve.seeds) > 1 or curve.merged is not None:
+            for seed in curve.seeds:
+                x, y = shown.x(curve, seed.step), shown.y(seed.value)
+                _line(axes, x, y, style, linewidth=0.4, alpha=0.35, zorder=2)
+        low, high = (shown.y(edge) for edge in curve.band(shown.spec.band))
+        if shown.log:  # where a lower edge is zero or less, the band ends at the lowest value
+            low = np.where(np.isfinite(high), np.nan_to_num(low, nan=_lowest(shown)), np.nan)
+        x, smooth = shown.x(curve, curve.step), np.full(len(curve.step), np.nan)
+        for part, values in curve.lines(weight):
+            smooth[part] = shown.y(values)
+            if len(curve.seeds) > 1:
+                edges = low[part], high[part]
+                axes.fill_between(x[part], *edges, color=style.colour, alpha=0.13, lw=0, zorder=1)
+            if weight:
+                raw = shown.y(curve.mean[part])
+                _line(axes, x[part], raw, style, linewidth=0.7, alpha=0.45, zorder=2.5)
+            if curve.n[part][0] >= curve.planned:
+                _line(axes, x[part], smooth[part], style, style.dashes, linewidth=1.2, zorder=4)
+            else:
+                _line(axes, x[part], smooth[part], style, DOTTED, linewidth=0.9, zorder=3)
         if marked and len(places := marked.get(curve.variant, ())):
-            smooth = np.full(len(curve.step), np.nan)
-            for part, values in curve.lines(weight):
-                smooth[part] = values
-            x, y = shown.x(curve, curve.step)[places], shown.y(smooth)[places]
-            axes.add_line(Line2D(x, y, linestyle="none", zorder=6, **_marker(style)))
+            line = Line2D(x[places], smooth[places], linestyle="none", zorder=6, **_marker(style))
+            axes.add_line(line)
         _ends(axes, shown, curve, style)
     axes.autoscale_view()
 
 
-def _unbroken(y: np.ndarray) -> list[slice]:
-    """Where `y` is finite, piece by piece: no line may join two sides of a gap."""
-    finite = np.concatenate([[False], np.isfinite(y), [False]])
-    cuts = np.flatnonzero(finite[1:] != finite[:-1])
-    return [slice(a, b) for a, b in zip(cuts[::2], cuts[1::2], strict=True)]
-
-
-def _lines(
+def _line(
     axes: Axes,
-    pieces: Sequence[tuple[Curve, np.ndarray, np.ndarray]],
-    styles: dict[str, Style],
-    *,
+    x: np.ndarray,
+    y: np.ndarray,
+    style: Style,
     dashes: tuple[float, ...] | None = None,
     **look: Any,
 ) -> None:
-    """Draw pieces of lines in the colour and dashes of their variant."""
-    single = [(curve, x[0], y[0]) for curve, x, y in pieces if len(x) == 1]
-    for curve, x, y in single:  # a line of one point would not be seen
-        axes.plot([x], [y], ".", color=styles[curve.variant].colour, markersize=2.5, **look)
-    pieces = [piece for piece in pieces if len(piece[1]) > 1]
-    if not pieces:
-        return
-    names = list(dict.fromkeys(curve.variant for curve, _, _ in pieces))
-    thin = look["linewidth"] < 0.6
-    table = pd.concat(
-        pd.DataFrame({"x": x, "y": y, "variant": curve.variant, "piece": number})
-        for number, (curve, x, y) in enumerate(pieces)
-    )
-    sns.lineplot(
-        table,
-        x="x",
-        y="y",
-        hue="variant",
-        hue_order=names,
-        palette={name: styles[name].colour for name in names},
-        style="variant",
-        style_order=names,
-        dashes={name: dashes or (not thin and styles[name].dashes) or "" for name in names},
-        units="piece",
-        estimator=None,
-        errorbar=None,
-        sort=False,
-        legend=False,
-        ax=axes,
-        **look,
-    )
+    """A line with gaps where `y` is not finite. A value between two gaps is a dot: no line shows it."""
+    if dashes:
+        axes.plot(x, y, color=style.colour, dashes=dashes, **look)
+    else:
+        axes.plot(x, y, color=style.colour, **look)
+    finite = np.pad(np.isfinite(y), 1)
+    alone = finite[1:-1] & ~finite[:-2] & ~finite[2:]
+    if alone.any():
+        axes.plot(x[alone], y[alone], ".", color=style.colour, markersize=2.5, **look)
+
+
+def _lowest(shown: Plot) -> float:
+    """The lowest value that a logarithmic axis can show."""
+    return float(shown.values[shown.values > 0].min(initial=np.inf))
 
 
 def marker_places(found: Sequence[Curve]) -> dict[str, np.ndarray]:
@@ -421,22 +356,15 @@ def _border(axes: Axes, at: np.ndarray, mark: str, height: float, style: Style) 
     axes.add_line(line)
 
 
-def _floor(shown: Plot) -> float:
-    """Where a band ends on a logarithmic axis if its lower edge is zero or less."""
-    values = _finite(shown.curves) * shown.scale
-    positive = values[values > 0]
-    return float(positive.min()) if len(positive) and shown.log else np.nan
-
-
 def label_axes(axes: Axes, shown: Plot) -> None:
     """Scales, names and numbers of the axes."""
-    values = _finite(shown.curves) * shown.scale
     if shown.log:
         axes.set_yscale("log")
-        positive = values[values > 0]
-        if positive.max() / positive.min() < 10**FEW_DECADES:  # powers of ten alone would be too few
+        if (
+            shown.values.max() < _lowest(shown) * 10**FEW_DECADES
+        ):  # powers of ten alone would be too few
             axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axes.yaxis.set_major_formatter("{x:g}")
             axes.yaxis.set_minor_formatter(NullFormatter())
     if shown.spec.log_x:
         axes.set_xscale("log")
@@ -444,7 +372,7 @@ def label_axes(axes: Axes, shown: Plot) -> None:
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     axes.set_xlabel("epoch" if shown.epochs else "step")
     axes.set_ylabel(metric_label(shown.study, shown.spec.metric, shown.scale), parse_math=False)
-    if not len(values):
+    if not len(shown.values):
         axes.text(0.5, 0.5, "no run has logged it", ha="center", transform=axes.transAxes)
     axes.margins(x=0.02)
 
@@ -470,16 +398,10 @@ def _draw_legend(
     picture: Figure, entries: Sequence[tuple[str, Style]], beside: bool, columns: int
 ) -> None:
     """Line, dashes and marker of each entry as they are in the curves."""
-    handles = []
-    for _, style in entries:
-        line = Line2D([], [], linewidth=1.2, **_marker(style))
-        if style.dashes:
-            line.set_dashes(style.dashes)
-        handles.append(line)
     # A label that begins with an underscore would be left out, so the texts are set afterwards.
     drawn = picture.legend(
-        handles,
-        [f"{n}" for n in range(len(entries))],
+        [Line2D([], [], linewidth=1.2, dashes=s.dashes or (), **_marker(s)) for _, s in entries],
+        [str(number) for number in range(len(entries))],
         loc="outside right center" if beside else "outside lower center",
         ncols=columns,
         columnspacing=1.2,
@@ -487,8 +409,7 @@ def _draw_legend(
         labelspacing=0.25,
     )
     for text, (label, _) in zip(drawn.get_texts(), entries, strict=True):
-        text.set_parse_math(False)
-        text.set_text(label)
+        text.set(text=label, parse_math=False)
 
 
 # -- one variant --------------------------------------------------------------------------------
@@ -498,7 +419,6 @@ def variant_figure(plots: Sequence[Plot], style: Style, width: float) -> Figure:
     """All that one variant logged, a panel each; dotted lines at requeues and other events."""
     down = max(1, -(-len(plots) // PANELS_IN_A_ROW))
     picture = Figure(figsize=(width, 1.35 * down + 0.3), layout="constrained")
-    FigureCanvasAgg(picture)
     panels = picture.subplots(down, PANELS_IN_A_ROW, squeeze=False).flat
     for shown, axes in zip(plots, panels, strict=False):
         (curve,) = shown.curves

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from analysis.figures.curves import metric_name
@@ -42,7 +41,6 @@ def forest(
     rows = [found.get(name, spec.metric) for name in names if name != found.baseline]
     standings = [standing(row, metric, spec.margin) for row in rows]
     picture = Figure(figsize=(width, ROW * len(rows) + 0.75), layout="constrained")
-    FigureCanvasAgg(picture)
     axes = picture.subplots()
     limits = _limits(rows, scale)
     for y, (row, word) in enumerate(zip(rows, standings, strict=True)):

@@ -5,13 +5,14 @@ and JSON beside them.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ablations.study.schema import FigureSpec
 from analysis.figures.attribution import cells_figure
 from analysis.figures.curves import Plot, curve_figure, metric_name, plot, variant_figure
 from analysis.figures.differences import forest
@@ -23,16 +24,16 @@ from analysis.results.frames import results
 from analysis.results.outcomes import Outcome, outcomes
 from analysis.runs.collect import Collected
 from analysis.runs.comparable import Mark, on_axis
+from analysis.runs.record import Run
 from analysis.tables import captions, latex
 from analysis.tables.captions import sentence
 from analysis.tables.forms import write_if_changed
 from analysis.tables.model import file_name
 from analysis.venues import VENUES
-from sdtps.system.errors import SdtpsError, counted, did_you_mean
+from sdtps.system.errors import SdtpsError, counted
 
 if TYPE_CHECKING:
     from ablations.study.model import Study
-    from ablations.study.schema import FigureSpec
 
 
 class FigureError(SdtpsError):
@@ -64,7 +65,7 @@ def figures(
 ) -> list[Drawn]:
     """The manifest's figures and those of its attributions. One that cannot be drawn says so, and
     stops no other."""
-    declared = [attempt(collected, study, spec, marks, venue) for spec in study.figures]
+    declared = [try_to_draw(collected, study, spec, marks, venue) for spec in study.figures]
     cells = (draw_cells(collected, study, found, venue) for found in started(collected, study))
     return [*declared, *cells]
 
@@ -75,19 +76,11 @@ def draw_cells(collected: Collected, study: Study, found: Attributed, venue: str
     with styled(size):
         picture, caption = cells_figure(found, size.page)
         files = saved(picture)
-    return Drawn(
-        name=found.name,
-        study=study.name,
-        files=files,
-        caption=caption,
-        notes=(),
-        origin=captions.origin(collected, study),
-        runs={n: [run.where for run in one.runs] for n, one in found.outcomes.items()},
-        width=size.page,
-    )
+    runs = {name: outcome.runs for name, outcome in found.outcomes.items()}
+    return _drawn(collected, study, found.name, size.page, files, caption, runs=runs)
 
 
-def attempt(
+def try_to_draw(
     collected: Collected,
     study: Study,
     spec: FigureSpec,
@@ -99,17 +92,37 @@ def attempt(
         return draw(collected, study, spec, marks, venue)
     except Exception as error:
         why = str(error) if isinstance(error, SdtpsError) else f"{type(error).__name__}: {error}"
-        return Drawn(
-            name=file_name(study, spec.name),
-            study=study.name,
-            files={},
-            caption=(f"This figure could not be drawn: {why}",),
-            notes=(),
-            origin=captions.origin(collected, study),
-            runs={},
-            width=VENUES[venue].width(spec.width),
-            problem=why,
-        )
+        width, caption = VENUES[venue].width(spec.width), (f"This figure could not be drawn: {why}",)
+        drawn = _drawn(collected, study, file_name(study, spec.name), width, {}, caption)
+        return replace(drawn, problem=why)
+
+
+def _drawn(
+    collected: Collected,
+    study: Study,
+    name: str,
+    width: float,
+    files: dict[str, bytes],
+    caption: Sequence[str],
+    rows: Sequence[Outcome] = (),
+    runs: Mapping[str, Sequence[Run]] | None = None,
+) -> Drawn:
+    """A figure with what is known of its study.
+
+    Args:
+        runs: those that it shows, by variant; None: those of `rows`, which its notes are about, too.
+    """
+    shown = {row.key: row.runs for row in rows} if runs is None else runs
+    return Drawn(
+        name=name,
+        study=study.name,
+        files=files,
+        caption=tuple(caption),
+        notes=captions.notes(collected, study, rows) if rows else (),
+        origin=captions.origin(collected, study),
+        runs={name: [run.where for run in members] for name, members in shown.items()},
+        width=width,
+    )
 
 
 def draw(
@@ -123,22 +136,22 @@ def draw(
     """One figure, in PDF, SVG and PNG unless `endings` says less; curves with their CSV.
 
     Raises:
-        FigureError: an unknown metric or variant, or letters that no font of this machine has.
+        FigureError: letters that no font of this machine has.
     """
     size = VENUES[venue]
     width = size.width(spec.width)
     computed = results(collected, study)
     found = computed.outcomes
-    names = _names(study, spec, found)
-    styles = palette(study, tuple(n for n in found if n not in study.variants))
+    names = list(spec.variants or found)
     labels = [found[name].label for name in names]
+    _check_letters(spec, labels)
+    styles = palette(study, tuple(n for n in found if n not in study.variants))
     data: dict[str, bytes] = {}
     shown_part: tuple[str, ...] = ()
     with styled(size, *labels, *study.variants):
         if spec.kind == "curves":
             shown = plot(collected, study, spec)
-            picture = curve_figure(shown, width, styles)
-            caption = curve_caption(shown)
+            picture, caption = curve_figure(shown, width, styles), curve_caption(shown)
             table = curveframe.frame(shown.curves)
             data = {"csv": table.to_csv(index=False, float_format="%.8g").encode()}
         elif spec.kind == "differences":
@@ -157,30 +170,15 @@ def draw(
             raise FigureError(
                 f"figure {spec.name}: kind {spec.kind} has no drawing in analysis/figures"
             )
-        files = saved(picture, endings)
+        files = {**saved(picture, endings), **data}
+    warnings = captions.warnings(marks, study.name)
+    said = (*caption, *shown_part, captions.data(collected, study), *warnings)
     rows = [found[name] for name in names]
-    said = (
-        *caption,
-        *shown_part,
-        captions.data(collected, study),
-        *captions.warnings(marks, study.name),
-    )
-    return Drawn(
-        name=file_name(study, spec.name),
-        study=study.name,
-        files={**files, **data},
-        caption=said,
-        notes=captions.notes(collected, study, rows),
-        origin=captions.origin(collected, study),
-        runs={row.key: [run.where for run in row.runs] for row in rows},
-        width=width,
-    )
+    return _drawn(collected, study, file_name(study, spec.name), width, files, said, rows)
 
 
 def differences_figure(study: Study) -> FigureSpec | None:
     """A study's forest plot: its manifest's, or one of the first metric; None with a single variant."""
-    from ablations.study.schema import FigureSpec
-
     for spec in study.figures:
         if spec.kind == "differences":
             return spec
@@ -190,28 +188,18 @@ def differences_figure(study: Study) -> FigureSpec | None:
     return FigureSpec(name="differences", kind="differences", metric=metric, width="page")
 
 
-def _names(study: Study, spec: FigureSpec, found: dict[str, Outcome]) -> list[str]:
-    """The variants of a figure, after everything that could be misspelt was looked at."""
-    names = list(spec.variants or found)
-    for name in names:
-        if name not in found:
-            raise FigureError(f"figure {spec.name}: no variant '{name}'. {did_you_mean(name, found)}")
-    if spec.kind != "curves" and spec.metric not in study.metrics:
-        known = did_you_mean(spec.metric, study.metrics)
-        raise FigureError(f"figure {spec.name}: metrics: has no '{spec.metric}'. {known}")
-    for label in (*(found[name].label for name in names), spec.title or ""):
+def _check_letters(spec: FigureSpec, labels: Iterable[str]) -> None:
+    """Raises FigureError for letters that no font of this machine has."""
+    for label in (*labels, spec.title or ""):
         if letters := undrawable(label):
             raise FigureError(
                 f"figure {spec.name}: no font of this machine has {', '.join(letters)} of the label "
                 f"'{label}'. Install one that does, or write the label in letters that it has"
             )
-    return names
 
 
 def variant_page(collected: Collected, study: Study, variant: str, venue: str = "article") -> Drawn:
     """All that one variant logged: loss parts, learning rate, gradient norms, scores; a panel each."""
-    from ablations.study.schema import FigureSpec
-
     style = palette(study).get(variant, Style("#000000"))
     metrics = dict.fromkeys(m for k in ("train", "eval") for m in collected.metrics_of(study.name, k))
     size = VENUES[venue]
@@ -222,16 +210,9 @@ def variant_page(collected: Collected, study: Study, variant: str, venue: str = 
             for metric in metrics
         ]
         files = saved(variant_figure(plots, style, size.page))
-    return Drawn(
-        name=f"{study.name}-variant-{study.variants[variant].slug}",
-        study=study.name,
-        files=files,
-        caption=(f"Everything that {found.label} logged; dotted lines: requeues and other events.",),
-        notes=captions.notes(collected, study, [found]),
-        origin=captions.origin(collected, study),
-        runs={variant: [run.where for run in found.runs]},
-        width=size.page,
-    )
+    name = f"{study.name}-variant-{study.variants[variant].slug}"
+    caption = (f"Everything that {found.label} logged; dotted lines: requeues and other events.",)
+    return _drawn(collected, study, name, size.page, files, caption, [found])
 
 
 def write(drawn: Drawn, folder: Path) -> list[Path]:
@@ -287,8 +268,8 @@ def _environment(drawn: Drawn, folder: Path, caption: str) -> str:
 
 BANDS = {
     "minmax": "the range of all values of all seeds",
-    "sd": "± one sample standard deviation (ddof 1) over seeds",
-    "t95": "the 95 % t interval of the mean over seeds",
+    "sd": "± one sample standard deviation (ddof 1) over seeds, also where no seed is",
+    "t95": "the 95 % t interval of the mean over seeds, also where no seed is",
     "none": "",
 }
 
@@ -303,13 +284,11 @@ def curve_caption(shown: Plot) -> tuple[str, ...]:
     said = [sentence(title)]
     if any(len(curve.seeds) > 1 for curve in found):
         said += _seeds(shown, name)
-    if not spec.panel_by:
-        if len(shown.shown) > 1:
-            said.append(
-                "The legend lists the curves from the highest last value to the lowest; markers only "
-                "tell them apart."
-            )
-        said += [f"These curves overlap: {'; '.join(group)}." for group in shown.coinciding()]
+    if not spec.panel_by and len(shown.shown) > 1:
+        said.append(
+            "The legend lists the curves from the highest last value to the lowest; markers only tell "
+            "them apart."
+        )
     if unlogged := shown.unlogged():
         said.append(f"No {name} was logged for: {'; '.join(unlogged)}.")
     if any(len(seed.broken) for curve in found for seed in curve.seeds):
@@ -343,25 +322,11 @@ def _seeds(shown: Plot, name: str) -> list[str]:
             "Dotted: mean over the seeds that are left; where a seed ends, the line of all ends and "
             "that of the others begins."
         )
-    if _beyond(shown):
-        said.append("The band is symmetric: where it reaches below 0 or above 100 %, no seed does.")
     if any(c.interpolated for c in shown.curves):
         said.append(
             "Seeds that log at different steps are interpolated linearly between their own values."
         )
     return said
-
-
-def _beyond(shown: Plot) -> bool:
-    """Whether a band reaches below 0 or, of a share, above 1, where no seed is."""
-    metric = shown.study.metrics.get(shown.spec.metric)
-    highest = 1.0 if metric is not None and metric.unit == "%" else np.inf
-    for curve in shown.curves:
-        low, high = curve.band(shown.spec.band)
-        below, above = np.nanmin(curve.low, initial=np.inf), np.nanmax(curve.high, initial=-np.inf)
-        if (below >= 0 and (low < 0).any()) or (above <= highest and (high > highest).any()):
-            return True
-    return False
 
 
 def _points(shown: Plot) -> list[str]:

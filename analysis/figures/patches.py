@@ -2,7 +2,7 @@
 
 For retrieval see `analysis.figures.caption_patches`; here re-identification. Read from the model
 itself while it encodes the images: nothing is computed a second way. In the picture a row for each
-image, its modalities side by side for each run. Dropped patches are dark and grey.
+image, its modalities side by side for each run. Dropped patches are dark.
 Kept ones show the image; the orange on them is as strong as their share in the aggregated tokens,
 relative to an even share among the kept. White lines run between kept and dropped.
 """
@@ -13,29 +13,27 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
-from PIL import Image, ImageDraw
 
-from analysis.figures.sheet import DROPPED, INK, MUTED, PAPER, borders, fitted, font, png
+from analysis.figures.sheet import DARK, Group, Tile, drawn
 from sdtps.config import ReidConfig
-from sdtps.run.folder import RunFolder
 from sdtps.system.commandline import at_least
 from sdtps.system.errors import RunError
 from sdtps.system.files import write_bytes, write_text
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    import torch
+    from torch import Tensor
 
     from sdtps.data.reid_folders import ReidDataset, Sample
     from sdtps.multimodal import OneModality
     from sdtps.selection import Selection
+    from sdtps.trained.model import Trained
 
-TILE = 96  # pixels: the shorter side of an image
-GAP, GROUP_GAP, MARGIN = 4, 18, 14
-HEAD = 46  # two lines of text above each group
-ORANGE = np.array([230, 159, 0], dtype=np.float64)
+TILE = 0.95  # inches
+ORANGE = np.array([230, 159, 0]) / 255
 # Opacity of a share, as a multiple of the even share 1/K: an even one is faint, so that a network that
 # weighs nothing looks like it; from three times on it is as strong as it gets.
 STRONGEST, MOST = 0.75, 3.0
@@ -44,27 +42,28 @@ NAMES = {"rgb": "RGB", "nir": "NIR", "tir": "TIR"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `patches`."""
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders, left to right")
-    parser.add_argument(
+    add = parser.add_argument
+    add("runs", nargs="+", type=Path, metavar="RUN", help="run folders, left to right")
+    add(
         "-o",
         "--output",
         type=Path,
         required=True,
         help="FILE.png to write; its caption goes to FILE.txt",
     )
-    parser.add_argument(
+    add(
         "--images",
         type=at_least(1),
         default=4,
         help="test images to show, one for each identity (default 4)",
     )
-    parser.add_argument(
+    add(
         "--captions",
         type=at_least(1),
         metavar="N",
         help="retrieval: captions of each image to show (default 1)",
     )
-    parser.add_argument("--initial", action="store_true", help="show the first run before training too")
+    add("--initial", action="store_true", help="show the first run before training too")
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -95,49 +94,83 @@ def write(
         captions: of each image, in retrieval; None = 1.
 
     Raises:
-        RunError: a run that cannot be drawn (named), runs of both tasks, or a count below 1.
+        RunError: a run that cannot be drawn (named), or runs of both tasks.
     """
-    if count < 1:
-        raise RunError(f"--images {count}: at least 1")
+    from sdtps.trained.model import load
+
     if output.suffix.lower() != ".png":
         raise RunError(f"{output}: patch pictures are PNG; name the file FILE.png")
-    tasks = {path: task_of_run(path) for path in paths}
-    first = tasks[paths[0]]
-    for path, task in tasks.items():
-        if task != first:
-            raise RunError(f"{path}: is a run of {task}, {paths[0]} one of {first}: draw them apart")
+    runs = [load(path, "last") for path in paths]
+    first = runs[0].config.task
+    for path, run in zip(paths, runs, strict=True):
+        if run.config.task != first:
+            other = f"is a run of {run.config.task}, {paths[0]} one of {first}"
+            raise RunError(f"{path}: {other}: draw them apart")
+    shown = [(run, False) for run in runs]
+    if initial:
+        shown.insert(0, (runs[0], True))
     if first == "retrieval":
-        from analysis.figures.caption_patches import write_retrieval
+        from analysis.figures.caption_patches import retrieval_picture
 
-        picture, text = write_retrieval(paths, count, captions or 1, initial)
+        picture, text = retrieval_picture(shown, count, captions or 1)
     elif captions is not None:
         raise RunError("--captions is for retrieval; these are runs of re-identification")
     else:
-        picture, text = _write_reid(paths, count, initial)
+        picture, text = reid_picture(shown, count)
     output.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(output, picture)
     write_text(output.with_suffix(".txt"), text + "\n")
 
 
-def _write_reid(paths: Sequence[Path], count: int, initial: bool) -> tuple[bytes, str]:
-    """The picture as PNG and its caption."""
+def label_of(run: Trained, initial: bool) -> str:
+    """What a run is called in a picture."""
+    return f"{run.name}, {'before training' if initial else f'step {run.step}'}"
+
+
+def reid_picture(runs: Sequence[tuple[Trained, bool]], count: int) -> tuple[bytes, str]:
+    """The picture as PNG and its caption.
+
+    Args:
+        runs: each with whether it is shown before training.
+    """
     from sdtps.data.load import load_reid_data
 
-    config = reid_config(RunFolder(paths[0]))
+    config = cast("ReidConfig", runs[0][0].config)
     dataset = load_reid_data(config)
     samples = choose(dataset, count)
     names = [name_of(sample, dataset) for sample in samples]
-    images = load_images(config, dataset, samples)
-    runs = [run_maps(paths[0], names, initial=True)] if initial else []
-    runs += [run_maps(path, names) for path in paths]
-    shown = "; ".join(r.label for r in runs)
+    pixels = load_pixels(config, dataset, samples)
+    groups = [
+        Group("images", {NAMES[m]: [Tile(images[m]) for images in pixels] for m in pixels[0]}),
+        *(_group(run, initial, names, pixels) for run, initial in runs),
+    ]
     text = (
         f"Patches of {len(names)} test images of {dataset.name} in "
-        f"{', '.join(NAMES[m] for m in images.pixels[0])}. {shown}. "
+        f"{', '.join(NAMES[m] for m in pixels[0])}. "
+        f"{'; '.join(label_of(run, initial) for run, initial in runs)}. "
         "Dark: dropped; plain: kept; orange: share in the aggregated tokens, faint where it is that of "
         "every kept patch, strongest from three times that."
     )
-    return draw(images, runs), text
+    legend = (
+        "dark: dropped · plain: kept · orange: share in the aggregated tokens, faint where it is even"
+    )
+    return drawn(groups, legend, TILE), text
+
+
+def _group(
+    run: Trained, initial: bool, names: Sequence[str], pixels: Sequence[dict[str, np.ndarray]]
+) -> Group:
+    """A run's columns; one without SDTPS shows the images with a word on why."""
+    maps = patch_maps(run, names, initial=initial)
+    title = label_of(run, initial) + ("" if maps else " (no selection)")
+    columns = {
+        NAMES[m]: [
+            Tile(images[m], layer(maps[m][row]), maps[m][row].kept) if maps else Tile(images[m])
+            for row, images in enumerate(pixels)
+        ]
+        for m in pixels[0]
+    }
+    return Group(title, columns)
 
 
 # -- what a run does ----------------------------------------------------------------------------
@@ -156,44 +189,14 @@ class PatchMap:
     weight: np.ndarray | None
 
 
-@dataclass(frozen=True)
-class RunMaps:
-    """A run on some images. `maps`: image by image, modality to map; empty without SDTPS."""
-
-    label: str
-    maps: tuple[dict[str, PatchMap], ...]
-
-
-@dataclass(frozen=True)
-class Images:
-    """Images of a test split: names below the data set's root, and pixels by modality.
-
-    Attributes:
-        pixels: image by image, modality to uint8 [height, width, 3], as the model sees them.
-    """
-
-    names: tuple[str, ...]
-    pixels: tuple[dict[str, np.ndarray], ...]
-
-
-def task_of_run(path: Path | str) -> str:
-    """reid or retrieval; raises RunError for another program's run, or without a configuration."""
-    folder = RunFolder(path)
-    if not folder.config_file.exists():
-        raise RunError(f"{folder.path}: no config.yaml; patch pictures need a run of ours")
-    task = folder.config().task
-    if task == "command":
-        raise RunError(f"{folder.path}: task command; patch pictures need a run of ours")
-    return task
-
-
-def reid_config(folder: RunFolder) -> ReidConfig:
-    """Raises RunError for a run of another task, or without a configuration (imported runs)."""
-    if task_of_run(folder.path) != "reid":
-        raise RunError(f"{folder.path}: is no run of re-identification")
-    config = folder.config()
-    assert isinstance(config, ReidConfig)
-    return config
+def layer(found: PatchMap) -> np.ndarray:
+    """RGBA [rows, columns, 4]: dropped patches dark, kept ones as orange as their share."""
+    colours = np.zeros((*found.kept.shape, 4))
+    if found.weight is not None:
+        colours[..., :3] = ORANGE
+        colours[..., 3] = STRONGEST * np.minimum(found.weight * found.kept.sum() / MOST, 1.0)
+    colours[~found.kept] = DARK
+    return colours
 
 
 def choose(dataset: ReidDataset, count: int) -> list[Sample]:
@@ -208,28 +211,32 @@ def name_of(sample: Sample, dataset: ReidDataset) -> str:
     return sample.images[0].relative_to(dataset.root).as_posix()
 
 
-def load_images(config: ReidConfig, dataset: ReidDataset, samples: Sequence[Sample]) -> Images:
-    """Decode `samples` at the size that the model sees, in the modalities that the data set has."""
+def load_pixels(
+    config: ReidConfig, dataset: ReidDataset, samples: Sequence[Sample]
+) -> list[dict[str, np.ndarray]]:
+    """Image by image, modality to uint8 [height, width, 3]: as the model sees them, and those that the
+    data have."""
     from sdtps.data.images import BILINEAR
     from sdtps.data.reid_batches import decode
     from sdtps.multimodal import MODALITIES
 
     decoded = [decode(s, config.data, BILINEAR).transpose(0, 2, 3, 1) for s in samples]
-    pixels = [
+    return [
         {m: image for m, image in zip(MODALITIES, images, strict=True) if m[0] not in dataset.absent}
         for images in decoded
     ]
-    return Images(tuple(name_of(s, dataset) for s in samples), tuple(pixels))
 
 
-def run_maps(path: Path | str, names: Sequence[str], *, initial: bool = False) -> RunMaps:
-    """Maps of the images called `names` in the run's own data set.
+def patch_maps(
+    run: Trained, names: Sequence[str], *, initial: bool = False
+) -> dict[str, list[PatchMap]]:
+    """Modality to the maps of the images called `names` in the run's own data; empty without SDTPS.
 
     Args:
         initial: the weights before training instead of those of the last epoch.
 
     Raises:
-        RunError: no weights, weights that are not finite, or an image that the data do not have.
+        RunError: weights that are not finite, or an image that the data do not have.
     """
     import torch
 
@@ -238,94 +245,74 @@ def run_maps(path: Path | str, names: Sequence[str], *, initial: bool = False) -
     from sdtps.data.reid_batches import TestBatches, decode
     from sdtps.models.backbones import patch_size
     from sdtps.models.reid import ReidModel
-    from sdtps.trained.model import load
     from sdtps.training.device import seed_everything
 
-    folder = RunFolder(path)
-    config = reid_config(folder)
+    config = cast("ReidConfig", run.config)
     dataset = load_reid_data(config)
     by_name = {name_of(s, dataset): s for s in dataset.query}
     if missing := [name for name in names if name not in by_name]:
-        raise RunError(f"{folder.path}: its data ({dataset.root}) have no image {missing[0]}")
+        raise RunError(f"{run.file}: its data ({dataset.root}) have no image {missing[0]}")
     samples = [by_name[name] for name in names]
-    if initial:
-        seed = int(folder.run().get("seed", 0))
-        seed_everything(seed)
-        model = ReidModel(config, dataset.train_pids, dataset.cameras)
-        label = f"{folder.run().get('variant', folder.path.parent.name)}, seed {seed}, before training"
-    else:
-        trained = load(folder.path, "last")
-        # The file holds every weight: pretrained files need not be on this machine.
+    if not initial:  # the file holds every weight: pretrained files need not be on this machine
         backbone = config.backbone.model_copy(update={"weights": "random"})
-        plain = config.model_copy(update={"backbone": backbone})
-        model = ReidModel(plain, dataset.train_pids, dataset.cameras)
-        model.load_state_dict(trained.weights)
-        label = f"{trained.name}, step {trained.step}"
-    if not all(torch.isfinite(p).all() for p in model.parameters()):
-        raise RunError(f"{folder.path}: its weights are not finite; there is nothing to draw")
+        config = config.model_copy(update={"backbone": backbone})
+    seed_everything(run.seed)
+    model = ReidModel(config, dataset.train_pids, dataset.cameras)
+    if not initial:
+        model.load_state_dict(run.weights)
+    check_finite(model, run)
     if model.sdtps is None:
-        return RunMaps(label, ())
+        return {}
     pixels = np.stack([decode(s, config.data, BILINEAR) for s in samples])
     (batch,) = TestBatches(samples, pixels, len(samples), torch.device("cpu"), dataset.absent)
     model.eval()
-    recorded: dict[str, list[Selection]] = {m: [] for m in model.sdtps.modalities}
     modalities = cast("dict[str, OneModality]", dict(model.sdtps.modalities.items()))
-    hooks = [
-        module.register_forward_hook(_recorder(recorded[name]))
-        for name, modality in modalities.items()
-        for module in (modality.selection, modality.selection_dense)
-        if module is not None
-    ]
-    try:
-        with torch.inference_mode():
-            model(batch.images, batch.camids)
-            patch = patch_size(config.backbone)
-            grid = config.data.height // patch, config.data.width // patch
-            found = {
-                name: _patch_maps(modality, recorded[name], grid)
-                for name, modality in modalities.items()
-            }
-    finally:
-        for hook in hooks:
-            hook.remove()
-    maps = tuple({name: found[name][i] for name in found} for i in range(len(samples)))
-    return RunMaps(label, maps)
+    recorded: dict[str, list[Selection]] = {name: [] for name in modalities}
+    for name, modality in modalities.items():
+        for module in (modality.selection, modality.selection_dense):
+            if module is not None:
+                module.register_forward_hook(
+                    lambda m, i, found, into=recorded[name]: into.append(found)
+                )
+    patch = patch_size(config.backbone)
+    grid = config.data.height // patch, config.data.width // patch
+    with torch.inference_mode():
+        model(batch.images, batch.camids)
+        return {name: _maps(modalities[name], recorded[name], grid) for name in modalities}
 
 
-def _recorder(into: list[Selection]) -> Any:
-    def record(module: nn.Module, inputs: Any, output: Selection) -> None:
-        into.append(output)
+def check_finite(model: torch.nn.Module, run: Trained) -> None:
+    """Raises RunError where a weight is not finite."""
+    import torch
 
-    return record
+    if not all(torch.isfinite(p).all() for p in model.parameters()):
+        raise RunError(f"{run.file}: its weights are not finite; there is nothing to draw")
 
 
-def _patch_maps(
+def _maps(
     modality: OneModality, selections: Sequence[Selection], grid: tuple[int, int]
 ) -> list[PatchMap]:
     """One map for each image, from the one or two selections of a modality."""
     import torch
 
-    weights = [w for w in _shares(modality, selections) if w is not None]
-    kept = torch.stack([s.decision > 0.5 for s in selections]).any(dim=0)
-    weight = torch.stack(weights).mean(dim=0) if weights else None
-    return [
-        PatchMap(
-            kept[i].reshape(grid).numpy(),
-            None if weight is None else weight[i].reshape(grid).double().numpy(),
-        )
-        for i in range(len(kept))
-    ]
+    kept = torch.stack([s.decision > 0.5 for s in selections]).any(dim=0).unflatten(1, grid).numpy()
+    shares = _shares(modality, selections)
+    if not shares:
+        return [PatchMap(k, None) for k in kept]
+    weight = torch.stack(shares).mean(dim=0).unflatten(1, grid).double().numpy()
+    return [PatchMap(k, w) for k, w in zip(kept, weight, strict=True)]
 
 
-def _shares(modality: OneModality, selections: Sequence[Selection]) -> list[Tensor | None]:
+def _shares(modality: OneModality, selections: Sequence[Selection]) -> list[Tensor]:
     """For each selection the share [B, N] of every patch in all aggregated tokens."""
     from sdtps.selection import order
 
     aggregation = modality.aggregation
-    if aggregation is None:
-        return [None] * len(selections)
-    shares: list[Tensor | None] = []
-    for selection, network in zip(selections, aggregation.networks, strict=True):
+    shares: list[Tensor] = []
+    for selection, network in zip(
+        selections, aggregation.networks if aggregation else (), strict=False
+    ):
+        assert aggregation is not None
         rows = aggregation.weights(
             network, selection.tokens, selection.kept_decision, selection.kept_score
         )
@@ -333,71 +320,3 @@ def _shares(modality: OneModality, selections: Sequence[Selection]) -> list[Tens
         index = order(selection.score)[1][..., : share.shape[-1]]
         shares.append(share.new_zeros(selection.score.shape).scatter(-1, index, share))
     return shares
-
-
-# -- the picture --------------------------------------------------------------------------------
-
-
-def draw(images: Images, runs: Sequence[RunMaps]) -> bytes:
-    """The picture as PNG; the same input gives the same bytes.
-
-    Args:
-        images: originals, shown in the first group.
-        runs: one group of columns each; one without SDTPS shows the images with a word on why.
-    """
-    height, width = next(iter(images.pixels[0].values())).shape[:2]
-    scale = TILE / min(height, width)
-    tile = round(width * scale), round(height * scale)
-    modalities = list(images.pixels[0])
-    group = len(modalities) * (tile[0] + GAP) - GAP
-    groups = 1 + len(runs)
-    total = (
-        2 * MARGIN + groups * group + (groups - 1) * GROUP_GAP,
-        2 * MARGIN + HEAD + len(images.names) * (tile[1] + GAP) - GAP + 24,
-    )
-    sheet = Image.new("RGB", total, PAPER)
-    pen = ImageDraw.Draw(sheet)
-    for number in range(groups):
-        left = MARGIN + number * (group + GROUP_GAP)
-        run = runs[number - 1] if number else None
-        title = "images" if run is None else run.label
-        pen.text((left, MARGIN), fitted(title, group, 13), INK, font(13))
-        if run is not None and not run.maps:
-            pen.text((left + group, MARGIN + 18), "no selection", MUTED, font(11), anchor="ra")
-        for column, modality in enumerate(modalities):
-            x = left + column * (tile[0] + GAP)
-            name = NAMES.get(modality, modality)
-            pen.text((x, MARGIN + HEAD - 14), name, MUTED, font(11))
-            for row in range(len(images.names)):
-                pixels = images.pixels[row][modality]
-                shown = (
-                    pixels if run is None or not run.maps else painted(pixels, run.maps[row][modality])
-                )
-                picture = Image.fromarray(shown).resize(tile, Image.Resampling.BILINEAR)
-                y = MARGIN + HEAD + row * (tile[1] + GAP)
-                sheet.paste(picture, (x, y))
-                if run is not None and run.maps:
-                    borders(pen, run.maps[row][modality].kept, (x, y), tile)
-    legend = (
-        "dark: dropped · plain: kept · orange: share in the aggregated tokens, faint where it is even"
-    )
-    pen.text(
-        (MARGIN, total[1] - MARGIN), fitted(legend, total[0] - 2 * MARGIN, 11), MUTED, font(11), "ls"
-    )
-    return png(sheet)
-
-
-def painted(pixels: np.ndarray, patch_map: PatchMap) -> np.ndarray:
-    """Pixels uint8 [H, W, 3] with a map [rows, columns] laid over them."""
-    rows, columns = patch_map.kept.shape
-    size = pixels.shape[0] // rows, pixels.shape[1] // columns
-    kept = np.kron(patch_map.kept, np.ones(size, dtype=bool))[..., None]
-    image = pixels.astype(np.float64)
-    grey = np.repeat(image.mean(axis=2, keepdims=True), 3, axis=2) * DROPPED
-    result = np.where(kept, image, grey)
-    if patch_map.weight is not None and patch_map.weight.max() > 0:
-        multiple = patch_map.weight * patch_map.kept.sum()
-        opacity = STRONGEST * np.minimum(multiple / MOST, 1.0)
-        opacity = np.kron(opacity, np.ones(size))[..., None] * kept
-        result = (1 - opacity) * result + opacity * ORANGE
-    return np.floor(result + 0.5).astype(np.uint8)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import seaborn as sns
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from analysis.figures.curves import metric_label, metric_name, setting_name
@@ -20,6 +20,8 @@ from analysis.tables import captions
 from sdtps.system.errors import counted
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from ablations.study.model import Study
     from ablations.study.schema import FigureSpec
 
@@ -41,41 +43,20 @@ def sweep(
     axis = str(spec.axis)
     places, ticks = _places(study, axis, names)
     picture = Figure(figsize=(width, min(2.6, width * 0.55)), layout="constrained")
-    FigureCanvasAgg(picture)
     axes = picture.subplots()
-    dots = pd.DataFrame(
-        [
-            (places[name], value * scale, name)
-            for name in names
-            for value in found.get(name, spec.metric).values.values()
-        ],
-        columns=["x", "y", "variant"],
-    )
-    if len(dots):
-        colours = {name: styles[name].colour for name in names}
-        sns.scatterplot(
-            dots, x="x", y="y", hue="variant", palette=colours, alpha=0.4, s=9, legend=False, ax=axes
-        )
-    centres: list[tuple[float, float]] = []
-    for name in sorted(names, key=lambda n: places[n]):
-        result = found.get(name, spec.metric)
+    results = {name: found.get(name, spec.metric) for name in names}
+    for name, result in results.items():
+        colour, place = styles[name].colour, places[name]
         if not result.n:
-            axes.annotate(
-                found.outcomes[name].glyph(),
-                (places[name], 0.02),
-                xycoords=("data", "axes fraction"),
-                ha="center",
-                fontsize=SMALLEST,
-                style="italic",
-                parse_math=False,
-            )
-            axes.plot([places[name]], [np.nan])
-            centres.append((places[name], np.nan))  # the line is broken where there is no result
+            word, at = found.outcomes[name].glyph(), axes.get_xaxis_transform()
+            look: Any = {"ha": "center", "size": SMALLEST, "style": "italic", "parse_math": False}
+            axes.text(place, 0.02, word, transform=at, **look)
+            axes.plot([place], [np.nan])
             continue
-        centres.append((places[name], result.mean * scale))
-        colour = styles[name].colour
+        values = [value * scale for value in result.values.values()]
+        axes.plot([place] * len(values), values, "o", color=colour, alpha=0.4, ms=3, mew=0)
         axes.errorbar(
-            [places[name]],
+            [place],
             [result.mean * scale],
             yerr=[0.0 if np.isnan(result.sd) else result.sd * scale],
             fmt="o",
@@ -84,44 +65,44 @@ def sweep(
             markersize=4,
             capsize=2,
         )
-    if ticks is None and len(centres) > 1:
-        axes.plot(*zip(*centres, strict=True), color="#888888", linewidth=0.8, zorder=1)
     if ticks is not None:
         axes.set_xticks(range(len(ticks)), ticks, parse_math=False)
-    hidden = _logarithmic(axes, spec, places, ticks, dots["y"].to_numpy(dtype=np.float64))
+    elif len(names) > 1:  # the line is broken where there is no result
+        line = sorted((places[name], results[name].mean * scale) for name in names)
+        axes.plot(*zip(*line, strict=True), color="#888888", linewidth=0.8, zorder=1)
+    values = [value * scale for result in results.values() for value in result.values.values()]
+    hidden = _logarithmic(axes, spec, places, ticks, values)
     axes.set_xlabel(setting_name(axis), parse_math=False)
     axes.set_ylabel(metric_label(study, spec.metric, scale), parse_math=False)
     axes.margins(x=0.06)
     title = spec.caption or f"{metric_name(study, spec.metric)} against {axis}."
-    counted = (
-        "At the last epoch. Dots: seeds; circle and bar: mean and sample standard deviation (ddof 1); "
-        "hollow: not all seeds finished; the line is broken where no seed did."
-    )
     return picture, (
         captions.sentence(title),
         f"Variants: {'; '.join(found.outcomes[name].label for name in names)}.",
-        counted,
+        "At the last epoch. Dots: seeds; circle and bar: mean and sample standard deviation (ddof 1); "
+        "hollow: not all seeds finished; the line is broken where no seed did.",
         *hidden,
     )
 
 
 def _logarithmic(
-    axes: object, spec: FigureSpec, places: Mapping[str, float], ticks: object, values: np.ndarray
+    axes: Axes,
+    spec: FigureSpec,
+    places: Mapping[str, float],
+    ticks: Sequence[str] | None,
+    values: Sequence[float],
 ) -> list[str]:
     """Set logarithmic axes; sentences on what has no place on them."""
     said = []
     if spec.log_x and ticks is None:
-        axes.set_xscale("log")  # type: ignore[attr-defined]
-        if zero := sorted({place for place in places.values() if place <= 0}):
-            listed = ", ".join(f"{place:g}" for place in zero)
-            said.append(f"The horizontal axis is logarithmic and has no place for {listed}.")
+        axes.set_xscale("log")
+        if zero := ", ".join(f"{p:g}" for p in sorted(set(places.values())) if p <= 0):
+            said.append(f"The horizontal axis is logarithmic and has no place for {zero}.")
     if spec.log_y:
-        axes.set_yscale("log")  # type: ignore[attr-defined]
-        if below := int((values <= 0).sum()):
-            left_out = counted(below, "value")
-            said.append(
-                f"The vertical axis is logarithmic and has no place for {left_out} at or below 0."
-            )
+        axes.set_yscale("log")
+        if below := sum(value <= 0 for value in values):
+            text = f"no place for {counted(below, 'value')} at or below 0"
+            said.append(f"The vertical axis is logarithmic and has {text}.")
     return said
 
 
@@ -151,7 +132,6 @@ def heat_map(
         done = "" if result.whole else f"\n({result.n}/{result.planned})"
         texts.loc[row, column] = f"{numbers.printed(result.mean, metric)}{done}"
     picture = Figure(figsize=(width, 0.55 + 0.32 * len(rows)), layout="constrained")
-    FigureCanvasAgg(picture)
     axes = picture.subplots()
     sns.heatmap(
         values,
@@ -166,11 +146,9 @@ def heat_map(
         ax=axes,
     )
     axes.grid(False)
-    for y, row in enumerate(rows):
-        for x, column in enumerate(columns):
-            if not values.notna().loc[row, column]:
-                word, place = str(texts.loc[row, column]), (x + 0.5, y + 0.5)
-                axes.text(*place, word, ha="center", va="center", style="italic", fontsize=SMALLEST)
+    for y, x in zip(*np.nonzero(values.isna()), strict=True):
+        word, look = str(texts.iat[y, x]), dict[str, Any](ha="center", va="center", style="italic")
+        axes.text(x + 0.5, y + 0.5, word, fontsize=SMALLEST, **look)
     axes.set_xlabel(setting_name(str(spec.axis)), parse_math=False)
     axes.set_ylabel(setting_name(str(spec.axis_y)), parse_math=False)
     axes.tick_params(axis="y", labelrotation=0)
@@ -187,18 +165,23 @@ def _scale(study: Study, spec: FigureSpec) -> float:
     return 100.0 if study.metrics[spec.metric].unit == "%" else 1.0
 
 
+def _settings(study: Study, axis: str, names: Sequence[str]) -> tuple[dict[str, Any], bool]:
+    """Variant to its setting on an axis, and whether all are numbers: then by size."""
+    values = {name: setting(study, name, axis) for name in names}
+    if all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values.values()):
+        return dict(sorted(values.items(), key=itemgetter(1))), True
+    return values, False
+
+
 def _ordered(study: Study, axis: str, names: Sequence[str]) -> list[str]:
     """The settings on an axis in words: numbers by size, others as the manifest has them."""
-    values = [setting(study, name, axis) for name in names]
-    if all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values):
-        values = sorted(values)
-    return list(dict.fromkeys(readable(value) for value in values))
+    return list(dict.fromkeys(map(readable, _settings(study, axis, names)[0].values())))
 
 
 def _places(study: Study, axis: str, names: Sequence[str]) -> tuple[dict[str, float], list[str] | None]:
     """Where each variant stands, and tick labels where the settings are no numbers."""
-    values = {name: setting(study, name, axis) for name in names}
-    if all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values.values()):
+    values, are_numbers = _settings(study, axis, names)
+    if are_numbers:
         return {name: float(value) for name, value in values.items()}, None
-    ticks = list(dict.fromkeys(readable(v) for v in values.values()))
+    ticks = _ordered(study, axis, names)
     return {name: float(ticks.index(readable(v))) for name, v in values.items()}, ticks

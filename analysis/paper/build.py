@@ -21,7 +21,7 @@ from ablations.study.model import slug
 from analysis.claims.ledger import Answer, evaluate, ledger_of, load, studies_named
 from analysis.claims.report import write as write_claims
 from analysis.figures import figure
-from analysis.figures.record import NAME, record_figure
+from analysis.figures.published_logs import NAME, record_figure
 from analysis.paper import audits, macros
 from analysis.paper.findings import findings
 from analysis.paper.macros import Macro
@@ -154,7 +154,7 @@ def _study(
         name = file_name(study, spec.name)
         if options.wants(name):
             say(f"figure {name}")
-            drawn = figure.attempt(collected, study, spec, built.marks, options.venue)
+            drawn = figure.try_to_draw(collected, study, spec, built.marks, options.venue)
             built.figures.append(drawn.name)
             built.files += figure.write(drawn, built.folder / "figures")
     for found in started(collected, study):

@@ -216,14 +216,14 @@ def test_pictures_of_other_libraries_are_not_compared_but_numbers_are(paper, mon
     from analysis.paper import build as building
 
     main, runs, study = paper
-    draw, here = figure.attempt, building.made_with()
+    draw, here = figure.try_to_draw, building.made_with()
 
     def drawn_otherwise(*arguments):
         drawn = draw(*arguments)
         return replace(drawn, files={**drawn.files, "pdf": drawn.files["pdf"] + b"\n"})
 
     with monkeypatch.context() as then:
-        then.setattr(figure, "attempt", drawn_otherwise)
+        then.setattr(figure, "try_to_draw", drawn_otherwise)
         then.setattr(building, "made_with", lambda: {**here, "matplotlib": "3.0"} if older else here)
         build([study], [], runs, main.parent / "generated", OPTIONS)
     (only,) = findings(paper)

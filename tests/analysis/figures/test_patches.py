@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +10,12 @@ import pytest
 from PIL import Image
 
 from analysis.figures import patches as command
-from analysis.figures.patches import ORANGE, Images, PatchMap, RunMaps, draw, painted, run_maps
+from analysis.figures.patches import PatchMap, layer, patch_maps
+from analysis.figures.sheet import DARK
 from sdtps.config import identity, parse_config
 from sdtps.run.folder import RunFolder
 from sdtps.system.errors import RunError
+from sdtps.trained.model import load
 
 BASE: dict[str, Any] = {
     "task": "reid",
@@ -61,12 +61,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("patches")
 
 
+def maps_of(folder: RunFolder, count: int = 2, **how: Any) -> dict[str, list[PatchMap]]:
+    return patch_maps(load(folder.path, "last"), names(folder, count), **how)
+
+
 def names(folder: RunFolder, count: int = 2) -> list[str]:
-    from analysis.figures.patches import choose, name_of
     from sdtps.data.load import load_reid_data
 
     dataset = load_reid_data(folder.config())
-    return [name_of(s, dataset) for s in choose(dataset, count)]
+    return [command.name_of(s, dataset) for s in command.choose(dataset, count)]
 
 
 @pytest.mark.parametrize("aggregation", ["single", "dual"])
@@ -83,7 +86,7 @@ def test_maps_are_what_the_model_computes(place: Path, aggregation: str) -> None
     options = {"aggregation": aggregation, "extra_token": "none", "keep_ratio": 0.5}
     folder = trained(place, f"exact_{aggregation}", **options)
     chosen = names(folder)
-    maps = run_maps(folder.path, chosen)
+    maps = maps_of(folder)
     config = folder.config()
     dataset = load_reid_data(config)
     model = ReidModel(config, dataset.train_pids, dataset.cameras).eval()
@@ -99,7 +102,7 @@ def test_maps_are_what_the_model_computes(place: Path, aggregation: str) -> None
     for i in range(len(samples)):
         parts = []
         for m, modality in enumerate(("rgb", "nir", "tir")):
-            found = maps.maps[i][modality]
+            found = maps[modality][i]
             assert found.weight is not None
             assert found.weight.sum() == pytest.approx(1.0)
             assert np.all(found.kept[found.weight > 0])
@@ -108,60 +111,39 @@ def test_maps_are_what_the_model_computes(place: Path, aggregation: str) -> None
         torch.testing.assert_close(torch.cat(parts), feature[i], rtol=1e-4, atol=1e-5)
 
 
-def test_exactly_the_kept_ratio_is_kept(place: Path) -> None:
+def test_the_kept_ratio_is_kept_shares_need_an_aggregation_and_training_changes_them(
+    place: Path,
+) -> None:
     folder = trained(place, "ratio", aggregation="single", keep_ratio=0.25)
-    maps = run_maps(folder.path, names(folder))
-    assert {int(m.kept.sum()) for image in maps.maps for m in image.values()} == {8}  # of 8 x 4
-    assert maps.label == "ratio, seed 3, step 7"
-
-
-def test_without_aggregation_patches_are_kept_or_dropped_and_no_more(place: Path) -> None:
-    folder = trained(place, "none", aggregation="none", mask="none")
-    (first, *_) = run_maps(folder.path, names(folder)).maps
-    assert first["rgb"].weight is None
-
-
-def test_before_training_differs_from_after(place: Path) -> None:
-    folder = trained(place, "init", aggregation="single")
-    before = run_maps(folder.path, names(folder), initial=True)
-    after = run_maps(folder.path, names(folder))
-    assert before.label.endswith("before training")
+    after, before = maps_of(folder), maps_of(folder, initial=True)
+    assert {int(m.kept.sum()) for maps in after.values() for m in maps} == {8}  # of 8 x 4
     assert any(
-        not np.allclose(a["rgb"].weight, b["rgb"].weight)
-        for a, b in zip(before.maps, after.maps, strict=True)
+        not np.allclose(a.weight, b.weight) for a, b in zip(after["rgb"], before["rgb"], strict=True)
     )
+    plain = trained(place, "none", aggregation="none", mask="none")
+    assert maps_of(plain)["rgb"][0].weight is None
 
 
 def test_runs_side_by_side_are_the_same_bytes_twice(place: Path) -> None:
-    folders = [trained(place, "one", aggregation="single"), trained(place, "off", enabled=False)]
-    digests = []
+    folders = [trained(place, "one 尺", aggregation="single"), trained(place, "off", enabled=False)]
+    contents = []
     for output in (place / "a.png", place / "b.png"):
         command.write([f.path for f in folders], output, count=2, initial=True)
-        digests.append(hashlib.sha256(output.read_bytes()).hexdigest())
-    assert digests[0] == digests[1]
+        contents.append(output.read_bytes())
+    assert contents[0] == contents[1]
     picture = Image.open(place / "a.png")
     assert picture.width > 4 * 3 * 96 and picture.height > 2 * 192
     caption = (place / "a.txt").read_text()
-    assert "one, seed 3, step 7" in caption and "off, seed 3" in caption
+    assert "one 尺, seed 3, before training; one 尺, seed 3, step 7; off, seed 3" in caption
 
 
 def test_opacity_follows_the_weight_and_dropped_patches_are_dark() -> None:
-    pixels = np.full((8, 8, 3), 200, dtype=np.uint8)
     kept = np.array([[True, True], [True, False]])
     weight = np.array([[0.6, 0.3], [0.1, 0.0]])
-    shown = painted(pixels, PatchMap(kept, weight)).astype(float)
-    distance = [np.abs(shown[y, x] - ORANGE).sum() for y, x in ((0, 0), (0, 4), (4, 0))]
-    assert distance[0] < distance[1] < distance[2]
-    assert shown[6, 6].tolist() == [50, 50, 50]
-    assert painted(pixels, PatchMap(kept, None))[0, 0].tolist() == [200, 200, 200]
-
-
-def test_a_run_without_selection_says_so(tmp_path: Path) -> None:
-    pixels = {m: np.zeros((8, 4, 3), dtype=np.uint8) for m in ("rgb", "nir", "tir")}
-    images = Images(("a",), (pixels,))
-    plain = draw(images, [RunMaps("w/o_msa & 5% 尺", ())])
-    named = draw(images, [RunMaps("other", ())])
-    assert plain.startswith(b"\x89PNG") and plain != named
+    colours = layer(PatchMap(kept, weight))
+    assert colours[0, 0, 3] > colours[0, 1, 3] > colours[1, 0, 3] > 0
+    assert colours[1, 1].tolist() == list(DARK)
+    assert layer(PatchMap(kept, None))[..., 3].tolist() == [[0, 0], [0, DARK[3]]]
 
 
 def test_what_cannot_be_drawn_is_named(place: Path) -> None:
@@ -173,18 +155,18 @@ def test_what_cannot_be_drawn_is_named(place: Path) -> None:
     with pytest.raises(RunError, match=r"FILE\.png"):
         command.write([folder.path], place / "x.jpg")
     with pytest.raises(RunError, match="no image"):
-        run_maps(folder.path, ["nobody.jpg"])
+        patch_maps(load(folder.path, "last"), ["nobody.jpg"])
     file = folder.weights_file("last")
     weights, about = load_weights(file)
     name = next(name for name, value in weights.items() if value.is_floating_point())
     weights[name] = torch.full_like(weights[name], float("nan"))
     save_weights(file, weights, about)
     with pytest.raises(RunError, match="not finite"):
-        run_maps(folder.path, names(folder))
+        maps_of(folder)
     file.unlink()
     with pytest.raises(RunError, match=r"no last\.safetensors"):
-        run_maps(folder.path, names(folder))
-    with pytest.raises(RunError, match=r"no config\.yaml"):
+        command.write([folder.path], place / "x.png")
+    with pytest.raises(RunError, match="nowhere"):
         command.write([place / "nowhere"], place / "x.png")
 
 
@@ -198,7 +180,6 @@ def test_modalities_that_the_data_lack_are_zeroed_and_not_drawn(
     from sdtps.models.reid import ReidModel
 
     folder = trained(place, "two", aggregation="single")
-    chosen = names(folder)
     whole = load.load_reid_data(folder.config())
     lacking = replace(whole, absent="t")
     monkeypatch.setattr(load, "load_reid_data", lambda config: lacking)
@@ -210,12 +191,10 @@ def test_modalities_that_the_data_lack_are_zeroed_and_not_drawn(
         return forward(self, images, *others)
 
     monkeypatch.setattr(ReidModel, "forward", watched)
-    maps = run_maps(folder.path, chosen)
+    maps_of(folder)
     assert seen == [[True, True, False]]
-    samples = command.choose(lacking, 2)
-    images = command.load_images(folder.config(), lacking, samples)
-    assert [set(pixels) for pixels in images.pixels] == [{"rgb", "nir"}] * 2
-    assert Image.open(io.BytesIO(draw(images, [maps]))).width < 600
+    pixels = command.load_pixels(folder.config(), lacking, command.choose(lacking, 2))
+    assert [set(images) for images in pixels] == [{"rgb", "nir"}] * 2
 
 
 # -- retrieval --------------------------------------------------------------------------------------
@@ -256,24 +235,24 @@ def test_a_captions_selection_and_the_words_that_guide_it(place: Path) -> None:
 
     from analysis.figures.caption_patches import _parts, guided_run
     from sdtps.evaluation.retrieval import similarities
-    from sdtps.trained.model import load, task_of
+    from sdtps.trained.model import task_of
 
     folder = matched(place, "guided")
-    pairs, run = guided_run(folder.path, 2, 2)
-    assert [pair.number for pair in pairs] == [0, 1, 5, 6] and run.label == "guided, seed 1, step 7"
-    first = run.pairs[0]
+    trained = load(folder.path, "last")
+    pairs, guided = guided_run(trained, 2, 2)
+    assert [pair.number for pair in pairs] == [0, 1, 5, 6]
+    first = guided[0]
     assert first.words[0] == "[CLS]" and first.words[-1] == "[SEP]"
     assert "".join(first.words[1:-1]) == pairs[0].caption.lower().replace(" ", "")
     assert first.kept.shape == (4, 4) and 8 <= first.kept.sum() <= 16  # rho = 0.5, of two branches
     best = np.argsort(-first.score.ravel())[:8]
     assert first.kept.ravel()[best].all()
-    assert sum(first.led(number) for number in range(len(first.words))) == pytest.approx(1.0)
-    trained = load(folder.path, "last")
+    assert sum(first.led().values()) == pytest.approx(1.0)
     task = task_of(trained, trained.config, torch.device("cpu"))
     task.model.eval()
     with torch.no_grad():
         scored = similarities(task.model, task.test, task.config, ("own",), torch.device("cpu"))["own"]
-    assert [g.similarity for g in run.pairs] == pytest.approx(
+    assert [g.similarity for g in guided] == pytest.approx(
         [scored[p.number // 5, p.number].item() for p in pairs], abs=1e-5
     )
     words, patches = torch.randn(5, 16), torch.randn(9, 16)

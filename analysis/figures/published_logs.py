@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from analysis.claims.checks.record import fits, logs
@@ -28,7 +27,6 @@ def record_figure(venue: str = "article") -> Drawn:
     groups = sorted({(row["dataset"], row["recipe"]) for row in scored}, reverse=True)
     with styled(size):
         picture = Figure(figsize=(size.page, ROW * len(groups) + 1.1), layout="constrained")
-        FigureCanvasAgg(picture)
         axes = picture.subplots()
         left = scored
         for label, (patterns, color, marker) in KINDS.items():
