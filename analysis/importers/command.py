@@ -14,22 +14,20 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from analysis.importers import demo, fastreid, mapped, names, ours, seps, store, tensorboard
+from analysis.importers import mapped, names, ours, store, tensorboard
+from analysis.importers.demo import DemoLog
+from analysis.importers.fastreid import FastreidLog
 from analysis.importers.mapped import Options
 from analysis.importers.run import ImportedRun, LogError, RunBuilder, percent
+from analysis.importers.seps import SepsLog
 from analysis.importers.table import Table, open_table
 from analysis.importers.text import LogReader, clean, decode, lines
 from sdtps.config.mapping import FORMATS, SHIPPED, Mapping, load, shipped
 from sdtps.system.commandline import add_runs_dir
 from sdtps.system.errors import counted
 
-# A module for each format: what it looks for, how it recognises a file, and its reader.
-GRAMMARS = {"demo": demo, "fastreid": fastreid, "seps": seps}
-_READERS: dict[str, type[LogReader]] = {
-    "demo": demo.DemoLog,
-    "fastreid": fastreid.FastreidLog,
-    "seps": seps.SepsLog,
-}
+# Logs with a grammar of their own, in the order in which a file is tried.
+READERS: tuple[type[LogReader], ...] = (DemoLog, FastreidLog, SepsLog)
 # What a folder is searched for; other files in it (images, checkpoints, settings) are left alone.
 _LOGS = ("*.log", "*.txt", "*.out", "*.err", "*.csv", "*.tsv", "*.json", "*.jsonl", "*tfevents*")
 _HEAD = 2**20  # bytes that tell a file's format
@@ -173,7 +171,7 @@ def _length(epochs: float) -> str:
 def describe_mappings() -> str:
     """The shipped mappings, each with its first comment, and the table of known names, as Markdown."""
     rows = ["| `--as` | reads |", "|---|---|"]
-    rows += [f"| `{name}` | {module.LOOKS_FOR} |" for name, module in GRAMMARS.items()]
+    rows += [f"| `{reader.name}` | {reader.looks_for} |" for reader in READERS]
     rows.append(f"| `ours` | {ours.LOOKS_FOR} |")
     for name in shipped():
         first = (SHIPPED / f"{name}.yaml").read_text(encoding="utf-8").split("\n", 1)[0]
@@ -257,9 +255,9 @@ def _read_file(path: Path, content: bytes, reading: How) -> list[ImportedRun]:
     if reading.mapping is not None:
         return _read_table(open_table(path, content, reading.mapping), reading)
     text = clean(decode(content[:_HEAD]))
-    for name, module in GRAMMARS.items():
-        if reading.format == name or (reading.format is None and module.recognises(path.name, text)):
-            return _READERS[name].read(path, content, reading.options.restarts, reading.options.split)
+    for reader in READERS:
+        if reading.format == reader.name or (reading.format is None and reader.recognises(text)):
+            return reader.read(path, content, reading.options.restarts, reading.options.split)
     try:
         table = open_table(path, content, None)
     except LogError:
@@ -335,8 +333,9 @@ def _files(given: Path, names_read: str, complaints: list[str]) -> Iterator[Path
 
 
 def _unknown(path: Path, why: str) -> str:
+    known = ", ".join(reader.name for reader in READERS)
     return (
-        f"{path}: not read: {why}. Known programs: {', '.join(GRAMMARS)}. For any other, --as takes a "
-        f"shipped mapping ({', '.join(shipped())}) or a file of yours; start one with: "
+        f"{path}: not read: {why}. Known programs: {known}. For any other, --as takes a shipped "
+        f"mapping ({', '.join(shipped())}) or a file of yours; start one with: "
         f"sdtps import {path} --propose > mapping.yaml"
     )

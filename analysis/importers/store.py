@@ -4,8 +4,8 @@
 read), and there is no `config.yaml`: such a run can be shown and compared, never resumed or rerun.
 Importing a log again after it has grown replaces the run.
 
-Where no manifest plans them, imported runs are a study of their own: `ImportedStudy` offers what
-analysis asks of `ablations.study.model.Study`. Nothing is planned, so nothing can be missing.
+Where no manifest plans them, imported runs are a study of their own (`ImportedStudy`). Nothing is
+planned, so nothing can be missing.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from ablations.study.model import slug
-from ablations.study.schema import FigureSpec, MetricSpec, TableSpec
+from ablations.study.model import Study, Variant, slug
+from ablations.study.schema import FigureSpec, MetricSpec, Resources, TableSpec
 from analysis.importers.names import direction_of
 from analysis.importers.run import ImportedRun, LogError
 from analysis.runs import IMPORTED
@@ -149,7 +149,8 @@ def _datasets(runs: Sequence[ImportedRun]) -> dict[str, list[str]]:
 
 
 def settle(runs: Sequence[ImportedRun]) -> list[ImportedRun]:
-    """The runs of one study, each with a place of its own: byte-identical logs once, seeds known.
+    """The runs of one study, each with a place of its own: byte-identical logs and earlier states of a
+    log once, seeds known.
 
     Raises:
         LogError: two logs claim one variant and seed.
@@ -159,46 +160,39 @@ def settle(runs: Sequence[ImportedRun]) -> list[ImportedRun]:
         same = next((o for o in kept if o.sha256 == run.sha256 and o.source != run.source), None)
         if same is not None:
             same.notes.append(f"{run.source} is a byte-identical copy")
-        else:
-            kept.append(run)
-    for run in kept:
+            continue
         if run.seed is None:
             run.seed = 0
             run.notes.append("nothing tells its seed; it is shown as seed 0")
-    kept = [run for run in kept if not any(_continues(other, run) for other in kept)]
-    if mistakes := _clashes(kept):
-        raise LogError("\n".join(mistakes))
-    return kept
-
-
-def _continues(longer: ImportedRun, run: ImportedRun) -> bool:
-    """Whether a log of the same run holds all rows of `run` and then more; noted there."""
-    same_place = (longer.variant, longer.seed) == (run.variant, run.seed) and longer is not run
-    if not same_place or not run.rows or len(longer.rows) <= len(run.rows):
-        return False
-    if longer.rows[: len(run.rows)] != run.rows:
-        return False
-    longer.notes.append(f"{run.source} is an earlier state of this log")
-    return True
-
-
-def _clashes(runs: Sequence[ImportedRun]) -> list[str]:
+        kept.append(run)
     places: dict[tuple[str, int | None], list[ImportedRun]] = {}
-    for run in runs:
+    for run in kept:
         places.setdefault((run.variant, run.seed), []).append(run)
-    found = [
-        f"  {variant} seed {seed}: {' and '.join(str(run.source) for run in same)}"
-        for (variant, seed), same in places.items()
-        if len(same) > 1
-    ]
-    if not found:
-        return []
-    return [
-        "two logs for one variant and seed:",
-        *found,
-        "  Say which is which: --variant NAME and --seed N for one file at a time, or a mapping with "
-        "`variant: {path: N}` and `seed: {path: N}`.",
-    ]
+    settled: list[ImportedRun] = []
+    clashes = []
+    for (variant, seed), same_place in places.items():
+        longest = max(same_place, key=lambda run: len(run.rows))
+        others = []
+        for run in same_place:
+            if run.rows and len(run.rows) < len(longest.rows) and _begins(longest, run):
+                longest.notes.append(f"{run.source} is an earlier state of this log")
+            else:
+                others.append(run)
+        settled += others
+        if len(others) > 1:
+            sources = " and ".join(str(run.source) for run in others)
+            clashes.append(f"  {variant} seed {seed}: {sources}")
+    if clashes:
+        told = "\n".join(["two logs for one variant and seed:", *clashes])
+        raise LogError(
+            f"{told}\n  Say which is which: --variant NAME and --seed N for one file at a time, or a "
+            "mapping with `variant: {path: N}` and `seed: {path: N}`."
+        )
+    return settled
+
+
+def _begins(longer: ImportedRun, run: ImportedRun) -> bool:
+    return longer.rows[: len(run.rows)] == run.rows
 
 
 def label_runs(runs: Sequence[ImportedRun]) -> None:
@@ -207,7 +201,7 @@ def label_runs(runs: Sequence[ImportedRun]) -> None:
         likes = [run for run in runs if run.label == label]
         if len({run.variant for run in likes}) == 1:
             continue
-        keys = sorted({key for run in likes for key in run.config})
+        keys = sorted({key for run in likes for key in run.config if not _is_place(key)})
         usual = {
             key: Counter(run.config.get(key) for run in likes).most_common(1)[0][0] for key in keys
         }
@@ -215,12 +209,13 @@ def label_runs(runs: Sequence[ImportedRun]) -> None:
             differences = [
                 f"{key.rsplit('.', 1)[-1]}={run.config[key]}"
                 for key in keys
-                if key in run.config
-                and run.config[key] != usual[key]
-                and not any(word in key for word in _NOT_A_DIFFERENCE)
+                if key in run.config and run.config[key] != usual[key]
             ]
-            if differences:
-                run.label = f"{label}, {', '.join(differences)}"
+            run.label = ", ".join([label, *differences])
+
+
+def _is_place(key: str) -> bool:
+    return any(word in key for word in _NOT_A_DIFFERENCE)
 
 
 # -- writing --------------------------------------------------------------------------------------
@@ -241,10 +236,8 @@ def write(run: ImportedRun, study: str, runs_dir: Path) -> RunFolder:
             raise LogError(f"{place}: exists and is no imported run; nothing was written")
         shutil.rmtree(place)
     place.mkdir(parents=True)
-    with files.replacing(folder.metrics_file) as stream:
-        for row in run.rows:
-            line = json.dumps(finite(row), allow_nan=False, ensure_ascii=False)
-            stream.write(f"{line}\n".encode())
+    rows = (json.dumps(finite(row), allow_nan=False, ensure_ascii=False) for row in run.rows)
+    files.write_text(folder.metrics_file, "".join(f"{row}\n" for row in rows))
     last = run.rows[-1] if run.rows else {}
     # A log that just ends is what collect calls `interrupted`: it said it was running, and fell silent.
     # One that names no planned length has ended as far as anybody can tell.
@@ -254,15 +247,8 @@ def write(run: ImportedRun, study: str, runs_dir: Path) -> RunFolder:
     if run.failure:
         status["kind"] = run.failure
     files.write_json(folder.status_file, status)
-    files.write_json(folder.run_file, finite_tree(_provenance(run, study, seed, name)))
-    if run.state in ("completed", "ended"):  # last, as in a run of ours: its existence means completed
-        folder.write_result(finite_tree(_result(run)))
-    return folder
-
-
-def _provenance(run: ImportedRun, study: str, seed: int, name: str) -> dict[str, Any]:
     parameters = run.facts.get("parameters_million")
-    return {
+    about = {
         "study": study,
         "variant": run.variant,
         "seed": seed,
@@ -270,45 +256,30 @@ def _provenance(run: ImportedRun, study: str, seed: int, name: str) -> dict[str,
         "label": run.label or run.variant,
         "parameters": round(parameters * 1e6) if parameters else None,
         "imported": {
+            **asdict(replace(run, rows=[], config={})),
             "source": run.source.name,
             "source_folder": run.source.absolute().parent.name,
-            "sha256": run.sha256,
-            "format": run.format,
-            "state": run.state,
-            "reason": run.reason,
-            "select": run.select,
-            "best": run.best,
-            "final": run.final,
-            "facts": run.facts,
-            "metrics": {name: asdict(metric) for name, metric in run.metrics.items()},
-            "components": run.components,
-            "notes": run.notes,
-            "unread": [vars(unread) for unread in run.unread],
         },
         "imported_config": run.config,
     }
-
-
-def _result(run: ImportedRun) -> dict[str, Any]:
-    return {
-        "attempt": run.facts["attempts"],
-        "best": run.best or {},
-        "final": run.final or {},
-        "selected_on": run.selected_on,
-        "train_seconds": run.facts.get("train_seconds"),
-        "peak_memory_mib": max((r["memory_mib"] for r in run.rows if "memory_mib" in r), default=None),
-        "steps": run.rows[-1]["step"] if run.rows else 0,
-        "images_per_s": None,
-    }
+    files.write_json(folder.run_file, finite_tree(about))
+    if run.state in ("completed", "ended"):  # last, as in a run of ours: its existence means completed
+        result = {
+            "attempt": run.facts["attempts"],
+            "best": run.best or {},
+            "final": run.final or {},
+            "selected_on": run.selected_on,
+            "train_seconds": run.facts.get("train_seconds"),
+            "peak_memory_mib": max((r.get("memory_mib", 0.0) for r in run.rows), default=0) or None,
+            "steps": last.get("step", 0),
+        }
+        folder.write_result(finite_tree(result))
+    return folder
 
 
 def finite_tree(value: Any) -> Any:
     """`value` as strict JSON can hold it, non-finite numbers as null at any depth."""
-    if isinstance(value, dict):
-        return {k: finite_tree(v) for k, v in finite(value).items()}
-    if isinstance(value, list | tuple):
-        return [finite_tree(v) for v in value]
-    return value
+    return json.loads(json.dumps(value), parse_constant=lambda _: None)
 
 
 # -- as a study ----------------------------------------------------------------------------------
@@ -318,37 +289,9 @@ _LABELS = {f"rank{k}": f"Rank-{k}" for k in (1, 5, 10, 20)}
 
 
 @dataclass(frozen=True)
-class ImportedVariant:
-    """A variant that somebody else ran. `config` is what their log printed, flat and as text."""
+class ImportedStudy(Study):
+    """Runs of other people under one name. A `config` is what their logs printed, flat and as text."""
 
-    name: str
-    slug: str
-    label: str
-    config: dict[str, str]
-    overrides: dict[str, str]  # settings in which it differs from the baseline
-    components: dict[str, bool] = field(default_factory=dict)
-    source: str | None = None  # the file it was read from
-    note: str = ""
-    color: str | None = None
-
-
-@dataclass(frozen=True)
-class ImportedStudy:
-    """Runs of other people under one name; see `ablations.study.model.Study` for the attributes."""
-
-    name: str
-    path: Path
-    variants: dict[str, ImportedVariant]
-    seeds: tuple[int, ...]
-    baseline: str
-    metrics: dict[str, MetricSpec]
-    digest: str
-    task: str = "reid"
-    title: str = ""
-    notes: str = ""
-    tables: tuple[TableSpec, ...] = ()
-    figures: tuple[FigureSpec, ...] = ()
-    reported: tuple[Any, ...] = ()
     imported: bool = True
 
     def runs(self) -> list[Any]:
@@ -356,18 +299,14 @@ class ImportedStudy:
         return []
 
     @cached_property
-    def flat_base(self) -> dict[str, str]:
-        return self.variants[self.baseline].config if self.variants else {}
+    def flat_base(self) -> dict[str, Any]:
+        return self.base  # type: ignore[return-value]
 
     def differences(self, variant: str) -> dict[str, tuple[Any, Any]]:
         """Settings in which a variant differs from the baseline: (there, here)."""
-        config = self.variants[variant].config
-        keys = [*self.flat_base, *(k for k in config if k not in self.flat_base)]
-        return {
-            k: (self.flat_base.get(k), config.get(k))
-            for k in keys
-            if self.flat_base.get(k) != config.get(k)
-        }
+        base, config = self.flat_base, cast("dict[str, Any]", self.variants[variant].config)
+        pairs = {key: (base.get(key), config.get(key)) for key in {**base, **config}}
+        return {key: (there, here) for key, (there, here) in pairs.items() if there != here}
 
 
 def imported_names(runs_dir: Path | str) -> list[str]:
@@ -395,88 +334,64 @@ def imported_study(name: str, runs_dir: Path | str) -> ImportedStudy:
     by_variant: dict[str, dict[str, Any]] = {}
     for record in records:
         by_variant.setdefault(str(record["variant"]), record)
-    baseline = _baseline(by_variant)
-    usual = by_variant[baseline].get("imported_config") or {}
-    switches = _switches(by_variant)
+    # The baseline is the variant that is called so, by its label or by its name, or else the first.
+    labelled = [name for name, record in by_variant.items() if record.get("label") == "baseline"]
+    named = [name for name in by_variant if "baseline" in name.lower()]
+    baseline = next(iter([*labelled, *named, *by_variant]))
+    configs = {v: _texts(record.get("imported_config")) for v, record in by_variant.items()}
+    # Components that are on in some variants and off in others.
+    switched = {v: record["imported"].get("components") or {} for v, record in by_variant.items()}
+    switches = [
+        component
+        for component in dict.fromkeys(name for found in switched.values() for name in found)
+        if len({bool(found.get(component)) for found in switched.values()}) > 1
+    ]
     variants = {
-        variant: _variant(variant, record, usual, switches) for variant, record in by_variant.items()
+        variant: Variant(
+            name=variant,
+            slug=slug(variant),
+            label=str(record.get("label") or variant),
+            config=configs[variant],  # type: ignore[arg-type]
+            overrides={k: v for k, v in configs[variant].items() if v != configs[baseline].get(k)},
+            resources=Resources(),
+            components={s: bool(switched[variant].get(s)) for s in switches},
+            source=f"{record['imported'].get('source_folder')}/{record['imported'].get('source')}",
+            note="; ".join(record["imported"].get("notes") or []),
+        )
+        for variant, record in by_variant.items()
     }
     metrics = _metrics(records)
-    seeds = sorted({int(record.get("seed", 0)) for record in records})
-    dataset = {str(record["imported"]["facts"].get("dataset") or "") for record in records} - {""}
+    facts = [record["imported"]["facts"] for record in records]
+    datasets = sorted({str(fact.get("dataset") or "") for fact in facts} - {""})
+    tables = [TableSpec(name="main", title="Scores", epoch="both")] if metrics else []
+    if metrics and switches:
+        tables.append(TableSpec(name="components", kind="components", title="Components"))
+    figures = [FigureSpec(name=name, metric=name) for name in list(metrics)[:1]]
+    if any(fact.get("max_loss") is not None for fact in facts):
+        figures.insert(0, FigureSpec(name="loss", metric="loss", title="Training loss"))
+    digests = "\0".join(sorted(str(record["imported"].get("sha256")) for record in records))
     return ImportedStudy(
         name=name,
         path=place,
+        task="reid",
         variants=variants,
-        seeds=tuple(seeds),
+        seeds=tuple(sorted({int(record.get("seed", 0)) for record in records})),
         baseline=baseline,
+        base=configs[baseline],  # type: ignore[arg-type]
+        varies=(),
+        resources=Resources(),
         metrics=metrics,
-        digest=hash_of(records),
-        title=f"{name} ({', '.join(sorted(dataset))}, imported)" if dataset else f"{name} (imported)",
-        tables=_tables(variants, metrics),
-        figures=_figures(records, metrics),
+        digest=files.digest(digests.encode())[:16],
+        title=f"{name} ({', '.join([*datasets, 'imported'])})",
+        tables=tuple(tables),
+        figures=tuple(figures),
+        reported=(),
         notes="Read from other people's logs; the seed and what selected the best epoch are theirs.",
     )
 
 
-def _tables(
-    variants: dict[str, ImportedVariant], metrics: dict[str, MetricSpec]
-) -> tuple[TableSpec, ...]:
-    """What every ablation is asked for: the scores, and which component was on where."""
-    if not metrics:
-        return ()
-    tables = [TableSpec(name="main", title="Scores", epoch="both")]
-    if any(v.components for v in variants.values()):
-        tables.append(TableSpec(name="components", kind="components", title="Components"))
-    return tuple(tables)
-
-
-def _figures(
-    records: Sequence[dict[str, Any]], metrics: dict[str, MetricSpec]
-) -> tuple[FigureSpec, ...]:
-    figures = []
-    if any(record["imported"]["facts"].get("max_loss") is not None for record in records):
-        figures.append(FigureSpec(name="loss", metric="loss", title="Training loss"))
-    figures += [FigureSpec(name=name, metric=name) for name in list(metrics)[:1]]
-    return tuple(figures)
-
-
-def hash_of(records: Sequence[dict[str, Any]]) -> str:
-    """Sixteen digits that change when any log behind the study changes."""
-    text = "\0".join(sorted(str(record["imported"].get("sha256")) for record in records))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _variant(
-    name: str, record: dict[str, Any], usual: dict[str, Any], switches: Sequence[str]
-) -> ImportedVariant:
-    config = {str(k): str(v) for k, v in (record.get("imported_config") or {}).items()}
-    imported = record["imported"]
-    label = str(record.get("label") or name)
-    return ImportedVariant(
-        name=name,
-        slug=slug(name),
-        label=label,
-        config=config,
-        overrides={k: v for k, v in config.items() if v != str(usual.get(k))},
-        components={s: bool((imported.get("components") or {}).get(s)) for s in switches},
-        source=f"{imported.get('source_folder')}/{imported.get('source')}",
-        note="; ".join(imported.get("notes") or []),
-    )
-
-
-def _switches(records: dict[str, dict[str, Any]]) -> list[str]:
-    """Components that are on in some variants and off in others."""
-    found = [record["imported"].get("components") or {} for record in records.values()]
-    names = dict.fromkeys(name for components in found for name in components)
-    return [name for name in names if len({bool(c.get(name)) for c in found}) > 1]
-
-
-def _baseline(records: dict[str, dict[str, Any]]) -> str:
-    """The variant that is called so, by its label or by its name, or else the first."""
-    labelled = [name for name, record in records.items() if record.get("label") == "baseline"]
-    named = [name for name in records if "baseline" in name.lower()]
-    return next(iter([*labelled, *named, *records]))
+def _texts(config: Any) -> dict[str, str]:
+    return {str(key): str(value) for key, value in (config or {}).items()}
 
 
 def _metrics(records: Sequence[dict[str, Any]]) -> dict[str, MetricSpec]:

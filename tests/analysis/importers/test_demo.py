@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.importers import demo, store
+from analysis.importers import store
+from analysis.importers.demo import DemoLog
 from analysis.importers.run import ImportedRun
 from tests.analysis.importers import logs
 
@@ -15,7 +16,7 @@ HEADS = {"ori": "60.1", "moe": "61.5", "[moe,ori]": "63.2"}
 
 def read(text: str | bytes, name: str = "run.log") -> ImportedRun:
     content = text.encode() if isinstance(text, str) else text
-    (run,) = demo.DemoLog.read(Path(name), content)
+    (run,) = DemoLog.read(Path(name), content)
     return run
 
 

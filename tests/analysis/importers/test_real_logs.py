@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.importers import demo
+from analysis.importers.demo import DemoLog
 from analysis.importers.run import ImportedRun, percent
 
 pytestmark = pytest.mark.real_data
@@ -32,7 +32,7 @@ def runs() -> dict[str, ImportedRun]:
         pytest.skip("SDTPS_REAL_DATA is not set")
     root = Path(os.environ["SDTPS_REAL_DATA"]) / "demo_logs"
     return {
-        row["path"]: demo.DemoLog.read(root / row["path"], (root / row["path"]).read_bytes())[0]
+        row["path"]: DemoLog.read(root / row["path"], (root / row["path"]).read_bytes())[0]
         for row in _expected()
     }
 
