@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from analysis.results import numbers
 from analysis.results.frames import Epoch, Results
-from analysis.results.outcomes import Outcome, seed_list
+from analysis.results.outcomes import Outcome, outcomes, seed_list
 from analysis.runs.collect import Collected
 from analysis.runs.comparable import Mark, readable, setting, varying
 from analysis.tables.model import Column, Row, Table, file_name
@@ -43,19 +43,22 @@ def declared(
     rows: Sequence[Row],
     shown: Sequence[Outcome],
     metrics: Sequence[str],
-    caption: Iterable[str],
+    epochs: Sequence[Epoch],
+    caption: Iterable[str] = (),
     more: Iterable[str] = (),
-    shading: str = "",
 ) -> Table:
     """A table of the manifest, whose caption begins with the manifest's words and ends with `marks`."""
     warned = warnings(marks, study.name)
+    baseline = outcomes(collected, study).get(study.baseline)
+    computed = (statistic(shown, metrics, epochs[0]), which_epochs(epochs, shown)) if shown else ()
+    first = sentence(spec.caption or spec.title or title)
     return Table(
         name=file_name(study, spec.name),
         study=study.name,
         title=spec.title or title,
         columns=tuple(columns),
         rows=tuple(rows),
-        caption=tuple(filter(None, (sentence(spec.caption or spec.title or title), *caption, *warned))),
+        caption=tuple(filter(None, (first, *computed, *caption, data(collected, study), *warned))),
         notes=(
             *absent(study, metrics, shown),
             *notes(collected, study, shown),
@@ -65,7 +68,7 @@ def declared(
         ),
         origin=origin(collected, study),
         marks=warned,
-        shading=shading,
+        shading=f"Grey: {baseline.label}, the baseline." if baseline else "",
     )
 
 
@@ -88,11 +91,11 @@ def statistic(rows: Sequence[Outcome], metrics: Sequence[str], epoch: Epoch = "l
     return f"Mean ± sample standard deviation (ddof 1) over {n}{single}."
 
 
-def epochs(shown: Sequence[Epoch], found: Results, names: Sequence[str]) -> str:
+def which_epochs(shown: Sequence[Epoch], rows: Sequence[Outcome]) -> str:
     """Which epoch's numbers are shown, and on which split a best one was selected."""
     if "best" not in shown:
         return "All numbers are from the last epoch."
-    splits = sorted({found.outcomes[n].selected_on for n in names if found.outcomes[n].selected_on})
+    splits = sorted({row.selected_on for row in rows if row.selected_on})
     best = "the best epoch" + (f", selected on the {' and '.join(splits)} split" if splits else "")
     warning = ""
     if any(split.startswith("test") for split in splits):
@@ -180,19 +183,10 @@ def differences(
     return f"{text}."
 
 
-def ranking(any_marked: bool) -> str:
-    return (
-        "Bold: best; underlined: second best; by printed value, not by a test, among variants whose "
-        "seeds all finished."
-        if any_marked
-        else ""
-    )
-
-
-def shading(found: Mapping[str, Outcome], study: Study) -> str:
-    """What the shaded row is."""
-    baseline = found.get(study.baseline)
-    return f"Grey: {baseline.label}, the baseline." if baseline else ""
+RANKING = (
+    "Bold: best; underlined: second best; by printed value, not by a test, among variants whose seeds "
+    "all finished."
+)
 
 
 def ceiling(

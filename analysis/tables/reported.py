@@ -73,12 +73,8 @@ def reported_table(
         rows=rows,
         shown=used,
         metrics=metrics,
-        caption=(
-            "Reported numbers keep their printed digits.",
-            captions.statistic(used, metrics, epoch) if used else "",
-            captions.epochs((epoch,), found, [row.key for row in used]) if used else "",
-            _legend(rows, compared),
-        ),
+        epochs=(epoch,),
+        caption=("Reported numbers keep their printed digits.", _legend(rows, compared)),
     )
 
 

@@ -89,16 +89,13 @@ def table(collected: Collected, study: Study, spec: TableSpec, marks: Sequence[M
         rows=_grouped(study, rows, spec.group_by) if spec.group_by else rows,
         shown=chosen,
         metrics=metrics,
+        epochs=epochs,
         caption=(
-            captions.statistic(chosen, metrics, epochs[0]),
-            captions.epochs(epochs, found, [row.key for row in chosen]),
             captions.differences(found, baseline, rows, metrics, epochs[0]) if baseline else "",
-            captions.ranking(any(cell.rank for row in rows for cell in row.cells)),
+            captions.RANKING if any(cell.rank for row in rows for cell in row.cells) else "",
             captions.ceiling(found, chosen, metrics, epochs),
-            captions.data(collected, study),
         ),
         more=slice_note,
-        shading=captions.shading(found.outcomes, study),
     )
 
 
@@ -143,11 +140,7 @@ def conditions_table(
         rows=rows,
         shown=[outcome],
         metrics=shown,
-        caption=(
-            captions.statistic([outcome], shown, epochs[0]),
-            captions.epochs(epochs, found, [outcome.key]),
-            captions.data(collected, study),
-        ),
+        epochs=epochs,
     )
 
 
