@@ -147,13 +147,6 @@ def test_the_terminal_shows_the_same_cells(hard):
     assert "81.4 ± 0.2" in text and "div. (ep. 1–3)" in text and WEIRD in text
 
 
-def test_json_names_the_runs_behind_each_cell(hard):
-    data = json.loads(forms.FORMS["json"](hard[2]["hard-main"]))
-    cell = next(r for r in data["rows"] if r["key"] == "off")["cells"]["best/mAP"]
-    assert cell["seeds"] == {"0": 0.9, "2": 0.9}
-    assert len(cell["runs"]) == 3 and all(r.startswith("hard/off/seed") for r in cell["runs"])
-
-
 def test_components_have_check_marks_or_their_word(hard):
     parts = hard[2]["hard-parts"]
     assert [plain(parts, v, "SDTPS") for v in ("none", "NA", WEIRD, "absent")] == ["", "✓", "half", ""]

@@ -60,18 +60,6 @@ def test_seeds_that_log_at_10_7_and_13_steps_give_no_sawtooth(tmp_path: Path) ->
     assert curve.step[finite][0] == 13  # where the last of them begins
 
 
-def test_each_variant_has_its_own_grid(tmp_path: Path) -> None:
-    every = {n: {s: (range(n, 700, n), falling) for s in (0, 1)} for n in (10, 7)}
-    pair = logged(tmp_path, {"ten": every[10], "seven": every[7]})
-    for name, n in (("ten", 10), ("seven", 7)):
-        curve = one(pair, name)
-        assert curve.step.tolist() == list(range(n, 700, n)) and not curve.interpolated
-        assert len(curve.lines()) == 1  # one line from the first point to the last
-        (_, smooth), *_ = curve.lines(0.9)
-        assert np.abs(np.diff(smooth)).max() <= np.abs(np.diff(curve.mean)).max() + 1e-9
-        assert not np.allclose(smooth, curve.mean)
-
-
 def test_a_shorter_seed_leaves_without_a_jump(tmp_path: Path) -> None:
     lengths = {0: 100, 1: 90, 2: 100}
     lines = {seed: (range(1, n + 1), lambda s, seed=seed: 10.0 * seed) for seed, n in lengths.items()}
