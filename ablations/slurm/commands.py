@@ -5,6 +5,7 @@ No answer is no information: a job is not lost because a command failed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -128,50 +129,46 @@ def configured() -> bool:
 
 def max_array_size() -> int:
     """MaxArraySize of this cluster: array indices stay below it. SLURM's default without an answer."""
-    found = _config().get("MaxArraySize", "")
+    found = _setting("MaxArraySize")
     return max(2, int(found)) if found.isdigit() else DEFAULT_MAX_ARRAY_SIZE
 
 
 def cluster_name() -> str:
     """ClusterName of the cluster that commands here speak to; empty where it is unknown."""
-    return _name_in_file(_where()[0]) or _config().get("ClusterName", "")
+    return _name_in_file(os.environ.get("SLURM_CONF", "")) or _setting("ClusterName")
 
 
 @lru_cache(maxsize=4)
 def _name_in_file(conf: str) -> str:
     for place in filter(None, (conf, "/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf")):
-        try:
+        with contextlib.suppress(OSError):
             text = Path(place).read_text(errors="replace")
-        except OSError:
-            continue
-        if match := re.search(r"^\s*ClusterName\s*=\s*(\S+)", text, re.MULTILINE | re.IGNORECASE):
-            return match[1]
+            if match := re.search(r"^\s*ClusterName\s*=\s*(\S+)", text, re.MULTILINE | re.IGNORECASE):
+                return match[1]
     return ""
 
 
-def _where() -> tuple[str, str]:
-    return os.environ.get("SLURM_CONF", ""), os.environ.get("PATH", "")
+def _setting(name: str) -> str:
+    """Of `scontrol show config`, asked until it answers once; empty where it does not."""
+    try:
+        return _config(os.environ.get("SLURM_CONF"), os.environ.get("PATH")).get(name, "")
+    except NoAnswer:
+        return ""
 
 
-_configs: dict[tuple[str, str], dict[str, str]] = {}
-
-
-def _config() -> dict[str, str]:
-    """`scontrol show config`, asked until it answers once; empty where it does not."""
-    found = _configs.get(_where())
-    if found is None:
-        try:
-            text = ask(["scontrol", "show", "config"])
-        except NoAnswer:
-            return {}
-        found = dict(re.findall(r"^(\w+)\s*=\s*(\S+)", text, re.MULTILINE))
-        _configs[_where()] = found
-    return found
+@lru_cache(maxsize=4)
+def _config(conf: str | None, path: str | None) -> dict[str, str]:
+    """The answer of one cluster: another SLURM_CONF or PATH may be another cluster."""
+    text = ask(["scontrol", "show", "config"])
+    return dict(re.findall(r"^(\w+)\s*=\s*(\S+)", text, re.MULTILINE))
 
 
 # -- questions ----------------------------------------------------------------------------------
 
-_FIELDS = ("JobArrayID", "State", "RestartCnt", "exit_code", "NodeList", "Reason", "Name")
+# What squeue and sacct call the fields of a job, in the order in which they are asked for.
+_SQUEUE = ("JobArrayID", "State", "exit_code", "NodeList", "Name", "RestartCnt", "Reason")
+_SACCT = ("JobID", "State", "ExitCode", "NodeList", "JobName")
+_ELEMENT = re.compile(r"\d+(_\d+)?")
 
 
 def squeue(
@@ -192,41 +189,17 @@ def squeue(
     """
     base = ["squeue", "--noheader", "--array", "--states=all"]
     base += [f"--clusters={cluster}"] if cluster else []
-    base += ["--Format=" + ",".join(f"{field}:|" for field in _FIELDS)]
+    base += ["--Format=" + ",".join(f"{field}:|" for field in _SQUEUE)]
     if name is not None:
-        return _rows(ask([*base, f"--name={name}"], timeout_s))
+        return _jobs(ask([*base, f"--name={name}"], timeout_s), len(_SQUEUE))
     found: dict[str, JobInfo] = {}
-    ids = sorted(jobs)
-    for start in range(0, len(ids), _IDS_A_CALL):
+    for part in _parts(jobs):
         try:
-            text = ask([*base, f"--jobs={','.join(ids[start : start + _IDS_A_CALL])}"], timeout_s)
+            found |= _jobs(ask([*base, f"--jobs={','.join(part)}"], timeout_s), len(_SQUEUE))
         except NoAnswer as answer:
             if "Invalid job id" not in str(answer):  # said of a single job that is forgotten
                 raise
-            text = ""
-        found |= _rows(text)
     return found
-
-
-def _rows(text: str) -> dict[str, JobInfo]:
-    jobs = {}
-    for line in text.splitlines():
-        parts = line.strip().split("|")
-        if len(parts) < len(_FIELDS) or not re.fullmatch(r"\d+(_\d+)?", parts[0]):
-            continue  # a banner, or a job that is no array element we could own
-        job, state, restarts, status, node, reason, job_name = parts[: len(_FIELDS)]
-        raw = int(status) if status.isdigit() else 0  # as wait(2) has it: code x 256 + signal
-        jobs[job] = JobInfo(
-            id=job,
-            name=job_name,
-            state=_word(state),
-            reason="" if reason == "None" else reason,
-            restarts=int(restarts) if restarts.isdigit() else 0,
-            node=node,
-            code=raw >> 8,
-            signal=raw & 0x7F,
-        )
-    return jobs
 
 
 def sacct(
@@ -237,25 +210,43 @@ def sacct(
     Raises:
         NoAnswer: no accounting here, or it does not answer.
     """
-    command = ["sacct", "-X", "-n", "-P", "-a", "-j", ",".join(sorted(jobs))]
+    command = ["sacct", "-X", "-n", "-P", "-a", "-j", ",".join(sorted(jobs)), "-o", ",".join(_SACCT)]
     command += ["-M", cluster] if cluster else []
-    command += ["-o", "JobID,State,ExitCode,NodeList,JobName"]
-    found = {}
-    for line in ask(command, timeout_s).splitlines():
-        parts = line.strip().split("|")
-        if len(parts) < 5 or not re.fullmatch(r"\d+(_\d+)?", parts[0]):
-            continue
-        job, state, exits, node, name = parts[:5]
-        code, _, signal = exits.partition(":")
-        found[job] = JobInfo(
+    return _jobs(ask(command, timeout_s), len(_SACCT))
+
+
+def _jobs(text: str, fields: int) -> dict[str, JobInfo]:
+    """The rows of squeue or sacct, by job."""
+    jobs = {}
+    for line in text.splitlines():
+        words = line.strip().split("|")
+        if len(words) < fields or not _ELEMENT.fullmatch(words[0]):
+            continue  # a banner, or a job that is no array element we could own
+        job, state, status, node, name, restarts, reason = (*words[:fields], "", "")[:7]
+        code, colon, ended_by = status.partition(":")  # sacct's CODE:SIGNAL
+        raw = _number(status)  # squeue's, as wait(2) has it: CODE x 256 + SIGNAL
+        jobs[job] = JobInfo(
             id=job,
             name=name,
-            state=_word(state),
+            state=state.split(" ")[0].rstrip("+").upper(),  # `CANCELLED by 1000` and `RUNNING+`
+            reason="" if reason == "None" else reason,
+            restarts=_number(restarts),
             node=node,
-            code=int(code) if code.isdigit() else 0,
-            signal=int(signal) if signal.isdigit() else 0,
+            code=_number(code) if colon else raw >> 8,
+            signal=_number(ended_by) if colon else raw & 0x7F,
         )
-    return found
+    return jobs
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdigit() else 0
+
+
+def _parts(ids: Iterable[str]) -> Iterator[list[str]]:
+    """The ids that are ids of jobs, in groups that one command line holds."""
+    whole = sorted(job for job in ids if _ELEMENT.fullmatch(job))
+    for start in range(0, len(whole), _IDS_A_CALL):
+        yield whole[start : start + _IDS_A_CALL]
 
 
 LOOKUP_PAUSES: Sequence[float] = (0, 3, 6, 12)
@@ -295,11 +286,9 @@ def cancel(elements: Iterable[str], cluster: str | None = None) -> dict[str, str
 
     scancel without ids but with a filter would take every job of the user, so it is never called so.
     """
-    ids = [e for e in elements if re.fullmatch(r"\d+(_\d+)?", e)]
     where = [f"--clusters={cluster}"] if cluster else []
     refused: dict[str, str] = {}
-    for start in range(0, len(ids), _IDS_A_CALL):
-        part = ids[start : start + _IDS_A_CALL]
+    for part in _parts(elements):
         try:
             ask(["scancel", *where, *part])
         except NoAnswer as error:
@@ -310,20 +299,19 @@ def cancel(elements: Iterable[str], cluster: str | None = None) -> dict[str, str
 
 def release(elements: Iterable[str]) -> list[str]:
     """Let held jobs start; what scontrol says of those that it does not release."""
-    ids = [e for e in elements if re.fullmatch(r"\d+(_\d+)?", e)]
-    problems = []
-    for start in range(0, len(ids), _IDS_A_CALL):
-        try:
-            ask(["scontrol", "release", ",".join(ids[start : start + _IDS_A_CALL])])
-        except NoAnswer as error:
-            problems.append(str(error))
-    return problems
+    told = (_refusal(["scontrol", "release", ",".join(part)]) for part in _parts(elements))
+    return [text for text in told if text is not None]
 
 
 def requeue(job_id: str) -> str | None:
     """`scontrol requeue A_i` (the array's id would requeue every element); what it says if not."""
+    return _refusal(["scontrol", "requeue", job_id])
+
+
+def _refusal(command: list[str]) -> str | None:
+    """What the command says if it fails."""
     try:
-        ask(["scontrol", "requeue", job_id])
+        ask(command)
     except NoAnswer as error:
         return str(error)
     return None
@@ -357,20 +345,16 @@ _KEYS = (
     ("invalid account", "account, or resources.partition (the account may not use it)"),
     (r"wall|timelimit|time limit[^s]", "timeout_min"),
     (r"(QOS|Assoc|Grp)\w*Cpu", "cpus"),
-    (r"(QOS|Assoc|Grp)\w*Mem", "mem_gb"),
-    (r"(QOS|Assoc|Grp)\w*(gres|tres)", "gpus"),
-    (r"(QOS|Assoc|Grp)\w*Node", "nodes"),
+    (r"(QOS|Assoc|Grp)\w*Mem|memory", "mem_gb"),
+    (r"(QOS|Assoc|Grp)\w*[gt]res|gres|gpu", "gpus"),
+    (r"(QOS|Assoc|Grp)\w*Node|node count", "nodes"),
+    ("node configuration", "gpus, resources.cpus, resources.mem_gb or resources.nodes"),
     ("partition", "partition"),
     ("qos", "qos"),
     ("account", "account"),
     ("constraint|feature", "constraint"),
-    ("gres|gpu|tres", "gpus"),
-    ("memory", "mem_gb"),
-    ("time limit", "timeout_min"),
-    ("node count", "nodes"),
     ("cpu", "cpus"),
     ("array", "max_parallel"),
-    ("node configuration", "gpus, resources.cpus, resources.mem_gb or resources.nodes"),
     ("unrecognized option|invalid option", "sbatch"),
 )
 # sbatch's ways to say that this user has, or this array would make, too many jobs at once. Its general
@@ -449,8 +433,3 @@ def _run(
 
 def _say_slow(program: str) -> None:
     print(f"Waiting for {program}: SLURM has not answered yet.", file=sys.stderr, flush=True)
-
-
-def _word(state: str) -> str:
-    """`CANCELLED by 1000` and `RUNNING+` as one word."""
-    return state.split(" ")[0].rstrip("+").upper()

@@ -26,12 +26,18 @@ def gpus_of_node(resources: Resources) -> int:
     """GPUs of one node, also where only resources.sbatch asks for them."""
     if resources.gpu_count:
         return resources.gpu_count
-    asked = {key.lstrip("-").replace("_", "-"): str(v) for key, v in resources.sbatch.items()}
-    parts = [p for p in asked.get("gres", "").split(",") if re.match(r"gpu\b", p)]
+    given = {key: str(value) for key, value in _sbatch_options(resources).items()}
+    parts = [part for part in given.get("gres", "").split(",") if re.match(r"gpu\b", part)]
     for key in ("gpus-per-node", "gpus", "gpus-per-task"):
-        parts += asked[key].split(",") if key in asked else []
+        parts += given[key].split(",") if key in given else []
     counts = [re.split("[:=]", part)[-1] for part in parts]
     return sum(int(count) if count.isdigit() else 1 for count in counts)
+
+
+def _sbatch_options(resources: Resources) -> dict[str, Any]:
+    """resources.sbatch under sbatch's own names; an option without a value is there or not."""
+    given = {key.lstrip("-").replace("_", "-"): value for key, value in resources.sbatch.items()}
+    return {key: value for key, value in given.items() if value is not False}
 
 
 def tasks_per_node(resources: Resources) -> int:
@@ -58,11 +64,7 @@ def parameters(
     Args:
         output: path of the log with %A and %a.
     """
-    extra: dict[str, Any] = {
-        key.lstrip("-").replace("_", "-"): value
-        for key, value in resources.sbatch.items()
-        if value is not False  # an option without a value is there or not
-    }
+    extra = _sbatch_options(resources)
     if dependency is not None and dependency.startswith("afterok"):
         extra["kill-on-invalid-dep"] = "yes"  # else what waits for a failed job waits for ever
     together = min(resources.runs_per_gpu, count)
@@ -167,44 +169,32 @@ def misfits(resources: Resources, nodes: Sequence[Nodes], runs: int) -> list[str
     """
     if not nodes:
         return []
-    name = resources.partition
-    wanted = set(name.split(",")) if name else None
-    mine = [n for n in nodes if (n.partition in wanted if wanted else n.default)]
+    name = resources.partition or ",".join({n.partition for n in nodes if n.default})
+    if not name:
+        return ["resources.partition: this cluster has no default partition; name one"]
+    mine = [n for n in nodes if n.partition in name.split(",")]
     if not mine:
-        if wanted is None:
-            return ["resources.partition: this cluster has no default partition; name one"]
         known = {n.partition for n in nodes}
-        missing = sorted(wanted - known)
+        missing = sorted(set(name.split(",")))
         return [f"resources.partition: no partition '{m}'. {did_you_mean(m, known)}" for m in missing]
-    where = f"partition {name or mine[0].partition}"
     if not any(n.up for n in mine):
-        return [f"resources.partition: {where} is down"]
+        return [f"resources.partition: partition {name} is down"]
     problems = []
-    limits = [n.timeout_min for n in mine]
-    if None not in limits and resources.timeout_min > max(m for m in limits if m is not None):
-        most = max(m for m in limits if m is not None)
-        problems.append(
-            f"resources.timeout_min: {resources.timeout_min} is over the limit of {where}, {most}"
-        )
-    gpus = resources.gpu_count
-    shared = min(resources.runs_per_gpu, runs)
-    tasks = max(1, gpus) * shared  # one task or run a GPU, or several, each with its CPUs
-    each = "runs on one GPU" if shared > 1 else "GPUs"
-    for key, asked, have in (
-        ("cpus", resources.cpus * tasks, [n.cpus for n in mine]),
-        ("mem_gb", (resources.mem_gb or 0) * shared, [n.mem_gb for n in mine]),
-        ("gpus", gpus, [n.gpus for n in mine]),
-        ("nodes", resources.nodes, [sum(n.count for n in mine)]),
-    ):
-        known_values = [h for h in have if h is not None]
-        if len(known_values) == len(have) and asked > max(known_values):
-            times = ""
-            if key == "cpus" and tasks > 1:
-                times = f" ({resources.cpus} for each of {tasks} {each})"
-            elif key == "mem_gb" and shared > 1:
-                times = f" ({resources.mem_gb:g} for each of {shared} {each})"
+    gpus, shared = resources.gpu_count, min(resources.runs_per_gpu, runs)
+    rows: tuple[tuple[str, float, int, list[Any]], ...] = (
+        ("timeout_min", resources.timeout_min, 1, [n.timeout_min for n in mine]),
+        # One task or run a GPU, or several, each with its CPUs.
+        ("cpus", resources.cpus, max(1, gpus) * shared, [n.cpus for n in mine]),
+        ("mem_gb", resources.mem_gb or 0, shared, [n.mem_gb for n in mine]),
+        ("gpus", gpus, 1, [n.gpus for n in mine]),
+        ("nodes", resources.nodes, 1, [sum(n.count for n in mine)]),
+    )
+    for key, each, times, limits in rows:
+        if None not in limits and each * times > max(limits):
+            product = f" ({each:g} for each of {times})" if times > 1 else ""
             problems.append(
-                f"resources.{key}: {asked:g}{times} is more than {where} has, {max(known_values):g}"
+                f"resources.{key}: {each * times:g}{product} is more than partition {name} gives, "
+                f"{max(limits):g}"
             )
     return problems
 

@@ -8,7 +8,6 @@ to all. Losing the file loses nothing but that.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 from collections.abc import Iterable
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
+from pydantic import TypeAdapter
 
 from ablations.slurm import commands as slurm
 from ablations.slurm.commands import JobInfo, NoAnswer
@@ -40,21 +40,24 @@ class Answers:
 
     Attributes:
         time: of the last question. error: why it was not answered; empty: it was.
-        asked: array id to the times of its last two answers, the earlier first.
+        answered: array id to the times of the last two answers about it, the earlier first.
         jobs: by element (`A_i`): those listed last, and those seen to end earlier.
     """
 
     time: float = 0.0
     error: str = ""
-    asked: dict[str, tuple[float, float]] = field(default_factory=dict)
+    answered: dict[str, tuple[float, float]] = field(default_factory=dict)
     jobs: dict[str, JobInfo] = field(default_factory=dict)
+
+    def answers(self, array: str) -> tuple[float, float]:
+        return self.answered.get(array, (0.0, 0.0))
 
     def fresh(self, array: str, refresh_s: float, expired: float) -> bool:
         """No new question is needed. Times in the future are another machine's clock: not fresh."""
         now = time.time()
         if self.error:
             return 0 <= now - self.time < min(FAILED_SECONDS, 4 * refresh_s) and self.time > expired
-        last = self.asked.get(array, (0.0, 0.0))[1]
+        last = self.answers(array)[1]
         return 0 <= now - last < refresh_s and last > expired
 
     def find(self, element: str, name: str, *, whole: bool = False) -> JobInfo | None:
@@ -75,12 +78,29 @@ class Answers:
 
         One is not enough: a controller that has just started may answer with nothing.
         """
-        since = self.asked.get(element.partition("_")[0], (0.0, 0.0))[0]
-        return not self.error and self.find(element, name) is None and since > submitted
+        since = self.answers(element.partition("_")[0])[0]
+        known = submitted < since <= time.time()
+        return not self.error and self.find(element, name) is None and known
 
     def age(self, array: str) -> float:
         """Seconds since the scheduler last answered about the array."""
-        return time.time() - self.asked.get(array, (0.0, 0.0))[1]
+        return time.time() - self.answers(array)[1]
+
+
+@dataclass
+class _Kept:
+    """The file's content.
+
+    Attributes:
+        conf: SLURM_CONF of those who asked: the answers are of its clusters.
+        clusters: by name, as clusters may share the store.
+    """
+
+    conf: str
+    clusters: dict[str, Answers]
+
+
+_FORMAT = TypeAdapter(_Kept)
 
 
 class Scheduler:
@@ -99,9 +119,9 @@ class Scheduler:
         self._given_patience_s = patience_s
         self._file = Path(runs_dir) / f".squeue-{os.getuid()}.json"
         self._expired_file = self._file.with_suffix(".expired")
+        # sacct is not asked before this time; each array's last answer, and when it was given.
         self._no_sacct_until = 0.0
-        self._asked: dict[Array, float] = {}
-        self._accounted: dict[str, dict[str, JobInfo]] = {}
+        self._accounted: dict[Array, tuple[float, dict[str, JobInfo]]] = {}
 
     @cached_property
     def patience_s(self) -> float:
@@ -139,16 +159,15 @@ class Scheduler:
         """What sacct knows of the array's elements; nothing where there is no accounting."""
         now = time.time()
         cluster, job = array
-        old = now - self._asked.get(array, 0.0) > SACCT_REFRESH_SECONDS
-        if old and now > self._no_sacct_until:
+        time_of, jobs = self._accounted.get(array, (0.0, {}))
+        if now - time_of > SACCT_REFRESH_SECONDS and now > self._no_sacct_until:
             try:
-                found = slurm.sacct([job], cluster=cluster or None, timeout_s=self.patience_s)
-                self._accounted[cluster] = self._accounted.get(cluster, {}) | found
-                self._asked[array] = now
+                jobs = slurm.sacct([job], cluster=cluster or None, timeout_s=self.patience_s)
+                self._accounted[array] = now, jobs
             except NoAnswer as error:
                 disabled = "disabled" in str(error) or "cannot be run" in str(error)
                 self._no_sacct_until = now + (NO_SACCT_SECONDS if disabled else SACCT_REFRESH_SECONDS)
-        return self._accounted.get(cluster, {})
+        return jobs
 
     # -- inside ---------------------------------------------------------------------------------
 
@@ -172,7 +191,7 @@ class Scheduler:
         try:
             listed = slurm.squeue(ids, cluster=cluster or None, timeout_s=self.patience_s)
         except NoAnswer as error:
-            return Answers(now, str(error)[-500:], before.asked, before.jobs)
+            return Answers(now, str(error)[-500:], before.answered, before.jobs)
         kept = {}
         for element, job in before.jobs.items():
             if element in listed:
@@ -182,43 +201,25 @@ class Scheduler:
             elif not job.missed:  # missing for the first time: see `gone`
                 kept[element] = replace(job, missed=True)
         recent = dict(list(kept.items())[-_MOST_ENDED:])
-        asked = {a: (before.asked.get(a, (0.0, 0.0))[1], now) for a in ids}
-        return Answers(now, "", {**before.asked, **asked}, {**recent, **listed})
+        answered = {array: (before.answers(array)[1], now) for array in ids}
+        return Answers(now, "", before.answered | answered, recent | listed)
 
     def _read(self) -> dict[str, Answers]:
-        now = time.time()
         try:
-            value: Any = json.loads(files.read_bytes(self._file) or b"")
-            if value["asked_of"] != os.environ.get("SLURM_CONF", ""):
-                return {}
-            found = {}
-            for cluster, row in value["clusters"].items():
-                asked = {
-                    array: (float(first), float(last))
-                    for array, (first, last) in row["asked"].items()
-                    if first <= now and last <= now
-                }
-                jobs = {job["id"]: JobInfo(**job) for job in row["jobs"]}
-                # Clusters may share the store: an answer is kept under its cluster's name.
-                here = "" if cluster == slurm.cluster_name() else str(cluster)
-                found[here] = Answers(float(row["time"]), str(row["error"]), asked, jobs)
-            return found
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            kept = _FORMAT.validate_json(files.read_bytes(self._file) or b"")
+        except (OSError, ValueError):
             return {}
+        if kept.conf != os.environ.get("SLURM_CONF", ""):
+            return {}
+        here = slurm.cluster_name()
+        return {"" if name == here else name: answers for name, answers in kept.clusters.items()}
 
     def _write(self, known: dict[str, Answers]) -> None:
-        clusters = {
-            cluster or slurm.cluster_name(): {
-                "time": answers.time,
-                "error": answers.error,
-                "asked": answers.asked,
-                "jobs": [vars(job) for job in answers.jobs.values()],
-            }
-            for cluster, answers in known.items()
-        }
-        value = {"asked_of": os.environ.get("SLURM_CONF", ""), "clusters": clusters}
+        here = slurm.cluster_name()
+        clusters = {name or here: answers for name, answers in known.items()}
+        kept = _Kept(os.environ.get("SLURM_CONF", ""), clusters)
         with contextlib.suppress(OSError):
-            files.write_json(self._file, value, indent=None)
+            files.write_bytes(self._file, _FORMAT.dump_json(kept))
 
     @contextlib.contextmanager
     def _lock(self) -> Any:

@@ -69,6 +69,7 @@ DAMAGED = "result.json cannot be read; --retry failed puts it aside and runs aga
 CANARIES = "_canaries"  # a run store of their own, below the runs folder
 _RESUMES = "; a submission resumes it"
 _CERTAIN = ("disk", "timeout", "oom", "node")  # what a job's log says for certain
+_NOBODY = Lock("", "", None, 0.0)
 _NO_RESULT = frozenset({"planned", "interrupted", "diverged", "failed", "cancelled"})
 
 
@@ -154,7 +155,7 @@ def run_states(
         if folder.exists() and not os.access(folder, os.R_OK | os.X_OK):
             raise PermissionError(errno.EACCES, "cannot be read", str(folder))
     found = of_folders([run.folder(runs_dir) for run in runs], scheduler or Scheduler(runs_dir))
-    return [RunStatus(run=run, **vars(life)) for run, life in zip(runs, found, strict=True)]
+    return [RunStatus(run=run, **vars(one)) for run, one in zip(runs, found, strict=True)]
 
 
 def of_folders(folders: Sequence[Path], scheduler: Scheduler) -> list[Life]:
@@ -165,14 +166,10 @@ def of_folders(folders: Sequence[Path], scheduler: Scheduler) -> list[Life]:
     """
     reader = _Reader()
     found = [reader.look(folder) for folder in folders]
-    arrays = {a for one in found if isinstance(one, _Open) and (a := one.array) is not None}
+    arrays = {one.array for one in found if isinstance(one, _Records) and one.array is not None}
     cluster = _OnCluster(scheduler, scheduler.look(arrays))
-    states = []
-    for folder, one in zip(folders, found, strict=True):
-        newest = reader.look(folder) if isinstance(one, _Open) else one
-        settled = newest if isinstance(newest, Life) else newest.notes.added(cluster.settle(newest))
-        states.append(replace(settled, folder=folder))
-    return states
+    newest = [reader.look(one.folder) if isinstance(one, _Records) else one for one in found]
+    return [one if isinstance(one, Life) else cluster.settle(one) for one in newest]
 
 
 def unplanned(study: Study, runs_dir: Path) -> list[Path]:
@@ -189,9 +186,8 @@ def from_records(folder: Path) -> Life:
     """The state by the run's own files alone; `unknown` where only the scheduler could tell."""
     found = _Reader().look(folder)
     if isinstance(found, Life):
-        return replace(found, folder=folder)
-    known = found.notes.added(found.by_records("only its cluster can tell: sdtps status there"))
-    return replace(known, folder=folder)
+        return found
+    return found.by_records("only its cluster can tell: sdtps status there")
 
 
 def of_unknown(runs: Sequence[Life]) -> list[str]:
@@ -232,39 +228,36 @@ class _Reader:
         self._submissions = Cache()
         self._locks: dict[int, Lock] = {}  # by inode: locks are links to one file
 
-    def look(self, folder: Path) -> Life | _Open:
+    def look(self, folder: Path) -> Life | _Records:
         """The state by the run's own records, or what the scheduler must be asked for."""
         try:
             return self._look(folder)
         except OSError as error:  # one such file must not hide the other runs
             name = Path(error.filename or folder).name
-            return Life(state="failed", kind="unreadable", detail=f"{name}: {error.strerror}")
+            why = f"{name}: {error.strerror}"
+            return Life(state="failed", folder=folder, kind="unreadable", detail=why)
 
-    def _look(self, folder: Path) -> Life | _Open:
+    def _look(self, folder: Path) -> Life | _Records:
         try:
             with os.scandir(folder) as entries:
                 names = {entry.name: entry for entry in entries}
-        except FileNotFoundError:
-            if folder.is_symlink():  # to an equal run of another study that was deleted
-                return Life(state="planned")
-            if odd := files.oddity(folder):
-                raise OSError(errno.ENOTDIR, f"is {odd}", str(folder)) from None
-            return Life(state="planned")
+        except FileNotFoundError:  # also of a link to an equal run that was deleted
+            return Life(state="planned", folder=folder)
+        except NotADirectoryError:
+            raise OSError(errno.ENOTDIR, f"is {files.oddity(folder)}", str(folder)) from None
         run = RunFolder(folder)
         if "result.json" in names and (result := run.result()) is not None:
             return _completed(run, result)
         status = (run.status() if "status.json" in names else None) or {}
         lock = self._lock(folder, names["lock.json"]) if "lock.json" in names else None
-        notes = _Notes(_odd_files(folder, names), "result.json" in names)
-        if lock is None:
-            return notes.added(_unlocked(folder, status))
-        submission = self._submissions.get(folder, lock.submission or "unreadable")
-        attempts = records.read(folder, lock.submission) if "submitit" in names else Attempts()
-        if attempts.last_start is None:
+        holder = lock or _NOBODY
+        work = self._submissions.get(folder, holder.submission or "unreadable")
+        attempts = records.read(folder, holder.submission) if "submitit" in names else Attempts()
+        if lock is not None and attempts.last_start is None:
             status = {}  # it speaks of an earlier submission
-        found = _Open(folder, lock, submission, attempts, status, notes)
-        recorded = self._recorded(found)
-        return notes.added(recorded) if isinstance(recorded, Life) else recorded
+        damaged, odd = "result.json" in names, _odd_files(folder, names)
+        found = _Records(folder, holder, work, attempts, status, damaged, odd)
+        return _unlocked(found) if lock is None else _recorded(found)
 
     def _lock(self, folder: Path, entry: os.DirEntry[str]) -> Lock | None:
         lock = self._locks.get(entry.inode())
@@ -274,78 +267,57 @@ class _Reader:
                 self._locks[entry.inode()] = lock
         return lock
 
-    @staticmethod
-    def _recorded(found: _Open) -> Life | _Open:
-        """The state of a locked run, where its records say it."""
-        lock, submission, attempts = found.lock, found.submission, found.attempts
-        status = found.status
-        state = status.get("state")
-        if state == "diverged":
-            return found.life("diverged", None, _where(status))
-        if state == "failed":
-            kind = str(status.get("kind") or "error")
-            return found.life("failed", kind, str(status.get("reason") or ""))
-        if state == "completed" and attempts.last_end is not None:
-            # result.json is written after it: that write failed or was killed.
-            return found.life("interrupted", None, f"ended before result.json{_RESUMES}")
-        if lock.executor == "local":
-            return _local(found)
-        if found.beats and age(status) < FRESH_SECONDS:
-            return found.life("running")  # whatever a scheduler says
-        end = attempts.last_end
-        if end is not None and end.code not in (0, endings.INTERRUPTED) and not end.terminated:
-            # It ended by itself: the scheduler need not be asked. (Exit 0 without a result is no such
-            # end: srun says it of a run whose node went down.)
-            return found.by_end(end)
-        if end is not None and lock.cancelled and submission.runs_per_job > 1:
-            return found.by_end(end)  # its job still runs other runs
-        if submission.elsewhere:
-            asks = f"this store is a copy of {submission.elsewhere}: sdtps status there"
-            return found.by_records(asks)
-        return found
+
+def _recorded(found: _Records) -> Life | _Records:
+    """The state of a run that a submission holds, where its records say it."""
+    lock, work, end = found.lock, found.submission, found.attempts.last_end
+    if ended := found.told_end():
+        return ended
+    if found.status.get("state") == "completed" and end is not None:
+        # result.json is written after it: that write failed or was killed.
+        return found.life("interrupted", None, f"ended before result.json{_RESUMES}")
+    if lock.executor == "local":
+        return _local(found)
+    if found.beats and age(found.status) < FRESH_SECONDS:
+        return found.life("running")  # whatever a scheduler says
+    if end is not None and end.code not in (0, endings.INTERRUPTED) and not end.terminated:
+        # It ended by itself: the scheduler need not be asked. (Exit 0 without a result is no such
+        # end: srun says it of a run whose node went down.)
+        return found.by_end(end)
+    if end is not None and lock.cancelled and work.runs_per_job > 1:
+        return found.by_end(end)  # its job still runs other runs
+    if work.elsewhere:
+        return found.by_records(f"this store is a copy of {work.elsewhere}: sdtps status there")
+    return found
 
 
 def _odd_files(folder: Path, names: dict[str, os.DirEntry[str]]) -> str:
     """What is no file under the name of a record; empty: nothing."""
-    suspects = [n for n in records.RECORDS if n in names and not _is_file(names[n])]
+    suspects = [n for n in records.RECORDS if n in names and not names[n].is_file()]
     if "submitit" in names:
         suspects += [n for n in records.RECORDS if "/" in n]
     found = ((name, files.oddity(folder / name)) for name in suspects)
     return "; ".join(f"{name} is {what}" for name, what in found if what)
 
 
-def _is_file(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_file()
-    except OSError:
-        return False
-
-
 @dataclass(frozen=True)
-class _Notes:
-    """What is wrong with a run folder besides its state."""
+class _Records:
+    """What the files of a run that is not completed say.
 
-    odd: str
-    result: bool  # something is called result.json, and is no result
-
-    def added(self, life: Life) -> Life:
-        if self.odd:
-            life = replace(life, detail="; ".join(filter(None, (life.detail, self.odd))))
-        if self.result and life.state in _NO_RESULT:
-            return replace(life, state="failed", kind="result", detail=DAMAGED)
-        return life
-
-
-@dataclass(frozen=True)
-class _Open:
-    """A locked run whose own records do not say how it is."""
+    Attributes:
+        lock: whose run it is; _NOBODY's where no submission holds it.
+        status: of the current job; empty before it wrote any.
+        damaged: something is called result.json, and is no result.
+        odd: what is no file under the name of a record.
+    """
 
     folder: Path
     lock: Lock
     submission: Submission
     attempts: Attempts
-    status: dict[str, Any]  # of the current job; empty before it wrote any
-    notes: _Notes
+    status: dict[str, Any]
+    damaged: bool
+    odd: str
 
     @property
     def began(self) -> bool:
@@ -384,11 +356,25 @@ class _Open:
             "log_file": self.log_file,
             "status": self.status,
             "elsewhere": self.submission.elsewhere,
+            "folder": self.folder,
         }
         if kind == "killed" and self.attempts.kills >= MOST_KILLS:
             known["often"] = True
             detail = f"{detail}, {self.attempts.kills} times by now"
+        detail = "; ".join(filter(None, (detail, self.odd)))
+        if self.damaged and state in _NO_RESULT:
+            state, kind, detail = "failed", "result", DAMAGED
         return Life(state=state, kind=kind, detail=detail, **{**known, **more})
+
+    def told_end(self) -> Life | None:
+        """Diverged or failed, as the run itself wrote down."""
+        status, reason = self.status, str(self.status.get("reason") or "")
+        if status.get("state") == "diverged":
+            where = f"epoch {status.get('epoch')}, step {status.get('step')}"
+            return self.life("diverged", None, reason or where)
+        if status.get("state") == "failed":
+            return self.life("failed", str(status.get("kind") or "error"), reason)
+        return None
 
     @property
     def log_file(self) -> Path:
@@ -488,17 +474,12 @@ def _in_epoch(status: dict[str, Any]) -> str:
     return f" in epoch {status['epoch']}" if status.get("epoch") else ""
 
 
-def _where(status: dict[str, Any]) -> str:
-    """Why a run ended, or else where."""
-    reason = str(status.get("reason") or "")
-    return reason or f"epoch {status.get('epoch')}, step {status.get('step')}"
-
-
 def _completed(run: RunFolder, result: dict[str, Any]) -> Life:
     best = result.get("best")
     epoch = best.get("epoch") if isinstance(best, dict) else None
     return Life(
         state="completed",
+        folder=run.path,
         epoch=epoch if isinstance(epoch, int) else None,
         progress=1.0,
         attempt=result.get("attempt"),
@@ -506,31 +487,21 @@ def _completed(run: RunFolder, result: dict[str, Any]) -> Life:
     )
 
 
-def _unlocked(folder: Path, status: dict[str, Any]) -> Life:
+def _unlocked(found: _Records) -> Life:
     """A run that somebody started by hand, that its queue gave back, or that was imported."""
-    known: dict[str, Any] = {
-        "epoch": status.get("epoch"),
-        "progress": status.get("progress"),
-        "attempt": status.get("attempt"),
-        "log_file": records.log_file(folder),
-        "status": status,
-    }
-    state = status.get("state")
-    if state == "diverged":
-        return Life(state="diverged", detail=_where(status), **known)
-    if state == "failed":
-        kind, reason = str(status.get("kind") or "error"), str(status.get("reason") or "")
-        return Life(state="failed", kind=kind, detail=reason, **known)
+    state = found.status.get("state")
+    if ended := found.told_end():
+        return ended
     if state == "cancelled":
-        return Life(state="cancelled", detail=str(status.get("reason") or ""), **known)
-    if state == "running" and not silent(status):
-        return Life(state="running", detail="started by hand", **known)
+        return found.life("cancelled", None, str(found.status.get("reason") or ""))
+    if state == "running" and not silent(found.status):
+        return found.life("running", None, "started by hand")
     if state in ("running", "requeued", "completed"):
-        return Life(state="interrupted", detail=f"stopped{_in_epoch(status)}{_RESUMES}", **known)
-    return Life(state="planned", **known)
+        return found.life("interrupted", None, f"stopped{_in_epoch(found.status)}{_RESUMES}")
+    return found.life("planned")
 
 
-def _local(found: _Open) -> Life:
+def _local(found: _Records) -> Life:
     """A run of a local queue, which is the submitter."""
     start, end = found.attempts.last_start, found.attempts.last_end
     copied = found.submission.elsewhere
@@ -567,7 +538,7 @@ def _local(found: _Open) -> Life:
     return found.life("failed", kind, what)
 
 
-def _queue_lives(found: _Open) -> bool | None:
+def _queue_lives(found: _Records) -> bool | None:
     """Whether the local queue runs; None: it is another host's, and silent."""
     submitter = found.lock.submitter
     alive = submitter.alive() if submitter else False
@@ -591,7 +562,7 @@ class _OnCluster:
         self._scheduler = scheduler
         self._answers = answers
 
-    def settle(self, found: _Open) -> Life:
+    def settle(self, found: _Records) -> Life:
         """The state of a run on the cluster."""
         if found.array is None:
             return self._without_receipt(found)
@@ -607,7 +578,7 @@ class _OnCluster:
             return self._by_job(found, job)
         return self._unlisted(found, answers, job)
 
-    def _no_answer(self, found: _Open, answers: Answers, job: JobInfo | None) -> Life:
+    def _no_answer(self, found: _Records, answers: Answers, job: JobInfo | None) -> Life:
         """The last answer counts for ten minutes; then the state is unknown."""
         where = f"on {found.submission.cluster}" if found.array and found.array[0] else "here"
         why = f"the scheduler does not answer: {answers.error.strip()[:200]}"
@@ -620,7 +591,7 @@ class _OnCluster:
             return replace(life, detail="; ".join(filter(None, (life.detail, note))))
         return found.by_records(f"{why} (asked {where})")
 
-    def _by_job(self, found: _Open, job: JobInfo) -> Life:
+    def _by_job(self, found: _Records, job: JobInfo) -> Life:
         where = {"node": job.node or None}
         start, end = found.attempts.last_start, found.attempts.last_end
         newer = start is not None and end is None and start.restart >= job.restarts
@@ -651,11 +622,11 @@ class _OnCluster:
         return self._by_exit(found, job)
 
     @staticmethod
-    def _waits_again(found: _Open, job: JobInfo, detail: str) -> Life:
+    def _waits_again(found: _Records, job: JobInfo, detail: str) -> Life:
         again = found.status.get("attempt") or max(job.restarts, len(found.attempts.starts))
         return found.life("requeued", None, detail, attempt=again + 1, held=job.held)
 
-    def _preempted(self, found: _Open, job: JobInfo) -> Life:
+    def _preempted(self, found: _Records, job: JobInfo) -> Life:
         """On its way back (PreemptMode=REQUEUE), or ended (CANCEL): the latter stays PREEMPTED."""
         start, end = found.attempts.last_start, found.attempts.last_end
         beat = found.status.get("heartbeat")
@@ -666,7 +637,7 @@ class _OnCluster:
         return found.ended_by("preempted", job)
 
     @staticmethod
-    def _by_exit(found: _Open, job: JobInfo) -> Life:
+    def _by_exit(found: _Records, job: JobInfo) -> Life:
         """The batch script could not record its end, but the scheduler knows its exit."""
         said = endings.from_log(endings.tail(found.log_file))
         if said in _CERTAIN:
@@ -682,7 +653,7 @@ class _OnCluster:
             return found.life("failed", *endings.from_signal(job.signal))
         return found.life("failed", "exit", f"exit code {job.code}")
 
-    def _unlisted(self, found: _Open, answers: Answers, last: JobInfo | None) -> Life:
+    def _unlisted(self, found: _Records, answers: Answers, last: JobInfo | None) -> Life:
         """squeue does not name the job: it does not know it yet, or not any more, or hides it."""
         end = found.attempts.last_end
         assert found.job_id is not None and found.array is not None
@@ -721,7 +692,7 @@ class _OnCluster:
         why = found.failed_canary() or why
         return found.life("cancelled", "unstarted", why)
 
-    def _without_receipt(self, found: _Open) -> Life:
+    def _without_receipt(self, found: _Records) -> Life:
         """No job id was written down: the submitter is at it, or died, or got no clear answer."""
         submitter = found.lock.submitter
         alive = submitter.alive() if submitter else False
@@ -729,7 +700,7 @@ class _OnCluster:
             return found.life("queued", None, "being submitted")
         if not found.submission.intent:
             # What it was before still holds: a diverged run must not resume from its checkpoint.
-            before = _unlocked(found.folder, RunFolder(found.folder).status() or {})
+            before = _unlocked(replace(found, status=RunFolder(found.folder).status() or {}))
             why = "its submitter died before it asked the scheduler"
             return before if before.state != "planned" else found.life("planned", None, why)
         index = found.submission.index(found.folder)

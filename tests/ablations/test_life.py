@@ -241,7 +241,7 @@ def test_a_cached_answer_from_the_future_is_asked_anew(queued: Queued) -> None:
     ahead = time.time() + 3600
     for row in value["clusters"].values():
         row["time"] = ahead
-        row["asked"] = {array: [ahead, ahead] for array in row["asked"]}
+        row["answered"] = {array: [ahead, ahead] for array in row["answered"]}
     file.write_text(json.dumps(value))
     queued.fakes.set("1_0", state="TIMEOUT")
     assert queued.look(refresh_s=3600).kind == "timeout"

@@ -37,13 +37,13 @@ def test_sinfo_is_read_and_banners_are_not() -> None:
     [
         ({"partition": "gpu", "gpus": 4, "cpus": 16, "mem_gb": 200, "timeout_min": 2880}, []),
         ({"timeout_min": 30}, []),
-        ({"timeout_min": 31}, ["resources.timeout_min: 31 is over the limit of partition debug, 30"]),
+        ({"timeout_min": 31}, ["resources.timeout_min: 31 is more than partition debug gives, 30"]),
         ({"partition": "gpuu"}, ["no partition 'gpuu'. Did you mean 'gpu'?"]),
         (
             {"partition": "gpu", "gpus": 5, "cpus": 1},
-            ["resources.gpus: 5 is more than partition gpu has, 4"],
+            ["resources.gpus: 5 is more than partition gpu gives, 4"],
         ),
-        ({"partition": "gpu", "gpus": 4, "cpus": 17}, ["resources.cpus: 68 (17 for each of 4 GPUs)"]),
+        ({"partition": "gpu", "gpus": 4, "cpus": 17}, ["resources.cpus: 68 (17 for each of 4)"]),
         ({"partition": "gpu", "mem_gb": 300}, ["resources.mem_gb: 300 is more than"]),
         ({"partition": "gpu", "nodes": 6}, ["resources.nodes: 6 is more than"]),
         ({"partition": "old"}, ["partition old is down"]),

@@ -118,6 +118,6 @@ def test_what_runs_need_together_is_held_against_the_partition() -> None:
     assert not misfits(Resources(gpus=1, cpus=2, mem_gb=4, runs_per_gpu=5), nodes, 4)
     found = misfits(Resources(gpus=1, cpus=2, mem_gb=4, runs_per_gpu=5), nodes, 5)
     assert found == [
-        "resources.cpus: 10 (2 for each of 5 runs on one GPU) is more than partition gpu has, 8",
-        "resources.mem_gb: 20 (4 for each of 5 runs on one GPU) is more than partition gpu has, 16",
+        "resources.cpus: 10 (2 for each of 5) is more than partition gpu gives, 8",
+        "resources.mem_gb: 20 (4 for each of 5) is more than partition gpu gives, 16",
     ]

@@ -243,7 +243,7 @@ def test_somebody_else_s_job_under_our_id_is_not_our_job(queued: Queued) -> None
 
 
 def test_other_jobs_and_banners_in_the_queue_change_nothing(queued: Queued) -> None:
-    rows = f"77|RUNNING|0|0|n1|None|bash|\n1_0|RUNNING|0|0|n1|None|{queued.name}|\n"
+    rows = f"77|RUNNING|0|n1|bash|0|None|\n1_0|RUNNING|0|n1|{queued.name}|0|None|\n"
     queued.fakes.answer("squeue", {"stdout": f"Welcome to job 12 of 1|2\n{rows}"})
     found = queued.look()
     assert (found.state, found.node) == ("running", "n1")

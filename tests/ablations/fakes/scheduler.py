@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-FIELDS = ("id", "state", "restarts", "status", "node", "reason", "name")
+FIELDS = ("id", "state", "status", "node", "name", "restarts", "reason")
 
 
 def main(folder: Path, command: str, arguments: list[str]) -> int:
