@@ -138,6 +138,11 @@ def cluster_name() -> str:
     return _name_in_file(os.environ.get("SLURM_CONF", "")) or _setting("ClusterName")
 
 
+def _elsewhere(cluster: str) -> list[str]:
+    """The option that asks another cluster than the usual one."""
+    return [] if cluster in ("", cluster_name()) else [f"--clusters={cluster}"]
+
+
 @lru_cache(maxsize=4)
 def _name_in_file(conf: str) -> str:
     for place in filter(None, (conf, "/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf")):
@@ -175,21 +180,20 @@ def squeue(
     jobs: Collection[str] = (),
     *,
     name: str | None = None,
-    cluster: str | None = None,
+    cluster: str = "",
     timeout_s: float = QUERY_SECONDS,
 ) -> dict[str, JobInfo]:
     """Jobs that the scheduler still remembers (ended ones for MinJobAge), of any user, by id.
 
     Args:
         jobs: ids of whole arrays; name: instead, the jobs of this name.
-        cluster: another cluster than the one that commands here speak to.
+        cluster: which; empty: the one that commands here speak to.
 
     Raises:
         NoAnswer: squeue failed or timed out.
     """
     base = ["squeue", "--noheader", "--array", "--states=all"]
-    base += [f"--clusters={cluster}"] if cluster else []
-    base += ["--Format=" + ",".join(f"{field}:|" for field in _SQUEUE)]
+    base += [*_elsewhere(cluster), "--Format=" + ",".join(f"{field}:|" for field in _SQUEUE)]
     if name is not None:
         return _jobs(ask([*base, f"--name={name}"], timeout_s), len(_SQUEUE))
     found: dict[str, JobInfo] = {}
@@ -203,7 +207,7 @@ def squeue(
 
 
 def sacct(
-    jobs: Collection[str], *, cluster: str | None = None, timeout_s: float = QUERY_SECONDS
+    jobs: Collection[str], *, cluster: str = "", timeout_s: float = QUERY_SECONDS
 ) -> dict[str, JobInfo]:
     """What accounting remembers of `jobs` (ids of whole arrays or elements), by element.
 
@@ -211,7 +215,7 @@ def sacct(
         NoAnswer: no accounting here, or it does not answer.
     """
     command = ["sacct", "-X", "-n", "-P", "-a", "-j", ",".join(sorted(jobs)), "-o", ",".join(_SACCT)]
-    command += ["-M", cluster] if cluster else []
+    command += _elsewhere(cluster)
     return _jobs(ask(command, timeout_s), len(_SACCT))
 
 
@@ -252,7 +256,7 @@ def _parts(ids: Iterable[str]) -> Iterator[list[str]]:
 LOOKUP_PAUSES: Sequence[float] = (0, 3, 6, 12)
 
 
-def find_array(name: str, cluster: str | None = None) -> str | None:
+def find_array(name: str, cluster: str = "") -> str | None:
     """The id of the array called `name`, asked repeatedly: a controller's first answer may be empty.
 
     Returns:
@@ -281,16 +285,15 @@ def find_array(name: str, cluster: str | None = None) -> str | None:
 # -- changes ------------------------------------------------------------------------------------
 
 
-def cancel(elements: Iterable[str], cluster: str | None = None) -> dict[str, str]:
+def cancel(elements: Iterable[str], cluster: str = "") -> dict[str, str]:
     """scancel exactly these array elements; those that it refused, each with its words.
 
     scancel without ids but with a filter would take every job of the user, so it is never called so.
     """
-    where = [f"--clusters={cluster}"] if cluster else []
     refused: dict[str, str] = {}
     for part in _parts(elements):
         try:
-            ask(["scancel", *where, *part])
+            ask(["scancel", *_elsewhere(cluster), *part])
         except NoAnswer as error:
             named = set(re.findall(r"\b\d+(?:_\d+)?\b", str(error)))
             refused |= dict.fromkeys([e for e in part if e in named] or part, str(error))
@@ -414,7 +417,8 @@ def ask(command: list[str], timeout_s: float = QUERY_SECONDS) -> str:
 def _run(
     command: list[str], timeout_s: float, resources: Resources | None = None
 ) -> subprocess.CompletedProcess[str]:
-    slow = threading.Timer(SLOW_SECONDS, _say_slow, [command[0]])
+    text = f"Waiting for {command[0]}: SLURM has not answered yet."
+    slow = threading.Timer(SLOW_SECONDS, print, [text], {"file": sys.stderr, "flush": True})
     slow.start()
     try:
         return subprocess.run(
@@ -429,7 +433,3 @@ def _run(
         )
     finally:
         slow.cancel()
-
-
-def _say_slow(program: str) -> None:
-    print(f"Waiting for {program}: SLURM has not answered yet.", file=sys.stderr, flush=True)

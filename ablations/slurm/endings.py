@@ -9,7 +9,6 @@ import re
 import signal
 from pathlib import Path
 
-from ablations.slurm.commands import JobInfo
 from sdtps.system import files
 
 # Exit codes of a job beyond 0 (completed or diverged). job.sh and the worker use them.
@@ -41,7 +40,8 @@ _WORDS = (
     ("requeue", r"DUE TO JOB REQUEUE"),
     ("cancelled", r"\*\*\* (JOB|STEP) \S+ ON \S+ CANCELLED|scancel"),
 )
-_SCHEDULER = {
+# The same from the scheduler's state; others only say that the job ended.
+OF_STATE = {
     "TIMEOUT": "timeout",
     "DEADLINE": "timeout",
     "OUT_OF_MEMORY": "oom",
@@ -72,11 +72,6 @@ def from_log(text: str) -> str | None:
         if re.search(pattern, text, re.IGNORECASE if word in ("oom", "node") else 0):
             return word
     return None
-
-
-def from_scheduler(job: JobInfo) -> str | None:
-    """The same from the scheduler's state; None where it only says that the job ended."""
-    return _SCHEDULER.get(job.state)
 
 
 def from_code(code: int) -> tuple[str, str]:

@@ -38,7 +38,7 @@ from ablations.slurm.jobs import RunJob
 from ablations.slurm.queue import Scheduler
 from ablations.store import locks, snapshot, submissions
 from ablations.store.equal import equal_holders
-from ablations.store.life import RunStatus, run_states
+from ablations.store.life import run_states
 from ablations.store.locks import JOBS, Lock
 from ablations.store.submissions import Locked, Submission, new_name
 from ablations.study.model import RunSpec
@@ -186,7 +186,7 @@ class RunsExecutor(core.Executor):
         for run, folder, status in zip(runs, folders, run_states(runs, self.folder), strict=True):
             new = status.state in ("planned", "interrupted") and not status.elsewhere
             if not new and (folder not in self._again or status.active):
-                self.report.skipped[folder] = _why(status)
+                self.report.skipped[folder] = ": ".join(filter(None, (status.state, status.reason)))
                 continue
             free.append(run)
             if status.state == "unknown":
@@ -237,7 +237,7 @@ class RunsExecutor(core.Executor):
                 frozen,
                 dependency=",".join(conditions) or None,
             )
-            files.write_text(locked.submission.script_file, script)
+            files.write_text(locked.submission.folder / "submission.sh", script)
             if setup := batch.setup_text(chunk.resources):
                 files.write_text(locked.submission.folder / "setup.sh", setup)
             self._write_runs(locked, runs, chunk.resources, frozen, cluster=_cluster(chunk.resources))
@@ -328,19 +328,14 @@ class RunsExecutor(core.Executor):
 
 def _call(delayed: DelayedSubmission) -> tuple[Entry, RunSpec, dict[str, Any]]:
     """The entry, run and options of a call `function(run, max_steps=N)`."""
-    function, options = delayed.function, delayed.kwargs
-    if not isinstance(function, Entry):
-        name = getattr(function, "__qualname__", "")
-        if not name.isidentifier() or getattr(function, "__module__", "__main__") == "__main__":
-            raise TypeError(f"{function!r} cannot be imported by a job: give a function of a module")
-        function = Entry(f"{function.__module__}:{name}")
-    if (
-        len(delayed.args) != 1
-        or not isinstance(delayed.args[0], RunSpec)
-        or options.keys() - {"max_steps"}
-    ):
-        raise TypeError("the executor of runs takes one run of a study (study.runs()), and max_steps")
-    return function, delayed.args[0], options
+    entry, options = delayed.function, delayed.kwargs
+    one_run = len(delayed.args) == 1 and isinstance(delayed.args[0], RunSpec)
+    if not isinstance(entry, Entry) or not one_run or options.keys() - {"max_steps"}:
+        raise TypeError(
+            "the executor of runs takes `train` or an Entry, one run of a study (study.runs()), and "
+            "max_steps"
+        )
+    return entry, delayed.args[0], options
 
 
 def _absolute(folder: Path) -> Path:
@@ -351,17 +346,18 @@ def _absolute(folder: Path) -> Path:
 def _end_earlier(folder: Path) -> None:
     """Cancel an unknown run's job where it still waits or runs: found by name, as ids may repeat."""
     lock = locks.read(folder)
-    work = submissions.submission(folder, lock.submission) if lock else None
-    element = work.element(folder) if work and not work.elsewhere else None
-    if work is None or element is None:
+    if lock is None:
         return
-    cluster = None if work.cluster in ("", slurm.cluster_name()) else work.cluster
+    work = Submission(submissions.submission_folder(folder, lock.submission))
+    element = work.element(folder)
+    if element is None or work.elsewhere:
+        return
     try:
-        known = slurm.squeue(name=work.name, cluster=cluster).get(element)
+        known = slurm.squeue(name=work.name, cluster=work.cluster).get(element)
     except slurm.NoAnswer:
         return
     if known is not None and known.name == work.name and not known.ended:
-        slurm.cancel([element], cluster)
+        slurm.cancel([element], work.cluster)
 
 
 def _cluster(resources: Resources) -> str:
@@ -379,7 +375,7 @@ def _ask(locked: Locked, resources: Resources) -> tuple[str, str]:
     name, usual = locked.submission.name, _cluster(resources)
     interrupted: KeyboardInterrupt | None = None
     try:
-        answer = slurm.sbatch(locked.submission.script_file, resources, Path.cwd())
+        answer = slurm.sbatch(locked.submission.folder / "submission.sh", resources, Path.cwd())
     except KeyboardInterrupt as error:
         interrupted, answer = error, slurm.Answer(unclear="interrupted")
     if answer.job_id is not None:
@@ -389,7 +385,7 @@ def _ask(locked: Locked, resources: Resources) -> tuple[str, str]:
         kind = TooMany if slurm.is_limit(answer.refused) else SubmissionError
         raise kind(refusal(answer.refused))
     try:
-        job = slurm.find_array(name, None if usual == slurm.cluster_name() else usual)
+        job = slurm.find_array(name, usual)
     except slurm.NoAnswer as error:
         raise SubmissionError(
             f"sbatch gave no clear answer: {answer.unclear}\n"
@@ -399,9 +395,7 @@ def _ask(locked: Locked, resources: Resources) -> tuple[str, str]:
         ) from None
     if job is None:
         locked.give_back()
-        if interrupted is not None:
-            raise interrupted
-        raise SubmissionError(
+        raise interrupted or SubmissionError(
             f"sbatch gave no clear answer, and squeue knows no job {name}: {answer.unclear}\n"
             "  Nothing was queued. Submit again."
         )
@@ -416,7 +410,3 @@ def refusal(words: str) -> str:
     hint = f"  Change {key} in the study or in the site file." if key else "  Nothing of it was queued."
     quoted = "\n".join(f"  {line}" for line in words.splitlines())
     return f"sbatch refused the array:\n{quoted}\n{hint}"
-
-
-def _why(status: RunStatus) -> str:
-    return f"{status.state}: {status.reason}" if status.reason else status.state

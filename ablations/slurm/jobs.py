@@ -9,6 +9,7 @@ States come from the one record of life (`ablations.store.life`): one question t
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from ablations.slurm.queue import Scheduler
 from ablations.store import attempts, life, stop
 from ablations.store.life import Life
 from sdtps.run.folder import RunFolder
+from sdtps.system.errors import SubmissionError
 
 # What submitit calls our states. Jobs of the first four, and UNKNOWN, are not done.
 WORDS = {
@@ -36,9 +38,7 @@ class RunPaths(utils.JobPaths):
     def stdout(self) -> Path:
         return attempts.log_file(self.folder)
 
-    @property
-    def stderr(self) -> Path:
-        return attempts.log_file(self.folder)
+    stderr = stdout
 
     @property
     def result_pickle(self) -> Path:
@@ -125,13 +125,9 @@ class RunJob(core.Job[dict[str, Any]]):
         Raises:
             SubmissionError: the scheduler refused, and `check`.
         """
-        from sdtps.system.errors import SubmissionError
-
-        try:
+        refused = () if check else (SubmissionError,)
+        with contextlib.suppress(*refused):
             stop.cancel([self.life], self.folder.parents[2])
-        except SubmissionError:
-            if check:
-                raise
 
     def _get_outcome_and_result(self) -> tuple[str, Any]:
         result = RunFolder(self.folder).result()

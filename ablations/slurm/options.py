@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ablations.slurm import commands as slurm
@@ -52,24 +53,23 @@ def interpreter(resources: Resources) -> list[str]:
 
 def parameters(
     resources: Resources,
+    jobs: Path,
     *,
-    name: str,
-    output: str,
-    count: int,
+    count: int = 1,
     throttle: int | None = None,
     dependency: str | None = None,
 ) -> dict[str, Any]:
     """submitit's parameters for an array of `count` runs, at most `throttle` at once.
 
     Args:
-        output: path of the log with %A and %a.
+        jobs: folder of the submission: its name is the jobs' name, and their logs are in it.
     """
     extra = _sbatch_options(resources)
     if dependency is not None and dependency.startswith("afterok"):
         extra["kill-on-invalid-dep"] = "yes"  # else what waits for a failed job waits for ever
     together = min(resources.runs_per_gpu, count)
     given = {
-        "job_name": name,
+        "job_name": jobs.name,
         "partition": resources.partition,
         "time": resources.timeout_min,
         "nodes": resources.nodes,
@@ -91,7 +91,7 @@ def parameters(
         "stderr_to_stdout": True,
         "use_srun": False,  # job.sh calls it, so that its output joins the script's in one log
         "additional_parameters": {
-            "output": output,
+            "output": f"{str(jobs).replace('%', '%%')}/%A_%a.log",
             # A site may default to NONE: then a job finds no environment, and srun no path.
             "export": "ALL",
             "requeue": True,

@@ -14,9 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from pydantic import TypeAdapter
 
 from ablations.slurm import commands as slurm
@@ -31,7 +30,7 @@ NO_SACCT_SECONDS = 3600.0  # a cluster without accounting is asked once an hour
 STILL_TRUE_SECONDS = 600.0  # how long the last answer stands where a new one fails
 _MOST_ENDED = 50_000
 
-Array = tuple[str, str]  # (cluster that sbatch named, or "" for the usual one; id of the job array)
+Array = tuple[str, str]  # (name of its cluster, id of the job array)
 
 
 @dataclass
@@ -146,10 +145,12 @@ class Scheduler:
         known = self._read()
         if not self._stale(known, needed):
             return known
-        with self._lock() as alone:
-            known = self._read()  # somebody else may just have asked
-            if not alone:
-                return known
+        with contextlib.ExitStack() as held:
+            # One asks and the others read its answer; a store that takes no lock is done without.
+            with contextlib.suppress(OSError):
+                lock = FileLock(self._file.with_suffix(".lock"), timeout=2 * self.patience_s)
+                held.enter_context(lock)
+            known = self._read()
             for cluster, ids in self._stale(known, needed).items():
                 known[cluster] = self._ask(cluster, ids, known.get(cluster, Answers()))
             self._write(known)
@@ -162,7 +163,7 @@ class Scheduler:
         time_of, jobs = self._accounted.get(array, (0.0, {}))
         if now - time_of > SACCT_REFRESH_SECONDS and now > self._no_sacct_until:
             try:
-                jobs = slurm.sacct([job], cluster=cluster or None, timeout_s=self.patience_s)
+                jobs = slurm.sacct([job], cluster=cluster, timeout_s=self.patience_s)
                 self._accounted[array] = now, jobs
             except NoAnswer as error:
                 disabled = "disabled" in str(error) or "cannot be run" in str(error)
@@ -189,7 +190,7 @@ class Scheduler:
     def _ask(self, cluster: str, ids: set[str], before: Answers) -> Answers:
         now = time.time()
         try:
-            listed = slurm.squeue(ids, cluster=cluster or None, timeout_s=self.patience_s)
+            listed = slurm.squeue(ids, cluster=cluster, timeout_s=self.patience_s)
         except NoAnswer as error:
             return Answers(now, str(error)[-500:], before.answered, before.jobs)
         kept = {}
@@ -209,33 +210,9 @@ class Scheduler:
             kept = _FORMAT.validate_json(files.read_bytes(self._file) or b"")
         except (OSError, ValueError):
             return {}
-        if kept.conf != os.environ.get("SLURM_CONF", ""):
-            return {}
-        here = slurm.cluster_name()
-        return {"" if name == here else name: answers for name, answers in kept.clusters.items()}
+        return kept.clusters if kept.conf == os.environ.get("SLURM_CONF", "") else {}
 
     def _write(self, known: dict[str, Answers]) -> None:
-        here = slurm.cluster_name()
-        clusters = {name or here: answers for name, answers in known.items()}
-        kept = _Kept(os.environ.get("SLURM_CONF", ""), clusters)
+        kept = _Kept(os.environ.get("SLURM_CONF", ""), known)
         with contextlib.suppress(OSError):
             files.write_bytes(self._file, _FORMAT.dump_json(kept))
-
-    @contextlib.contextmanager
-    def _lock(self) -> Any:
-        """True for one process at a time; whoever comes second reads what the first one wrote."""
-        lock = FileLock(self._file.with_suffix(".lock"))
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            with contextlib.suppress(Timeout, OSError), lock.acquire(timeout=2 * self.patience_s):
-                pass
-            yield False
-            return
-        except OSError:  # a store that may not be written, or where locks do not work
-            yield True
-            return
-        try:
-            yield True
-        finally:
-            lock.release()

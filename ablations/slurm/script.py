@@ -41,12 +41,7 @@ def script(
     """
     check_path(jobs)
     parameters = options.parameters(
-        resources,
-        name=jobs.name,
-        output=f"{str(jobs).replace('%', '%%')}/%A_%a.log",
-        count=count,
-        throttle=throttle,
-        dependency=dependency,
+        resources, jobs, count=count, throttle=throttle, dependency=dependency
     )
     variables = {
         "JOBS": shlex.quote(str(jobs)),
@@ -67,9 +62,7 @@ def script(
 
 def probe_script(jobs: Path, resources: Resources, snapshot: Path, module: str) -> str:
     """An sbatch file that runs `module` as a run of an array would, with its folder as argument."""
-    parameters = options.parameters(
-        resources, name=jobs.name, output=f"{str(jobs).replace('%', '%%')}/%A_%a.log", count=1
-    )
+    parameters = options.parameters(resources, jobs)
     python = shlex.join(options.interpreter(resources))
     quoted = shlex.quote(str(jobs))
     code = shlex.quote(str(snapshot))
@@ -89,8 +82,7 @@ def command_script(jobs: Path, resources: Resources, command: str, after: str) -
     It is sent from the folder in which the command is to run, with the environment of the sender.
     """
     one = resources.model_copy(update={"gpus": 0, "nodes": 1, "runs_per_gpu": 1})
-    output = f"{str(jobs).replace('%', '%%')}/%A_%a.log"
-    parameters = options.parameters(one, name=jobs.name, output=output, count=1, dependency=after)
+    parameters = options.parameters(one, jobs, dependency=after)
     return _sbatch_text(jobs, parameters, [], f"bash -c {shlex.quote(command)}")
 
 

@@ -31,7 +31,6 @@ LOG = "job.log"  # the job's output; on a cluster a link to the scheduler's file
 
 @dataclass(frozen=True)
 class Start:
-    submission: str
     job: str
     restart: int
     process: Process
@@ -40,7 +39,6 @@ class Start:
 
 @dataclass(frozen=True)
 class End:
-    submission: str
     job: str
     restart: int
     code: int
@@ -100,11 +98,11 @@ def read(folder: Path, submission: str) -> Attempts:
                     name == submission
                 ):
                     process = Process(host, int(pid), "" if boot == "-" else boot, int(ticks))
-                    starts.append(Start(name, job, int(restart), process, float(seconds)))
+                    starts.append(Start(job, int(restart), process, float(seconds)))
                 case ["began", name, job, restart, _] if name == submission:
                     began.add((job, int(restart)))
                 case ["end", name, job, restart, code, signal, seconds]:
-                    end = End(name, job, int(restart), int(code), signal == "TERM", float(seconds))
+                    end = End(job, int(restart), int(code), signal == "TERM", float(seconds))
                     kills += end.code == KILLED and not end.terminated
                     if name == submission:
                         ends.append(end)

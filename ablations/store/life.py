@@ -30,7 +30,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ from ablations.store import attempts as records
 from ablations.store import locks
 from ablations.store.attempts import Attempts, End
 from ablations.store.locks import Lock
-from ablations.store.submissions import SUBMITTING_SECONDS, Cache, Submission, submission
+from ablations.store.submissions import SUBMITTING_SECONDS, Submission, submission_folder
 from ablations.study.model import RunSpec, Study
 from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder
 from sdtps.system import files
@@ -203,7 +203,9 @@ def of_unknown(runs: Sequence[Life]) -> list[str]:
 def memory_asked(folder: Path) -> float | None:
     """resources.mem_gb of the run's last submission, where it is known."""
     lock = locks.read(folder)
-    given = submission(folder, lock.submission).resources.get("mem_gb") if lock else None
+    given = (
+        Submission(submission_folder(folder, lock.submission)).resources.get("mem_gb") if lock else None
+    )
     return float(given) if isinstance(given, (int, float)) else None
 
 
@@ -225,7 +227,7 @@ class _Reader:
     """Looks at run folders, and at each submission once."""
 
     def __init__(self) -> None:
-        self._submissions = Cache()
+        self._submissions = cache(Submission)  # each is read once
         self._locks: dict[int, Lock] = {}  # by inode: locks are links to one file
 
     def look(self, folder: Path) -> Life | _Records:
@@ -251,7 +253,7 @@ class _Reader:
         status = (run.status() if "status.json" in names else None) or {}
         lock = self._lock(folder, names["lock.json"]) if "lock.json" in names else None
         holder = lock or _NOBODY
-        work = self._submissions.get(folder, holder.submission or "unreadable")
+        work = self._submissions(submission_folder(folder, holder.submission or "unreadable"))
         attempts = records.read(folder, holder.submission) if "submitit" in names else Attempts()
         if lock is not None and attempts.last_start is None:
             status = {}  # it speaks of an earlier submission
@@ -337,11 +339,10 @@ class _Records:
 
     @cached_property
     def array(self) -> Array | None:
-        """The job array to ask about, and the cluster if it is another one than ours."""
+        """The job array to ask about, and its cluster."""
         if self.submission.job_id is None:
             return None
-        cluster = self.submission.cluster
-        return ("" if cluster in ("", slurm.cluster_name()) else cluster), self.submission.job_id
+        return self.submission.cluster or slurm.cluster_name(), self.submission.job_id
 
     def life(self, state: str, kind: str | None = None, detail: str = "", **more: Any) -> Life:
         """The state, with what the run itself says filled in."""
@@ -422,18 +423,23 @@ class _Records:
         words = filter(None, (what, node and f"on {node}", self.course()))
         return self.life("failed", kind, " ".join(words), **more)
 
-    def unstarted(self) -> Life:
-        """Its job looked for the run where the store was when it was submitted."""
+    @cached_property
+    def said(self) -> str | None:
+        """What the job's output says of its end."""
+        return endings.from_log(endings.tail(self.log_file))
+
+    def unstarted(self) -> Life | None:
+        """Failed, where its job looked for the run where the store was when it was submitted."""
         where = self.submission.moved
         why = f"the store was at {where} when it was submitted: its job found no run there"
-        return self.life("failed", "start", why)
+        return self.life("failed", "start", why) if where else None
 
     def by_end(self, end: End) -> Life:
         """From the exit record, and the output where the code alone does not say."""
         kind, what = endings.from_code(end.code)
         if end.code == endings.NOT_OURS and self.lock.cancelled:
             return self.cancelled()
-        said = endings.from_log(endings.tail(self.log_file))
+        said = self.said
         if kind == "killed" or end.code == 0 or end.terminated:
             if said in _CERTAIN:
                 return self.ended_by(said)
@@ -561,6 +567,7 @@ class _OnCluster:
     def __init__(self, scheduler: Scheduler, answers: dict[str, Answers]) -> None:
         self._scheduler = scheduler
         self._answers = answers
+        self._named = cache(_named)  # each submission is asked about once
 
     def settle(self, found: _Records) -> Life:
         """The state of a run on the cluster."""
@@ -580,7 +587,8 @@ class _OnCluster:
 
     def _no_answer(self, found: _Records, answers: Answers, job: JobInfo | None) -> Life:
         """The last answer counts for ten minutes; then the state is unknown."""
-        where = f"on {found.submission.cluster}" if found.array and found.array[0] else "here"
+        elsewhere = found.array and found.array[0] != slurm.cluster_name()
+        where = f"on {found.submission.cluster}" if elsewhere else "here"
         why = f"the scheduler does not answer: {answers.error.strip()[:200]}"
         old = answers.age(found.array[1]) if found.array else float("inf")
         if job is not None and (job.ended or old < STILL_TRUE_SECONDS):
@@ -612,7 +620,7 @@ class _OnCluster:
             return found.life("queued", None, waits or (why if job.reason else ""), held=job.held)
         if not job.ended:
             return found.life("running", None, found.silence(), **where)
-        kind = endings.from_scheduler(job)
+        kind = endings.OF_STATE.get(job.state)
         if kind == "cancelled" or (kind is None and found.lock.cancelled):
             return found.cancelled(**where)
         if kind is not None:
@@ -639,19 +647,14 @@ class _OnCluster:
     @staticmethod
     def _by_exit(found: _Records, job: JobInfo) -> Life:
         """The batch script could not record its end, but the scheduler knows its exit."""
-        said = endings.from_log(endings.tail(found.log_file))
-        if said in _CERTAIN:
-            return found.ended_by(said, job)
-        if job.state == "COMPLETED":
-            return found.life("failed", "exit", "its job completed and wrote no result")
-        if not found.began and found.submission.moved:
-            return found.unstarted()
-        if not found.began:
+        if found.said in _CERTAIN:
+            return found.ended_by(found.said, job)
+        if not found.began and job.state != "COMPLETED":
             how = f"signal {job.signal}" if job.signal else f"exit code {job.code}"
-            return found.life("failed", "start", f"the job ended before the run began ({how})")
-        if job.signal:
-            return found.life("failed", *endings.from_signal(job.signal))
-        return found.life("failed", "exit", f"exit code {job.code}")
+            why = f"the job ended before the run began ({how})"
+            return found.unstarted() or found.life("failed", "start", why)
+        code = 128 + job.signal if job.signal else job.code
+        return found.life("failed", *endings.from_code(code))
 
     def _unlisted(self, found: _Records, answers: Answers, last: JobInfo | None) -> Life:
         """squeue does not name the job: it does not know it yet, or not any more, or hides it."""
@@ -665,7 +668,7 @@ class _OnCluster:
             return self._by_job(found, known)
         if end is not None and end.code != endings.INTERRUPTED:
             return found.by_end(end)
-        said = endings.from_log(endings.tail(found.log_file))
+        said = found.said
         other = answers.jobs.get(found.job_id)
         if other is not None and not other.ended and not other.missed:
             what = f"job {other.id} is called {other.name}, not {found.submission.name}"
@@ -685,12 +688,10 @@ class _OnCluster:
         if found.began:
             why = f"job {found.job_id} is gone and left no exit record"
             return found.life("failed", "lost", why)
-        if found.submission.moved:
-            return found.unstarted()
         # Nobody looked while the scheduler still knew. What waits seldom leaves in another way.
         why = f"job {found.job_id} left the queue before it started: cancelled or forgotten"
         why = found.failed_canary() or why
-        return found.life("cancelled", "unstarted", why)
+        return found.unstarted() or found.life("cancelled", "unstarted", why)
 
     def _without_receipt(self, found: _Records) -> Life:
         """No job id was written down: the submitter is at it, or died, or got no clear answer."""
@@ -704,7 +705,7 @@ class _OnCluster:
             why = "its submitter died before it asked the scheduler"
             return before if before.state != "planned" else found.life("planned", None, why)
         index = found.submission.index(found.folder)
-        jobs = self._named(found.submission)
+        jobs = self._named(found.submission.name, str(found.submission.intent.get("cluster") or ""))
         if isinstance(jobs, str):
             return found.by_records(f"it is unclear whether it was submitted: {jobs}")
         for job in jobs.values():
@@ -714,14 +715,10 @@ class _OnCluster:
             return found.by_records("its submitter died, and no job of that name is queued")
         return found.life("planned", None, "its submitter died; no job of that name is queued")
 
-    def _named(self, submission: Submission) -> dict[str, JobInfo] | str:
-        """The jobs of that submission by their name, asked once; or why there is no answer."""
-        known: dict[str, dict[str, JobInfo] | str] = self.__dict__.setdefault("_by_name", {})
-        if submission.name not in known:
-            cluster = str(submission.intent.get("cluster") or "")
-            other = None if cluster in ("", slurm.cluster_name()) else cluster
-            try:
-                known[submission.name] = slurm.squeue(name=submission.name, cluster=other)
-            except slurm.NoAnswer as answer:
-                known[submission.name] = str(answer)
-        return known[submission.name]
+
+def _named(name: str, cluster: str) -> dict[str, JobInfo] | str:
+    """The jobs of that name; or why there is no answer."""
+    try:
+        return slurm.squeue(name=name, cluster=cluster)
+    except slurm.NoAnswer as answer:
+        return str(answer)

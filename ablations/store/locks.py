@@ -15,8 +15,7 @@ import socket
 import time
 import uuid
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -180,33 +179,24 @@ def take(folder: Path, source: Path, earlier: Lock | None = None) -> bool:
     """
     if earlier is None:
         return _link(source, RunFolder(folder).lock_file)
-    with _while_held(folder, earlier) as file:
-        if file is None:
-            return False
+
+    def replace(file: Path) -> None:
         # A rename replaces in one step. The name is free: this process made it up.
         beside = file.with_name(f".lock.{uuid.uuid4().hex[:12]}.tmp")
-        if not _link(source, beside):
-            return False
+        _link(source, beside)
         beside.replace(file)
-        return True
+
+    return _change(folder, earlier, replace)
 
 
 def release(folder: Path, held: Lock) -> bool:
     """Give the run back, if `held` still is its lock."""
-    with _while_held(folder, held) as file:
-        if file is None:
-            return False
-        file.unlink()
-        return True
+    return _change(folder, held, Path.unlink)
 
 
 def rewrite(folder: Path, held: Lock, new: Lock) -> bool:
     """Replace the content of lock `held` by `new`, if it still is the run's lock."""
-    with _while_held(folder, held) as file:
-        if file is None:
-            return False
-        files.write_json(file, new.json())
-        return True
+    return _change(folder, held, lambda file: files.write_json(file, new.json()))
 
 
 def _link(source: Path, target: Path) -> bool:
@@ -227,20 +217,20 @@ def _link(source: Path, target: Path) -> bool:
     return True
 
 
-@contextmanager
-def _while_held(folder: Path, held: Lock) -> Iterator[Path | None]:
-    """lock.json, while the study's file lock is held; None where it is somebody else's by now."""
+def _change(folder: Path, held: Lock, change: Callable[[Path], object]) -> bool:
+    """Change lock.json under the study's file lock; False where it is somebody else's by now."""
     file = RunFolder(folder).lock_file
     if not file.is_file():
-        yield None
-        return
+        return False
     with file_lock(folder.parent.parent / JOBS):
         try:
             lock = parse(files.read_bytes(file) or b"")
         except OSError:
             lock = None
-        mine = file.is_file() and (lock.submission if lock else "") == held.submission
-        yield file if mine else None
+        if not file.is_file() or (lock.submission if lock else "") != held.submission:
+            return False
+        change(file)
+        return True
 
 
 def file_lock(jobs: Path, *, nested: bool = True) -> FileLock:

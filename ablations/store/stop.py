@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 
 from ablations.slurm import commands as slurm
@@ -21,7 +22,7 @@ from ablations.store import attempts as records
 from ablations.store import life, locks
 from ablations.store.life import Life
 from ablations.store.locks import Lock
-from ablations.store.submissions import Cache, Submission
+from ablations.store.submissions import Submission, submission_folder
 from ablations.study.arguments import add_steering, filtered, read_whole
 from ablations.study.model import Study
 from sdtps.system import files
@@ -45,16 +46,12 @@ def cancel(runs: Sequence[Life], runs_dir: Path) -> list[Life]:
         SubmissionError: the scheduler refused some of it; those runs are as they were.
         OSError: runs on local slots could not be marked, and so were not told to end.
     """
-    known = Cache()
-    held: dict[Path, Lock] = {}
-    for one in runs:
-        if one.active and not one.elsewhere:  # a copy has no jobs of its own
-            lock = locks.read(one.folder)
-            if lock is not None:
-                held[one.folder] = lock
+    work_of = cache(Submission)
+    ours_to_end = [one.folder for one in runs if one.active and not one.elsewhere]
+    held = {folder: lock for folder in ours_to_end if (lock := locks.read(folder)) is not None}
     # Where a refusal is to be expected, asked first: a job that starts meanwhile must find no mark.
     ours = {f: c for f, c in held.items() if c.mine or c.executor == "local" or os.getuid() == 0}
-    unmarked = _mark(ours, known)
+    unmarked = _mark(ours)
     ended, problems = [], []
     on_clusters: dict[str, dict[str, list[Path]]] = {}  # cluster to job to its runs
     for one in runs:
@@ -66,17 +63,16 @@ def cancel(runs: Sequence[Life], runs_dir: Path) -> list[Life]:
                 ended.append(one)
             continue
         ended.append(one)
-        work = known.get(one.folder, lock.submission)
+        work = work_of(submission_folder(one.folder, lock.submission))
         if one.job_id and not _others_need_it(one.folder, work):
-            where = "" if work.cluster == slurm.cluster_name() else work.cluster
-            on_clusters.setdefault(where, {}).setdefault(one.job_id, []).append(one.folder)
+            on_clusters.setdefault(work.cluster, {}).setdefault(one.job_id, []).append(one.folder)
     refused: dict[Path, Lock] = {}
     for cluster, jobs in on_clusters.items():
-        for job, why in slurm.cancel(jobs, cluster or None).items():
+        for job, why in slurm.cancel(jobs, cluster).items():
             refused |= {folder: held[folder] for folder in jobs[job]}
             problems.append(why)
-    _mark({f: c for f, c in refused.items() if f in ours and not c.cancelled}, known, back=True)
-    _mark({f: c for f, c in held.items() if f not in ours and f not in refused}, known)
+    _mark({f: c for f, c in refused.items() if f in ours and not c.cancelled}, back=True)
+    _mark({f: c for f, c in held.items() if f not in ours and f not in refused})
     if on_clusters:
         Scheduler(runs_dir).expire()
     if refused:
@@ -89,7 +85,7 @@ def cancel(runs: Sequence[Life], runs_dir: Path) -> list[Life]:
     return ended
 
 
-def _mark(held: Mapping[Path, Lock], known: Cache, *, back: bool = False) -> dict[Path, OSError]:
+def _mark(held: Mapping[Path, Lock], *, back: bool = False) -> dict[Path, OSError]:
     """Mark locks as cancelled (`back`: no longer); the error of each that could not be.
 
     A mark is a link to a file of the submission, as its lock is: ten thousand cost one file.
@@ -101,7 +97,7 @@ def _mark(held: Mapping[Path, Lock], known: Cache, *, back: bool = False) -> dic
                 files_held.enter_context(locks.file_lock(jobs))
         marked: set[str] = set()
         for folder, lock in held.items():
-            work = known.get(folder, lock.submission)
+            work = Submission(submission_folder(folder, lock.submission))
             source = work.lock_file if back else work.folder / "cancelled.json"
             try:
                 if not back and lock.submission not in marked:
@@ -166,22 +162,21 @@ def add_yes(parser: argparse.ArgumentParser) -> None:
 
 def _chosen(arguments: argparse.Namespace, runs_dir: Path) -> tuple[Study, list[Life]]:
     """The study and the runs that `cancel` is about: a whole study's unplanned runs are among them."""
-    whole = read_whole(arguments)
-    fits = [f for f in life.unplanned(whole, runs_dir) if arguments.unplanned and _named(f, arguments)]
-    if arguments.unplanned:
-        return whole, life.of_folders(fits, Scheduler(runs_dir))
-    study = filtered(whole, arguments.variant, arguments.seed)
-    folders = [run.folder(runs_dir) for run in study.runs()]
-    if not (arguments.variant or arguments.seed):
-        folders += life.unplanned(whole, runs_dir)
+    study = whole = read_whole(arguments)
+    folders: list[Path] = []
+    if not arguments.unplanned:
+        study = filtered(whole, arguments.variant, arguments.seed)
+        folders = [run.folder(runs_dir) for run in study.runs()]
+    if arguments.unplanned or not (arguments.variant or arguments.seed):
+        folders += [f for f in life.unplanned(whole, runs_dir) if _named(f, arguments)]
     return study, life.of_folders(folders, Scheduler(runs_dir))
 
 
 def _named(folder: Path, arguments: argparse.Namespace) -> bool:
     """Whether -v and -s name the folder of an unplanned run."""
-    variant, seed = folder.parent.name, folder.name.removeprefix("seed").partition("-")[0]
-    fits = not arguments.variant or any(fnmatchcase(variant, text) for text in arguments.variant)
-    return fits and (not arguments.seed or seed in map(str, arguments.seed))
+    seeds = list(map(str, arguments.seed or ()))
+    fits = any(fnmatchcase(folder.parent.name, text) for text in arguments.variant or ["*"])
+    return fits and (not seeds or folder.name.removeprefix("seed").partition("-")[0] in seeds)
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -259,29 +254,20 @@ def select_folders(
             why = f"no variant plans it ({one.state})"
             chosen.append(Deletion(one.folder, why, size_of(one.folder), kept))
     links = _links([entry.folder for entry in chosen if not entry.kept], runs_dir)
-    return [
-        replace(entry, kept=_stands_for(links[entry.folder], runs_dir))
-        if entry.folder in links
-        else entry
-        for entry in chosen
-    ]
+    return [replace(entry, kept=entry.kept or links.get(entry.folder, "")) for entry in chosen]
 
 
-def _stands_for(links: Sequence[Path], runs_dir: Path) -> str:
-    first = links[0].relative_to(runs_dir)
-    more = f" and {len(links) - 1} more" if len(links) > 1 else ""
-    how = f"sdtps clean {first.parts[0]} --state completed"
-    return f"it stands for {first}{more}, which was not trained: first delete that link ({how})"
-
-
-def _links(folders: Sequence[Path], runs_dir: Path) -> dict[Path, list[Path]]:
-    """Run folders elsewhere in the store that are links to one of `folders`, and stay."""
-    found: dict[Path, list[Path]] = {}
+def _links(folders: Sequence[Path], runs_dir: Path) -> dict[Path, str]:
+    """Which of `folders` a link elsewhere in the store, which stays, leads to: why they are kept."""
     targets = {folder.resolve(): folder for folder in folders if not folder.is_symlink()}
-    if targets:
-        for link in sorted(runs_dir.glob("*/*/seed*")):
-            if link.is_symlink() and link not in folders and link.resolve() in targets:
-                found.setdefault(targets[link.resolve()], []).append(link)
+    found: dict[Path, str] = {}
+    for link in sorted(runs_dir.glob("*/*/seed*")) if targets else ():
+        target = targets.get(link.resolve()) if link.is_symlink() and link not in folders else None
+        if target is not None:
+            name = link.relative_to(runs_dir)
+            how = f"sdtps clean {name.parts[0]} --state completed"
+            why = f"it stands for {name}, which was not trained: first delete that link ({how})"
+            found.setdefault(target, why)
     return found
 
 

@@ -16,7 +16,6 @@ Every path is relative: a store can be moved and copied.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -31,7 +30,7 @@ from typing import Any
 from ablations.slurm import commands as slurm
 from ablations.store import attempts, locks
 from ablations.store.locks import JOBS, Lock
-from sdtps.run.folder import RunFolder
+from sdtps.run.folder import RunFolder, row_of
 from sdtps.system import files
 
 ASIDE = "_aside"
@@ -70,10 +69,6 @@ class Submission:  # what is read is kept: make a new one to read again
     @property
     def lock_file(self) -> Path:
         return self.folder / "lock.json"
-
-    @property
-    def script_file(self) -> Path:
-        return self.folder / "submission.sh"
 
     @cached_property
     def intent(self) -> dict[str, Any]:
@@ -206,31 +201,17 @@ class Submission:  # what is read is kept: make a new one to read again
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def submission(run: Path, name: str) -> Submission:
-    """The submission called `name` of the study that `run` (RUNS/STUDY/VARIANT/seedK-HASH) is of."""
-    return Submission(run.parent.parent / JOBS / name)
-
-
-@dataclass
-class Cache:
-    """Each submission read once, however many runs ask."""
-
-    _known: dict[str, Submission] = field(default_factory=dict)  # names are unique
-
-    def get(self, run: Path, name: str) -> Submission:
-        found = self._known.get(name)
-        if found is None:
-            found = self._known[name] = submission(run, name)
-        return found
+def submission_folder(run: Path, name: str) -> Path:
+    """Where the submission called `name` is that holds `run` (RUNS/STUDY/VARIANT/seedK-HASH)."""
+    return run.parent.parent / JOBS / name
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """An object, or an empty one where there is none to be read."""
     try:
-        value = json.loads(files.read_bytes(path) or b"")
-    except (OSError, ValueError, RecursionError):
+        return row_of(files.read_bytes(path) or b"") or {}
+    except OSError:
         return {}
-    return value if isinstance(value, dict) else {}
 
 
 # -- a new submission and its locks -----------------------------------------------------------------
@@ -310,7 +291,7 @@ def repair(folders: Sequence[Path]) -> None:
         if lock is not None and _dead(lock) and RunFolder(folder).result() is None:
             held.setdefault(lock.submission, []).append((folder, lock))
     for name, members in held.items():
-        work = submission(members[0][0], name or "unreadable")
+        work = Submission(submission_folder(members[0][0], name or "unreadable"))
         if work.job_id is None and not work.elsewhere:
             _settle(work, members)
     for jobs in {folder.parent.parent / JOBS for folder in folders}:
@@ -342,9 +323,8 @@ def _settle(work: Submission, members: list[tuple[Path, Lock]]) -> None:
         started = [attempts.read(folder, work.name).last_start for folder, _ in members]
         jobs = {start.job.partition("_")[0] for start in started if start}
         cluster = str(work.intent.get("cluster") or "")
-        other = cluster if cluster and cluster != slurm.cluster_name() else None
         try:
-            job = min(jobs) if jobs else slurm.find_array(work.name, other)
+            job = min(jobs) if jobs else slurm.find_array(work.name, cluster)
         except slurm.NoAnswer:
             return
         if job is not None:

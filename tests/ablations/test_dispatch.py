@@ -17,7 +17,7 @@ import pytest
 
 from ablations import cli
 from ablations.launch import dispatch
-from ablations.launch.plan import make_plan
+from ablations.launch.plan import Action, make_plan
 from ablations.slurm import commands as slurm
 from ablations.slurm.arrays import chunks
 from ablations.store import attempts as records
@@ -90,26 +90,13 @@ def test_a_refusal_shows_sbatch_s_words_and_the_key_and_leaves_nothing(
     assert len(_submit(study, runs).submitted) == 2
 
 
-@pytest.mark.parametrize(
-    ("words", "key"),
-    [
-        ("Invalid account or account/partition combination specified", "resources.account"),
-        ("Invalid qos specification", "resources.qos"),
-        ("Requested time limit is invalid (missing or exceeds some limit)", "resources.timeout_min"),
-        ("Memory specification can not be satisfied", "resources.mem_gb"),
-        ("Invalid generic resource (gres) specification", "resources.gpus"),
-        ("Invalid feature specification", "resources.constraint"),
-    ],
-)
-def test_the_key_behind_a_complaint_is_named(words: str, key: str) -> None:
-    assert (slurm.key_to_change(words) or "").split(",")[0] == key
-
-
 def test_a_banner_with_a_job_number_is_not_the_job(tmp_path: Path, fakes: Fakes) -> None:
     study = plant.study(tmp_path, ["ok"])
     banner = "*** Welcome! Last week job 12 was the longest. ***\n"
     fakes.answer("sbatch", {"act": True, "stdout": f"{banner}1;cluster\n"})
     assert _submit(study, tmp_path / "runs").jobs == ["1"]
+    (receipt,) = (tmp_path / "runs").rglob("receipt.json")
+    assert json.loads(receipt.read_text())["cluster"] == "cluster"
 
 
 def test_an_unclear_answer_is_looked_up_by_name_before_anything_is_sent_again(
@@ -193,15 +180,18 @@ def test_a_submit_limit_is_met_with_smaller_arrays(tmp_path: Path, fakes: Fakes)
 def test_runs_beyond_the_submit_limit_stay_planned_and_go_next_time(
     tmp_path: Path, fakes: Fakes, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    study = plant.study(tmp_path, ["ok"], seeds=4)
+    study, runs = plant.study(tmp_path, ["ok"], seeds=4), tmp_path / "runs"
     refused = {"exit": 1, "stderr": LIMIT}
     fakes.answer("sbatch", refused, None, refused, refused)
-    report = _submit(study, tmp_path / "runs")
-    assert len(report.submitted) == 2
-    assert list(report.skipped.values()) == ["the cluster's limit on jobs"] * 2
-    assert "QOSMaxSubmitJobPerUserLimit" in capsys.readouterr().err
-    assert _states(study, tmp_path / "runs") == ["queued", "queued", "planned", "planned"]
-    assert len(_submit(study, tmp_path / "runs").submitted) == 2
+    words = ["submit", str(study.path), "--runs-dir", str(runs), "--no-audit"]
+    assert cli.room(words) == 5
+    told = capsys.readouterr()
+    assert "Submitted 2 of 4 runs" in told.out and told.out.count("the cluster's limit on jobs") == 2
+    assert "QOSMaxSubmitJobPerUserLimit" in told.err
+    assert _states(study, runs) == ["queued", "queued", "planned", "planned"]
+    for _ in range(2):
+        assert cli.room([*words, "--limit", "1"]) == 0
+        assert "Submitted 1 of 1 run" in capsys.readouterr().out
     assert len(set(fakes.submitted_runs())) == 4
 
 
@@ -230,6 +220,11 @@ GENERAL = (
         (f"sbatch: error: QOSMaxCpuPerUserLimit\n{GENERAL}", "resources.cpus"),
         (f"sbatch: error: QOSMaxMemoryPerUser\n{GENERAL}", "resources.mem_gb"),
         ("Invalid account or account/partition combination specified", "resources.account"),
+        ("Invalid qos specification", "resources.qos"),
+        ("Requested time limit is invalid (missing or exceeds some limit)", "resources.timeout_min"),
+        ("Memory specification can not be satisfied", "resources.mem_gb"),
+        ("Invalid generic resource (gres) specification", "resources.gpus"),
+        ("Invalid feature specification", "resources.constraint"),
     ],
 )
 def test_what_fewer_jobs_would_not_help_is_refused_at_once(
@@ -240,19 +235,6 @@ def test_what_fewer_jobs_would_not_help_is_refused_at_once(
     with pytest.raises(SubmissionError, match=re.escape(f"Change {key}")):
         _submit(study, tmp_path / "runs")
     assert len(fakes.calls("sbatch")) == 1
-
-
-def test_a_partial_submission_has_an_exit_code_of_its_own(
-    tmp_path: Path, fakes: Fakes, capsys: pytest.CaptureFixture[str]
-) -> None:
-    study = plant.study(tmp_path, ["ok"], seeds=4)
-    refused = {"exit": 1, "stderr": LIMIT}
-    fakes.answer("sbatch", refused, None, refused, refused)
-    words = ["submit", str(study.path), "--runs-dir", str(tmp_path / "runs"), "--no-audit"]
-    assert cli.room(words) == 5
-    assert "Submitted 2 of 4 runs" in capsys.readouterr().out
-    assert cli.room([*words, "--limit", "1"]) == 0
-    assert "Submitted 1 of 1 run" in capsys.readouterr().out
 
 
 def test_an_array_is_cut_as_this_cluster_wants_it_also_in_a_dry_run(
@@ -325,23 +307,22 @@ def test_an_equal_run_that_was_deleted_is_trained_and_one_that_stays_is_not_writ
     assert _submit(third, runs).submitted == [link]
 
 
-def test_an_equal_run_of_other_code_is_not_taken_over(tmp_path: Path, fakes: Fakes) -> None:
+def test_an_equal_run_of_other_code_is_not_taken_over_and_one_on_its_way_is_waited_for(
+    tmp_path: Path, fakes: Fakes
+) -> None:
     runs = tmp_path / "runs"
-    _completed(plant.study(tmp_path, ["before"], name="first"), runs, code="c1")
-    study = plant.study(tmp_path, ["after"], name="second")
-    (action,) = make_plan(study, runs, run_states(study.runs(), runs), code="c2").actions
-    assert action.action == "submit" and "other code" in action.reason
+    first, second = (plant.study(tmp_path, [name], name=name) for name in ("before", "after"))
 
+    def planned(code: str | None) -> Action:
+        return make_plan(second, runs, run_states(second.runs(), runs), code=code).actions[0]
 
-def test_an_equal_run_on_its_way_is_waited_for(tmp_path: Path, fakes: Fakes) -> None:
-    runs = tmp_path / "runs"
-    first = plant.study(tmp_path, ["before"], name="first")
+    made = _completed(first, runs, code="c1")
+    assert planned("c2").action == "submit" and "other code" in planned("c2").reason
+    shutil.rmtree(made)
     _submit(first, runs)
-    records.write_start(first.runs()[0].folder(runs), fakes.arrays()[0]["name"], "1_0", 0)
-    RunFolder(first.runs()[0].folder(runs)).write_status("running", attempt=1)
-    study = plant.study(tmp_path, ["after"], name="second")
-    (action,) = make_plan(study, runs, run_states(study.runs(), runs)).actions
-    assert action.action == "skip" and "which is running" in action.reason
+    records.write_start(made, fakes.arrays()[0]["name"], "1_0", 0)
+    RunFolder(made).write_status("running", attempt=1)
+    assert planned(None).action == "skip" and "which is running" in planned(None).reason
 
 
 def test_out_of_memory_is_tried_again_with_more_of_it_and_only_when_asked(

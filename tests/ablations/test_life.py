@@ -164,6 +164,7 @@ def test_another_user_s_job_that_the_scheduler_does_not_show_is_unknown(queued: 
     assert found.state == "unknown"
     assert "colleague" in found.detail
     assert queued.submit() == []
+    assert control.select_folders(queued.study, queued.runs, [found], states=control.CLEANED) == []
 
 
 def test_another_user_s_job_is_asked_for_by_its_id(queued: Queued) -> None:
@@ -201,14 +202,6 @@ def test_clusters_that_share_a_store_keep_their_answers_apart(
     queued.edit("receipt.json", cluster="far", time=time.time() - 600)
     queued.fakes.set("1_0", state="FAILED", status=256)
     assert queued.look(refresh_s=3600).state == "failed"  # asked anew: the answer was the other's
-
-
-def test_the_cluster_that_sbatch_names_is_kept_in_the_receipt(tmp_path: Path, fakes: Fakes) -> None:
-    study = plant.study(tmp_path, ["ok"])
-    fakes.answer("sbatch", {"act": True, "stdout": "1;far\n"})
-    dispatch.submit(study.runs(), tmp_path / "runs")
-    (receipt,) = (tmp_path / "runs").rglob("receipt.json")
-    assert json.loads(receipt.read_text())["cluster"] == "far"
 
 
 @pytest.mark.parametrize("command", ["squeue", "sacct", "scancel", "scontrol", "sbatch"])
@@ -450,16 +443,6 @@ def test_clean_looks_once_more_before_it_deletes(queued: Queued) -> None:
     assert queued.folder.is_dir()
 
 
-def test_a_colleague_s_clean_deletes_no_run_that_lives(queued: Queued) -> None:
-    queued.of("colleague")
-    for beat, state in ((1.0, "running"), (10_000.0, "unknown")):
-        queued.begin(beat)
-        queued.forget()
-        found = queued.look()
-        assert found.state == state
-        assert control.select_folders(queued.study, queued.runs, [found], states=control.CLEANED) == []
-
-
 # -- local queues -----------------------------------------------------------------------------------
 
 
@@ -480,20 +463,6 @@ def test_a_local_queue_on_another_host_lives_by_its_heartbeat(tmp_path: Path) ->
     assert found.state == "unknown"
     assert "another-host" in found.detail
     assert dispatch.submit(study.runs(), runs, executor="local").submitted == []
-
-
-def test_a_store_that_its_group_may_write_to_stays_so(tmp_path: Path, fakes: Fakes) -> None:
-    study = plant.study(tmp_path, ["ok"])
-    runs = tmp_path / "runs"
-    runs.mkdir()
-    runs.chmod(0o2775)
-    before = os.umask(0o022)
-    try:
-        dispatch.submit(study.runs(), runs)
-    finally:
-        os.umask(before)
-    folder = study.runs()[0].folder(runs)
-    assert all(p.stat().st_mode & 0o020 for p in (folder, folder.parent, runs / "endings/_jobs"))
 
 
 @pytest.mark.filterwarnings("ignore:flock not supported")

@@ -32,42 +32,29 @@ KEYS = ("x", "1", "seeds", "grid", "topk", "metrics")
 def damaged(text: str, rng: random.Random) -> str:
     """`text` after one to three small accidents."""
     for _ in range(rng.randint(1, 3)):
-        lines = text.splitlines()
-        i = rng.randrange(len(lines)) if lines else 0
-        line = lines[i] if lines else ""
-        kind = rng.randrange(10)
-        if kind == 0 and lines:
+        lines = text.splitlines() or [""]
+        i, other = rng.randrange(len(lines)), rng.randrange(len(lines))
+        line = lines[i]
+        at, kind = rng.randint(0, len(line)), rng.randrange(9)
+        if kind == 0:
             del lines[i]
         elif kind == 1:
-            lines.insert(rng.randrange(len(lines) + 1), line)
-        elif kind == 2 and ":" in line:
-            lines[i] = line[: line.index(":") + 1] + " " + rng.choice(SCALARS)
-        elif kind == 3 and line:
-            j = rng.randrange(len(line))
-            lines[i] = (
-                line[:j]
-                + chr(rng.choice((0, 7, 9, 34, 39, 58, 91, 93, 123, 125, 8232, 65279)))
-                + line[j:]
-            )
-        elif kind == 4 and line:
-            j = rng.randrange(len(line))
-            lines[i] = line[:j] + line[j + 1 :]
+            lines.insert(other, line)
+        elif kind == 2:
+            lines[i] = f"{line.partition(':')[0]}: {rng.choice(SCALARS)}"
+        elif kind == 3:
+            odd = chr(rng.choice((0, 7, 9, 34, 39, 58, 91, 93, 123, 125, 8232, 65279)))
+            lines[i] = line[:at] + odd + line[at:]
+        elif kind == 4:
+            lines[i] = line[:at] + line[at + 1 :]
         elif kind == 5:
-            lines[i : i + 1] = [" " * rng.randrange(5) + line]
-        elif kind == 6 and len(lines) > 1:
-            j = rng.randrange(len(lines))
-            lines[i], lines[j] = lines[j], lines[i]
+            lines[i] = " " * rng.randrange(5) + line
+        elif kind == 6:
+            lines[i], lines[other] = lines[other], lines[i]
         elif kind == 7:
-            words = line.split(" ")
-            words[rng.randrange(len(words))] = rng.choice(SCALARS)
-            lines[i] = " ".join(words)
-        elif kind == 8:
             lines = lines[:i]
         else:
-            lines.insert(
-                i,
-                " " * rng.choice((0, 2, 4)) + f"{rng.choice(KEYS)}: {rng.choice(SCALARS)}",
-            )
+            lines.insert(i, f"{' ' * rng.choice((0, 2, 4))}{rng.choice(KEYS)}: {rng.choice(SCALARS)}")
         text = "\n".join(lines) + "\n"
     return text
 
@@ -138,21 +125,8 @@ def test_damaged_bytes_give_a_clear_error(folder: Path) -> None:
 
 def damaged_tree(tree: dict[str, Any], rng: random.Random) -> dict[str, Any]:
     """A configuration with one to three keys changed, removed or added."""
-    values: list[Any] = [
-        None,
-        True,
-        -1,
-        0,
-        1e300,
-        float("nan"),
-        float("inf"),
-        "",
-        "x",
-        [],
-        {},
-        [1, "a"],
-        {"a": {}},
-    ]
+    values: list[Any] = [None, True, -1, 0, 1e300, float("nan"), float("inf"), "", "x"]
+    values += [[], {}, [1, "a"], {"a": {}}]
     for _ in range(rng.randint(1, 3)):
         *sections, last = rng.choice(list(flatten(tree))).split(".")
         below = tree

@@ -218,16 +218,20 @@ def test_an_array_that_is_cancelled_before_it_starts_is_cancelled_at_once(store:
     assert len(store.json("retry", study, "--cancelled", "--no-audit")["submitted"]) == 3
 
 
+def _killed_after_its_locks(store: Store, folders: list[Path]) -> None:
+    """A submission whose submitter is dead has taken the runs over."""
+    killed = Submission(store.runs / "endings/_jobs/sdtps-endings-killed")
+    killed.begin(locks.Lock(killed.name, "slurm", locks.Process("here", 0), 1.0))
+    for folder in folders:
+        assert locks.take(folder, killed.lock_file, locks.read(folder))
+
+
 def test_a_retry_that_was_killed_after_its_locks_goes_on(store: Store) -> None:
     study = store.study(["ok"], seeds=3)
     store.submit(study)
     runs = [run.folder(store.runs) for run in study.runs()]
     control.cancel(run_states(study.runs(), store.runs), store.runs)
-    killed = Submission(store.runs / "endings/_jobs/sdtps-endings-killed")
-    killed.begin(locks.Lock("sdtps-endings-killed", "slurm", locks.Process("here", 0), 1.0))
-    for folder in runs[:2]:
-        held = locks.read(folder)
-        assert held is not None and locks.take(folder, killed.lock_file, held)
+    _killed_after_its_locks(store, runs[:2])
     answer = store.json("retry", study, "--cancelled", "--no-audit")
     assert len(answer["submitted"]) == 3
 
@@ -237,10 +241,7 @@ def test_a_diverged_run_whose_retry_was_killed_still_starts_from_nothing(store: 
     store.submit(study)
     (folder,) = (run.folder(store.runs) for run in study.runs())
     RunFolder(folder).write_status("diverged", attempt=1, epoch=2, reason="loss is inf")
-    killed = Submission(store.runs / "endings/_jobs/sdtps-endings-killed")
-    killed.begin(locks.Lock("sdtps-endings-killed", "slurm", locks.Process("here", 0), 1.0))
-    held = locks.read(folder)
-    assert held is not None and locks.take(folder, killed.lock_file, held)
+    _killed_after_its_locks(store, [folder])
     assert store.states(study) == ["diverged"]
     plan = store.json("plan", study, "--retry", "diverged")
     assert plan["runs"][0]["start"] == "over"

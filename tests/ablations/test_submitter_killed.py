@@ -17,7 +17,7 @@ from ablations.store import snapshot
 from ablations.store.life import run_states
 from ablations.study.model import Study
 from tests.ablations import plant
-from tests.ablations.copies import Copies
+from tests.ablations.copies import Copies, in_process
 from tests.ablations.fakes import Fakes
 
 # Audit events (see sys.audit) before which a process can die and leave something half done.
@@ -27,8 +27,8 @@ STATES_AT_LEAST = 20  # that a submission of two runs can leave; fewer: this tes
 
 def _submit(study: Study, runs: Path, copies: Copies) -> None:
     """Submit in a process of its own; a copy is taken before each write, and at its end."""
-    child = os.fork()
-    if child == 0:
+
+    def work() -> None:
         seen, here = 0, threading.local()
 
         def audit(event: str, arguments: tuple[Any, ...]) -> None:
@@ -40,17 +40,12 @@ def _submit(study: Study, runs: Path, copies: Copies) -> None:
                 seen += 1
                 here.busy = False
 
-        code = 1
-        try:
-            sys.addaudithook(audit)
-            dispatch.submit(study.runs(), runs)
-            here.busy = True
-            copies.take(seen)
-            code = 0
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0, "the submission itself failed"
+        sys.addaudithook(audit)
+        dispatch.submit(study.runs(), runs)
+        here.busy = True
+        copies.take(seen)
+
+    in_process(work)
 
 
 def test_killed_before_any_write_the_next_submission_repairs_the_rest(

@@ -28,8 +28,9 @@ from ablations.study.manifest import load_study
 from ablations.study.model import Study
 from sdtps.run import provenance
 from sdtps.run.folder import RunFolder, row_of
+from sdtps.system.files import read_bytes
 from sdtps.training import checkpoint, job
-from tests.ablations.copies import Copies
+from tests.ablations.copies import Copies, in_process
 from tests.sdtps.toy_task import ToyTask
 
 MANIFEST = """\
@@ -120,20 +121,6 @@ class _Tap:
         sys.stdout = sys.stderr = opened(1, "w")
 
 
-def _in_process(work: Callable[[], None]) -> None:
-    """Do `work` in a process of its own."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0, "the run itself failed"
-
-
 def _submit(study: Study, runs: Path, copies: Copies | None = None, seen: Path | None = None) -> None:
     """Plan and work through the study in a process of its own.
 
@@ -165,7 +152,7 @@ def _submit(study: Study, runs: Path, copies: Copies | None = None, seen: Path |
             over=[action.folder for action in plan.submitted if action.start == "over"],
         )
 
-    _in_process(work)
+    in_process(work)
 
 
 def _rows(folder: RunFolder) -> list[dict[str, Any]]:
@@ -251,7 +238,8 @@ def test_killed_at_any_write_the_next_submission_repairs_it(
         assert [r for r in _rows(folder) if r["kind"] != "event"] == [
             r for r in rows[:kept] if r["kind"] != "event"
         ], where
-        torn = [line for line in folder.metrics_file.read_bytes().splitlines() if row_of(line) is None]
+        written = read_bytes(folder.metrics_file) or b""
+        torn = [line for line in written.splitlines() if row_of(line) is None]
         assert recorded <= kept <= raw and len(torn) <= 1, where
         # A run that has its result keeps no checkpoint.
         assert folder.result() is not None or _checkpoint_step(folder) >= saved, where

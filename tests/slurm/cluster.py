@@ -1,9 +1,5 @@
 """A real SLURM of one node in a folder: its own munge, controller and node, and accounting if asked.
 
-    python -m tests.slurm.cluster start FOLDER [--accounting] [--max-array-size N]
-    export SLURM_CONF=FOLDER/slurm.conf
-    python -m tests.slurm.cluster stop FOLDER
-
 Nothing outside FOLDER is touched: keys, sockets, state, ports and logs are its own, so that it stands
 beside a cluster the machine belongs to. Two CPUs (more than one job at a time even on one core), two
 GPUs that are /dev/null, a partition `gpu` whose jobs are requeued by those of partition `urgent`. Works
@@ -12,7 +8,6 @@ as root and, without accounting, as any user. The folder's name must be short: s
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import getpass
 import os
@@ -20,7 +15,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -72,7 +66,7 @@ KillWait=8
 # By default a job whose script is not up within 10 s counts as lost.
 BatchStartTimeout=120
 MinJobAge={min_job_age}
-MaxArraySize={max_array_size}
+MaxArraySize=1001
 MaxJobCount=20000
 ReturnToService=2
 SlurmdTimeout=300
@@ -144,8 +138,6 @@ class Cluster:
         folder: Path,
         *,
         accounting: bool = False,
-        max_array_size: int = 1001,
-        memory_mib: int = 4000,
         min_job_age_s: int = 300,
         name: str = "test",
         nodes: int = 1,
@@ -155,8 +147,6 @@ class Cluster:
         self.nodes = [NODE] if nodes == 1 else [f"{NODE}{k}" for k in range(1, nodes + 1)]
         self.conf = self.folder / "slurm.conf"
         self._settings = {
-            "max_array_size": max_array_size,
-            "memory": memory_mib,
             "min_job_age": min_job_age_s,
             "name": name,
         }
@@ -260,7 +250,7 @@ class Cluster:
         controller, daemon, database, *ports = _free_ports(3 + len(self.nodes))
         host = socket.gethostname().split(".")[0]
         line = {
-            **{"host": host, "cpus": CPUS, "memory": self._settings["memory"]},
+            **{"host": host, "cpus": CPUS, "memory": 4000},
             "gres": f"gpu:{GPU_TYPE}:{GPUS}",
         }
         pairs = zip(self.nodes, ports, strict=True)
@@ -305,32 +295,17 @@ class Cluster:
 
     def _start_database(self, deadline: float) -> None:
         data = self.folder / "mariadb"
-        sock = self.folder / "mariadb.socket"
         if not data.exists():
             data.mkdir()
             shutil.chown(data, "mysql", "mysql")
-            self._check(
-                "mariadb-install-db",
-                "--no-defaults",
-                "--user=mysql",
-                f"--datadir={data}",
-                f"--tmpdir={data}",
-            )
+            words = ("--no-defaults", "--user=mysql", f"--datadir={data}", f"--tmpdir={data}")
+            self._check("mariadb-install-db", *words)
         log = (self.folder / "mariadbd.log").open("ab")
         process = subprocess.Popen(
             [
-                *(
-                    "mariadbd",
-                    "--no-defaults",
-                    "--user=mysql",
-                    f"--datadir={data}",
-                    f"--socket={data}/m.socket",
-                ),
-                *(
-                    "--bind-address=127.0.0.1",
-                    f"--port={self._database_port}",
-                    f"--pid-file={data}/m.pid",
-                ),
+                *("mariadbd", "--no-defaults", "--user=mysql", "--bind-address=127.0.0.1"),
+                *(f"--datadir={data}", f"--socket={data}/m.socket", f"--pid-file={data}/m.pid"),
+                f"--port={self._database_port}",
                 # slurmdbd asks for these; small, since the tests keep a few thousand rows.
                 *("--innodb-buffer-pool-size=64M", "--innodb-lock-wait-timeout=900"),
             ],
@@ -343,13 +318,10 @@ class Cluster:
         (self.folder / "mariadbd.pid").write_text(str(process.pid))
         client = ("mariadb", "--no-defaults", "-u", "root", f"--socket={data}/m.socket")
         self._wait(deadline, "mariadbd", *client, "-e", "select 1")
-        sock.unlink(missing_ok=True)
-        grant = (
-            "create database if not exists slurm_acct_db;"
-            "create user if not exists slurm@localhost identified by 'slurm';"
-            "create user if not exists slurm@'127.0.0.1' identified by 'slurm';"
-            "grant all on slurm_acct_db.* to slurm@localhost;"
-            "grant all on slurm_acct_db.* to slurm@'127.0.0.1';"
+        grant = "create database if not exists slurm_acct_db;" + "".join(
+            f"create user if not exists slurm@'{host}' identified by 'slurm';"
+            f"grant all on slurm_acct_db.* to slurm@'{host}';"
+            for host in ("localhost", "127.0.0.1")
         )
         self._check(*client, "-e", grant)
 
@@ -416,31 +388,3 @@ def _free_ports(count: int) -> list[int]:
     finally:
         for s in sockets:
             s.close()
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Start or stop a cluster by hand."""
-    parser = argparse.ArgumentParser(prog="python -m tests.slurm.cluster", description=__doc__)
-    parser.add_argument("action", choices=["start", "stop"])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--accounting", action="store_true", help="with slurmdbd and MariaDB")
-    parser.add_argument("--max-array-size", type=int, default=1001)
-    options = parser.parse_args(arguments)
-    cluster = Cluster(
-        options.folder, accounting=options.accounting, max_array_size=options.max_array_size
-    )
-    if options.action == "stop":
-        cluster.stop()
-        return 0
-    try:
-        cluster.start()
-    except ClusterError as error:
-        print(error, file=sys.stderr)
-        cluster.stop()
-        return 2
-    print(f"export SLURM_CONF={cluster.conf}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

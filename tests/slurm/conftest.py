@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ablations import standin
 from tests.slurm.cluster import PATIENCE_S, Cluster, missing
 
 
@@ -60,6 +61,7 @@ def write_patience(cluster: Cluster, seconds: float) -> None:
 
 
 def _use(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    monkeypatch.setenv("PYTHONPATH", standin.PATH)  # entries of tests that run no trainer
     for name in ("SLURM_CONF", "PATH"):
         monkeypatch.setenv(name, cluster.environment()[name])
     monkeypatch.setenv("XDG_CONFIG_HOME", str(cluster.folder / "config"))

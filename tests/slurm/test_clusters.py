@@ -38,11 +38,6 @@ ROOT = Path(__file__).resolve().parents[2]
 SMALL = "cpus: 1, mem_gb: 0.2, timeout_min: 5"
 
 
-@pytest.fixture(autouse=True)
-def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", standin.PATH)
-
-
 def _send(study: Study, runs: Path, **more: object) -> Look:
     dispatch.submit(study.runs(), runs, entry=standin.ENTRY, **more)  # type: ignore[arg-type]
     return Look(study, runs)

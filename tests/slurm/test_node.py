@@ -27,11 +27,6 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     found.wait_for_node()
 
 
-@pytest.fixture(autouse=True)
-def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", standin.PATH)
-
-
 def test_a_run_whose_node_fails_is_requeued_and_completes(cluster: Cluster, tmp_path: Path) -> None:
     look = _running(tmp_path, "twice")
     _fail_node(cluster)

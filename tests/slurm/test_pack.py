@@ -19,11 +19,6 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
 PACKED = "partition: gpu, gpus: 1, cpus: 1, mem_gb: 0.2, runs_per_gpu: 2"
 
 
-@pytest.fixture(autouse=True)
-def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", standin.PATH)
-
-
 def test_runs_of_one_job_end_for_themselves_and_only_what_was_stopped_starts_again(
     slurm: Cluster, tmp_path: Path
 ) -> None:

@@ -70,11 +70,6 @@ def cluster(request: pytest.FixtureRequest) -> Cluster:
     return found
 
 
-@pytest.fixture(autouse=True)
-def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", standin.PATH)
-
-
 def test_every_end_has_its_own_word_and_retry_takes_exactly_the_failed(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -182,18 +177,6 @@ def test_a_run_at_its_time_limit_requeues_itself_and_no_other(slurm: Cluster, tm
     assert found["polite"].attempt == 2
 
 
-def test_a_run_that_may_not_be_requeued_fails_at_its_time_limit(slurm: Cluster, tmp_path: Path) -> None:
-    study = plant.study(
-        tmp_path,
-        ["polite"],
-        resources="{partition: gpu, cpus: 1, mem_gb: 0.2, timeout_min: 1, max_requeues: 0}",
-    )
-    look = Look(study, tmp_path / "runs")
-    dispatch.submit(study.runs(), look.runs, entry=standin.ENTRY)
-    found = look.wait(lambda s: not s["polite"].active)
-    assert (found["polite"].state, found["polite"].kind) == ("failed", "timeout")
-
-
 def test_a_run_that_the_scheduler_holds_is_told_and_released(slurm: Cluster, tmp_path: Path) -> None:
     study = plant.study(
         tmp_path,
@@ -213,6 +196,7 @@ def test_what_a_cluster_with_limits_refuses_names_the_key(
 ) -> None:
     runs = tmp_path / "runs"
     for resources, key in (
+        ("{partition: nope, cpus: 1}", "resources.partition"),
         ("{qos: brief, timeout_min: 5}", "resources.timeout_min"),
         ("{account: nobody}", "resources.account"),
         ("{qos: nothing}", "resources.qos"),

@@ -12,15 +12,14 @@ from pathlib import Path
 import pytest
 
 from ablations.launch import dispatch
-from ablations.slurm.queue import Scheduler
 from ablations.store import snapshot
-from ablations.store.life import RunStatus, run_states
+from ablations.store.life import RunStatus
 from ablations.study.model import Study
-from sdtps.system.errors import SubmissionError
 from tests.ablations import plant, standin
-from tests.slurm.cluster import PATIENCE_S, Cluster, until
+from tests.slurm.cluster import PATIENCE_S, Cluster
+from tests.slurm.test_states import Look
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800), pytest.mark.usefixtures("slurm")]
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINED = """\
@@ -44,20 +43,9 @@ variants:
 """
 
 
-def _states(study: Study, runs: Path) -> list[RunStatus]:
-    return run_states(study.runs(), runs, Scheduler(runs, refresh_s=1))
-
-
 def _wait(study: Study, runs: Path) -> list[RunStatus]:
     """Until no run is on its way."""
-    found: list[RunStatus] = []
-
-    def ended() -> bool:
-        found[:] = _states(study, runs)
-        return not any(s.active for s in found)
-
-    until(ended, lambda: [(s.run.variant, s.state, s.reason, s.log_tail) for s in found])
-    return found
+    return list(Look(study, runs).wait(lambda s: not any(one.active for one in s.values())).values())
 
 
 def _submit_py(*words: str | Path) -> subprocess.CompletedProcess[str]:
@@ -103,22 +91,6 @@ def test_a_study_trains_as_one_array_and_only_a_deleted_run_is_submitted_again(
     assert set(code) >= {"commit", "dirty", "digest"}
 
 
-@pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch, slurm: Cluster) -> None:
-    monkeypatch.setenv("PYTHONPATH", standin.PATH)
-
-
-@pytest.mark.usefixtures("stand_in")
-def test_a_wrong_partition_shows_sbatch_s_words_and_queues_nothing(tmp_path: Path) -> None:
-    study = plant.study(tmp_path, ["ok"], resources="{partition: nope, cpus: 1}")
-    with pytest.raises(SubmissionError) as error:
-        dispatch.submit(study.runs(), tmp_path / "runs", entry=standin.ENTRY)
-    assert "invalid partition specified: nope" in str(error.value)
-    assert "resources.partition" in str(error.value)
-    assert [s.state for s in _states(study, tmp_path / "runs")] == ["planned"]
-
-
-@pytest.mark.usefixtures("stand_in")
 @pytest.mark.parametrize(
     ("resources", "words"),
     [
@@ -136,7 +108,6 @@ def test_a_job_dead_before_python_starts_is_failed_with_the_batch_log(
     assert words in found.log_tail
 
 
-@pytest.mark.usefixtures("stand_in")
 def test_a_task_gets_its_cpus_its_gpu_and_unbuffered_output(tmp_path: Path) -> None:
     study = plant.study(tmp_path, ["show"], resources="{cpus: 2, gpus: 1, mem_gb: 0.2}")
     dispatch.submit(study.runs(), tmp_path / "runs", entry=standin.ENTRY)
@@ -151,22 +122,6 @@ def test_a_task_gets_its_cpus_its_gpu_and_unbuffered_output(tmp_path: Path) -> N
     assert shown["executable"] == sys.executable
 
 
-@pytest.mark.usefixtures("stand_in")
-def test_two_gpus_are_two_processes_that_know_each_other(tmp_path: Path) -> None:
-    study = plant.study(tmp_path, ["show"], resources="{cpus: 1, gpus: 2, mem_gb: 0.3}")
-    dispatch.submit(study.runs(), tmp_path / "runs", entry=standin.ENTRY)
-    found = _wait(study, tmp_path / "runs")[0]
-    assert found.state == "completed", found.log_tail
-    folder = study.runs()[0].folder(tmp_path / "runs")
-    ranks = [json.loads((folder / f"shown{k or ''}.json").read_text()) for k in (0, 1)]
-    assert [(r["RANK"], r["WORLD_SIZE"], r["LOCAL_RANK"]) for r in ranks] == [
-        ("0", "2", "0"),
-        ("1", "2", "1"),
-    ]
-    assert ranks[0]["MASTER_PORT"] == ranks[1]["MASTER_PORT"]
-
-
-@pytest.mark.usefixtures("stand_in")
 def test_a_submission_from_inside_a_job_makes_a_job_of_its_own(slurm: Cluster, tmp_path: Path) -> None:
     study = plant.study(tmp_path, ["show"], resources="{cpus: 1, mem_gb: 0.2}")
     program = (
@@ -193,7 +148,6 @@ def test_a_submission_from_inside_a_job_makes_a_job_of_its_own(slurm: Cluster, t
     assert shown["SLURM_JOB_NAME"].startswith("sdtps-endings-")
 
 
-@pytest.mark.usefixtures("stand_in")
 def test_code_edited_after_submission_is_not_what_runs(
     slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

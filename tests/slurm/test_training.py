@@ -12,8 +12,7 @@ import pytest
 
 from ablations import cli
 from ablations.launch import dispatch
-from ablations.slurm.queue import Scheduler
-from ablations.store.life import RunStatus, run_states
+from ablations.store.life import RunStatus
 from ablations.study.manifest import load_study
 from ablations.study.model import Study
 from sdtps.run.folder import RunFolder
@@ -49,20 +48,18 @@ def _study(folder: Path, *, name: str = "training", epochs: int, gpus: int, node
     return load_study(path)
 
 
-def _look(study: Study, runs: Path) -> RunStatus:
-    return run_states(study.runs(), runs, Scheduler(runs, refresh_s=1))[0]
-
-
 def _wait(study: Study, runs: Path, *states: str) -> RunStatus:
-    found = _look(study, runs)
+    return Look(study, runs).wait(lambda s: s["topk"].state in states)["topk"]
 
-    def there() -> bool:
-        nonlocal found
-        found = _look(study, runs)
-        return found.state in states
 
-    until(there, lambda: (found.state, found.reason, found.log_tail))
-    return found
+def _losses(study: Study, runs: Path) -> tuple[list[float], float]:
+    """Of a run that trains to its end: the loss of each step, and the last mAP."""
+    dispatch.submit(study.runs(), runs)
+    found = _wait(study, runs, "completed", "failed", "diverged")
+    assert found.state == "completed", (found.reason, found.log_tail)
+    folder = RunFolder(study.runs()[0].folder(runs))
+    losses = [row["loss"] for row in folder.metrics() if row["kind"] == "train"]
+    return losses, json.loads(folder.result_file.read_text())["final"]["mAP"]
 
 
 def test_a_preempted_run_s_curve_goes_on_without_doubled_or_lost_steps(
@@ -72,7 +69,7 @@ def test_a_preempted_run_s_curve_goes_on_without_doubled_or_lost_steps(
     dispatch.submit(study.runs(), runs)
     folder = RunFolder(study.runs()[0].folder(runs))
     _wait(study, runs, "running")
-    until(lambda: len(folder.metrics()) >= 10, lambda: _look(study, runs).log_tail)
+    until(lambda: len(folder.metrics()) >= 10)
     slurm.run(
         *("sbatch", "--partition=urgent", "--cpus-per-task=2", "--mem=100M", "--output=/dev/null"),
         *("--wrap", "sleep 1"),
@@ -170,18 +167,10 @@ def test_ours_and_another_program_in_one_study_with_a_requeue_a_failure_and_a_ki
 
 
 def test_two_processes_under_one_job_train_what_one_trains(slurm: Cluster, tmp_path: Path) -> None:
-    results = []
-    for processes in (1, 2):
-        study = _study(tmp_path, name=f"processes{processes}", epochs=2, gpus=processes)
-        runs = tmp_path / "runs"
-        dispatch.submit(study.runs(), runs)
-        found = _wait(study, runs, "completed", "failed", "diverged")
-        assert found.state == "completed", (found.reason, found.log_tail)
-        folder = RunFolder(study.runs()[0].folder(runs))
-        rows = [row["loss"] for row in folder.metrics() if row["kind"] == "train"]
-        results.append((rows, json.loads(folder.result_file.read_text())["final"]["mAP"]))
-    (one, one_map), (two, two_map) = results
-    assert len(one) == len(two)
+    (one, one_map), (two, two_map) = (
+        _losses(_study(tmp_path, name=f"processes{n}", epochs=2, gpus=n), tmp_path / "runs")
+        for n in (1, 2)
+    )
     assert two == pytest.approx(one, rel=1e-3)
     assert two_map == pytest.approx(one_map, abs=0.05)
 
@@ -204,13 +193,8 @@ def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
 
 
 def test_two_nodes_train_what_one_process_trains(two_nodes: Cluster, tmp_path: Path) -> None:
-    results = []
-    for nodes in (1, 2):
-        study = _study(tmp_path, name=f"nodes{nodes}", epochs=2, gpus=1, nodes=nodes)
-        runs = tmp_path / "runs"
-        dispatch.submit(study.runs(), runs)
-        found = _wait(study, runs, "completed", "failed", "diverged")
-        assert found.state == "completed", (found.reason, found.log_tail)
-        folder = RunFolder(study.runs()[0].folder(runs))
-        results.append([row["loss"] for row in folder.metrics() if row["kind"] == "train"])
-    assert results[1] == pytest.approx(results[0], rel=1e-3)
+    (one, _), (two, _) = (
+        _losses(_study(tmp_path, name=f"nodes{n}", epochs=2, gpus=1, nodes=n), tmp_path / "runs")
+        for n in (1, 2)
+    )
+    assert two == pytest.approx(one, rel=1e-3)
