@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from ablations.slurm import commands as slurm
-from tests.ablations.fakes import fakes
+from tests.ablations.fakes import Fakes, fakes
+from tests.ablations.plant import Queued
 
 __all__ = ["fakes"]
+
+
+@pytest.fixture
+def queued(tmp_path: Path, fakes: Fakes) -> Queued:
+    """One run, queued."""
+    return Queued(tmp_path, fakes)
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,6 @@ import shutil
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,65 +20,22 @@ from ablations.slurm.queue import Scheduler
 from ablations.store import attempts as records
 from ablations.store import life, locks
 from ablations.store import stop as control
-from ablations.store.life import RunStatus, run_states
+from ablations.store.life import run_states
 from ablations.store.locks import Process
 from ablations.store.submissions import Submission
-from ablations.study.model import Study
 from sdtps.run.folder import RunFolder
 from tests.ablations import plant
 from tests.ablations.fakes import Fakes
+from tests.ablations.plant import Queued
 
 DOWN = {"exit": 1, "stderr": "slurm_load_jobs error: Unable to contact slurm controller"}
 
 
-class Queued:
-    """One submitted run, and a fresh look at it."""
-
-    def __init__(self, folder: Path, fakes: Fakes) -> None:
-        self.fakes = fakes
-        self.study: Study = plant.study(folder, ["ok"])
-        self.runs = folder / "runs"
-        dispatch.submit(self.study.runs(), self.runs)
-        self.name: str = fakes.arrays()[-1]["name"]
-        self.folder = self.study.runs()[0].folder(self.runs)
-        self.jobs = self.runs / "endings/_jobs" / self.name
-
-    def look(self, runs: Path | None = None, refresh_s: float = 0) -> RunStatus:
-        runs = runs or self.runs
-        return run_states(self.study.runs(), runs, Scheduler(runs, refresh_s))[0]
-
-    def begin(self, beat: float | None = None) -> None:
-        """Started, and heard of `beat` seconds ago."""
-        records.write_start(self.folder, self.name, "1_0", 0)
-        records.write_began(self.folder, self.name, "1_0", 0)
-        if beat is not None:
-            status = {"state": "running", "attempt": 1, "heartbeat": time.time() - beat, "epoch": 2}
-            (self.folder / "status.json").write_text(json.dumps(status))
-
-    def edit(self, name: str, **fields: Any) -> None:
-        file = self.jobs / name
-        file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
-
-    def forget(self) -> None:
-        """As a controller does after MinJobAge; two answers without the job are believed."""
-        self.fakes.set("1_0", gone=True)
-        self.edit("receipt.json", time=time.time() - 600)
-        self.look()
-        self.look()
-
-    def submit(self) -> list[Path]:
-        return dispatch.submit(self.study.runs(), self.runs).submitted
-
-    def of(self, user: str) -> None:
-        """As if somebody else had submitted it."""
-        lock = locks.read(self.folder)
-        assert lock is not None
-        (self.folder / "lock.json").write_text(json.dumps(dataclasses.replace(lock, user=user).json()))
-
-
-@pytest.fixture
-def queued(tmp_path: Path, fakes: Fakes) -> Queued:
-    return Queued(tmp_path, fakes)
+def of(queued: Queued, user: str) -> None:
+    """As if somebody else had submitted it."""
+    lock = locks.read(queued.folder)
+    assert lock is not None
+    (queued.folder / "lock.json").write_text(json.dumps(dataclasses.replace(lock, user=user).json()))
 
 
 # -- a heartbeat ----------------------------------------------------------------------------------
@@ -157,7 +113,7 @@ def test_a_last_answer_stands_for_a_while_and_says_how_old_it_is(queued: Queued)
 
 
 def test_another_user_s_job_that_the_scheduler_does_not_show_is_unknown(queued: Queued) -> None:
-    queued.of("colleague")
+    of(queued, "colleague")
     queued.begin(10_000)
     queued.forget()
     found = queued.look()
@@ -168,7 +124,7 @@ def test_another_user_s_job_that_the_scheduler_does_not_show_is_unknown(queued: 
 
 
 def test_another_user_s_job_is_asked_for_by_its_id(queued: Queued) -> None:
-    queued.of("colleague")
+    of(queued, "colleague")
     queued.fakes.set("1_0", state="RUNNING", node="n7")
     found = queued.look()
     assert (found.state, found.node) == ("running", "n7")
@@ -245,7 +201,7 @@ def test_a_cached_answer_from_the_future_is_asked_anew(queued: Queued) -> None:
 
 def test_preempted_for_good_ends_and_is_resumed(queued: Queued) -> None:
     queued.begin(10_000)
-    records.write_end(queued.folder, queued.name, "1_0", 0, endings.INTERRUPTED, terminated=True)
+    queued.end(endings.INTERRUPTED, terminated=True)
     queued.fakes.set("1_0", state="PREEMPTED")
     assert queued.look().state == "requeued"
     lines = records.attempts_file(queued.folder).read_text().splitlines()
@@ -270,7 +226,7 @@ def test_a_run_s_own_fault_is_not_submitted_again_by_itself(
     queued: Queued, code: int, kind: str
 ) -> None:
     queued.begin(10_000)
-    records.write_end(queued.folder, queued.name, "1_0", 0, code, terminated=False)
+    queued.end(code)
     queued.fakes.set("1_0", state="COMPLETED" if code == 0 else "FAILED")
     found = queued.look()
     assert (found.state, found.kind) == ("failed", kind)
@@ -305,7 +261,7 @@ def _copied(queued: Queued, name: str) -> Path:
 
 def test_a_moved_store_keeps_its_states(queued: Queued) -> None:
     queued.begin(10_000)
-    records.write_end(queued.folder, queued.name, "1_0", 0, 1, terminated=False)
+    queued.end(1)
     (queued.jobs / "1_0.log").write_text("slurmstepd: error: Exceeded job memory limit\n")
     before = queued.look()
     moved = queued.runs.rename(queued.runs.with_name("elsewhere"))
@@ -401,7 +357,7 @@ def test_before_an_unknown_run_is_run_again_its_own_job_ends(queued: Queued, our
 
 def test_an_end_in_a_copy_is_told_as_in_the_original_but_not_resumed_by_itself(queued: Queued) -> None:
     queued.begin(10_000)
-    records.write_end(queued.folder, queued.name, "1_0", 0, records.KILLED, terminated=False)
+    queued.end(records.KILLED)
     copy = _copied(queued, "copy")
     here, there = queued.look(), queued.look(copy)
     assert (here.state, here.kind) == (there.state, there.kind) == ("failed", "killed")
@@ -415,7 +371,7 @@ def test_records_alone_say_the_same_as_a_silent_scheduler(queued: Queued) -> Non
     assert life.from_records(queued.folder).state == "unknown"  # queued, for all we know
     queued.begin(1.0)
     assert life.from_records(queued.folder).state == "running"
-    records.write_end(queued.folder, queued.name, "1_0", 0, 3, terminated=False)
+    queued.end(3)
     assert life.from_records(queued.folder).reason.startswith("exit")
     assert life.from_records(queued.runs / "endings/ok/seed9-none").state == "planned"
 

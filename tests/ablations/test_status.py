@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -15,57 +14,14 @@ from ablations.launch import dispatch
 from ablations.slurm import commands as slurm
 from ablations.slurm import endings
 from ablations.slurm.queue import Scheduler
-from ablations.store import attempts as records
 from ablations.store import stop as control
-from ablations.store.life import RunStatus, run_states
-from ablations.study.model import Study
+from ablations.store.life import run_states
 from sdtps.run.folder import RunFolder
 from tests.ablations import plant
 from tests.ablations.fakes import Fakes
+from tests.ablations.plant import Queued
 
 DEAD_JOB = "slurm_load_jobs error: Socket timed out on send/recv operation"
-
-
-class Queued:
-    """One submitted study of n runs, and a fresh look at it."""
-
-    def __init__(self, folder: Path, fakes: Fakes, count: int = 1) -> None:
-        self.fakes = fakes
-        self.study: Study = plant.study(folder, ["ok"], seeds=count)
-        self.runs = folder / "runs"
-        dispatch.submit(self.study.runs(), self.runs)
-        self.name: str = fakes.arrays()[-1]["name"]
-        self.scheduler = Scheduler(self.runs, refresh_s=0)
-
-    def folder(self, index: int = 0) -> Path:
-        return self.study.runs()[index].folder(self.runs)
-
-    def look(self, index: int = 0) -> RunStatus:
-        return run_states(self.study.runs(), self.runs, self.scheduler)[index]
-
-    def begin(self, job: str = "1_0", restart: int = 0) -> None:
-        records.write_start(self.folder(), self.name, job, restart)
-        records.write_began(self.folder(), self.name, job, restart)
-
-    def end(self, code: int, *, job: str = "1_0", restart: int = 0, terminated: bool = False) -> None:
-        records.write_end(self.folder(), self.name, job, restart, code, terminated=terminated)
-
-    def log(self, text: str, index: int = 0) -> None:
-        (self.runs / "endings" / "_jobs" / self.name / f"1_{index}.log").write_text(text)
-
-    def forget(self) -> None:
-        """As a controller does after MinJobAge; only two answers without the job are believed."""
-        self.fakes.set("1_0", gone=True)
-        receipt = self.runs / "endings" / "_jobs" / self.name / "receipt.json"
-        old = {**json.loads(receipt.read_text()), "time": time.time() - 600}
-        receipt.write_text(json.dumps(old))
-        self.look()
-        self.look()
-
-
-@pytest.fixture
-def queued(tmp_path: Path, fakes: Fakes) -> Queued:
-    return Queued(tmp_path, fakes)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +140,7 @@ def test_a_cancelled_run_is_told_at_once_whatever_was_cached(tmp_path: Path, fak
     fakes.set("1_1", state="RUNNING")
     assert queued.look().state == "cancelled"
     before = len(fakes.calls("squeue"))
-    assert queued.look(1).state == "running"
+    assert queued.look(index=1).state == "running"
     assert len(fakes.calls("squeue")) == before  # the new answer is shared again
 
 
@@ -216,7 +172,7 @@ def test_cancelling_nothing_asks_the_scheduler_nothing(tmp_path: Path, fakes: Fa
 
 def test_an_exception_that_the_run_recorded_needs_no_scheduler(queued: Queued) -> None:
     queued.begin()
-    RunFolder(queued.folder()).write_status("failed", attempt=1, kind="error", reason="ValueError: no")
+    RunFolder(queued.folder).write_status("failed", attempt=1, kind="error", reason="ValueError: no")
     before = len(queued.fakes.calls("squeue"))
     found = queued.look()
     assert (found.state, found.kind, found.detail) == ("failed", "error", "ValueError: no")
@@ -224,14 +180,12 @@ def test_an_exception_that_the_run_recorded_needs_no_scheduler(queued: Queued) -
 
 
 def test_a_result_is_all_that_completed_means(queued: Queued) -> None:
-    RunFolder(queued.folder()).write_status("completed", attempt=1)
+    RunFolder(queued.folder).write_status("completed", attempt=1)
     assert queued.look().state == "queued"
-    (queued.folder() / "result.json").write_text("")
+    (queued.folder / "result.json").write_text("")
     assert queued.look().state == "queued"
-    RunFolder(queued.folder()).result_file.unlink()
-    RunFolder(queued.folder()).write_result(
-        {"attempt": 1, "best": {"mAP": 0.25}, "select_metric": "mAP"}
-    )
+    RunFolder(queued.folder).result_file.unlink()
+    RunFolder(queued.folder).write_result({"attempt": 1, "best": {"mAP": 0.25}, "select_metric": "mAP"})
     assert queued.look().state == "completed"
 
 
@@ -272,7 +226,7 @@ def test_one_empty_answer_does_not_lose_a_job(queued: Queued) -> None:
 def test_preempted_and_then_pending_is_requeued_throughout(queued: Queued) -> None:
     queued.begin()
     queued.end(endings.INTERRUPTED, terminated=True)
-    RunFolder(queued.folder()).write_status("requeued", attempt=1, epoch=4)
+    RunFolder(queued.folder).write_status("requeued", attempt=1, epoch=4)
     for state in ("PREEMPTED", "PENDING"):
         queued.fakes.set("1_0", state=state, restarts=1)
         found = queued.look()
@@ -299,9 +253,9 @@ def test_an_end_seen_once_is_remembered_when_the_controller_forgets(queued: Queu
 def test_what_an_earlier_submission_left_says_nothing_of_this_one(tmp_path: Path, fakes: Fakes) -> None:
     queued = Queued(tmp_path, fakes)
     queued.begin()
-    RunFolder(queued.folder()).write_status("failed", attempt=1, kind="error", reason="old")
+    RunFolder(queued.folder).write_status("failed", attempt=1, kind="error", reason="old")
     assert queued.look().state == "failed"
-    dispatch.submit(queued.study.runs(), queued.runs, replace=[queued.folder()])
+    dispatch.submit(queued.study.runs(), queued.runs, replace=[queued.folder])
     assert queued.look().state == "queued"
     assert queued.look().job_id == "2_0"
 
@@ -390,7 +344,7 @@ def test_a_run_that_ends_while_the_scheduler_is_asked_is_not_lost(
     ask = slurm.squeue
 
     def squeue(*jobs: Any, **more: Any) -> dict[str, slurm.JobInfo]:
-        RunFolder(queued.folder()).write_result({"attempt": 1})
+        RunFolder(queued.folder).write_result({"attempt": 1})
         queued.end(0)
         queued.fakes.set("1_0", state="COMPLETED")
         return ask(*jobs, **more)
