@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,14 +73,31 @@ class Golden:
         """`actual` is the published array, within TOLERANCE."""
         same(actual.detach(), self.constant(key), f"{self.name}: {key}")
 
-    def check_input_gradients(self) -> None:
-        """Every published `grad_X` is the gradient of input X; a published None is None or zero."""
+    def finish(
+        self, loss: Tensor, module: nn.Module | None = None, ours: dict[str, str] | None = None
+    ) -> None:
+        """Go back from the loss: every published `grad_X` is the gradient of input X.
+
+        A published None is None or zero. Of a module, as `check_parameter_gradients`.
+        """
+        loss.backward()  # type: ignore[no-untyped-call]
         published = [key for key in self.arrays if key.startswith("grad_")]
         assert published, f"{self.name}: holds no input gradients"
         for key in published:
             same_gradient(
                 self.input(key.removeprefix("grad_")).grad, self.constant(key), f"{self.name}: {key}"
             )
+        if module is not None and ours is not None:
+            self.check_parameter_gradients(module, ours)
+
+    def check_modalities(self, output: Any) -> Tensor:
+        """Outputs and masks of `MultiModal` are the published ones; the loss behind the gradients."""
+        loss = torch.zeros((), dtype=torch.float64)
+        for m, tokens in output["tokens"].items():
+            self.check(f"{m}_output", tokens)
+            self.check(f"{m}_mask", output["masks"][m])
+            loss = loss + (tokens * self.constant(f"{m}_cotangent")).sum()
+        return loss
 
     def check_parameter_gradients(self, module: nn.Module, ours: dict[str, str]) -> None:
         """Every published `grad.NAME` is the gradient of our parameter; `ours` maps published names."""

@@ -22,9 +22,7 @@ def hrpa(golden: Golden) -> None:
     module.load_state_dict(golden.parameters())
     similarity = module(golden.input("patches"), golden.input("words"))
     golden.check("similarity", similarity.unsqueeze(1))
-    similarity.sum().backward()
-    golden.check_input_gradients()
-    golden.check_parameter_gradients(module, {name: name for name in golden.parameters()})
+    golden.finish(similarity.sum(), module, {name: name for name in golden.parameters()})
 
 
 def contrastive(golden: Golden) -> None:
@@ -35,8 +33,7 @@ def contrastive(golden: Golden) -> None:
         image_ids=golden.constant("image_ids"),
     )
     golden.check("loss", loss)
-    loss.backward()
-    golden.check_input_gradients()
+    golden.finish(loss)
 
 
 def ratio(golden: Golden) -> None:

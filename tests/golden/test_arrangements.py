@@ -125,14 +125,7 @@ def whole_module(golden: Golden) -> None:
     if "rgb_uniform" in golden:
         uniform = {m: golden.constant(f"{m}_uniform") for m in MODALITIES}
     output = module(patches, {m: golden.input(f"{m}_global") for m in MODALITIES}, uniform)
-    loss = torch.zeros((), dtype=torch.float64)
-    for m in MODALITIES:
-        golden.check(f"{m}_output", output["tokens"][m])
-        golden.check(f"{m}_mask", output["masks"][m])
-        loss = loss + (output["tokens"][m] * golden.constant(f"{m}_cotangent")).sum()
-    loss.backward()
-    golden.check_input_gradients()
-    golden.check_parameter_gradients(module, names)
+    golden.finish(golden.check_modalities(output), module, names)
 
 
 def select(golden: Golden) -> None:
@@ -167,9 +160,7 @@ def select(golden: Golden) -> None:
     loss = (selection.tokens * golden.constant("cotangent_masked")).sum()
     if "cotangent_mask" in golden:
         loss = loss + (selection.decision * golden.constant("cotangent_mask")).sum()
-    loss.backward()
-    golden.check_input_gradients()
-    golden.check_parameter_gradients(module, names)
+    golden.finish(loss, module, names)
 
 
 def relevance(golden: Golden) -> None:
@@ -180,9 +171,7 @@ def relevance(golden: Golden) -> None:
     cosine = golden.input("cosine") if "cosine" in golden else torch.zeros(patches.shape[:-1])
     score = module(patches, guide.unsqueeze(1), cosine.unsqueeze(1)).squeeze(1)
     golden.check("score", score)
-    (score * golden.constant("cotangent")).sum().backward()
-    golden.check_input_gradients()
-    golden.check_parameter_gradients(module, names)
+    golden.finish((score * golden.constant("cotangent")).sum(), module, names)
 
 
 def remedy_a(golden: Golden) -> None:
@@ -195,8 +184,7 @@ def remedy_a(golden: Golden) -> None:
     golden.check("weights", selection.decision)
     output = selection.tokens.squeeze(1)
     golden.check("output", output)
-    (output * golden.constant("cotangent")).sum().backward()
-    golden.check_input_gradients()
+    golden.finish((output * golden.constant("cotangent")).sum())
 
 
 def equation_2(golden: Golden) -> None:
@@ -206,8 +194,7 @@ def equation_2(golden: Golden) -> None:
     module = TokenSelection(config, tokens.shape[-1])
     score = config.axes.normalise.apply(module.attentions(tokens, guide, [])[0])
     golden.check("score", score)
-    (score * golden.constant("cotangent")).sum().backward()
-    golden.check_input_gradients()
+    golden.finish((score * golden.constant("cotangent")).sum())
 
 
 CHECKS = {"select": select, "score": relevance, "remedy": remedy_a, "formula": equation_2}

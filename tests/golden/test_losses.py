@@ -22,8 +22,7 @@ def triplet_loss(golden: Golden) -> None:
         golden.input("features"), golden.constant("labels"), float(margin.group(1)) if margin else None
     )
     golden.check("loss", loss)
-    loss.backward()
-    golden.check_input_gradients()
+    golden.finish(loss)
 
 
 def label_smooth(golden: Golden) -> None:
@@ -31,8 +30,7 @@ def label_smooth(golden: Golden) -> None:
         golden.input("logits"), golden.constant("labels"), golden.number("epsilon")
     )
     golden.check("loss", loss)
-    loss.backward()
-    golden.check_input_gradients()
+    golden.finish(loss)
 
 
 def reid_evaluation(golden: Golden) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from sdtps.aggregation import TokenAggregation
@@ -78,9 +77,7 @@ def token_sparse(golden: Golden) -> None:
     loss = loss + (selection.extra * golden.constant("cotangent_extra")).sum()
     if "cotangent_mask" in golden:
         loss = loss + (selection.decision * golden.constant("cotangent_mask")).sum()
-    loss.backward()
-    golden.check_input_gradients()
-    golden.check_parameter_gradients(module, names)
+    golden.finish(loss, module, names)
 
 
 def token_aggregation(golden: Golden) -> None:
@@ -91,9 +88,7 @@ def token_aggregation(golden: Golden) -> None:
     names = load(module, golden, TOKEN_AGGREGATION)
     output = module.merge(tokens, golden.input("mask") if masked else None)
     golden.check("output", output)
-    (output * cotangent).sum().backward()
-    golden.check_input_gradients()
-    golden.check_parameter_gradients(module, names)
+    golden.finish((output * cotangent).sum(), module, names)
 
 
 def dual_token_aggregation(golden: Golden) -> None:
@@ -103,9 +98,7 @@ def dual_token_aggregation(golden: Golden) -> None:
     names = load(module, golden, TOKEN_AGGREGATION)
     output = module.merge(sparse) + module.merge(dense, network=1)
     golden.check("output", output)
-    (output * cotangent).sum().backward()
-    golden.check_input_gradients()
-    golden.check_parameter_gradients(module, names)
+    golden.finish((output * cotangent).sum(), module, names)
 
 
 def multimodal_sdtps(golden: Golden) -> None:
@@ -127,14 +120,7 @@ def multimodal_sdtps(golden: Golden) -> None:
         {m: golden.input(f"{m}_global") for m in MODALITIES},
         {m: golden.constant(f"{m}_uniform") for m in MODALITIES},
     )
-    loss = torch.zeros((), dtype=torch.float64)
-    for modality in MODALITIES:
-        golden.check(f"{modality}_output", output["tokens"][modality])
-        golden.check(f"{modality}_mask", output["masks"][modality])
-        loss = loss + (output["tokens"][modality] * golden.constant(f"{modality}_cotangent")).sum()
-    loss.backward()
-    golden.check_input_gradients()
-    golden.check_parameter_gradients(module, names)
+    golden.finish(golden.check_modalities(output), module, names)
 
 
 def demo_fusion(golden: Golden) -> None:
@@ -148,9 +134,7 @@ def demo_fusion(golden: Golden) -> None:
         golden.check(f"decoupled_{full}", vector)
     output = module(patches, globals_)
     golden.check("output", output)
-    (output * golden.constant("cotangent")).sum().backward()
-    golden.check_input_gradients()
-    golden.check_parameter_gradients(module, names)
+    golden.finish((output * golden.constant("cotangent")).sum(), module, names)
 
 
 def test_equals_the_published_module(golden: Golden) -> None:
