@@ -198,19 +198,6 @@ def test_vision_checkpoints_of_the_hub_load_as_transformers_loads_them(
     assert all(torch.equal(loaded[name], ours[name]) for name in ours)
 
 
-def test_our_encoder_reads_a_vision_checkpoint_of_the_hub(tmp_path: Path) -> None:
-    from sdtps.config.retrieval import ImageEncoderConfig
-    from sdtps.models.encoders import build_image_encoder
-
-    config = ImageEncoderConfig(name="tiny_vit", size=16, patch=8, width=8, depth=1, heads=2)
-    random = build_image_encoder(config).network.state_dict()
-    state = convert(random, LAYOUTS["vision"], "published")
-    state["pooler.dense.bias"] = torch.zeros(8)
-    save_file(state, tmp_path / "model.safetensors")
-    read = build_image_encoder(config.model_copy(update={"weights": str(tmp_path)}))
-    assert all(torch.equal(value, random[name]) for name, value in read.network.state_dict().items())
-
-
 def test_an_arrangement_that_was_never_published_is_refused() -> None:
     with pytest.raises(WeightsError, match=r"modalities\.tir\.selection_dense\.score_mlp"):
         convert(reid_state(sdtps={"aggregation": "dual"}), LAYOUTS["demo"], "published")
@@ -252,17 +239,6 @@ def test_a_released_training_checkpoint_is_unwrapped(tmp_path: Path) -> None:
     torch.save({"model": state, "opt": options, "epoch": 3}, tmp_path / "best.pth")
     assert convert_file(tmp_path / "best.pth", tmp_path / "ours.safetensors")[1] == len(state)
     assert "aggregation.scale" in load_file(tmp_path / "ours.safetensors")
-
-
-def test_a_pickle_that_would_run_code_is_not_loaded(tmp_path: Path) -> None:
-    class Runs:
-        def __reduce__(self) -> tuple:
-            return (print, ("ran",))
-
-    torch.save({"model": Runs()}, tmp_path / "bad.pth")
-    with pytest.raises(WeightsError, match="not a readable weight file"):
-        convert_file(tmp_path / "bad.pth", tmp_path / "ours.pt")
-    assert not (tmp_path / "ours.pt").exists()
 
 
 def test_the_command_converts_and_says_what_does_not_fit(

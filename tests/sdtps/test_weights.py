@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from sdtps.config import identity, parse_config
 from sdtps.config.retrieval import ImageEncoderConfig
 from sdtps.models.encoders import build_image_encoder
-from sdtps.models.published import TIMM_SWIN
+from sdtps.models.published import TIMM_SWIN, TIMM_VIT
 from sdtps.models.weights import load_exactly, read_tensors
 from sdtps.run.folder import RunFolder
 from sdtps.system.errors import WeightsError
@@ -114,28 +114,12 @@ def test_a_model_and_its_average_are_not_chosen_between(tmp_path: Path) -> None:
 
 def timm_vit() -> dict[str, Tensor]:
     """A random ViT under timm's names, with its classifier."""
-    shapes = {
-        "cls_token": (1, 1, 16),
-        "pos_embed": (1, 17, 16),
-        "patch_embed.proj.weight": (16, 3, 4, 4),
-        "patch_embed.proj.bias": (16,),
-        "norm.weight": (16,),
-        "norm.bias": (16,),
-        "head.weight": (1000, 16),
-        "head.bias": (1000,),
+    torch.manual_seed(0)
+    ours = {
+        k: 0.3 * torch.randn_like(v) for k, v in build_image_encoder(TINY).network.state_dict().items()
     }
-    for block in ("blocks.0.", "blocks.1."):
-        for name, (rows, columns) in {
-            "attn.qkv": (48, 16),
-            "attn.proj": (16, 16),
-            "mlp.fc1": (64, 16),
-            "mlp.fc2": (16, 64),
-        }.items():
-            shapes |= {f"{block}{name}.weight": (rows, columns), f"{block}{name}.bias": (rows,)}
-        for norm in ("norm1", "norm2"):
-            shapes |= {f"{block}{norm}.weight": (16,), f"{block}{norm}.bias": (16,)}
-    generator = torch.Generator().manual_seed(0)
-    return {name: torch.randn(shape, generator=generator) * 0.3 for name, shape in shapes.items()}
+    head = {"head.weight": torch.ones(1000, 16), "head.bias": torch.ones(1000)}
+    return {k: v.contiguous() for k, v in TIMM_VIT.renamed(ours, "published").items()} | head
 
 
 def timm_forward(w: dict[str, Tensor], pixels: Tensor) -> Tensor:
