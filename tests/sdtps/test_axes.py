@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 import torch
 from pydantic import ValidationError
-from torch import Tensor, nn
 
-from benchmarks.crossnet import similarity_loop
 from sdtps.config import SdtpsConfig
 from sdtps.config.axes import (
     AGGREGATIONS,
@@ -28,11 +26,10 @@ from sdtps.config.axes import (
     find,
     subtracting,
 )
-from sdtps.config.retrieval import MatchingConfig
-from sdtps.crossnet import CrossNet
 from sdtps.multimodal import MODALITIES, MultiModal
+from tests.sdtps.test_crossnet import assert_is_the_loop, build
 
-IMAGES, CAPTIONS, PATCHES, WIDTH = 3, 4, 12, 8
+IMAGES, PATCHES, WIDTH = 3, 12, 8
 # What the value of an axis is tried with: settings that make a difference visible.
 SEEN = {"no_grad": "none", "temperature": 0.5, "aggregation_ratio": 0.6, "relevance_heads": 2}
 
@@ -84,10 +81,6 @@ def test_each_value_of_each_axis_is_in_a_combination() -> None:
         assert not missing, f"{axis}: no combination tries {missing}"
 
 
-def gradients(loss: Tensor, leaves: list[Tensor], module: nn.Module) -> list[Tensor | None]:
-    return list(torch.autograd.grad(loss, [*leaves, *module.parameters()], allow_unused=True))
-
-
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 @pytest.mark.parametrize("chosen", combinations(), ids=lambda c: "-".join(c.values()))
 def test_three_modalities(chosen: dict[str, str], training: bool) -> None:
@@ -116,7 +109,8 @@ def test_three_modalities(chosen: dict[str, str], training: bool) -> None:
             (decision * weights).sum(), [patches["rgb"]], retain_graph=True
         )
         assert to_patches.abs().sum() > 0
-    found = gradients(output["feature"].square().sum(), list(patches.values()), module)
+    leaves = [*patches.values(), *module.parameters()]
+    found = torch.autograd.grad(output["feature"].square().sum(), leaves, allow_unused=True)
     assert all(g is not None and torch.isfinite(g).all() for g in found[:3])
     assert all(g is None or torch.isfinite(g).all() for g in found)
 
@@ -146,30 +140,7 @@ def test_every_form_pools_as_the_reference_loop(alignment: Any, form: dict[str, 
 
 def check_against_the_loop(chosen: dict[str, str], form: dict[str, Any], training: bool) -> None:
     """Similarity and every gradient."""
-    sdtps = config(chosen)
-    assert sdtps is not None
-    torch.manual_seed(0)
-    matching = MatchingConfig(top_k=3, chunk=6, **form)
-    net = CrossNet(sdtps, matching, width=WIDTH, patches=PATCHES, class_token=True)
-    net.double().train(training)
-    made = {"dtype": torch.float64, "requires_grad": True}
-    leaves = [torch.randn(IMAGES, 1 + PATCHES, WIDTH, **made), torch.randn(CAPTIONS, 5, WIDTH, **made)]
-    arguments = [*leaves, torch.tensor([5, 1, 3, 4])]
-    if matching.dense_text != "none":
-        leaves.append(torch.randn(CAPTIONS, 7, WIDTH, **made))
-        arguments += [leaves[2], torch.tensor([2, 7, 1, 6])]
-    outcomes = []
-    for score in (lambda: net(*arguments).similarity, lambda: similarity_loop(net, *arguments)):
-        torch.manual_seed(1)
-        similarity = score()
-        weights = torch.linspace(-1, 2, similarity.numel(), dtype=torch.float64).view_as(similarity)
-        outcomes.append([similarity, *gradients((similarity * weights).sum(), leaves, net)])
-    for ours, loop in zip(*outcomes, strict=True):
-        if ours is None or loop is None:
-            assert all(g is None or not g.any() for g in (ours, loop))
-        else:
-            scale = max(loop.abs().max().item(), 1e-3)
-            torch.testing.assert_close(ours, loop, rtol=1e-9, atol=1e-9 * scale)
+    assert_is_the_loop(build({**SEEN, **chosen}, {"chunk": 6, **form}).train(training))
 
 
 def test_the_table_is_what_configurations_and_studies_see() -> None:

@@ -77,30 +77,14 @@ FORMS = [
     {"form": "paper", "dense_text": "none"},
     {"form": "paper", "sparse_guide": False},
 ]
-AXES: list[dict[str, Any]] = [
+AXES: list[dict[str, Any]] = [  # beside each value of each axis (test_axes)
     {},
     {"enabled": False},
-    {"score": "attention_sum", "normalise": "none"},
-    {"no_grad": "none"},
-    {"no_grad": "cross"},
-    {"no_grad": "selection"},
-    {"aggregation": "single"},
-    {"aggregation": "none"},
-    {"aggregation": "none", "extra_token": "none"},
-    {"extra_token": "uniform"},
-    {"extra_token": "none"},
     {"keep_ratio": 1.0},
-    {"mask": "importance", "no_grad": "none"},
-    {"mask": "log"},
-    {"decision": "gumbel_ste"},
-    {"decision": "gumbel_ste", "mask": "log", "no_grad": "none"},
+    {"aggregation": "none", "extra_token": "none"},
     {"decision": "gumbel_ste", "mask": "subtract_10", "temperature": 2.0, "noise_clamp": 1.0},
-    {"decision": "gumbel_ste", "mask": "subtract_1e10", "aggregation": "single"},
-    {"decision": "gumbel_ste", "mask": "multiply", "extra_token": "uniform"},
-    {"decision": "gumbel_ste", "mask": "multiply", "aggregation": "none"},
     {"decision": "gumbel_ste", "mask": "log", "noise_in_eval": True},
     {"decision": "soft", "temperature": 0.3},
-    {"decision": "soft", "aggregation": "none", "extra_token": "uniform"},
     {"decision": "soft", "aggregation": "single", "mask": "log", "no_grad": "selection"},
 ]
 
