@@ -30,20 +30,10 @@ MUTANTS = {
         "math.ceil(patches * keep_ratio)",
         "int(patches * keep_ratio)",
     ),
-    "kept_count_rounds": (
-        "selection",
-        "math.ceil(patches * keep_ratio)",
-        "round(patches * keep_ratio)",
-    ),
     "aggregated_count_ceils": (
         "aggregation",
         "int(patches * aggregation_ratio * keep_ratio)",
         "-int(-patches * aggregation_ratio * keep_ratio // 1)",
-    ),
-    "aggregated_count_rounds": (
-        "aggregation",
-        "int(patches * aggregation_ratio * keep_ratio)",
-        "round(patches * aggregation_ratio * keep_ratio)",
     ),
     "lowest_scores_kept": ("selection", "descending=True", "descending=False"),
     "kept_in_patch_order": (
@@ -62,10 +52,8 @@ MUTANTS = {
         "ordered[..., :], indices[..., :])",
     ),
     "minmax_epsilon": ("config.axes", "MINMAX_EPSILON = 1e-8", "MINMAX_EPSILON = 1e-6"),
-    "minmax_epsilon_smaller": ("config.axes", "MINMAX_EPSILON = 1e-8", "MINMAX_EPSILON = 1e-12"),
     "gumbel_epsilon": ("config.axes", "GUMBEL_EPSILON = 1e-9", "GUMBEL_EPSILON = 1e-6"),
     "no_clamp": ("config.axes", "if clamp is None else noise.clamp(-clamp, clamp)", ""),
-    "clamp_below_only": ("config.axes", "noise.clamp(-clamp, clamp)", "noise.clamp(min=-clamp)"),
     "temperature_ignored": ("config.axes", "settings) / settings.temperature)", "settings) / 1.0)"),
     "noise_steers_the_choice": (
         "selection",

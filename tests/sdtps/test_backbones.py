@@ -152,15 +152,6 @@ def test_the_camera_moves_only_the_class_token_before_the_first_layer(kind: str)
     assert torch.equal(first[1], second[1])
 
 
-def test_tiny_vit_shapes_and_one_call_for_many_images() -> None:
-    model = TinyVit(RANDOM, 32, 16, cameras=0)
-    images = torch.randn(6, 3, 32, 16)
-    classes, patches = model(images)
-    assert classes.shape == (6, 12) and patches.shape == (6, 8, 12)
-    one = model(images[2:3])
-    assert torch.allclose(one[0], classes[2:3], atol=1e-6)
-
-
 def test_every_tensor_that_does_not_fit_is_named(tmp_path: Path) -> None:
     tensors = openai_layout(small_tower())
     del tensors["visual.ln_pre.weight"]
