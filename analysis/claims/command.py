@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from analysis import commands
 from sdtps.system.commandline import add_json
@@ -30,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ID",
         help="this claim only; may be repeated",
     )
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write claims.json, .tex and .md")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write claims.json and LaTeX")
     add_json(parser)
 
 
@@ -47,7 +46,7 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.only:
         chosen = commands.choose(list(map(str, arguments.only)), [str(c.id) for c in claims], "claim")
         claims = [c for c in claims if str(c.id) in chosen]
-    answers = evaluate(claims, runs_behind(claims, arguments), on_claim=_progress(len(claims)))
+    answers = evaluate(claims, runs_behind(claims, arguments))
     written = write(answers, arguments.out) if arguments.out else []
     if arguments.json:
         print(json.dumps(as_json(answers), indent=2, ensure_ascii=False, allow_nan=False))
@@ -67,20 +66,6 @@ def runs_behind(claims: Sequence[Claim], arguments: argparse.Namespace) -> Colle
     named = studies_named(claims)
     chosen = studies if arguments.studies else [s for s in studies if s.name in named]
     return collect(chosen, arguments.runs_dir)
-
-
-def _progress(total: int) -> Any:
-    """A counter on stderr where that is a terminal: the checks take some seconds."""
-    done = 0
-
-    def step(claim: Claim) -> None:
-        nonlocal done
-        done += 1
-        if sys.stderr.isatty():
-            end = "\n" if done == total else ""
-            print(f"\rclaim {claim.id} ({done}/{total})  ", end=end, file=sys.stderr, flush=True)
-
-    return step
 
 
 def _show(answers: Sequence[Answer], summary: str) -> None:

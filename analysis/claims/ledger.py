@@ -7,15 +7,15 @@ Verdicts are computed every time and typed nowhere. See `analysis.claims.verdict
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from analysis.claims import verdicts
-from analysis.claims.runs import Expression, ExpressionError, StudyRuns, has_data, statement
+from analysis.claims.runs import Comparison, Text, seeds_of, statement
 from analysis.claims.verdicts import Statement, Verdict, missing, verdict
 from sdtps.config.common import Frozen
 from sdtps.config.load import tuples
@@ -32,33 +32,11 @@ class ClaimsError(SdtpsError):
     """A ledger with mistakes; the text lists all of them with their lines."""
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _expression(text: str) -> str:
-    try:
-        return Expression(text).text
-    except ExpressionError as error:
-        raise ValueError(str(error)) from None
-
-
-Text = Annotated[str, AfterValidator(_one_line)]
-
-
-class RunStatement(Frozen):
-    """A statement over runs: `holds` is an expression, decided for the mean or in each seed."""
-
-    says: Text
-    holds: Annotated[str, AfterValidator(_expression)]
-    over: Literal["mean", "each_seed"] = "mean"
-
-
 class RunsTest(Frozen):
     """Statements over the runs of a study."""
 
     study: str
-    statements: Annotated[tuple[RunStatement, ...], Field(min_length=1)]
+    statements: Annotated[tuple[Comparison, ...], Field(min_length=1)]
 
 
 class CheckTest(Frozen, extra="allow"):
@@ -95,7 +73,7 @@ class Claim(Frozen):
     id: Annotated[int, Field(ge=1)]
     claim: Text
     source: Text
-    kind: Literal["structure", "gradient", "source", "training", "reported"]
+    kind: Literal["structure", "gradient", "source", "training", "reported", "own"]
     check: CheckTest | None = None
     runs: tuple[RunsTest, ...] = ()
     needs: Text = ""
@@ -187,18 +165,12 @@ def studies_named(claims: Iterable[Claim]) -> list[str]:
     return list(dict.fromkeys(test.study for claim in claims for test in claim.runs))
 
 
-def evaluate(
-    claims: Iterable[Claim],
-    collected: Collected | None,
-    *,
-    on_claim: Callable[[Claim], None] = lambda _: None,
-) -> list[Answer]:
+def evaluate(claims: Iterable[Claim], collected: Collected) -> list[Answer]:
     """Run every claim's test.
 
     Args:
-        collected: the runs of the studies that claims name; a study that is absent (or None) leaves its
-            claims not tested.
-        on_claim: called before each claim, for progress.
+        collected: the runs of the studies that claims name; a study that is absent leaves its claims
+            not tested.
 
     Raises:
         ClaimsError: a check that does not exist, or arguments that it does not take.
@@ -207,7 +179,6 @@ def evaluate(
     _refuse_unknown_checks(claims)
     answers = []
     for claim in claims:
-        on_claim(claim)
         if claim.check:
             statements = _of_check(claim.check)
         elif claim.runs:
@@ -218,19 +189,18 @@ def evaluate(
     return answers
 
 
-def _over_runs(tests: tuple[RunsTest, ...], collected: Collected | None) -> list[Statement]:
-    """The statements of the first study in which all variants have a finished seed in common."""
-    present = set() if collected is None else {s.name for s in collected.studies}
-    studies = [StudyRuns(collected, t.study) if t.study in present else None for t in tests]  # type: ignore[arg-type]
-    chosen = 0
-    for index, (runs, test) in enumerate(zip(studies, tests, strict=True)):
-        if runs is not None and any(has_data(runs, Expression(s.holds)) for s in test.statements):
-            chosen = index
-            break
-    test, runs = tests[chosen], studies[chosen]
-    if runs is None:
+def _over_runs(tests: tuple[RunsTest, ...], collected: Collected) -> list[Statement]:
+    """The statements of the first study in which both variants have a finished seed in common."""
+    known = [test for test in tests if test.study in {s.name for s in collected.studies}]
+    started = [
+        test
+        for test in known
+        if any(seeds_of(collected, collected.study(test.study), s) for s in test.statements)
+    ]
+    test = (started or tests)[0]
+    if test not in known:
         return [missing(f"ablations/{test.study}.yaml and its runs")]
-    return [statement(runs, s.says, Expression(s.holds), s.over) for s in test.statements]
+    return [statement(collected, collected.study(test.study), s) for s in test.statements]
 
 
 def _refuse_unknown_checks(claims: Iterable[Claim]) -> None:

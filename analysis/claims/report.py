@@ -1,4 +1,4 @@
-"""The ledger's verdicts as JSON, LaTeX and Markdown, and as macros for the paper's sentences."""
+"""The ledger's verdicts as JSON and LaTeX, and as macros for the paper's sentences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from analysis.claims.ledger import Answer, counts
 from analysis.claims.verdicts import DECIDED
 from analysis.tables.forms import write_if_changed
-from analysis.tables.latex import escape
+from analysis.tables.latex import TEMPLATES, Tex, environment, escape
 from sdtps.system.errors import counted
 
 SHOWN = 2  # measurements in a table's cell; the JSON holds all
@@ -22,6 +22,7 @@ KIND_TITLES = {
     "source": "Released code and documentation",
     "training": "Training",
     "reported": "Other people's logs",
+    "own": "Our own counts and one hypothesis",
 }
 
 
@@ -37,14 +38,17 @@ def evidence(answer: Answer, shown: int = SHOWN) -> str:
         return f"needs {answer.verdict.why}"
     ordered = sorted(answer.statements, key=lambda s: bool(s.holds))
     # Of runs the statement itself is told, too: it holds the margin.
+    answers = {True: "yes", False: "no", None: "open"}
     measured = list(
         dict.fromkeys(
-            f"{s.says}? {s.measured}" if s.study else s.measured for s in ordered if s.measured
+            f"{s.says}? {answers[s.holds]}: {s.measured}" if s.study else s.measured
+            for s in ordered
+            if s.measured
         )
     )
     text = "; ".join(measured[:shown])
     if len(measured) > shown:
-        text += f"; {len(measured) - shown} more"
+        text += f"; {counted(len(measured) - shown, 'more measurement')} in claims.json"
     if scopes := list(dict.fromkeys(s.scope for s in answer.statements if s.scope)):
         text += f" ({'; '.join(scopes)})"
     if answer.verdict.why:
@@ -90,21 +94,21 @@ def _strict(value: float | int | str | None) -> float | int | str | None:
 
 
 def summary(answers: Sequence[Answer]) -> str:
-    """One line: how many of how many are decided, and how."""
-    found = counts(answers)
+    """One line: how many of how many are decided, and how; what we counted ourselves stands apart."""
+    own = [a for a in answers if a.claim.kind == "own"]
+    found, ours = counts(a for a in answers if a not in own), counts(own)
     decided = sum(found[w] for w in DECIDED)
     parts = ", ".join(f"{n} {word}" for word, n in found.items() if n)
-    return f"{decided} of {counted(len(answers), 'claim')} decided: {parts}"
+    text = f"{decided} of {counted(len(answers) - len(own), 'claim')} decided: {parts}"
+    mine = ", ".join(f"{n} {word}" for word, n in ours.items() if n)
+    return f"{text}; apart from them {counted(len(own), 'count')} of our own: {mine}" if own else text
 
 
 def caption(answers: Sequence[Answer]) -> list[str]:
     """What the ledger's table shows, and what its abbreviations mean."""
-    texts = [evidence(a) for a in answers]
     sentences = [f"The ledger of claims: {summary(answers)}."]
-    if any(" / " in text for text in texts):
+    if any(" / " in evidence(a) for a in answers):
         sentences.append("Numbers between slashes belong to the seeds of a study, in order.")
-    if any(re.search(r"; \d+ more", text) for text in texts):
-        sentences.append("Where n more are counted, claims.json holds them.")
     return sentences
 
 
@@ -113,39 +117,24 @@ def caption(answers: Sequence[Answer]) -> list[str]:
 
 def as_latex(answers: Sequence[Answer]) -> str:
     """A whole longtable (booktabs, longtable, array): number, claim with source, verdict, evidence."""
-    head = r"\# & Claim (source) & Verdict & Evidence \\"
-    rows = []
-    for kind, group in _by_kind(answers):
-        rows.append(rf"\multicolumn{{4}}{{@{{}}l}}{{\emph{{{escape(KIND_TITLES[kind])}}}}} \\*")
-        rows += [
-            rf"{a.claim.id} & {_narrow(f'{a.claim.claim} ({a.claim.source})')} & "
-            rf"{escape(a.verdict.word)} & {_narrow(evidence(a))} \\"
-            for a in group
-        ]
-        rows.append(r"\addlinespace")
-    column = r">{\raggedright\arraybackslash}p"
-    return "\n".join(
-        [
-            f"% {summary(answers)}",
-            "% Written by analysis/claims/report.py from paper/claims.yaml; every verdict is computed.",
-            rf"\begin{{longtable}}{{@{{}}r{column}{{0.37\linewidth}}{column}{{0.11\linewidth}}"
-            rf"{column}{{0.40\linewidth}}@{{}}}}",
-            rf"\caption{{{escape(' '.join(caption(answers)))}}}\label{{tab:claims}}\\",
-            r"\toprule",
-            head,
-            r"\midrule",
-            r"\endfirsthead",
-            r"\toprule",
-            head,
-            r"\midrule",
-            r"\endhead",
-            r"\bottomrule",
-            r"\endlastfoot",
-            *rows[:-1],
-            r"\end{longtable}%",
-            "",
-        ]
-    )
+    groups = {KIND_TITLES[kind]: list(group) for kind, group in _by_kind(answers)}
+    values = {
+        "summary": summary(answers),
+        "caption": caption(answers),
+        "groups": {
+            title: [
+                {
+                    "id": a.claim.id,
+                    "claim": Tex(_narrow(f"{a.claim.claim} ({a.claim.source})")),
+                    "verdict": a.verdict.word,
+                    "evidence": Tex(_narrow(evidence(a))),
+                }
+                for a in group
+            ]
+            for title, group in groups.items()
+        },
+    }
+    return environment(TEMPLATES).get_template("claims.tex.j2").render(values)
 
 
 def prose(text: str) -> str:
@@ -169,22 +158,6 @@ def powers(tex: str) -> str:
     return re.sub(number, power, tex)
 
 
-def as_markdown(answers: Sequence[Answer]) -> str:
-    """The same table in Markdown, with the limits of each test."""
-    lines = ["# Claims", "", summary(answers) + ".", ""]
-    for kind, group in _by_kind(answers):
-        lines += [f"## {KIND_TITLES[kind]}", "", "| # | claim | source | verdict | evidence |"]
-        lines.append("|---|---|---|---|---|")
-        for a in group:
-            limits = f" *{a.claim.limits}*" if a.claim.limits else ""
-            cells = [str(a.claim.id), a.claim.claim, a.claim.source, a.verdict.word, evidence(a)]
-            safe = [c.replace("|", r"\|") for c in cells]
-            safe[-1] += limits.replace("|", r"\|")
-            lines.append(f"| {' | '.join(safe)} |")
-        lines.append("")
-    return "\n".join(lines)
-
-
 def _by_kind(answers: Sequence[Answer]) -> Iterable[tuple[str, list[Answer]]]:
     for kind in KIND_TITLES:
         group = [a for a in answers if a.claim.kind == kind]
@@ -193,24 +166,25 @@ def _by_kind(answers: Sequence[Answer]) -> Iterable[tuple[str, list[Answer]]]:
 
 
 def as_macros(answers: Sequence[Answer]) -> str:
-    r"""For each claim \\claimdef{id}{text}{verdict}{evidence}{sentence}, and counts of verdicts."""
+    r"""For each claim \claimdef{id}{text}{verdict}{evidence}{sentence}, and counts of verdicts."""
     lines = ["% from paper/claims.yaml; made by sdtps paper; do not edit"]
     for a in answers:
         text = prose(a.claim.claim.rstrip("."))
         verdict, found, says = escape(a.verdict.word), prose(evidence(a)), prose(a.sentence)
         lines.append(rf"\claimdef{{{a.claim.id}}}{{{text}}}{{{verdict}}}{{{found}}}{{{says}}}%")
-    tally = {"all": len(answers), **counts(answers)}
-    lines += [rf"\claimcountdef{{{word}}}{{{number}}}%" for word, number in tally.items()]
+    for prefix, ours in (("", False), ("own ", True)):
+        these = [a for a in answers if (a.claim.kind == "own") is ours]
+        tally = {"all": len(these), **counts(these)}
+        lines += [rf"\claimcountdef{{{prefix}{word}}}{{{number}}}%" for word, number in tally.items()]
     return "\n".join(lines) + "\n"
 
 
 def write(answers: Sequence[Answer], folder: Path) -> list[Path]:
-    """claims.json, .tex and .md and claims-numbers.tex; the same verdicts give the same bytes."""
+    """claims.json, claims.tex and claims-numbers.tex; the same verdicts give the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     contents = {
         "claims.json": json.dumps(as_json(answers), indent=2, ensure_ascii=False) + "\n",
         "claims.tex": as_latex(answers),
-        "claims.md": as_markdown(answers),
         "claims-numbers.tex": as_macros(answers),
     }
     for name, content in contents.items():

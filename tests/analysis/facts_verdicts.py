@@ -6,71 +6,32 @@ project's reference on SDTPS, section 7; independent of the ledger's code.
 
 from __future__ import annotations
 
-FACTS: dict[int, str] = {
-    1: "T",
-    2: "T",
-    3: "T",
-    4: "F",
-    5: "T",
-    6: "U",
-    7: "T",
-    8: "T",
-    9: "T",
-    10: "P",
-    11: "F",
-    12: "P",
-    13: "F",
-    14: "F",
-    15: "F",
-    16: "F",  # the number is real, that it is normal is false
-    17: "F",
-    18: "T",
-    19: "T",
-    20: "F",
-    21: "T",
-    22: "T",
-    23: "T",
-    24: "F",
-    25: "F",
-    26: "P",  # true of outputs and of the gradients of some stages, false of other stages' gradients
-    27: "F",
-    28: "P",
-    29: "P",
-    30: "F",
-    31: "T",
-    32: "T",
-    33: "F",
-    34: "F",
-    35: "T",
-    36: "F",
-    37: "U",
-    38: "P",
-    39: "F",
-    40: "F",
-    41: "T",
-    42: "P",
-    43: "-",  # no log; the mechanism is reproduced: it explodes
-    44: "-",
-    45: "-",
-    46: "F",
-    47: "F",
-    48: "F",
-    49: "F",
-    50: "U",
-    51: "U",  # unlikely
-    52: "-",  # no log
-    53: "-",  # superseded by logs
-    54: "P",
-    55: "F",  # contradicted by logs
-    56: "U",
-    57: "F",
-    58: "F",  # identical on a toy
-    59: "U",
-    60: "U",
-    61: "T",
-    62: "F",  # the logs begin and end each epoch higher
-    **dict.fromkeys(range(63, 72), "T"),  # of the published record
-}
+# The letters of the ledger's sections: shapes and numbers, what the code does, training and logs.
+READ: tuple[dict[str, tuple[int, ...]], ...] = (
+    # 16: the number is real, that it is normal is false.
+    {
+        "T": (1, 2, 3, 5, 7, 8, 9, 18, 19),
+        "F": (4, 11, 13, 14, 15, 16, 17),
+        "P": (10, 12),
+        "U": (6,),
+    },
+    # 26: true of outputs and of the gradients of some stages, false of other stages' gradients.
+    {
+        "T": (21, 22, 23, 31, 32, 35, 41),
+        "F": (20, 24, 25, 27, 30, 33, 34, 36, 39, 40),
+        "P": (26, 28, 29, 38, 42),
+        "U": (37,),
+    },
+    # 43 to 45, 52: no log; the mechanism is reproduced. 53: superseded by logs. 58: identical on a toy.
+    {
+        "T": (61, *range(63, 72)),
+        "F": (46, 47, 48, 49, 55, 57, 58, 62),
+        "P": (54,),
+        "U": (50, 51, 56, 59, 60),
+        "-": (43, 44, 45, 52, 53),
+    },
+)
+FACTS = {number: letter for part in READ for letter, numbers in part.items() for number in numbers}
 WORDS = {"T": "supported", "F": "refuted", "P": "partly"}
 # What evidence without a letter, or a letter U, lets a decided verdict be.
 EXPECTED_WITHOUT_LETTER: dict[int, str] = {
