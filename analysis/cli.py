@@ -45,7 +45,6 @@ VERBS = {
         "results",
     ),
     "import": ("analysis.importers.command", "turn other people's logs into run folders", "results"),
-    "export": ("analysis.paper.export", "export runs to TensorBoard or CSV", "results"),
     "report": ("analysis.report.command", "write one self-contained report.html", "paper"),
     "claims": ("analysis.claims.command", "compute the verdicts of the claims ledger", "paper"),
     "paper": ("analysis.paper.command", "build tables, figures, numbers and the PDF", "paper"),

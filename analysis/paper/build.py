@@ -1,9 +1,8 @@
 """What the paper inputs: tables, figures, macros, findings and verdicts, all below paper/generated.
 
 Every byte follows from manifests, run folders, the claims ledger, the templates, the CSV files of
-paper/reported and the code: nothing is remembered from an earlier build. index.json holds one digest of
-all that a build reads, by which `sdtps paper` knows that nothing has changed, and the digest of every
-file. `analysis.paper.check` trusts neither, and builds again.
+paper/reported and the code: nothing is remembered from an earlier build. index.json holds the digest of
+every file. `analysis.paper.check` does not trust it, and builds again.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ablations.study.model import slug
 from analysis.claims.ledger import Answer, evaluate, ledger_of, load, studies_named
+from analysis.claims.report import as_json
 from analysis.claims.report import write as write_claims
 from analysis.figures import figure
 from analysis.figures.published_logs import NAME, record_figure
@@ -27,9 +26,9 @@ from analysis.paper.findings import findings
 from analysis.paper.macros import Macro
 from analysis.paper.pdf import own_macros
 from analysis.paper.setup import least_significant, setups
+from analysis.report.command import write as write_report
 from analysis.results.cells import started
 from analysis.results.frames import results
-from analysis.runs import IMPORTED
 from analysis.runs.collect import Collected, collect
 from analysis.runs.comparable import Mark, refuse_to_average
 from analysis.tables import forms, latex
@@ -46,11 +45,7 @@ if TYPE_CHECKING:
     from ablations.study.schema import FigureSpec
 
 INDEX = "index.json"
-# What a build reads of a run. The libraries whose versions change its bytes.
-_RUN_FILES = (
-    *("config.yaml", "run.json", "metrics.jsonl", "evaluations.jsonl", "result.json"),
-    *("status.json", "lock.json"),
-)
+# The libraries whose versions change a build's bytes.
 _LIBRARIES = ("torch", "numpy", "scipy", "pandas", "matplotlib", "seaborn")
 _CLAIM = re.compile(r"\[claim (\d+)\]")
 
@@ -110,7 +105,6 @@ def build(
         AggregationError: missing seeds, or mixed code, data or weights, that `options` do not allow.
     """
     ledger = ledger or ledger_of(folder.parent / "main.tex")
-    made_from = inputs(studies, others, runs_dir, ledger, options)  # first: runs may go on
     say("reading runs")
     collected = collect(studies, runs_dir)
     built = Built(folder, marks=refuse_to_average(collected, allow=options.allow))
@@ -133,9 +127,12 @@ def build(
     _glue(built, collected, studies, others, options)
     if options.report and options.only is None:
         say("report.html")
-        _report(built, collected)
+        claims = as_json(built.answers)["claims"] if built.answers else None
+        audits = [json.loads(p.read_text()) for p in built.files if p.parent.name == "audits"]
+        write_report(collected, folder / "report.html", claims=claims, audits=audits)
+        built.files.append(folder / "report.html")
     _remove_strangers(built)
-    _index(built, studies, others, made_from, options)
+    _index(built, studies, others, options)
     return built
 
 
@@ -312,19 +309,6 @@ def _shown(collected: Collected, study: Study, figures: Sequence[FigureSpec]) ->
     return shown
 
 
-def _report(built: Built, collected: Collected) -> None:
-    from analysis.report.command import write
-
-    path, claims = built.folder / "report.html", built.folder / "claims.json"
-    write(
-        collected,
-        path,
-        claims=claims if built.answers else None,
-        audits=sorted(p for p in built.files if p.parent.name == "audits"),
-    )
-    built.files.append(path)
-
-
 def _remove_strangers(built: Built) -> None:
     """Remove files of an earlier build: they would be read as results of this one."""
     for part in ("tables", "figures", "audits"):
@@ -334,31 +318,6 @@ def _remove_strangers(built: Built) -> None:
 
 
 # -- the record of a build ----------------------------------------------------------------------
-
-
-def inputs(
-    studies: Sequence[Study],
-    others: Sequence[Study],
-    runs_dir: Path,
-    ledger: Path,
-    options: Options,
-) -> str:
-    """Digest of the contents of all that a build depends on, and of the order of the studies."""
-    root = Path(__file__).resolve().parents[2]
-    files = [
-        path
-        for package in ("ablations/study", "analysis", "sdtps")
-        for path in root.glob(f"{package}/**/*.*")
-        if "__pycache__" not in path.parts
-    ]
-    files += [*TEMPLATES.glob("*.j2"), *(TEMPLATES.parent / "reported").glob("*.*"), ledger]
-    for study in (*studies, *others):
-        cells = runs_dir.glob(f"{study.name}.*")  # of attributions
-        for place in (runs_dir / study.name, *cells, runs_dir / IMPORTED / slug(study.name)):
-            files += [run / name for run in place.glob("*/seed*") for name in _RUN_FILES]
-    named = [vars(options), [s.digest for s in studies], [s.digest for s in others], made_with()]
-    contents = [f"{path} {content_of(path)}" for path in sorted(files)]
-    return digest("\n".join([json.dumps(named), *contents]).encode())
 
 
 def content_of(path: Path) -> str:
@@ -379,7 +338,6 @@ def _index(
     built: Built,
     studies: Sequence[Study],
     others: Sequence[Study],
-    made_from: str,
     options: Options,
 ) -> None:
     index = {
@@ -390,7 +348,6 @@ def _index(
         ],
         "others": [{"name": s.name, "path": _short(s.path), "digest": s.digest} for s in others],
         "made_with": made_with(),
-        "inputs": made_from,
         "files": {
             str(path.relative_to(built.folder)): content_of(path) for path in sorted(set(built.files))
         },
@@ -407,23 +364,6 @@ def is_intact(folder: Path) -> bool:
     """Whether index.json is as the last build wrote it."""
     text = read_bytes(folder / INDEX) or b""
     return is_sealed(text, row_of(text) or {})
-
-
-def current(
-    studies: Sequence[Study],
-    others: Sequence[Study],
-    runs_dir: Path,
-    folder: Path,
-    options: Options,
-    ledger: Path,
-) -> bool:
-    """Whether a build would change nothing: the same inputs, and every file intact."""
-    if not is_intact(folder):
-        return False
-    index = read_index(folder)
-    return index["inputs"] == inputs(studies, others, runs_dir, ledger, options) and all(
-        content_of(folder / name) == content for name, content in index["files"].items()
-    )
 
 
 def _short(path: Path) -> str:

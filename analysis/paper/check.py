@@ -8,7 +8,7 @@ repair it.
 
 It protects against accidents. Whoever forges a run can forge its seal, and the paper with it.
 
-Where other libraries made the paper than are here, numbers and texts are compared; pictures cannot be.
+Where other libraries made the paper than are here, the findings name them: nothing else may differ.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from __future__ import annotations
 import argparse
 import glob
 import json
-import math
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -40,7 +38,7 @@ class Finding:
 
     Attributes:
         kind: damaged run, missing run, mixed code, mixed data, mixed weights, missing file, edited,
-            stale, verdict, pdf; `not compared` is no fault.
+            stale, verdict, pdf.
         where: a file, a run, or what changed. repair: a command, or what to do.
         files: generated files that it concerns, below the folder of the paper.
     """
@@ -54,9 +52,6 @@ class Finding:
 
 _NAMED = 3  # of a finding's files, in its text; --json has all
 _EDITED = "it is not what the last build wrote"
-_NO_FAULT = "not compared"
-_TEXTS = (".tex", ".json", ".csv", ".md", ".html")
-_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,26 +69,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
+    from rich.markup import escape
+
     console = commands.console()
     say = (lambda _: None) if arguments.json else (lambda text: console.print(f"[dim]{text}[/]"))
     findings = check(
         arguments.main, arguments.runs_dir, allow=arguments.allow, pdf=not arguments.no_pdf, say=say
     )
-    faults = [finding for finding in findings if finding.kind != _NO_FAULT]
     if arguments.json:
         print(json.dumps([asdict(f) for f in findings], indent=1, ensure_ascii=False))
-        return 1 if faults else 0
+        return 1 if findings else 0
     for finding in findings:
-        where, text, repair = (
-            part.replace("[", r"\[") for part in (finding.where, finding.text, finding.repair)
-        )
-        console.print(f"[{'red' if finding in faults else 'yellow'}]{finding.kind}[/]  {where}: {text}")
-        console.print(f"    {repair}")
-    if faults:
-        console.print(f"[red]{counted(len(faults), 'finding')}[/]")
+        where, text, repair = map(escape, (finding.where, finding.text, finding.repair))
+        console.print(f"[red]{finding.kind}[/]  {where}: {text}\n    {repair}")
+    if findings:
+        console.print(f"[red]{counted(len(findings), 'finding')}[/]")
     else:
         console.print("[green]The paper says what the runs say.[/]")
-    return 1 if faults else 0
+    return 1 if findings else 0
 
 
 def check(
@@ -140,12 +133,13 @@ def check(
         fresh = Path(temporary) / folder.name
         build(studies, others, runs_dir, fresh, options, say=say, ledger=ledger or ledger_of(main))
         there, here = index["made_with"], made_with()
-        changed = [name for name in here if there.get(name) != here[name]]
-        findings += _files(folder, fresh, changed, rebuild)
+        changed = [f"{k} {there.get(k)} (here {here[k]})" for k in here if there.get(k) != here[k]]
+        versions = f"; made with {', '.join(changed)}" if changed else ""
+        findings += _files(folder, fresh, versions, rebuild)
         findings += _verdicts(folder, fresh, rebuild)
         if pdf:
             say("LaTeX")
-            findings += _pdf(main, fresh, changed, rebuild)
+            findings += _pdf(main, fresh, versions, rebuild)
     return findings
 
 
@@ -201,30 +195,27 @@ def _runs(studies: Sequence[Study], runs_dir: Path, allow: Collection[str]) -> l
 # -- files --------------------------------------------------------------------------------------
 
 
-def _files(folder: Path, fresh: Path, others: Sequence[str], rebuild: str) -> list[Finding]:
+def _files(folder: Path, fresh: Path, others: str, rebuild: str) -> list[Finding]:
     """Generated files that are missing, edited, or not what the runs give today.
 
     Args:
-        others: libraries that had another version when the paper was built.
+        others: says which libraries had another version when the paper was built.
     """
     from analysis.paper.build import content_of, read_index
 
     then, now = read_index(folder), read_index(fresh)
-    gone, stale, pictures, findings = [], [], [], []
+    gone, stale, findings = [], [], []
     for name in sorted({**then["files"], **now["files"]}):
-        here, there = read_bytes(folder / name), read_bytes(fresh / name)
+        here = read_bytes(folder / name)
         if here is None:
             gone.append(name)
         elif then["files"].get(name, content := content_of(folder / name)) != content:
             findings.append(Finding("edited", str(folder / name), _EDITED, rebuild, (name,)))
-        elif here != there and there is not None and others and not name.endswith(_TEXTS):
-            pictures.append(name)
-        elif here != there and not (others and there is not None and _alike(here, there)):
+        elif here != read_bytes(fresh / name):
             stale.append(name)
     for kind, found, text in (
         ("missing file", gone, "built and gone"),
-        ("stale", stale, "made again from the runs, the manifests and the code, they differ"),
-        (_NO_FAULT, pictures, f"pictures made with other versions of {', '.join(others)}"),
+        ("stale", stale, f"made again from the runs, the manifests and the code, they differ{others}"),
     ):
         if found:
             where = str(folder / found[0]) if len(found) == 1 else str(folder)
@@ -233,18 +224,9 @@ def _files(folder: Path, fresh: Path, others: Sequence[str], rebuild: str) -> li
     return findings
 
 
-def _alike(here: bytes, there: bytes) -> bool:
-    """Equal texts whose numbers may differ by the rounding of another library."""
-    one, other = here.decode(errors="replace"), there.decode(errors="replace")
-    return _NUMBER.sub("0", one) == _NUMBER.sub("0", other) and all(
-        math.isclose(float(a), float(b), rel_tol=1e-3)
-        for a, b in zip(_NUMBER.findall(one), _NUMBER.findall(other), strict=True)
-    )
-
-
-def _pdf(main: Path, fresh: Path, others: Sequence[str], rebuild: str) -> Iterator[Finding]:
+def _pdf(main: Path, fresh: Path, others: str, rebuild: str) -> Iterator[Finding]:
     """The PDF, made again from the document's own files and the generated files made again."""
-    from analysis.paper.pdf import PaperError, compile_pdf, printed, record, sources
+    from analysis.paper.pdf import PaperError, compile_pdf, record, sources
 
     pdf, again = main.with_suffix(".pdf"), fresh.parent / main.name
     if not pdf.is_file() or not record(main).is_file():
@@ -260,17 +242,12 @@ def _pdf(main: Path, fresh: Path, others: Sequence[str], rebuild: str) -> Iterat
     except PaperError as error:
         yield Finding("pdf", str(pdf), f"it cannot be made again: {error}", rebuild)
         return
-    latex, latex_here = (json.loads(record(paper).read_text())["latex"] for paper in (main, again))
-    if made.read_bytes() == pdf.read_bytes():
-        if record(main).read_bytes() != record(again).read_bytes():
-            yield Finding("edited", str(record(main)), _EDITED, rebuild)
-    elif not others and latex == latex_here:
-        yield Finding("pdf", str(pdf), "made again, it differs", rebuild)
-    elif printed(pdf) != printed(made):
-        yield Finding("pdf", str(pdf), "made again, other words or numbers are printed", rebuild)
-    else:
-        text = f"made with other versions of {', '.join(others) or 'LaTeX'}; its text is equal"
-        yield Finding(_NO_FAULT, str(pdf), text, rebuild)
+    if made.read_bytes() != pdf.read_bytes():
+        latex, here = (json.loads(record(paper).read_text())["latex"] for paper in (main, again))
+        others += f"; made with {latex} (here {here})" if latex != here else ""
+        yield Finding("pdf", str(pdf), f"made again, it differs{others}", rebuild)
+    elif record(main).read_bytes() != record(again).read_bytes():
+        yield Finding("edited", str(record(main)), _EDITED, rebuild)
 
 
 def _verdicts(folder: Path, fresh: Path, rebuild: str) -> Iterator[Finding]:

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Build. What must not be averaged stops it before anything is written, unless allowed."""
     from analysis.claims.ledger import ledger_of
-    from analysis.paper.build import Options, build, current, read_index
+    from analysis.paper.build import Options, build, read_index
     from analysis.paper.pdf import (
         PaperError,
         bundle,
@@ -84,12 +84,7 @@ def command(arguments: argparse.Namespace) -> int:
         report=not arguments.no_report,
         only=used(main),
     )
-    ledger = ledger_of(main)
-    fresh = current(studies, others, arguments.runs_dir, folder, options, ledger)
-    if fresh:
-        say(f"nothing has changed: {folder} is current")
-    else:
-        build(studies, others, arguments.runs_dir, folder, options, say=say, ledger=ledger)
+    build(studies, others, arguments.runs_dir, folder, options, say=say, ledger=ledger_of(main))
     pdf = None
     found: list[str] = []
     if elsewhere and not arguments.no_pdf:
@@ -107,7 +102,7 @@ def command(arguments: argparse.Namespace) -> int:
     seconds = round(time.perf_counter() - started, 1)
     summary = _summary(read_index(folder), folder)
     if arguments.json:
-        more = {"changed": not fresh, "complaints": found, "bundle": archived, "faults": problems}
+        more = {"complaints": found, "bundle": archived, "faults": problems}
         told = {**summary, **more, "pdf": str(pdf) if pdf else None, "seconds": seconds}
         print(json.dumps(told, indent=1))
     else:

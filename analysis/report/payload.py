@@ -68,17 +68,14 @@ def payload(
     collected: Collected,
     *,
     tables: Mapping[str, Sequence[Table]],
-    audit: Sequence[Mapping[str, Any]] | None = None,
+    audits: Sequence[Mapping[str, Any]] = (),
     claims: Sequence[Mapping[str, Any]] | None = None,
-    pictures: Sequence[Mapping[str, str]] = (),
 ) -> dict[str, Any]:
     """The page's data.
 
     Args:
         tables: study name to its tables.
-        audit: parts with title, notes, columns and rows, all text; None where there is no audit.
-        claims: entries with id, text, source, verdict, why and runs (folders below runs/).
-        pictures: patch pictures with image (a data URI), alt and caption.
+        audits, claims: see `analysis.report.command.report_data`.
     """
     records = {run.where: run for run in collected.runs}
     place = {where: number for number, where in enumerate(records)}
@@ -119,11 +116,19 @@ def payload(
         "studies": studies,
         "runs": runs,
         "series": series,
-        "audit": audit,
+        "audit": [part for document in audits for part in audit_parts(document)] or None,
         "claims": None
         if claims is None
-        else [{**c, "runs": [named[r] for r in c["runs"] if r in named]} for c in claims],
-        "patches": list(pictures),
+        else [
+            {
+                "id": str(claim["id"]),
+                "text": claim["claim"],
+                "why": claim["evidence"],
+                **{key: claim[key] for key in ("source", "verdict")},
+                "runs": [named[run] for run in claim["runs"] if run in named],
+            }
+            for claim in claims
+        ],
     }
 
 
@@ -367,11 +372,7 @@ def _tail_of(path: Path, most: int) -> str:
 
 
 def audit_parts(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """An audit.json for the page: what was found in sentences, then the gradients as tables of text.
-
-    Raises:
-        KeyError, TypeError: not an audit.
-    """
+    """An audit.json for the page: what was found in sentences, then the gradients as tables of text."""
     study = str(document["study"]) or "audit"
     labels = {v["variant"]: str(v["label"]) for v in document["variants"]}
     said = [

@@ -86,7 +86,7 @@ claims:
   - {id: 9, claim: a, source: s, kind: structure, chek: {name: token_count, patches: 196}}
   - {id: 1, claim: a, source: s, kind: structural, needs: x}
   - {id: 2, claim: a, source: s, kind: training, verdikt: refuted, needs: x}
-  - {id: 3, claim: a, source: s, kind: source, runs: [{study: g, statements: [{says: x, relation: over}]}]}
+  - {id: 3, claim: a, source: s, kind: source, runs: [{study: g, statements: [{relation: over}]}]}
   - {id: 4, claim: a, source: s, kind: structure, needs: [x]}
   - {id: 5, claim: a, kind: structure}
   - {id: 7, claim: a, source: s, kind: source, needs: x}

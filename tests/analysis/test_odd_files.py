@@ -13,7 +13,6 @@ from planted import plant, planted_study
 
 from analysis.figures import figure
 from analysis.paper.explain import describe
-from analysis.paper.export import export
 from analysis.report.command import write as write_report
 from analysis.runs.collect import collect
 from analysis.runs.comparable import KINDS, refuse_to_average
@@ -91,7 +90,6 @@ def test_every_reader_goes_on_beside_an_odd_file(tmp_path: Path, odd: Callable[[
     for drawn in figure.figures(collected, study, marks):
         figure.write(drawn, tmp_path / "figures")
     write_report(collected, tmp_path / "report.html")
-    export(collected, "csv", tmp_path / "csv")
     for run in collected.runs:
         json.dumps(describe(run.where, runs))
 

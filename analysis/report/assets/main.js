@@ -58,7 +58,7 @@ function start() {
   select.addEventListener("change", () => changeStudy(Number(select.value)));
   document.getElementById("headline").textContent = data.headline;
   fill(document.getElementById("nav"), [...document.querySelectorAll("main > section")].map((s) => el("a", { href: `#${s.id}`, on: { click: (event) => { event.preventDefault(); s.scrollIntoView(); } } }, s.querySelector("h2").textContent)));
-  buildAudit(); buildClaims(); buildPatches();
+  buildAudit(); buildClaims();
   if (data.live) setTimeout(follow, 1000);
   if (!data.studies.length) return void fill(body("overview"), el("p", { class: "mark" }, "No study was given to this report."));
   const run = byWhere.get(view.run), index = run ? run.study : Math.max(0, data.studies.findIndex((s) => s.name === view.study));

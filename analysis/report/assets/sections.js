@@ -1,4 +1,4 @@
-// What stands below the curves: tables, planned and finished runs, patches, audit, claims.
+// What stands below the curves: tables, planned and finished runs, audit, claims.
 function buildMarks(study) {
   fill(document.getElementById("marks"), study.marks.map((m) => el("p", { class: "mark" }, m)));
 }
@@ -50,11 +50,11 @@ function seedValue(key, run) {
   return { last: run.final, best: run.best }[epoch]?.[metric]?.[1] ?? null;
 }
 
-// Audit, claims and patch pictures: shown where their files exist, said so where not.
+// Audit and claims: shown where their files exist, said so where not.
 function absent(section, text) { fill(body(section), el("p", { class: "muted" }, text)); }
 
 function buildAudit() {
-  if (!data.audit) return absent("audit", "No audit.json was given to this report. Make one: sdtps audit STUDY --json");
+  if (!data.audit) return absent("audit", "No audit was given to this report. sdtps paper makes one with it, paper/generated/report.html");
   fill(body("audit"), data.audit.map((part) => el("div", { class: "card" }, el("h3", {}, part.title),
     part.said && el("ul", { class: "said" }, part.said.map((s) => el("li", { class: s.severity }, el("strong", {}, s.severity === "ok" ? "" : `${s.severity[0].toUpperCase()}${s.severity.slice(1)}. `), s.text))),
     part.rows && el("div", { class: "scroll" }, grid(part.columns, part.rows)),
@@ -62,7 +62,7 @@ function buildAudit() {
 }
 
 function buildClaims() {
-  if (!data.claims) return absent("claims", "No claims.json was given to this report. Make one of these runs: sdtps claims");
+  if (!data.claims) return absent("claims", "No claims were decided on these runs here. sdtps paper decides them");
   const verdicts = [...new Set(data.claims.map((c) => c.verdict))], on = new Set(verdicts), host = el("div", { class: "scroll" });
   const draw = () => fill(host, grid(["Claim", "What it says", "Verdict", "Why"], data.claims.filter((c) => on.has(c.verdict)).map((c) => [c.id, [c.text, el("div", { class: "small muted" }, c.source)],
     el("span", { class: `verdict ${c.verdict.replaceAll(" ", "_")}` }, c.verdict),
@@ -70,9 +70,4 @@ function buildClaims() {
   const chips = verdicts.map((v) => { const chip = button(`${v} ${data.claims.filter((c) => c.verdict === v).length}`, () => { if (on.has(v)) on.delete(v); else on.add(v); chip.setAttribute("aria-pressed", String(on.has(v))); draw(); }, { class: "chip", "aria-pressed": "true" }); return chip; });
   fill(body("claims"), el("div", { class: "card" }, el("div", { class: "row chips" }, chips), host));
   draw();
-}
-
-function buildPatches() {
-  if (!data.patches.length) return absent("patches", "No patch pictures were given to this report. Make them: sdtps patches RUN... -o FILE.png");
-  fill(body("patches"), el("div", { class: "pictures" }, data.patches.map((p) => el("figure", { class: "card" }, el("img", { src: p.image, alt: p.alt, loading: "lazy" }), el("figcaption", {}, p.caption)))));
 }
