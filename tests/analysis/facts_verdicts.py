@@ -43,6 +43,8 @@ EXPECTED_WITHOUT_LETTER: dict[int, str] = {
     53: "partly",
     56: "supported",
 }
+# The reading counts any saving; a claim of saving is tested here by a least share of 5 %.
+STRICTER = {35: "refuted", 61: "refuted"}
 # Only the third party's text would decide these; they stay open here.
 ONLY_BY_TEXT = {18, 39}
 
@@ -52,4 +54,6 @@ def agrees(claim: int, word: str) -> bool:
     letter = FACTS[claim]
     if word in ("not tested", "inconclusive"):
         return True
+    if claim in STRICTER:
+        return word == STRICTER[claim]
     return word == WORDS.get(letter, EXPECTED_WITHOUT_LETTER.get(claim))

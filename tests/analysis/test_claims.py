@@ -136,6 +136,8 @@ def test_a_planted_explosion_decides_the_training_claims_and_cites_its_runs(tmp_
         "gumbel_tau10",
         "gumbel_tau1_clip",
         "gumbel_tau1_log",
+        "gumbel_tau1_clamp",
+        "gumbel_tau5_no_noise",
     ]
     study = planted_study("gumbel", names, seeds=(0, 1, 2))
     for seed in study.seeds:
@@ -158,6 +160,7 @@ def test_a_planted_explosion_decides_the_training_claims_and_cites_its_runs(tmp_
         44: "supported",
         45: "supported",
         46: "refuted",
+        47: "refuted",
         48: "refuted",
         49: "refuted",
         56: "supported",
