@@ -281,17 +281,15 @@ class FigureSpec(Frozen):
     # differences: nearer to 0 than this, in the metric's printed unit, counts as equivalent.
     margin: Annotated[float, Field(gt=0.0)] | None = None
     log_y: bool = False
-    log_x: bool = False
     band: Literal["sd", "minmax", "t95", "none"] = "minmax"
-    smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = (
-        0.0  # of the mean; 0: none. Always in the caption
-    )
     width: Literal["column", "page"] = "column"
     title: str | None = None
     caption: str = ""
 
     @model_validator(mode="after")
     def _axes_of_kind(self) -> FigureSpec:
+        if self.log_y and self.kind != "curves":
+            raise ValueError("'log_y' goes with kind: curves, and only there")
         if (self.margin is not None) and self.kind != "differences":
             raise ValueError("'margin' goes with kind: differences, and only there")
         if (self.kind in ("sweep", "heatmap")) != (self.axis is not None):

@@ -1,4 +1,4 @@
-"""sdtps curves: a study's figures, or a page of all that each variant logged."""
+"""sdtps curves: a study's figures."""
 
 from __future__ import annotations
 
@@ -28,13 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metric", action="append", default=[], help="draw this metric instead of declared figures"
     )
-    parser.add_argument("--variants", action="store_true", help="a page for each variant as well")
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Draw and print the files; 1 where a figure could not be drawn, after all others."""
     from ablations.study.schema import FigureSpec
-    from analysis.figures.figure import figures, try_to_draw, variant_page, write
+    from analysis.figures.figure import figures, try_to_draw, write
     from analysis.runs.collect import collect
     from analysis.runs.comparable import KINDS, refuse_to_average
 
@@ -53,8 +52,6 @@ def command(arguments: argparse.Namespace) -> int:
             drawn = [try_to_draw(collected, study, spec, marks, arguments.venue) for spec in specs]
         else:
             drawn = figures(collected, study, marks, arguments.venue)
-        if arguments.variants:
-            drawn += [variant_page(collected, study, v, arguments.venue) for v in study.variants]
         for figure in drawn:
             for path in write(figure, arguments.out):
                 console.print(str(path))

@@ -111,10 +111,6 @@ class Plot:
         counts = {c.outcome.label: sum(int((s.value <= 0).sum()) for s in c.seeds) for c in self.curves}
         return {label: count for label, count in counts.items() if count} if self.log else {}
 
-    def left_of_axis(self) -> bool:
-        """Whether a logarithmic horizontal axis has no place for some point: step 0."""
-        return self.spec.log_x and any((s.step <= 0).any() for c in self.curves for s in c.seeds)
-
     def by_end(self) -> list[Curve]:
         """What is shown, from the curve that ends highest to the lowest; last those without a value."""
 
@@ -240,7 +236,7 @@ def draw_curves(
     shown: Plot,
     members: Sequence[Curve],
     styles: dict[str, Style],
-    marked: dict[str, np.ndarray] | None = None,
+    marked: dict[str, np.ndarray],
 ) -> None:
     """Seeds thin, band, mean (dotted where fewer seeds than planned are left), ends and markers.
 
@@ -248,7 +244,6 @@ def draw_curves(
         marked: for each variant the indices of the mean's points that get its marker.
     """
     members = sorted(members, key=lambda c: styles[c.variant].dashes is not None)  # dashed ones last
-    weight = shown.spec.smoothing
     for curve in members:
         style = styles[curve.variant]
         if len(curve.seeds) > 1 or curve.merged is not None:
@@ -258,22 +253,17 @@ def draw_curves(
         low, high = (shown.y(edge) for edge in curve.band(shown.spec.band))
         if shown.log:  # where a lower edge is zero or less, the band ends at the lowest value
             low = np.where(np.isfinite(high), np.nan_to_num(low, nan=_lowest(shown)), np.nan)
-        x, smooth = shown.x(curve, curve.step), np.full(len(curve.step), np.nan)
-        for part, values in curve.lines(weight):
-            smooth[part] = shown.y(values)
+        x, y = shown.x(curve, curve.step), shown.y(curve.mean)
+        for part in curve.pieces():
             if len(curve.seeds) > 1:
                 edges = low[part], high[part]
                 axes.fill_between(x[part], *edges, color=style.colour, alpha=0.13, lw=0, zorder=1)
-            if weight:
-                raw = shown.y(curve.mean[part])
-                _line(axes, x[part], raw, style, linewidth=0.7, alpha=0.45, zorder=2.5)
             if curve.n[part][0] >= curve.planned:
-                _line(axes, x[part], smooth[part], style, style.dashes, linewidth=1.2, zorder=4)
+                _line(axes, x[part], y[part], style, style.dashes, linewidth=1.2, zorder=4)
             else:
-                _line(axes, x[part], smooth[part], style, DOTTED, linewidth=0.9, zorder=3)
-        if marked and len(places := marked.get(curve.variant, ())):
-            line = Line2D(x[places], smooth[places], linestyle="none", zorder=6, **_marker(style))
-            axes.add_line(line)
+                _line(axes, x[part], y[part], style, DOTTED, linewidth=0.9, zorder=3)
+        if len(places := marked.get(curve.variant, ())):
+            axes.add_line(Line2D(x[places], y[places], linestyle="none", zorder=6, **_marker(style)))
         _ends(axes, shown, curve, style)
     axes.autoscale_view()
 
@@ -366,9 +356,7 @@ def label_axes(axes: Axes, shown: Plot) -> None:
             axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
             axes.yaxis.set_major_formatter("{x:g}")
             axes.yaxis.set_minor_formatter(NullFormatter())
-    if shown.spec.log_x:
-        axes.set_xscale("log")
-    elif shown.epochs:
+    if shown.epochs:
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     axes.set_xlabel("epoch" if shown.epochs else "step")
     axes.set_ylabel(metric_label(shown.study, shown.spec.metric, shown.scale), parse_math=False)
@@ -410,26 +398,3 @@ def _draw_legend(
     )
     for text, (label, _) in zip(drawn.get_texts(), entries, strict=True):
         text.set(text=label, parse_math=False)
-
-
-# -- one variant --------------------------------------------------------------------------------
-
-
-def variant_figure(plots: Sequence[Plot], style: Style, width: float) -> Figure:
-    """All that one variant logged, a panel each; dotted lines at requeues and other events."""
-    down = max(1, -(-len(plots) // PANELS_IN_A_ROW))
-    picture = Figure(figsize=(width, 1.35 * down + 0.3), layout="constrained")
-    panels = picture.subplots(down, PANELS_IN_A_ROW, squeeze=False).flat
-    for shown, axes in zip(plots, panels, strict=False):
-        (curve,) = shown.curves
-        draw_curves(axes, shown, shown.curves, {curve.variant: style})
-        label_axes(axes, shown)
-        axes.set_title(axes.get_ylabel(), parse_math=False)  # a long name has room above, not beside
-        axes.set_ylabel("")
-        for event in (event for run in curve.outcome.runs for event in run.rows.events):
-            if event.get("step"):
-                at = shown.x(curve, np.array([float(event["step"])]))[0]
-                axes.axvline(at, color="#999999", linewidth=0.5, linestyle=":")
-    for axes in list(panels):
-        axes.set_visible(False)
-    return picture

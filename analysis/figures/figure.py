@@ -14,14 +14,14 @@ import numpy as np
 
 from ablations.study.schema import FigureSpec
 from analysis.figures.attribution import cells_figure
-from analysis.figures.curves import Plot, curve_figure, metric_name, plot, variant_figure
+from analysis.figures.curves import Plot, curve_figure, metric_name, plot
 from analysis.figures.differences import forest
-from analysis.figures.style import ENDINGS, Style, palette, saved, styled, undrawable
+from analysis.figures.style import ENDINGS, palette, saved, styled, undrawable
 from analysis.figures.sweep import heat_map, sweep
 from analysis.results import curves as curveframe
 from analysis.results.cells import Attributed, started
 from analysis.results.frames import results
-from analysis.results.outcomes import Outcome, outcomes
+from analysis.results.outcomes import Outcome
 from analysis.runs.collect import Collected
 from analysis.runs.comparable import Mark, on_axis
 from analysis.runs.record import Run
@@ -198,23 +198,6 @@ def _check_letters(spec: FigureSpec, labels: Iterable[str]) -> None:
             )
 
 
-def variant_page(collected: Collected, study: Study, variant: str, venue: str = "article") -> Drawn:
-    """All that one variant logged: loss parts, learning rate, gradient norms, scores; a panel each."""
-    style = palette(study).get(variant, Style("#000000"))
-    metrics = dict.fromkeys(m for k in ("train", "eval") for m in collected.metrics_of(study.name, k))
-    size = VENUES[venue]
-    found = outcomes(collected, study)[variant]
-    with styled(size, found.label):
-        plots = [
-            plot(collected, study, FigureSpec(name="page", metric=metric), [variant])
-            for metric in metrics
-        ]
-        files = saved(variant_figure(plots, style, size.page))
-    name = f"{study.name}-variant-{study.variants[variant].slug}"
-    caption = (f"Everything that {found.label} logged; dotted lines: requeues and other events.",)
-    return _drawn(collected, study, name, size.page, files, caption, [found])
-
-
 def write(drawn: Drawn, folder: Path) -> list[Path]:
     """The figure's files, LaTeX around it and JSON beside it; unchanged files are left alone."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -336,12 +319,6 @@ def _points(shown: Plot) -> list[str]:
         few, many = min(widths), max(widths)
         steps = counted(few, "step") if few == many else f"{few} to {many} steps"
         said.append(f"A point of a mean is a window of {steps}; single seeds keep their extremes.")
-    if weight := shown.spec.smoothing:
-        said.append(
-            f"The thick line is an exponential moving average of the mean's points with weight "
-            f"{weight:g}, begun anew after a gap; the faint line behind it is the mean itself. Seeds "
-            "and band are not smoothed."
-        )
     return said
 
 
@@ -353,6 +330,4 @@ def _axes(shown: Plot) -> list[str]:
             "Zero and negative values have no place on it; triangles at the lower border mark their "
             f"steps: {listed}."
         )
-    if shown.left_of_axis():
-        said.append("The horizontal axis is logarithmic and leaves out what was logged at step 0.")
     return said

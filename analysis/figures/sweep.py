@@ -17,11 +17,8 @@ from analysis.results import numbers
 from analysis.results.frames import Results
 from analysis.runs.comparable import readable, setting
 from analysis.tables import captions
-from sdtps.system.errors import counted
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from ablations.study.model import Study
     from ablations.study.schema import FigureSpec
 
@@ -70,8 +67,6 @@ def sweep(
     elif len(names) > 1:  # the line is broken where there is no result
         line = sorted((places[name], results[name].mean * scale) for name in names)
         axes.plot(*zip(*line, strict=True), color="#888888", linewidth=0.8, zorder=1)
-    values = [value * scale for result in results.values() for value in result.values.values()]
-    hidden = _logarithmic(axes, spec, places, ticks, values)
     axes.set_xlabel(setting_name(axis), parse_math=False)
     axes.set_ylabel(metric_label(study, spec.metric, scale), parse_math=False)
     axes.margins(x=0.06)
@@ -81,29 +76,7 @@ def sweep(
         f"Variants: {'; '.join(found.outcomes[name].label for name in names)}.",
         "At the last epoch. Dots: seeds; circle and bar: mean and sample standard deviation (ddof 1); "
         "hollow: not all seeds finished; the line is broken where no seed did.",
-        *hidden,
     )
-
-
-def _logarithmic(
-    axes: Axes,
-    spec: FigureSpec,
-    places: Mapping[str, float],
-    ticks: Sequence[str] | None,
-    values: Sequence[float],
-) -> list[str]:
-    """Set logarithmic axes; sentences on what has no place on them."""
-    said = []
-    if spec.log_x and ticks is None:
-        axes.set_xscale("log")
-        if zero := ", ".join(f"{p:g}" for p in sorted(set(places.values())) if p <= 0):
-            said.append(f"The horizontal axis is logarithmic and has no place for {zero}.")
-    if spec.log_y:
-        axes.set_yscale("log")
-        if below := sum(value <= 0 for value in values):
-            text = f"no place for {counted(below, 'value')} at or below 0"
-            said.append(f"The vertical axis is logarithmic and has {text}.")
-    return said
 
 
 def heat_map(

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from analysis.importers.run import ImportedRun, LogError, RunBuilder, percent
 from analysis.importers.seps import SepsLog
 from analysis.importers.table import Table, open_table
 from analysis.importers.text import LogReader, clean, decode, lines
-from sdtps.config.mapping import FORMATS, SHIPPED, Mapping, load, shipped
+from sdtps.config.mapping import FORMATS, SHIPPED, load, shipped
 from sdtps.system.commandline import add_runs_dir
 from sdtps.system.errors import counted
 
@@ -31,24 +31,16 @@ READERS: tuple[type[LogReader], ...] = (DemoLog, FastreidLog, SepsLog)
 # What a folder is searched for; other files in it (images, checkpoints, settings) are left alone.
 _LOGS = ("*.log", "*.txt", "*.out", "*.err", "*.csv", "*.tsv", "*.json", "*.jsonl", "*tfevents*")
 _HEAD = 2**20  # bytes that tell a file's format
+_RECOGNISED = Options()
 _LFS = b"version https://git-lfs.github.com/spec/"
 
 
-@dataclass(frozen=True)
-class How:
-    """How files are read: as one format, or by a mapping; neither: recognised by their content."""
-
-    options: Options = field(default_factory=Options)
-    format: str | None = None
-    mapping: Mapping | None = None
-    name: str = ""  # of the mapping
-
-
-def how(name: str | None, options: Options) -> How:
-    """What `--as NAME-OR-FILE` means. Raises MappingError: no such format, or a mapping's mistakes."""
+def how(name: str | None, options: Options) -> Options:
+    """`options` with what `--as NAME-OR-FILE` means. Raises MappingError: no such format, or a
+    mapping's mistakes."""
     if name is None or name in FORMATS:
-        return How(options, format=name)
-    return How(options, mapping=load(name), name=Path(name).stem)
+        return replace(options, format=name)
+    return replace(options, mapping=load(name), name=Path(name).stem)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--restarts", action="store_true", help="a step that goes back is a restart of training")
     add_runs_dir(parser)
-    add("--strict", action="store_true", help="write nothing if any line or file cannot be read")
     add("--dry-run", action="store_true", help="say what would be imported; write nothing")
     add(
         "--rows", action="store_true", help="print the rows of the one run that is found; write nothing"
@@ -86,7 +77,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Import; prints what was read and every line and file that could not be.
 
     Returns:
-        0, or 1 where a file was not read (with --strict: a line).
+        0, or 1 where a file was not read.
 
     Raises:
         LogError, MappingError: nothing can be imported as asked.
@@ -105,8 +96,6 @@ def command(arguments: argparse.Namespace) -> int:
         return _print_rows(runs, complaints)
     _rename(runs, arguments)
     studies = {name: store.settle(members) for name, members in store.by_study(runs).items()}
-    unread = sum(len(r.unread) for members in studies.values() for r in members)
-    refused = arguments.strict and (unread or complaints)
     for name, members in studies.items():
         store.label_runs(members)
         if members:
@@ -117,15 +106,10 @@ def command(arguments: argparse.Namespace) -> int:
                 print(f"      {note}")
             for line in imported.unread:
                 print(f"      not read: {imported.source.name} {line}")
-            if not (refused or arguments.dry_run):
+            if not arguments.dry_run:
                 store.write(imported, name, arguments.runs_dir)
     for complaint in complaints:
         print(complaint, file=sys.stderr)
-    if refused:
-        raise LogError(
-            f"--strict: {counted(unread, 'line')} and {counted(len(complaints), 'file')} could not be "
-            "read; nothing was written"
-        )
     if not any(studies.values()):
         raise LogError("nothing was imported")
     return 1 if complaints else 0
@@ -146,13 +130,13 @@ def _print_rows(runs: list[ImportedRun], complaints: list[str]) -> int:
 
 def summary(imported: ImportedRun) -> str:
     """One line on a run: variant, seed, state, length, and its best or last score."""
-    state = "ended, length unknown" if imported.state == "ended" else imported.state
-    text = f"{imported.variant} seed {imported.seed}: {state}"
+    state = imported.reason if imported.state == "ended" else imported.state
     if imported.reason and imported.state != "ended":
-        text += f" ({imported.reason})"
+        state += f" ({imported.reason})"
     epochs = imported.facts["epochs"]
     step = max((row["step"] for row in imported.rows), default=0)
-    text += f", {counted(step, 'step')}" if epochs is None else f", {_length(epochs)}"
+    length = counted(step, "step") if epochs is None else f"{epochs:g} epoch{'s' * (epochs != 1)}"
+    text = f"{imported.variant} seed {imported.seed}: {state}, {length}"
     row = imported.best or imported.final or {}
     chosen = imported.select.split(" ")[0] or next((n for n in row if n in imported.metrics), "")
     if isinstance(value := row.get(chosen), float):
@@ -162,10 +146,6 @@ def summary(imported: ImportedRun) -> str:
         text += f", {'best' if imported.best else 'last'} {chosen} {shown} at {where}"
         text += f" ({metric.split})" if metric else ""
     return f"{text} [{imported.format}]"
-
-
-def _length(epochs: float) -> str:
-    return counted(int(epochs), "epoch") if epochs == int(epochs) else f"{epochs:g} epochs"
 
 
 def describe_mappings() -> str:
@@ -192,7 +172,7 @@ def _rename(runs: list[ImportedRun], arguments: argparse.Namespace) -> None:
 
 
 def read(
-    paths: Iterable[Path], reading: How | None = None, study: str | None = None
+    paths: Iterable[Path], options: Options = _RECOGNISED, study: str | None = None
 ) -> tuple[list[ImportedRun], list[str]]:
     """All runs of some files and folders.
 
@@ -205,23 +185,21 @@ def read(
     Raises:
         LogError: a path that does not exist.
     """
-    reading = reading or How()
     runs: list[ImportedRun] = []
     complaints: list[str] = []
     for given in map(Path, paths):
         root = given if given.is_dir() else given.absolute().parent
-        here = replace(reading, options=replace(reading.options, root=root))
-        found = _read_below(given, here, complaints)
+        found = _read_below(given, replace(options, root=root), complaints)
         store.name_studies(found, root, study)
         runs += found
     return runs, complaints
 
 
-def _read_below(given: Path, reading: How, complaints: list[str]) -> list[ImportedRun]:
+def _read_below(given: Path, options: Options, complaints: list[str]) -> list[ImportedRun]:
     """The runs of one file or of the files below one folder, in the order of their paths."""
     runs: list[ImportedRun] = []
     events: dict[Path, list[Path]] = {}
-    mapping = reading.mapping
+    mapping = options.mapping
     for path in _files(given, mapping.files if mapping else "*", complaints):
         try:
             content = path.read_bytes()
@@ -233,7 +211,7 @@ def _read_below(given: Path, reading: How, complaints: list[str]) -> list[Import
                 folder = path.parent.parent if mapping and mapping.tag_folders else path.parent
                 events.setdefault(folder, []).append(path)
             else:
-                runs += _read_file(path, content, reading)
+                runs += _read_file(path, content, options)
         except LogError as error:
             complaints.append(str(error))
         except OSError as error:
@@ -244,26 +222,26 @@ def _read_below(given: Path, reading: How, complaints: list[str]) -> list[Import
             if mapping is None and not ours_alone:
                 raise LogError(_unknown(files[0], "its tags mean what a mapping says"))
             folders = mapping is not None and mapping.tag_folders
-            runs += _read_table(tensorboard.open_events(sorted(files), folders=folders), reading)
+            runs += _read_table(tensorboard.open_events(sorted(files), folders=folders), options)
         except LogError as error:
             complaints.append(str(error))
     return runs
 
 
-def _read_file(path: Path, content: bytes, reading: How) -> list[ImportedRun]:
+def _read_file(path: Path, content: bytes, options: Options) -> list[ImportedRun]:
     """The runs of one file. Raises LogError: it is not read, and why."""
-    if reading.mapping is not None:
-        return _read_table(open_table(path, content, reading.mapping), reading)
+    if options.mapping is not None:
+        return _read_table(open_table(path, content, options.mapping), options)
     text = clean(decode(content[:_HEAD]))
     for reader in READERS:
-        if reading.format == reader.name or (reading.format is None and reader.recognises(text)):
-            return reader.read(path, content, reading.options.restarts, reading.options.split)
+        if options.format == reader.name or (options.format is None and reader.recognises(text)):
+            return reader.read(path, content, options.restarts, options.split)
     try:
         table = open_table(path, content, None)
     except LogError:
         table = None
-    if table is not None and (reading.format == ours.NAME or ours.recognises(table)):
-        return _read_table(table, reading)
+    if table is not None and (options.format == ours.NAME or ours.recognises(table)):
+        return _read_table(table, options)
     if table is not None and ours.describes_runs(table):
         return []
     if (failed := crashed(path, content)) is not None:
@@ -272,10 +250,10 @@ def _read_file(path: Path, content: bytes, reading: How) -> list[ImportedRun]:
     raise LogError(_unknown(path, why))
 
 
-def _read_table(table: Table, reading: How) -> list[ImportedRun]:
-    if reading.mapping is None:
-        return ours.read(table, reading.options.restarts)
-    return mapped.read(table, reading.mapping, reading.options, reading.name)
+def _read_table(table: Table, options: Options) -> list[ImportedRun]:
+    if options.mapping is None:
+        return ours.read(table, options.restarts)
+    return mapped.read(table, options.mapping, options)
 
 
 def propose(paths: list[Path], name: str | None) -> str:
@@ -295,10 +273,10 @@ def propose(paths: list[Path], name: str | None) -> str:
     if tensorboard.recognises(found[0].name, content):
         return mapped.propose(tensorboard.open_events(found))
     try:
-        table = open_table(found[0], content, None)
-    except LogError:
-        return mapped.propose_pattern(found[0], content)
-    return mapped.propose(table)
+        return mapped.propose(open_table(found[0], content, None))
+    except LogError as error:
+        text = "Lines of text are read by a pattern that you write: docs/importing.md shows one"
+        raise LogError(f"{error}. {text}") from None
 
 
 def crashed(path: Path, content: bytes) -> ImportedRun | None:

@@ -6,10 +6,9 @@ Every column is mentioned, or the file is refused: what is not a metric or a pla
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from collections.abc import Mapping as Cells
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import yaml
 from analysis.importers import names
 from analysis.importers.names import Direction, Metric, Unit
 from analysis.importers.run import ImportedRun, LogError, RunBuilder, Unread, fraction, number, seed_of
-from analysis.importers.table import Records, Table, flat, text_table
+from analysis.importers.table import Records, Table, flat
 from analysis.importers.text import lines
 from sdtps.config.mapping import Column, FromPath, Mapping, MetricEntry, Named, Repeat, shipped
 from sdtps.system.errors import did_you_mean
@@ -30,58 +29,48 @@ _NAMED = 8  # columns that a message names
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says about every file."""
+    """How files are read: as one format, or by a mapping; neither: recognised by their content."""
 
     split: str | None = None
     unit: Unit | None = None
     restarts: bool = False
     repeat: Repeat | None = None
     root: Path = Path()  # what was imported: the folder, or the file's own
+    format: str | None = None
+    mapping: Mapping | None = None
+    name: str = ""  # of the mapping
 
 
-@dataclass
-class Plan:
-    """A mapping applied to the columns of one table."""
-
-    epoch: str | None
-    step: str | None
-    metrics: dict[str, Metric] = field(default_factory=dict)  # by column
-    settings: list[str] = field(default_factory=list)
-    splits: set[str] = field(default_factory=set)  # that are evaluated
-    mistakes: list[str] = field(default_factory=list)
-
-
-def read(table: Table, mapping: Mapping, options: Options, format_name: str) -> list[ImportedRun]:
+def read(table: Table, mapping: Mapping, options: Options) -> list[ImportedRun]:
     """The runs of a table.
 
     Raises:
         LogError: what the mapping leaves open, or no row that could be read.
     """
-    table = _prepared(table, mapping)
-    plan = _plan(table, mapping, options)
+    plan, format_name = _Plan(_prepared(table, mapping), mapping, options), options.name
+    table = plan.table
     if plan.mistakes:
         told = "\n".join(f"  {text}" for text in dict.fromkeys(plan.mistakes))
         adapt = f"Adapt it: sdtps import LOG --as {format_name} --propose > mapping.yaml"
         hint = f"\n  {adapt}" if format_name in shipped() else ""
         raise LogError(f"{table.path}: the mapping ({format_name}) does not fit:\n{told}{hint}")
     runs: dict[tuple[str, str], _Run] = {}
-    readable: dict[str, bool] = {}  # columns, and whether any cell was a number
     carried: dict[str, str] = {}
     for line, cells in table.records():
         carried |= {c: cells[c] for c in mapping.carry if cells.get(c)}
         cells = {**carried, **{k: v for k, v in cells.items() if v}}
         key = (_cell(cells, mapping.variant), _cell(cells, mapping.seed))
         if key not in runs:
-            runs[key] = _Run(table, plan, mapping, options, format_name, readable)
+            runs[key] = _Run(plan)
         runs[key].add(line, cells)
     if mapping.pattern and len(runs) == 1:
         (run,) = runs.values()
         for text_line in lines(table.content):
             run.builder.follow_traceback(text_line.number, text_line.text, False)
-    done = [run.finish(variant, seed) for (variant, seed), run in runs.items() if run.has_rows()]
+    done = [run.finish(*key) for key, run in runs.items() if run.builder.rows or mapping.state]
     if not done:
         raise LogError(f"{table.path}: no row could be read; {len(table.unread)} were not understood")
-    for column in (column for column, is_readable in readable.items() if not is_readable):
+    for column in (column for column, is_readable in plan.readable.items() if not is_readable):
         said = [u for run in done for u in run.unread if f"'{column}'" in u.reason]
         first = said[0] if said else f"column '{column}' holds no number"
         raise LogError(f"{table.path}: {first} (numbers have a decimal point)")
@@ -134,44 +123,133 @@ def _settings(path: Path) -> dict[str, str]:
     return flat({str(k): v for k, v in loaded.items()}) if isinstance(loaded, dict) else {}
 
 
+class _Plan:
+    """A mapping applied to the columns of one table: what each means, and the mapping's mistakes.
+
+    Attributes:
+        metrics: by column. splits: that are evaluated.
+        readable: columns, and whether any cell was a number.
+    """
+
+    def __init__(self, table: Table, mapping: Mapping, options: Options) -> None:
+        self.table, self.mapping, self.options = table, mapping, options
+        self.metrics: dict[str, Metric] = {}
+        self.settings: list[str] = []
+        self.mistakes: list[str] = []
+        self.readable: dict[str, bool] = {}
+        self.epoch, self.step = (_first(c, table.columns) for c in (mapping.epoch, mapping.step))
+        if self.epoch is None and self.step is None:
+            named = ", ".join(map(repr, [*_each(mapping.epoch), *_each(mapping.step)]))
+            self.mistakes.append(f"no column counts epochs or steps: none of {named} is there")
+        entries = dict(self._entries(self._places()))
+        self.splits = {e.split or options.split or "" for e, _ in entries.values()} - {"", "train"}
+        if mapping.split:
+            self._row_splits(mapping.split)
+        for column, (entry, name) in entries.items():
+            self._describe(column, entry, name)
+        seen: dict[tuple[str, str], str] = {}
+        for column, metric in self.metrics.items():
+            other = seen.setdefault((metric.split, metric.name), column)
+            if other != column:
+                both = f"columns '{other}' and '{column}' are both called {metric.name}"
+                self.mistakes.append(f"{both}: name one with `as`")
+        if not self.metrics and not self.mistakes:
+            listed = _listed(table.columns)
+            self.mistakes.append(f"none of its metrics is there. Columns: {listed}")
+
+    def _places(self) -> set[object]:
+        """The columns that say where a row belongs; one that is not there is a mistake."""
+        mapping, columns = self.mapping, self.table.columns
+        keys = (
+            "epoch",
+            "step",
+            "split",
+            "variant",
+            "dataset",
+            "seed",
+            "epochs_planned",
+            "steps_planned",
+        )
+        wanted: dict[str, object] = {key: getattr(mapping, key) for key in keys}
+        wanted["state"] = mapping.state.column if mapping.state else None
+        for key, column in wanted.items():
+            if not isinstance(column, str) or column in (*columns, "row"):
+                continue
+            # The file beside the log, or the key in it, may be absent.
+            beside = column in self.table.document or mapping.settings_file or mapping.rows
+            if not (key in ("seed", "epochs_planned", "steps_planned") and beside):
+                self.mistakes.append(f"{key}: no column '{column}'. {did_you_mean(column, columns)}")
+        named = {*_each(mapping.epoch), *_each(mapping.step), *wanted.values(), *mapping.carry}
+        return named - {None, "row"}
+
+    def _entries(self, places: Iterable[object]) -> Iterator[tuple[str, tuple[MetricEntry, str]]]:
+        """Each column of a metric with its entry and name; one that nothing mentions is a mistake."""
+        metrics = self.mapping.metrics
+        unmentioned = []
+        for column in self.table.columns:
+            if column in places or _fits(column, self.mapping.ignore):
+                continue
+            keys = [column] if column in metrics else metrics
+            key = next((key for key in keys if _captured(key, column)), None)
+            if key is not None:
+                entry = metrics[key]
+                name = (entry.as_ or "*").replace("*", _captured(key, column) or "")
+                name = names.spelled(name)
+                if "*" in key and names.direction_of(name) and not names.is_share(name):
+                    entry = entry.model_copy(update={"unit": "raw"})  # `val_*: {unit: percent}`, a loss
+                yield column, (entry, name)
+            elif _fits(column, self.mapping.settings):
+                self.settings.append(column)
+            else:
+                unmentioned.append(column)
+        if unmentioned:
+            self.mistakes.append(
+                f"columns that it does not mention: {_listed(unmentioned)}. Each belongs under "
+                "metrics, is a place (split, variant, seed, dataset), or goes into ignore"
+            )
+
+    def _row_splits(self, column: str) -> None:
+        words = {
+            cells[column].lower(): cells[column]
+            for _, cells in self.table.records()
+            if cells.get(column)
+        }
+        for word in sorted(words.keys() - names.SPLITS.keys()):
+            known = ", ".join(names.SPLITS)
+            self.mistakes.append(f"column '{column}': '{words[word]}' is no split: {known}")
+        self.splits |= {names.SPLITS.get(word, "train") for word in words} - {"train"}
+
+    def _describe(self, column: str, entry: MetricEntry, name: str) -> None:
+        """What a column's metric is, or a mistake for what nothing says."""
+        split = entry.split or ("row" if self.mapping.split else self.options.split)
+        if split == "train":
+            self.metrics[column] = Metric(name, split, "none", entry.unit or "raw")
+            return
+        known = names.direction_of(name)
+        direction: Direction | None = entry.direction or known
+        unit: Unit | None = entry.unit or (
+            "raw" if known is not None and not names.is_share(name) else self.options.unit
+        )
+        if split and direction and unit:
+            name = name if split == "row" else self.with_split(name, split)
+            self.metrics[column] = Metric(name, split, direction, unit)
+            return
+        asked = {
+            "split (train, val, test, eval)": split,
+            "direction (up, down, none)": direction,
+            "unit (percent, fraction, raw)": unit,
+        }
+        missing = ", ".join(word for word, value in asked.items() if value is None)
+        self.mistakes.append(f"column '{column}': say its {missing}")
+
+    def with_split(self, name: str, split: str) -> str:
+        """An evaluated metric's name: with its split where several are evaluated, and for a loss."""
+        alone = len(self.splits) < 2 and name != "loss"
+        return name if alone or name.startswith(f"{split}_") else f"{split}_{name}"
+
+
 def _fits(column: str, globs: Iterable[str]) -> bool:
     return any(fnmatchcase(column, glob) for glob in globs)
-
-
-def _plan(table: Table, mapping: Mapping, options: Options) -> Plan:
-    plan = Plan(_first(mapping.epoch, table.columns), _first(mapping.step, table.columns))
-    if plan.epoch is None and plan.step is None:
-        plan.mistakes.append(f"no column counts epochs or steps: none of {_columns(mapping)} is there")
-    state = mapping.state.column if mapping.state else None
-    wanted: dict[str, object] = {
-        **{key: getattr(mapping, key) for key in ("epoch", "step", "split", "variant", "dataset")},
-        "state": state,
-    }
-    held = {k: getattr(mapping, k) for k in ("seed", "epochs_planned", "steps_planned")}
-    for key, column in {**wanted, **held}.items():
-        beside = table.document if key in held else {}
-        if isinstance(column, str) and column not in (*table.columns, *beside, "row"):
-            if key in held and (mapping.settings_file or mapping.rows):
-                continue  # the file beside the log, or the key in it, may be absent
-            hint = did_you_mean(column, table.columns)
-            plan.mistakes.append(f"{key}: no column '{column}'. {hint}")
-    places = {plan.epoch, plan.step, *wanted.values(), *held.values(), *mapping.carry}
-    entries = dict(_entries(table, mapping, places - {None, "row"}, plan))
-    plan.splits = {e.split or options.split or "" for e, _ in entries.values()} - {"", "train"}
-    if mapping.split:
-        plan.splits |= _row_splits(table, mapping.split, plan)
-    for column, (entry, name) in entries.items():
-        _describe(column, entry, name, mapping, options, plan)
-    seen: dict[tuple[str, str], str] = {}
-    for column, metric in plan.metrics.items():
-        other = seen.setdefault((metric.split, metric.name), column)
-        if other != column:
-            plan.mistakes.append(
-                f"columns '{other}' and '{column}' are both called {metric.name}: name one with `as`"
-            )
-    if not plan.metrics and not plan.mistakes:
-        plan.mistakes.append(f"none of its metrics is there. Columns: {_listed(table.columns)}")
-    return plan
 
 
 def _first(column: Column, columns: Iterable[str]) -> str | None:
@@ -180,42 +258,8 @@ def _first(column: Column, columns: Iterable[str]) -> str | None:
     return column
 
 
-def _columns(mapping: Mapping) -> str:
-    named = [*_each(mapping.epoch), *_each(mapping.step)]
-    return ", ".join(map(repr, named))
-
-
 def _each(column: Column) -> tuple[str, ...]:
     return column if isinstance(column, tuple) else (column,) if column else ()
-
-
-def _entries(
-    table: Table, mapping: Mapping, places: Iterable[object], plan: Plan
-) -> Iterator[tuple[str, tuple[MetricEntry, str]]]:
-    """Each column of a metric with its entry and name; one that nothing mentions is a mistake."""
-    skipped = {*places, *_each(mapping.epoch), *_each(mapping.step)}
-    unmentioned = []
-    for column in table.columns:
-        if column in skipped or _fits(column, mapping.ignore):
-            continue
-        keys = [column] if column in mapping.metrics else mapping.metrics
-        key = next((key for key in keys if _captured(key, column)), None)
-        if key is not None:
-            entry = mapping.metrics[key]
-            name = (entry.as_ or "*").replace("*", _captured(key, column) or "")
-            name = names.spelled(name)
-            if "*" in key and names.direction_of(name) and not names.is_share(name):
-                entry = entry.model_copy(update={"unit": "raw"})  # `val_*: {unit: percent}`, a loss
-            yield column, (entry, name)
-        elif _fits(column, mapping.settings):
-            plan.settings.append(column)
-        else:
-            unmentioned.append(column)
-    if unmentioned:
-        plan.mistakes.append(
-            f"columns that it does not mention: {_listed(unmentioned)}. Each belongs under metrics, is "
-            "a place (split, variant, seed, dataset), or goes into ignore"
-        )
 
 
 def _captured(key: str, column: str) -> str | None:
@@ -233,80 +277,29 @@ def _listed(columns: Iterable[str]) -> str:
     return ", ".join(shown[:_NAMED]) + more
 
 
-def _row_splits(table: Table, column: str, plan: Plan) -> set[str]:
-    words = {cells[column] for _, cells in table.records() if cells.get(column)}
-    for word in sorted(words):
-        if word.lower() not in names.SPLITS:
-            plan.mistakes.append(f"column '{column}': '{word}' is no split: {', '.join(names.SPLITS)}")
-    return {names.SPLITS.get(word.lower(), "train") for word in words} - {"train"}
-
-
-def _describe(
-    column: str, entry: MetricEntry, name: str, mapping: Mapping, options: Options, plan: Plan
-) -> None:
-    """What a column's metric is, or a mistake for what nothing says."""
-    split = entry.split or ("row" if mapping.split else options.split)
-    if split == "train":
-        plan.metrics[column] = Metric(name, split, "none", entry.unit or "raw")
-        return
-    direction: Direction | None = entry.direction or names.direction_of(name)
-    unit: Unit | None = entry.unit
-    if unit is None:
-        as_printed = names.direction_of(name) is not None and not names.is_share(name)
-        unit = "raw" if as_printed else options.unit
-    asked = {
-        "split (train, val, test, eval)": split,
-        "direction (up, down, none)": direction,
-        "unit (percent, fraction, raw)": unit,
-    }
-    if missing := [word for word, value in asked.items() if value is None]:
-        plan.mistakes.append(f"column '{column}': say its {', '.join(missing)}")
-    if split and direction and unit:
-        name = name if split == "row" else _with_split(name, split, plan)
-        plan.metrics[column] = Metric(name, split, direction, unit)
-
-
-def _with_split(name: str, split: str, plan: Plan) -> str:
-    """An evaluated metric's name: with its split where several are evaluated, and for a loss."""
-    alone = len(plan.splits) < 2 and name != "loss"
-    return name if alone or name.startswith(f"{split}_") else f"{split}_{name}"
-
-
 # -- rows -----------------------------------------------------------------------------------------
 
 
 class _Run:
     """One run of a table, row by row."""
 
-    def __init__(
-        self,
-        table: Table,
-        plan: Plan,
-        mapping: Mapping,
-        options: Options,
-        format_name: str,
-        readable: dict[str, bool],
-    ) -> None:
-        self.table, self.plan, self.mapping, self.options = table, plan, mapping, options
-        self.readable = readable
+    def __init__(self, plan: _Plan) -> None:
+        self.plan, self.table, self.mapping = plan, plan.table, plan.mapping
         self.builder = RunBuilder(
-            table.path,
-            table.content,
-            format_name,
-            restarts=mapping.restarts or options.restarts,
-            repeat=options.repeat or mapping.repeat,
+            plan.table.path,
+            plan.table.content,
+            plan.options.name,
+            restarts=plan.mapping.restarts or plan.options.restarts,
+            repeat=plan.options.repeat or plan.mapping.repeat,
             apart=True,
         )
-        self.headers, self.count = 0, 0
+        self.headers = self.count = 0
         self.offset, self.most, self.epoch = 0, 0, -1.0
         self.at: tuple[float | None, int] = (None, 0)  # the last place of training or its evaluation
         self.last_cells: Cells[str, str] = {}
         self.config: dict[str, str] = {}
         self.datasets: list[str] = []
         self.fractions, self.trains_epoch_0 = 0, False
-
-    def has_rows(self) -> bool:
-        return bool(self.builder.rows) or self.mapping.state is not None
 
     def add(self, line: int, cells: Cells[str, str]) -> None:
         """Take one row."""
@@ -327,9 +320,9 @@ class _Run:
                 value = fraction(text) if metric.unit == "percent" else number(text.rstrip("%"))
             except ValueError:
                 self.builder.cannot_read(line, text, f"column '{column}' holds no number")
-                self.readable.setdefault(column, False)
+                self.plan.readable.setdefault(column, False)
                 continue
-            self.readable[column] = True
+            self.plan.readable[column] = True
             most = 6.0 if metric.name.endswith("rsum") else 1.0  # rsum is the sum of six
             if metric.unit == "fraction" and most < value < float("inf"):
                 raise LogError(
@@ -360,7 +353,7 @@ class _Run:
         second data set and all later ones."""
         if split == "train":
             return metric.name
-        name = _with_split(metric.name, split, self.plan)
+        name = self.plan.with_split(metric.name, split)
         if dataset := _cell(cells, self.mapping.dataset):
             if dataset not in self.datasets:
                 self.datasets.append(dataset)
@@ -414,7 +407,7 @@ class _Run:
                 f"{self.fractions} rows are in the middle of an epoch; their step says where"
             )
         if isinstance(mapping.variant, FromPath):
-            variant = _folder(path, self.options.root, mapping.variant.path)
+            variant = _folder(path, self.plan.options.root, mapping.variant.path)
         elif isinstance(mapping.variant, Named):
             variant = mapping.variant.name
         run = builder.finish(
@@ -447,7 +440,7 @@ class _Run:
     def _seed(self, cell: str) -> int | None:
         seed, path = self.mapping.seed, self.table.path
         if isinstance(seed, FromPath):
-            folder = _folder(path, self.options.root, seed.path)
+            folder = _folder(path, self.plan.options.root, seed.path)
             if (digits := re.search(r"\d+", folder)) is None:
                 raise LogError(f"{path}: seed: {{path: {seed.path}}}: '{folder}' holds no number")
             return int(digits.group())
@@ -486,50 +479,51 @@ _PLACES = {
     "seed": ("seed",),
     "dataset": ("dataset",),
 }
+_LOOK = """\
+# Look at every line; replace every question mark. Then: sdtps import LOG --as THIS_FILE
+# epoch_from: 0     # where the first epoch is number 0
+# step: row         # where no column counts epochs or steps
+# select: mAP max   # what chose the best epoch
+"""
 
 
 def propose(table: Table) -> str:
     """A mapping for a table, to be looked at; `?` where the known names do not say enough."""
     lowered = {name.lower(): name for name in reversed(table.columns)}
     places = {
-        key: next((lowered[word] for word in words if word in lowered), None)
+        key: next(lowered[word] for word in words if word in lowered)
         for key, words in _PLACES.items()
+        if not lowered.keys().isdisjoint(words)
     }
-    lines = ["# Look at every line; replace every question mark. Then: sdtps import LOG --as THIS_FILE"]
-    lines += [f"{key}: {_quoted(column)}" for key, column in places.items() if column]
-    if not (places["epoch"] or places["step"]):
-        lines.append("step: '?'  # a column, or row to count the rows")
-    lines.append("# epoch_from: 0     # where the first epoch is number 0")
-    lines.append("# select: mAP max   # what chose the best epoch")
-    metrics: list[str] = []
+    mapping: dict[str, Any] = {**places}
+    if not {"epoch", "step"} & places.keys():
+        mapping["step"] = "?"
+    metrics: dict[str, dict[str, str]] = {}
     ignored: list[str] = []
     taken: set[tuple[str | None, str]] = set()
     split_names = [names.split_of(column) for column in table.columns]
     evaluated = {names.spelled(rest) for split, rest in split_names if split not in (None, "train")}
-    for column in table.columns:
+    for column, (split, rest) in zip(table.columns, split_names, strict=True):
         if column in places.values():
             continue
         if not any(_is_number(cells.get(column, "")) for _, cells in table.records()):
             ignored.append(column)
             continue
-        split, rest = names.split_of(column)
         name = names.spelled(rest)
-        if split is None and not places["split"] and name in evaluated:
+        if split is None and "split" not in places and name in evaluated:
             split = "train"  # accuracy beside val_accuracy
         if any(n == name and (split == s or None in (split, s)) for s, n in taken):
             name = column
         taken.add((split, name))
-        told = {"as": name} | ({} if split is None and places["split"] else {"split": split or "?"})
+        metrics[column] = {"as": name}
+        if split or "split" not in places:
+            metrics[column]["split"] = split or "?"
         if split != "train":
-            told["direction"] = names.direction_of(name) or "?"
-            told["unit"] = "?" if names.is_share(name) or told["direction"] == "?" else "raw"
-        metrics.append(
-            f"  {_quoted(column)}: {{{', '.join(f'{k}: {_quoted(v)}' for k, v in told.items())}}}"
-        )
-    lines += ["metrics:" if metrics else "metrics: {}", *metrics]
-    if ignored:
-        lines.append(f"ignore: [{', '.join(map(_quoted, ignored))}]  # no numbers in them")
-    return "\n".join(lines) + "\n"
+            direction = names.direction_of(name) or "?"
+            unit = "?" if names.is_share(name) or direction == "?" else "raw"
+            metrics[column] |= {"direction": direction, "unit": unit}
+    mapping |= {"metrics": metrics} | ({"ignore": ignored} if ignored else {})
+    return _LOOK + yaml.safe_dump(mapping, sort_keys=False, allow_unicode=True, default_flow_style=None)
 
 
 def _is_number(text: str) -> bool:
@@ -538,48 +532,3 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _quoted(text: str) -> str:
-    if re.fullmatch(r"[A-Za-z_][\w\-]*", text) and text.lower() not in ("null", "true", "false", "on"):
-        return text
-    return "'" + text.replace("'", "''") + "'"
-
-
-def propose_pattern(path: Path, content: bytes) -> str:
-    """A mapping for lines of text: the pattern is that of the most frequent kind of line with numbers.
-
-    Raises:
-        LogError: no line has a word and a number after it.
-    """
-    shapes = Counter(
-        shape for line in lines(content) if "(?P<" in (shape := _shape(line.text))
-    ).most_common(1)
-    if not shapes:
-        raise LogError(f"{path}: no table, and no line with a word and a number after it")
-    pattern = shapes[0][0]
-    text = propose(text_table(path, content, (pattern,)))
-    first, _, rest = text.partition("\n")
-    return f"{first}\npattern: {_quoted(pattern)}\n{rest}"
-
-
-def _shape(text: str) -> str:
-    """A line as a pattern: each word before a number names its group."""
-    names_taken: set[str] = set()
-
-    def group(match: re.Match[str]) -> str:
-        name = match[1].replace("-", "_")
-        if name in names_taken or not name.isidentifier():
-            return re.escape(match[0])
-        names_taken.add(name)
-        return f"{re.escape(match[1])}{re.escape(match[2])}(?P<{name}>{_NUMBER})"
-
-    parts = []
-    end = 0
-    for match in re.finditer(rf"([A-Za-z_][\w-]*)([\s:=\[]+)({_NUMBER})", text):
-        parts += [".*?" if end else "", group(match)]
-        end = match.end()
-    return "".join(parts)
-
-
-_NUMBER = r"[-+]?(?:\d[\d.eE+-]*|nan|inf)"

@@ -14,7 +14,6 @@ import hashlib
 import json
 import re
 import shutil
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
@@ -31,10 +30,6 @@ from sdtps.run.folder import RunFolder, finite, folder_name
 from sdtps.system import files
 from sdtps.system.errors import did_you_mean
 
-# Settings of a foreign configuration that never make a variant.
-_NOT_A_DIFFERENCE = (
-    "DIR", "PATH", "DEVICE", "LOG_", "PERIOD", "WORKERS", "NAME", "SEED", "seed", "exp",
-)  # fmt: skip
 # File and folder names that say nothing about a run.
 _GENERIC = re.compile(
     r"^(?:train(?:ing)?(?:_log)?|logs?|runs?|metrics?|out(?:put)?|stdout|results?|trainer_state|trainer_log|progress|"
@@ -196,26 +191,13 @@ def _begins(longer: ImportedRun, run: ImportedRun) -> bool:
 
 
 def label_runs(runs: Sequence[ImportedRun]) -> None:
-    """Labels of a study: its arrangement, and the settings in which a run differs from its likes."""
-    for label in {run.label for run in runs if run.label}:
-        likes = [run for run in runs if run.label == label]
-        if len({run.variant for run in likes}) == 1:
-            continue
-        keys = sorted({key for run in likes for key in run.config if not _is_place(key)})
-        usual = {
-            key: Counter(run.config.get(key) for run in likes).most_common(1)[0][0] for key in keys
-        }
-        for run in likes:
-            differences = [
-                f"{key.rsplit('.', 1)[-1]}={run.config[key]}"
-                for key in keys
-                if key in run.config and run.config[key] != usual[key]
-            ]
-            run.label = ", ".join([label, *differences])
-
-
-def _is_place(key: str) -> bool:
-    return any(word in key for word in _NOT_A_DIFFERENCE)
+    """Labels of a study: several variants of one arrangement have their names behind it."""
+    variants = {
+        run.label: {r.variant for r in runs if r.label == run.label} for run in runs if run.label
+    }
+    for run in runs:
+        if len(variants.get(run.label, ())) > 1:
+            run.label = f"{run.label}, {run.variant}"
 
 
 # -- writing --------------------------------------------------------------------------------------

@@ -140,16 +140,12 @@ class Curve:
             half = half * quantile / np.sqrt(np.maximum(self.n, 1))
         return self.mean - half, self.mean + half
 
-    def lines(self, weight: float = 0.0) -> list[tuple[slice, np.ndarray]]:
-        """The mean as unbroken pieces: indices and values, smoothed by `weight` within each piece."""
+    def pieces(self) -> list[slice]:
+        """The mean as unbroken lines: a new one begins after a gap and where a seed leaves."""
         finite = np.isfinite(self.mean)
         cuts = np.flatnonzero((np.diff(self.stretch) != 0) | (np.diff(finite.astype(int)) != 0)) + 1
         ends = [0, *cuts.tolist(), len(self.mean)]
-        return [
-            (slice(a, b), smoothed(self.mean[a:b], weight))
-            for a, b in pairwise(ends)
-            if b > a and finite[a]
-        ]
+        return [slice(a, b) for a, b in pairwise(ends) if b > a and finite[a]]
 
 
 def curves(
@@ -337,22 +333,6 @@ def _windows(
     for values in (mean, low, high, sd):
         values[gap] = np.nan
     return {"step": step, "mean": mean, "low": low, "high": high, "sd": sd, "n": n}
-
-
-def smoothed(values: np.ndarray, weight: float) -> np.ndarray:
-    """Exponential moving average, corrected for its start, begun anew after a gap (NaN)."""
-    if weight == 0.0:
-        return values
-    out = np.full_like(values, np.nan)
-    total, norm = 0.0, 0.0
-    for index, value in enumerate(values):
-        if np.isnan(value):
-            total, norm = 0.0, 0.0
-            continue
-        total = weight * total + (1 - weight) * value
-        norm = weight * norm + (1 - weight)
-        out[index] = total / norm
-    return out
 
 
 def kept(y: np.ndarray, most: int) -> np.ndarray:

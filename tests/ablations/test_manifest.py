@@ -133,7 +133,10 @@ variants:
         ("tables: [{name: m, metrics: mAP}]\n", "Did you mean [mAP]? Allowed: a list, each item text."),
         ("tables: [{name: m, caption: [x]}]\n", "['x'] is not allowed. Allowed: text."),
         ("figures: [{name: f, log_y: yes}]\n", "Did you mean true, without quotes? Allowed: true or"),
-        ("figures: [{name: f, smoothing: 1.0}]\n", "Allowed: a number from 0 on, below 1."),
+        (
+            "figures: [{name: f, kind: differences, metric: mAP, margin: 0}]\n",
+            "Allowed: a number above 0 or",
+        ),
         ("resources: {timeout_min: 1:30}\n", "'1:30' is not a time limit"),
         ("resources: [1]\n", "must be a mapping"),
         (

@@ -22,7 +22,7 @@ from analysis.cli import main
 from analysis.figures import figure
 from analysis.figures.curves import plot
 from analysis.figures.figure import draw as draw_all
-from analysis.figures.figure import figures, variant_page
+from analysis.figures.figure import figures
 from analysis.figures.style import Style, palette
 from analysis.results.frames import results
 from analysis.runs.collect import Collected, collect
@@ -96,8 +96,8 @@ def test_percentages_stay_linear_unless_the_manifest_says_otherwise(tmp_path):
 
 def test_the_caption_follows_from_what_is_drawn(exploding):
     study, collected = exploding
-    text = " ".join(draw(collected, study, FigureSpec(name="f", band="t95", smoothing=0.9)).caption)
-    assert "95 % t interval" in text and "weight 0.9" in text and "cross marks" in text
+    text = " ".join(draw(collected, study, FigureSpec(name="f", band="t95")).caption)
+    assert "95 % t interval" in text and "cross marks" in text
     assert "k of N seeds completed" in text
 
 
@@ -324,14 +324,6 @@ def test_across_panels_one_setting_has_one_colour_and_one_entry(tmp_path):
     assert "τ" not in text
 
 
-def test_a_variant_has_a_page_of_all_it_logged(hard):
-    study, collected = hard
-    text = (
-        PdfReader(io.BytesIO(variant_page(collected, study, "1").files["pdf"])).pages[0].extract_text()
-    )
-    assert all(name in text for name in ("training loss", "learning rate", "gradient norm", "Rank-1"))
-
-
 def test_a_study_without_any_run_still_draws(tmp_path):
     study = planted_study("empty", ["a"])
     drawn = draw(collect([study], tmp_path), study, FigureSpec(name="f"))
@@ -396,7 +388,7 @@ def test_variants_that_evaluate_at_different_steps_each_join_their_own_points(tm
     collected = collect([study], tmp_path)
     draw(collected, study, FigureSpec(name="f", metric="mAP"))
     shown = plot(collected, study, FigureSpec(name="f", metric="mAP"))
-    assert [[len(y) for _, y in c.lines()] for c in shown.curves] == [[12], [12]]
+    assert [c.pieces() for c in shown.curves] == [[slice(0, 12)]] * 2
     epochs = [x for x in (np.asarray(line[0]) for line in lines) if len(x) == 12 and x[-1] == 12]
     assert shown.epochs and len(epochs) == 2  # two unbroken lines of twelve epochs
 

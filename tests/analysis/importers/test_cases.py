@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from analysis.cli import main
 from analysis.importers import command, store
 from analysis.importers.mapped import Options
 from analysis.importers.run import ImportedRun, LogError
@@ -77,9 +77,6 @@ def test_laps_validates_on_its_test_split_unless_somebody_says_otherwise(split, 
 
 
 def test_a_folder_with_a_file_that_is_not_read_ends_with_1(tmp_path, capsys):
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    words = [str(CASES / "b40_mixed"), "--runs-dir", str(tmp_path)]
-    assert command.command(parser.parse_args(words)) == 1
+    assert main(["import", str(CASES / "b40_mixed"), "--runs-dir", str(tmp_path)]) == 1
     assert "torchreid/train.log" in capsys.readouterr().err
     assert len([*tmp_path.rglob("run.json")]) == 1

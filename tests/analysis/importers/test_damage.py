@@ -82,33 +82,22 @@ def damaged(content: bytes, rng: random.Random) -> bytes:
 def test_damaged_files_are_read_or_refused(tmp_path: Path, format_name: str) -> None:
     name, text = SAMPLES[format_name]
     path = tmp_path / name
+    (tmp_path / "mapping.yaml").write_text(MAPPINGS.get(format_name, ""))
     rng = random.Random(format_name)
     read = 0
     for _ in range(250):
         path.write_bytes(damaged(text.encode(), rng))
-        (tmp_path / "mapping.yaml").write_text(MAPPINGS.get(format_name, ""))
         as_ = str(tmp_path / "mapping.yaml") if format_name in MAPPINGS else format_name
         runs, complaints = command.read([path], command.how(as_, Options(unit="percent")))
         assert runs or complaints
         read += bool(runs)
         for run in runs:
             assert all(row["step"] < 2**31 and row.get("epoch", 0) < 2**31 for row in run.rows)
-            json.dumps(store.finite_tree(run.rows), allow_nan=False)
-    assert read > 20 or format_name == "huggingface"  # JSON has no readable half
-
-
-def test_damaged_runs_can_be_written_and_read_back(tmp_path: Path) -> None:
-    name, text = SAMPLES["demo"]
-    rng = random.Random(1)
-    for number in range(20):
-        path = tmp_path / str(number) / name
-        path.parent.mkdir()
-        path.write_bytes(damaged(text.encode(), rng))
-        runs, _ = command.read([path], command.how("demo", Options()))
-        for run in store.settle(runs):
+        for run in store.settle(runs) if read < 20 else ():
             written = store.write(run, "s", tmp_path / "runs")
-            assert RunFolder(written.path).run()["imported"]["format"] == "demo"
-            assert len(written.metrics()) == len(written.metrics_file.read_bytes().splitlines())
+            assert RunFolder(written.path).run()["imported"]["sha256"] == run.sha256
+            assert len(written.metrics()) == len(run.rows)
+    assert read > 20 or format_name == "huggingface"  # JSON has no readable half
 
 
 def test_a_path_that_does_not_exist_is_named(tmp_path: Path) -> None:

@@ -40,11 +40,6 @@ def test_a_log_without_heads_is_read_too() -> None:
     assert run.best and run.best["mAP"] == 0.632
 
 
-def test_per_cents_are_exact_decimal_fractions() -> None:
-    row = read(logs.demo_header(epochs=1) + logs.demo_epoch(1, {"[moe,ori]": "22.9"})).best
-    assert row and row["mAP"] == 0.229 and repr(row["mAP"]) == "0.229"
-
-
 def test_the_resolved_configuration_counts_not_the_yaml_source() -> None:
     run = read(whole(switches=("USE_SDTPS", "USE_DGAF")))
     assert run.config["MODEL.USE_SDTPS"] == "True"
@@ -83,24 +78,36 @@ def test_a_torn_line_is_reported_with_its_number_and_the_rest_is_read() -> None:
     assert run.state == "completed"
 
 
-def test_an_unreadable_number_is_reported_not_guessed() -> None:
-    run = read(whole().replace("mAP: 62.2%", "mAP: 6?.2%"))
-    assert len(run.unread) == 1 and "6?.2" in run.unread[0].text
+KILLED = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2025-12-06T15:35:00 DUE TO TIME LIMIT ***"
+FIRST, SECOND = (logs.demo_epoch(epoch, HEADS) for epoch in (1, 2))
+NAN, INF = (logs.demo_epoch(e, HEADS, losses=x) for e, x in ((2, ("nan",) * 2), (1, ("inf", "2.0"))))
 
 
-def test_a_log_that_ends_early_is_incomplete() -> None:
-    run = read(logs.demo_header(epochs=50) + logs.demo_epoch(1, HEADS) + logs.demo_epoch(2, HEADS))
-    assert (run.state, run.reason) == ("incomplete", "the log ends at epoch 2 of 50")
+@pytest.mark.parametrize(
+    ("text", "state", "reason", "failure"),
+    [
+        (FIRST + SECOND, "incomplete", "the log ends at epoch 2 of 3", ""),
+        (
+            FIRST + logs.TRACEBACK,
+            "failed",
+            "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB",
+            "oom",
+        ),
+        (FIRST + KILLED, "failed", KILLED, "timeout"),
+        (FIRST + NAN, "diverged", "the loss is not finite from epoch 2, step 35 on", ""),
+    ],
+    ids=["ends early", "exception", "killed", "not finite to the end"],
+)
+def test_how_a_log_ends_is_how_its_run_ended(text: str, state: str, reason: str, failure: str) -> None:
+    run = read(logs.demo_header() + text)
+    assert (run.state, run.reason, run.failure) == (state, reason, failure)
+    assert run.facts["nonfinite_losses"] == 2 * (state == "diverged")
 
 
-def test_a_traceback_makes_a_failed_run_with_its_kind() -> None:
-    run = read(logs.demo_header() + logs.demo_epoch(1, HEADS) + logs.TRACEBACK)
-    assert (run.state, run.failure) == ("failed", "oom")
-    assert run.reason == "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
-    killed = (
-        "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2025-12-06T15:35:00 DUE TO TIME LIMIT ***\n"
-    )
-    assert read(logs.demo_header() + logs.demo_epoch(1, HEADS) + killed).failure == "timeout"
+def test_a_single_infinite_loss_that_recovers_is_noted() -> None:
+    run = read(logs.demo_header(epochs=2) + INF + SECOND)
+    assert run.state == "completed" and run.facts["max_loss"] == 2.5
+    assert any("not finite" in note for note in run.notes)
 
 
 def test_a_restart_supersedes_what_it_repeats() -> None:
@@ -121,27 +128,6 @@ def test_a_restart_from_the_start_leaves_nothing_of_the_try_before() -> None:
     )
     assert run.best and run.best["mAP"] == 0.5
     assert run.state == "incomplete"
-
-
-def test_non_finite_losses_to_the_end_are_a_divergence_at_their_first_epoch() -> None:
-    run = read(
-        logs.demo_header()
-        + logs.demo_epoch(1, HEADS)
-        + logs.demo_epoch(2, HEADS, losses=("nan", "nan"))
-    )
-    assert (run.state, run.reason) == ("diverged", "the loss is not finite from epoch 2, step 35 on")
-    assert run.facts["nonfinite_losses"] == 2
-
-
-def test_a_single_infinite_loss_that_recovers_is_noted() -> None:
-    run = read(
-        logs.demo_header(epochs=2)
-        + logs.demo_epoch(1, HEADS, losses=("inf", "2.0"))
-        + logs.demo_epoch(2, HEADS)
-    )
-    assert run.state == "completed"
-    assert any("not finite" in note for note in run.notes)
-    assert run.facts["max_loss"] == 2.5
 
 
 def test_ties_at_the_printed_best_are_settled_by_the_logs_best_lines() -> None:
@@ -169,10 +155,10 @@ def test_steps_count_over_epochs_of_different_length() -> None:
     assert [r["step"] for r in read(text).rows] == [10, 20, 25, 35, 45, 49]
 
 
-def test_labels_name_the_settings_in_which_likes_differ() -> None:
-    runs = [
-        read(whole(extra=f"  LIF_BETA: {beta}\n"), f"lif_{beta}.log") for beta in ("0.4", "0.4", "0.2")
-    ]
-    runs[1].variant = "again"
+def test_variants_of_one_arrangement_have_their_names_in_their_labels() -> None:
+    runs = [read(whole(), name) for name in ("a.log", "b.log")]
+    runs[0].variant, runs[1].variant = "a", "b"
+    store.label_runs(runs[:1])
+    assert runs[0].label == "SDTPS"
     store.label_runs(runs)
-    assert [run.label for run in runs] == ["SDTPS", "SDTPS", "SDTPS, LIF_BETA=0.2"]
+    assert [run.label for run in runs] == ["SDTPS, a", "SDTPS, b"]

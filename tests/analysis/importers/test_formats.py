@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from analysis.cli import main
 from analysis.importers import command, store
 from analysis.importers.mapped import Options
 from analysis.importers.run import ImportedRun, LogError, fraction, percent
@@ -82,16 +83,6 @@ def test_seps_one_line_form(tmp_path: Path) -> None:
     text += "r1i=50.1, r5i=75.2, r10i=81.3, rsum=443.2, step=9\n"
     run = read(tmp_path / "a.log", text)
     assert rows(run, "eval", "i2t_r5", "t2i_r1", "rsum") == [(0.852, 0.501, 4.432)]
-
-
-def test_a_torn_line_of_seps_is_reported(tmp_path: Path) -> None:
-    text = logs.SEPS.replace(
-        "Image to text (R@1, R@5, R@10): 62.1, 86.2, 92.3", "Image to text (R@1, R@"
-    )
-    torn = text.split("\n")
-    with_bare = "\n".join(line.split(",001 ", 1)[-1] for line in torn)
-    run = read(tmp_path / "a.log", with_bare)
-    assert [u.line for u in run.unread] == [9]
 
 
 def test_our_own_metrics_read_back(tmp_path: Path) -> None:
@@ -173,14 +164,6 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch) -> N
 # -- written as run folders ----------------------------------------------------------------------
 
 
-def arguments(*words: str):
-    import argparse
-
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    return parser.parse_args(list(words))
-
-
 def test_import_writes_run_folders_that_analysis_reads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -190,7 +173,7 @@ def test_import_writes_run_folders_that_analysis_reads(
         logs.demo_header(epochs=1) + logs.demo_epoch(1, {"[moe,ori]": "63.2"}),
     )
     read(logs_dir / "crashed.log", logs.demo_header() + logs.TRACEBACK)
-    assert command.command(arguments(str(logs_dir), "--runs-dir", str(tmp_path / "runs"))) == 0
+    assert main(["import", str(logs_dir), "--runs-dir", str(tmp_path / "runs")]) == 0
     found = {
         RunFolder(p.parent).run()["variant"]: RunFolder(p.parent)
         for p in tmp_path.glob("runs/**/run.json")
@@ -204,28 +187,18 @@ def test_import_writes_run_folders_that_analysis_reads(
     assert "2 runs" in capsys.readouterr().out
 
 
-def test_importing_again_replaces_and_never_touches_our_runs(tmp_path: Path) -> None:
+def test_importing_again_replaces_and_never_touches_our_runs(tmp_path: Path, capsys) -> None:
     path = tmp_path / "grid" / "a.log"
     text = logs.demo_header(epochs=2) + logs.demo_epoch(1, {"[moe,ori]": "63.2"})
     read(path, text)
-    words = (str(path), "--runs-dir", str(tmp_path / "runs"))
-    command.command(arguments(*words))
+    words = ("import", str(path), "--runs-dir", str(tmp_path / "runs"))
+    main(words)
     read(path, text + logs.demo_epoch(2, {"[moe,ori]": "64.2"}))
-    command.command(arguments(*words))
+    main(words)
     (file,) = tmp_path.glob("runs/**/run.json")
     assert RunFolder(file.parent).result()["best"]["mAP"] == 0.642
     file.write_text("{}")
-    with pytest.raises(LogError, match="no imported run"):
-        command.command(arguments(*words))
-
-
-def test_strict_writes_nothing_when_a_line_cannot_be_read(tmp_path: Path) -> None:
-    read(tmp_path / "grid" / "a.log", logs.demo_header() + logs.demo_epoch(1, {"[moe,ori]": "6?.2"}))
-    with pytest.raises(LogError, match="nothing was written"):
-        command.command(
-            arguments(str(tmp_path / "grid"), "--strict", "--runs-dir", str(tmp_path / "runs"))
-        )
-    assert not (tmp_path / "runs").exists()
+    assert main(words) == 2 and "no imported run" in capsys.readouterr().err
 
 
 def test_copies_are_imported_once_and_namesakes_get_their_folder(tmp_path: Path) -> None:

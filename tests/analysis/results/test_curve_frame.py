@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from planted import plant, planted_study, reseal
 
 from analysis.results import curves as curveframe
-from analysis.results.curves import Curve, curves, frame, kept, smoothed
+from analysis.results.curves import Curve, curves, frame, kept
 from analysis.runs.collect import Collected, collect
 
 Line = Callable[[int], float]
@@ -65,10 +65,10 @@ def test_a_shorter_seed_leaves_without_a_jump(tmp_path: Path) -> None:
     lines = {seed: (range(1, n + 1), lambda s, seed=seed: 10.0 * seed) for seed, n in lengths.items()}
     curve = one(logged(tmp_path, {"a": lines}))
     assert [seed.end for seed in curve.seeds] == [None, "shorter", None]
-    first, second = curve.lines()
-    assert (first[0], second[0]) == (slice(0, 90), slice(90, 100))  # two lines, never joined
-    assert set(curve.n[first[0]]) == {3} and set(curve.n[second[0]]) == {2}
-    assert np.ptp(first[1]) == 0 and np.ptp(second[1]) == 0
+    first, second = curve.pieces()
+    assert (first, second) == (slice(0, 90), slice(90, 100))  # two lines, never joined
+    assert set(curve.n[first]) == {3} and set(curve.n[second]) == {2}
+    assert np.ptp(curve.mean[first]) == 0 and np.ptp(curve.mean[second]) == 0
 
 
 def test_a_seed_that_is_infinite_for_three_steps_leaves_a_gap_and_no_jump(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_seed_that_is_infinite_for_three_steps_leaves_a_gap_and_no_jump(tmp_pa
     curve = one(logged(tmp_path, {"a": lines}))
     assert curve.mean[:3].tolist() == [29.0] * 3 and curve.mean[6:].tolist() == [29.0] * 4
     assert np.isnan(curve.mean[3:6]).all() and curve.seeds[0].broken.tolist() == [4, 5, 6]
-    assert [piece for piece, _ in curve.lines()] == [slice(0, 3), slice(6, 10)]
+    assert curve.pieces() == [slice(0, 3), slice(6, 10)]
 
 
 def test_a_diverged_seed_leaves_at_its_last_finite_value(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_diverged_seed_leaves_at_its_last_finite_value(tmp_path: Path) -> None
     curve = one((study, collect([study], tmp_path)))
     assert curve.seeds[1].last == (11.0, 3.0) and curve.seeds[1].end == "diverged"
     assert curve.mean.tolist() == [2.0] * 11 + [1.0] * 9
-    assert [piece for piece, _ in curve.lines()] == [slice(0, 11), slice(11, 20)]
+    assert curve.pieces() == [slice(0, 11), slice(11, 20)]
 
 
 def test_windows_keep_the_mean_and_every_extreme(tmp_path: Path) -> None:
@@ -143,12 +143,6 @@ def test_seconds_come_from_the_rows_and_leave_waiting_out(tmp_path: Path) -> Non
     assert measured and clock.at(np.array([1, 5, 10])).tolist() == [2.0, 10.0, 20.0]
     clock, measured = clocks[where[1]]
     assert not measured and clock.at(np.array([5]))[0] == 30.0
-
-
-def test_smoothing_does_not_bridge_a_gap() -> None:
-    values = np.array([1.0, 1.0, np.nan, 3.0, 3.0])
-    assert smoothed(values, 0.9)[3:] == pytest.approx([3.0, 3.0])
-    assert np.isnan(smoothed(values, 0.9)[2])
 
 
 VALUES = st.lists(st.floats(allow_nan=True, allow_infinity=False, width=32), min_size=1, max_size=400)
