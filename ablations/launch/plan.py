@@ -1,5 +1,7 @@
 """What would be done: a study against the run store gives one action, with its reason, for each run.
 
+`ablations.view.plan` prints it, `ablations.launch.submit` does it.
+
 Planning is read-only and quick: one listing for each variant, small JSON files, no YAML parsed.
 
     state                         without --retry        with it

@@ -1,4 +1,4 @@
-"""A plan as people read it, and as scripts do."""
+"""A plan, made in `ablations.launch.plan`, as people read it, and as scripts do."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def payload(
     for index, study in enumerate(collected.studies):
         found = results(collected, study)
         curves = curveframe.all_curves(collected, study, seed_points=most)
-        epochs = curveframe.epoch_clocks(found.outcomes)
+        epochs = curveframe.epoch_clocks(collected, study)
         clocks = curveframe.second_clocks(collected, study)
         variants = _variants(study, found)
         for number, (variant, outcome) in enumerate(

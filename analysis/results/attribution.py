@@ -1,5 +1,8 @@
 """Which of the changes did it: effects at both ends, their interaction, and a search by explosions.
 
+Pure functions on the values of cells. `ablations.study.attribution` plans the cells,
+`analysis.results.cells` reads their runs, and tables, figures and the verb `attribute` show them.
+
 A is the good variant and B the broken one; they differ in r settings. With seeds as replicates, the
 effect of a setting is measured at both ends: changed alone in A, and taken back alone in B. A setting
 that acts by itself shows at both; one of several that are needed together shows at B only; one of

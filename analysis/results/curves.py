@@ -155,7 +155,6 @@ def curves(
     kind: str | None = None,
     variants: Sequence[str] | None = None,
     *,
-    points: int = POINTS,
     seed_points: int = SEED_POINTS,
 ) -> list[Curve]:
     """A metric's curves, one for each variant, in the manifest's order.
@@ -165,28 +164,21 @@ def curves(
         variants: names; None: all, imported ones last.
     """
     found = outcomes(collected, study)
-    clocks = epoch_clocks(found)
+    clocks = epoch_clocks(collected, study)
     names = list(found if variants is None else variants)
     if kind is None:
         runs = (run for name in names for run in found[name].runs)
         trained = any(len(run.rows.series("train", metric)[0]) for run in runs)
         kind = "train" if trained else "eval"
-    return [
-        curve_of(found[name], kind, metric, clocks.get(name), points, seed_points) for name in names
-    ]
+    return [curve_of(found[name], kind, metric, clocks.get(name), seed_points) for name in names]
 
 
 def all_curves(
     collected: Collected, study: Study, *, seed_points: int = SEED_POINTS
 ) -> dict[tuple[str, str], list[Curve]]:
     """(kind, metric) to the curves of everything that a study logged, but the rows' times."""
-    found = outcomes(collected, study)
-    clocks = epoch_clocks(found)
     return {
-        (kind, metric): [
-            curve_of(outcome, kind, metric, clocks.get(name), seed_points=seed_points)
-            for name, outcome in found.items()
-        ]
+        (kind, metric): curves(collected, study, metric, kind, seed_points=seed_points)
         for kind in ("train", "eval")
         for metric in collected.metrics_of(study.name, kind)
     }
@@ -216,7 +208,6 @@ def curve_of(
     kind: str,
     metric: str,
     clock: Clock | None = None,
-    points: int = POINTS,
     seed_points: int = SEED_POINTS,
 ) -> Curve:
     """A variant's curve."""
@@ -226,8 +217,7 @@ def curve_of(
         _seed(run.seed, run.state, step, value, latest, seed_points)
         for run, (step, value) in zip(outcome.runs, mine, strict=True)
     )
-    mean = _mean(mine, seeds, points)
-    return Curve(outcome.study, outcome, kind, metric, seeds, epochs=clock, **mean)
+    return Curve(outcome.study, outcome, kind, metric, seeds, epochs=clock, **_mean(mine, seeds))
 
 
 def _seed(
@@ -255,7 +245,7 @@ def _interval(step: np.ndarray) -> float:
 
 
 def _mean(
-    series: Sequence[tuple[np.ndarray, np.ndarray]], seeds: Sequence[SeedCurve], points: int
+    series: Sequence[tuple[np.ndarray, np.ndarray]], seeds: Sequence[SeedCurve]
 ) -> dict[str, Any]:
     """The fields of `Curve` that are computed over seeds."""
     present = [
@@ -293,8 +283,8 @@ def _mean(
     stretch = np.concatenate([[0], np.cumsum(changes)])
     merged = None
     window = np.arange(len(grid))
-    if len(grid) > points:
-        merged = (float(grid[-1]) - float(grid[0]) + 1) / points
+    if len(grid) > POINTS:
+        merged = (float(grid[-1]) - float(grid[0]) + 1) / POINTS
         window = ((grid - grid[0]) / merged).astype(np.int64)
     starts = np.flatnonzero(np.concatenate([[True], (np.diff(window) != 0) | (np.diff(stretch) != 0)]))
     averaged = _windows(grid, table, alive, sound, starts)
@@ -362,7 +352,13 @@ def kept(y: np.ndarray, most: int) -> np.ndarray:
 # -- steps in epochs and seconds ----------------------------------------------------------------
 
 
-def epoch_clocks(found: Mapping[str, Outcome]) -> dict[str, Clock]:
+def epoch_clocks(collected: Collected, study: Study) -> dict[str, Clock]:
+    """As `_epoch_clocks`, computed once for each `collected`."""
+    found = outcomes(collected, study)
+    return collected.once(("epochs", study.name), lambda: _epoch_clocks(found))
+
+
+def _epoch_clocks(found: Mapping[str, Outcome]) -> dict[str, Clock]:
     """For each variant what its steps are in epochs.
 
     Evaluations stand at the end of an epoch, so they decide. A variant without any takes the rate that

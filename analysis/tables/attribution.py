@@ -1,4 +1,4 @@
-"""The table of an attribution's cells."""
+"""The table of an attribution's cells, which `analysis.results.cells` computes."""
 
 from __future__ import annotations
 
