@@ -1,7 +1,7 @@
 """Seeds in rounds: which differences are decided at which look, and who is trained further.
 
-Computed here from the runs; read by tables and by the verb `rounds` (`analysis.questions.rounds`), which
-`sdtps submit` asks for the next seeds.
+Computed here from the runs; read by tables and by the verb `rounds` (`analysis.questions.rounds`), of
+which `sdtps submit` asks the next seeds.
 
 n: seeds at a look; N: at the last look; R: differences without a star; level: what a look may err.
 
