@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -14,55 +13,27 @@ from typing import Any
 
 import pytest
 
-from sdtps.config import identity, parse_config
+from sdtps.config.load import merged
 from sdtps.run import provenance
 from sdtps.run.folder import RunFolder
 from sdtps.system.errors import DataError, RunError, WeightsError
 from sdtps.training.job import execute
-
-TIMED = {"images_per_s", "memory_mib", "attempt", "time"}
-TREE: dict[str, Any] = {
-    "task": "reid",
-    "data": {
-        "generate": {"train_pids": 8, "test_pids": 4, "images_per_camera": 4},
-        "height": 32,
-        "width": 16,
-        "batch_size": 8,
-        "instances": 2,
-        "pad": 2,
-        "workers": 0,
-    },
-    "backbone": {"name": "tiny_vit", "weights": "random", "patch": 4, "width": 16, "depth": 1,
-                 "heads": 2, "embed": 16},
-    "optim": {"lr": 1e-3, "backbone_lr": None, "warmup_epochs": 0.0},
-    "sdtps": {"decision": "gumbel_ste", "mask": "log", "aggregation": "single"},
-    "train": {"amp": "off", "epochs": 3, "log_every": 1, "checkpoint_every_steps": 2},
-}  # fmt: skip
+from tests.sdtps.small import comparable, planted, reid, spawn, train_in_two_processes
 
 
 def make(path: Path, seed: int = 0, **sections: dict[str, Any]) -> RunFolder:
-    tree = {k: dict(v) if isinstance(v, dict) else v for k, v in TREE.items()}
-    for name, section in sections.items():
-        tree[name] = {**tree[name], **section}
-    config = parse_config(tree)
-    folder = RunFolder(path)
-    run = {"study": "s", "variant": "v", "seed": seed, "identity": identity(config, seed)}
-    folder.create(config, run)
-    return folder
+    tree: dict[str, Any] = {
+        "optim": {"lr": 1e-3, "backbone_lr": None, "warmup_epochs": 0.0},
+        "sdtps": {"decision": "gumbel_ste", "mask": "log", "aggregation": "single"},
+        "train": {"epochs": 3, "log_every": 1, "checkpoint_every_steps": 2},
+    }
+    return planted(path, reid(**merged(tree, sections)), seed)
 
 
-def comparable(folder: RunFolder) -> list[dict[str, Any]]:
-    rows = [r for r in folder.resolved_metrics() if r["kind"] != "event"]
-    return [{k: v for k, v in row.items() if k not in TIMED} for row in rows]
-
-
-def spawn(folder: RunFolder, **environment: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "sdtps", "run", str(folder.path)],
-        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
-        cwd=Path(__file__).parents[2],
-        stdout=subprocess.DEVNULL,
-    )
+def completed(folder: RunFolder) -> list[dict[str, Any]]:
+    """What the whole run logs."""
+    assert execute(folder.path) == "completed"
+    return comparable(folder)
 
 
 def wait_for_step(folder: RunFolder, step: int, job: subprocess.Popen[bytes]) -> None:
@@ -76,60 +47,44 @@ def wait_for_step(folder: RunFolder, step: int, job: subprocess.Popen[bytes]) ->
 
 def test_a_run_completes_with_its_provenance(tmp_path: Path) -> None:
     folder = make(tmp_path / "r")
-    assert execute(folder.path) == "completed"
+    completed(folder)
     run, result = folder.run(), folder.result()
     assert result is not None and 0 <= result["final"]["rank1"] <= 1
     assert run["code"]["digest"] == provenance.source_digest()
     assert run["environment"]["packages"]["torch"]
-    assert run["data"]["generated"]["train_pids"] == 8 and len(run["data"]["digest"]) == 32
+    assert run["data"]["generated"]["train_pids"] == 6 and len(run["data"]["digest"]) == 32
     assert run["parameters"] > 1000
-    assert [a["ended_as"] for a in run["attempts"]] == ["completed"]
-    assert execute(folder.path) == "completed"  # again: nothing happens
-    assert len(folder.run()["attempts"]) == 1
-    assert {p.name for p in folder.path.iterdir()} == {
-        "config.yaml",
-        "run.json",
-        "metrics.jsonl",
-        "status.json",
-        "result.json",
-        "train.log",
-        "best.safetensors",
-        "queries.safetensors",
-        "last.safetensors",
-    }
+    completed(folder)  # again: nothing happens
+    assert [a["ended_as"] for a in folder.run()["attempts"]] == ["completed"]
+    weights = {f"{name}.safetensors" for name in ("best", "last", "queries")}
+    records = {"config.yaml", "run.json", "metrics.jsonl", "status.json", "result.json", "train.log"}
+    assert {p.name for p in folder.path.iterdir()} == records | weights
 
 
 def test_the_same_run_twice_gives_the_same_metrics_and_another_seed_others(tmp_path: Path) -> None:
-    runs = [make(tmp_path / name, seed) for name, seed in (("a", 0), ("b", 0), ("c", 1))]
-    for folder in runs:
-        assert execute(folder.path) == "completed"
-    first, again, other = (comparable(folder) for folder in runs)
-    assert first == again
+    places = (("a", 0), ("b", 0), ("c", 1))
+    first, second, other = (completed(make(tmp_path / name, seed)) for name, seed in places)
+    assert first == second
     assert [r.get("loss") for r in first] != [r.get("loss") for r in other]
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker")
 def test_workers_do_not_change_a_run(tmp_path: Path) -> None:
-    runs = [make(tmp_path / str(w), data={"workers": w}) for w in (0, 1, 4)]
-    for folder in runs:
-        execute(folder.path)
-    assert comparable(runs[0]) == comparable(runs[1]) == comparable(runs[2])
+    none, one, four = (completed(make(tmp_path / str(w), data={"workers": w})) for w in (0, 1, 4))
+    assert none == one == four
 
 
 def test_a_run_killed_mid_epoch_resumes_to_the_same_metrics(tmp_path: Path) -> None:
-    whole = make(tmp_path / "whole")
-    execute(whole.path)
     killed = make(tmp_path / "killed")
     job = spawn(killed)
     wait_for_step(killed, 3, job)
     job.send_signal(signal.SIGKILL)
     assert job.wait() == -signal.SIGKILL
-    assert killed.result() is None
     status = killed.status()
+    assert killed.result() is None
     assert status is not None and status["state"] == "running"  # nobody could say otherwise
-    assert execute(killed.path) == "completed"
+    assert completed(killed) == completed(make(tmp_path / "whole"))
     assert [a["ended_as"] for a in killed.run()["attempts"]] == [None, "completed"]
-    assert comparable(killed) == comparable(whole)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
@@ -156,16 +111,14 @@ def test_a_signal_ends_the_attempt_with_a_checkpoint(tmp_path: Path, number: sig
 def test_max_steps_interrupts_and_the_next_attempt_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, parts = make(tmp_path / "whole"), make(tmp_path / "parts")
-    execute(whole.path)
+    parts = make(tmp_path / "parts")
     assert execute(parts.path, max_steps=5) == "requeued"
     shown = []
     write = RunFolder.write_status
     monkeypatch.setattr(
         RunFolder, "write_status", lambda *a, **k: (shown.append(k.get("step")), write(*a, **k))
     )
-    assert execute(parts.path) == "completed"
-    assert comparable(parts) == comparable(whole)
+    assert completed(parts) == completed(make(tmp_path / "whole"))
     assert shown[:2] == [5, 5]  # while it loads its data, and once it has read its checkpoint
 
 
@@ -180,19 +133,13 @@ def test_two_processes_train_like_one(tmp_path: Path) -> None:
         make(tmp_path / name, sdtps=plain, data=still, train={"epochs": 1})
         for name in ("alone", "together")
     )
-    execute(alone.path)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
-    jobs = [spawn(together, **place, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(2)]
-    assert [job.wait(timeout=120) for job in jobs] == [0, 0]
+    train_in_two_processes(together)
     assert len(together.run()["attempts"]) == 1
-    for one, two in zip(comparable(alone), comparable(together), strict=True):
+    for one, two in zip(completed(alone), comparable(together), strict=True):
         assert one.keys() == two.keys()
         for key, value in one.items():
-            wanted = value if isinstance(value, str) else pytest.approx(value, rel=1e-3, abs=1e-5)
-            assert two[key] == wanted, (key, one["step"])
+            close = value if isinstance(value, str) else pytest.approx(value, rel=1e-3, abs=1e-5)
+            assert two[key] == close, (key, one["step"])
 
 
 def test_a_failure_is_recorded_before_it_is_raised(tmp_path: Path) -> None:
@@ -219,35 +166,24 @@ def test_every_attempt_records_the_memory_it_took(tmp_path: Path) -> None:
     assert peaks[0] <= result["peak_memory_mib"] <= peaks[1]
 
 
-def test_a_folder_without_a_seed_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_seed_or_a_configuration_is_refused(tmp_path: Path) -> None:
     folder = make(tmp_path / "r")
     folder.run_file.unlink()
     with pytest.raises(RunError, match="no seed"):
         execute(folder.path)
+    with pytest.raises(RunError, match="no run folder"):
+        execute(tmp_path)
 
 
-def test_the_command_line_prints_errors_without_a_traceback(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "sdtps", "run", str(tmp_path / "none")],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[2],
-        check=False,
-    )
-    assert done.returncode == 2 and "no run folder" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_the_digest_follows_the_sources(tmp_path: Path) -> None:
+def test_the_digest_follows_the_sources_where_there_is_no_commit(tmp_path: Path) -> None:
     (tmp_path / "sdtps").mkdir()
-    file = tmp_path / "sdtps" / "a.py"
-    file.write_text("x = 1\n")
-    before = provenance.code_version(tmp_path)
-    (tmp_path / "sdtps" / "notes.txt").write_text("not code")
-    assert provenance.code_version(tmp_path)["digest"] == before["digest"]
-    file.write_text("x = 2\n")
-    assert provenance.code_version(tmp_path)["digest"] != before["digest"]
-    assert before["commit"] is None and before["dirty"] is False
+    digests = set()
+    for name, text in (("a.py", "x = 1\n"), ("notes.txt", "no code"), ("a.py", "x = 2\n")):
+        (tmp_path / "sdtps" / name).write_text(text)
+        version = provenance.code_version(tmp_path)
+        digests.add(version["digest"])
+        assert version["commit"] is None and version["dirty"] is False
+    assert len(digests) == 2
 
 
 PACKAGE_FILES = {

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from sdtps.config import ReidConfig, identity, parse_config
+from sdtps.config import identity
 from sdtps.data.reid_batches import ReidBatch
 from sdtps.models.losses import batch_hard_triplet, label_smooth_cross_entropy
 from sdtps.models.reid import SETS, Fusion, Pife, ReidModel
@@ -17,40 +17,10 @@ from sdtps.multimodal import MODALITIES
 from sdtps.system import distributed
 from sdtps.system.errors import ConfigError
 from sdtps.training.reid import ReidTask
+from tests.sdtps.small import reid
 
 CPU = torch.device("cpu")
 METRICS = ("mAP", "rank1", "rank5", "rank10")
-BASE: dict[str, Any] = {
-    "data": {
-        "generate": {"train_pids": 6, "test_pids": 4, "images_per_camera": 3},
-        "height": 32,
-        "width": 16,
-        "batch_size": 8,
-        "instances": 2,
-        "pad": 2,
-        "test_batch_size": 5,
-        "workers": 0,
-    },
-    "backbone": {
-        "name": "tiny_vit",
-        "weights": "random",
-        "patch": 4,
-        "width": 16,
-        "depth": 1,
-        "heads": 2,
-        "embed": 16,
-    },
-    "train": {"amp": "off", "epochs": 1},
-}
-
-
-def config(**sections: dict[str, Any]) -> ReidConfig:
-    tree = {k: dict(v) for k, v in BASE.items()}
-    for name, section in sections.items():
-        tree[name] = {**tree.get(name, {}), **section}
-    parsed = parse_config(tree)
-    assert isinstance(parsed, ReidConfig)
-    return parsed
 
 
 def images(batch: int = 4) -> torch.Tensor:
@@ -59,7 +29,7 @@ def images(batch: int = 4) -> torch.Tensor:
 
 def model(**sections: dict[str, Any]) -> ReidModel:
     torch.manual_seed(0)
-    return ReidModel(config(**sections), pids=6, cameras=2)
+    return ReidModel(reid(**sections), pids=6, cameras=2)
 
 
 CAMIDS = torch.tensor([0, 1, 0, 1])
@@ -102,7 +72,7 @@ def test_one_encoder_call_equals_three() -> None:
 
 
 def test_the_loss_is_demos_sum_over_branches() -> None:
-    settings = config(sdtps={"loss_weight": 2.0})
+    settings = reid(sdtps={"loss_weight": 2.0})
     task = ReidTask(settings, 0, CPU)
     batch = next(task.train_batches(1, 0))
     total, parts = task.loss(batch, 1, 1)
@@ -117,11 +87,12 @@ def test_the_loss_is_demos_sum_over_branches() -> None:
     assert total.item() == pytest.approx(expected.item(), rel=1e-4)
 
 
-def test_a_batch_of_one_can_be_evaluated() -> None:
-    for sections in ({}, {"sdtps": {"enabled": False}, "fusion": {"kind": "hdm_atmoe"}}):
-        made = model(**sections).eval()
-        features = made(images(1), CAMIDS[:1])
-        assert all(f.shape[0] == 1 for f in features.values())
+@pytest.mark.parametrize("kind", ["none", "hdm", "hdm_atmoe"])
+def test_a_batch_of_one_is_encoded_like_any_other(kind: str) -> None:
+    made = model(sdtps={"enabled": kind == "none"}, fusion={"kind": kind}).eval()
+    together, alone = made(images(), CAMIDS), made(images()[:, :1], CAMIDS[:1])
+    for name, feature in alone.items():
+        torch.testing.assert_close(feature, together[name][:1], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +108,7 @@ def test_a_batch_of_one_can_be_evaluated() -> None:
 def test_the_ranked_feature_is_the_configured_one(
     feature: str, sections: dict[str, Any], width: int
 ) -> None:
-    task = ReidTask(config(eval={"feature": feature}, **sections), 0, CPU)
+    task = ReidTask(reid(eval={"feature": feature}, **sections), 0, CPU)
     task.model.eval()
     features = task.test_features(next(iter(task.test_batches)))
     assert features.shape == (5, width)
@@ -145,14 +116,14 @@ def test_the_ranked_feature_is_the_configured_one(
 
 
 def test_missing_modalities_are_zero_at_test_only() -> None:
-    task = ReidTask(config(), 0, CPU)
+    task = ReidTask(reid(), 0, CPU)
     task.model.eval()
     batch = next(iter(task.test_batches))
     kept = batch.images.clone()
     blind = task.test_features(batch, "n")
     assert torch.equal(batch.images, kept)
     kept[0] = kept[2] = 0
-    whole = ReidTask(config(), 0, CPU)
+    whole = ReidTask(reid(), 0, CPU)
     whole.model.load_state_dict(task.model.state_dict())
     whole.model.eval()
     assert torch.allclose(blind, whole.test_features(ReidBatch(kept, batch.labels, batch.camids)))
@@ -161,7 +132,7 @@ def test_missing_modalities_are_zero_at_test_only() -> None:
 @pytest.mark.parametrize("frozen", [False, True])
 def test_one_model_is_scored_under_every_condition(frozen: bool) -> None:
     still = {"flip": 0, "pad": 0, "erase": 0} if frozen else {}
-    task = ReidTask(config(backbone={"frozen": frozen}, data=still), 0, CPU)
+    task = ReidTask(reid(backbone={"frozen": frozen}, data=still), 0, CPU)
     task.model.eval()
     names = ("", "missing_rt", "n_to_n", "n_to_t", "t_to_n", "rerank", "missing_rt+rerank")
     with torch.no_grad():
@@ -176,13 +147,13 @@ def test_one_model_is_scored_under_every_condition(frozen: bool) -> None:
 def test_unknown_and_repeated_conditions_are_refused_and_conditions_make_no_other_run() -> None:
     for wrong, says in ((("missing_x",), "missing_rt"), (("rerank", "rerank"), "twice")):
         with pytest.raises(ConfigError, match=says):
-            config(eval={"also": wrong})
-    assert identity(config(eval={"also": ("missing_r", "r_to_n")}), 0) == identity(config(), 0)
+            reid(eval={"also": wrong})
+    assert identity(reid(eval={"also": ("missing_r", "r_to_n")}), 0) == identity(reid(), 0)
 
 
 def test_evaluation_ranks_queries_against_the_other_camera() -> None:
     """Features replaced by the identity itself rank perfectly; by the camera, as badly as possible."""
-    task = ReidTask(config(), 0, CPU)
+    task = ReidTask(reid(), 0, CPU)
     samples = list(task.place)
     task.model.eval()
     for key, perfect in (("pid", True), ("camid", False)):
@@ -192,39 +163,24 @@ def test_evaluation_ranks_queries_against_the_other_camera() -> None:
         assert (task.evaluate()["rank1"] == 1.0) is perfect
 
 
-def test_the_trunk_is_the_encoder_without_its_camera_table() -> None:
-    task = ReidTask(config(), 0, CPU)
-    trunk = {id(p) for p in task.trunk()}
-    camera = task.model.backbone.camera
+def test_the_trunk_is_the_encoder_without_its_camera_table_and_each_parameter_in_one_group() -> None:
+    task = ReidTask(reid(), 0, CPU)
+    trunk, camera = {id(p) for p in task.trunk()}, task.model.backbone.camera
     assert camera is not None and id(camera) not in trunk
     assert len(trunk) == len(list(task.model.backbone.parameters())) - 1
-
-
-def test_every_trained_parameter_is_in_one_module_group() -> None:
-    task = ReidTask(config(), 0, CPU)
-    grouped = [id(p) for group in task.module_groups().values() for p in group]
+    groups = task.module_groups()
+    grouped = [id(p) for group in groups.values() for p in group]
     assert sorted(grouped) == sorted(id(p) for p in task.model.parameters())
-    assert {"backbone", "score_mlp", "aggregation", "head_sdtps", "head_global"} == set(
-        task.module_groups()
-    )
-
-
-def test_batches_of_an_epoch_can_begin_anywhere() -> None:
-    task = ReidTask(config(), 0, CPU)
-    whole = list(task.train_batches(3, 0))
-    rest = list(task.train_batches(3, 2))
-    assert len(whole) == task.steps_per_epoch == len(rest) + 2
-    for one, two in zip(whole[2:], rest, strict=True):
-        assert torch.equal(one.images, two.images)
+    assert groups.keys() == {"backbone", "score_mlp", "aggregation", "head_sdtps", "head_global"}
 
 
 def test_the_record_names_data_and_weights(tmp_path: Path) -> None:
-    first = ReidTask(config(), 0, CPU)
+    first = ReidTask(reid(), 0, CPU)
     assert first.record["data"]["name"] == "rgbnt201"
     assert first.record["data"]["generated"]["train_pids"] == 6
     assert first.record["weights"] is None
     torch.save(first.model.backbone.state_dict(), tmp_path / "tiny.pt")
-    second = ReidTask(config(backbone={"weights": str(tmp_path / "tiny.pt")}), 1, CPU)
+    second = ReidTask(reid(backbone={"weights": str(tmp_path / "tiny.pt")}), 1, CPU)
     assert len(second.record["weights"]["backbone"]["digest"]) == 32
     for one, two in zip(
         first.model.backbone.parameters(), second.model.backbone.parameters(), strict=True
@@ -233,7 +189,7 @@ def test_the_record_names_data_and_weights(tmp_path: Path) -> None:
 
 
 def test_processes_share_the_test_images_and_rank_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = config()
+    chosen = reid()
     alone = ReidTask(chosen, 0, CPU)
     alone.model.eval()
     expected = alone.evaluate()
@@ -275,16 +231,6 @@ def test_sizes_at_full_scale_are_the_reported_steps() -> None:
     assert pife / 1e6 == pytest.approx(87.99 - 86.41, abs=0.01)
     assert hdm / 1e6 == pytest.approx(95.96 - 87.99, abs=0.01)
     assert moe / 1e6 == pytest.approx(98.79 - 87.99, abs=0.01)
-
-
-@pytest.mark.parametrize("kind", ["hdm", "hdm_atmoe"])
-def test_a_batch_of_one_is_ranked_like_any_other(kind: Literal["hdm", "hdm_atmoe"]) -> None:
-    fusion = Fusion(kind, 64, 4).eval()
-    patches, globals_ = inputs(3)
-    together = fusion(patches, globals_)
-    assert together.shape == (3, 7 * 64)
-    alone = fusion({m: p[:1] for m, p in patches.items()}, {m: g[:1] for m, g in globals_.items()})
-    torch.testing.assert_close(alone, together[:1])
 
 
 def test_gate_rows_sum_to_1_per_head() -> None:

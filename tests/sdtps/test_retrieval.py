@@ -2,46 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from sdtps.config import RetrievalConfig, identity, parse_config
 from sdtps.crossnet import CrossNet
 from sdtps.data.caption_batches import dense_owner
 from sdtps.data.load import load_splits
 from sdtps.evaluation import retrieval
 from sdtps.evaluation.retrieval import similarities
-from sdtps.run.folder import RunFolder
 from sdtps.system import distributed
 from sdtps.system.errors import ConfigError, DataError
 from sdtps.training.job import execute
 from sdtps.training.retrieval import RetrievalTask
+from tests.sdtps.small import comparable, planted, train_in_two_processes
+from tests.sdtps.small import retrieval as small
 
 CPU = torch.device("cpu")
-TREE: dict[str, Any] = {
-    "task": "retrieval",
-    "data": {
-        "generate": {"train_images": 8, "dev_images": 4, "test_images": 6},
-        "batch_size": 8,
-        "test_batch_size": 12,
-        "max_words": 16,
-        "max_dense_words": 40,
-        "workers": 0,
-    },
-    "image_encoder": {"name": "tiny_vit", "size": 16, "patch": 4, "width": 16, "depth": 1, "heads": 2},
-    "text_encoder": {"name": "tiny_bert", "width": 16, "depth": 1, "heads": 2},
-    "matching": {"embed": 16},
-    "optim": {"lr": 1e-3, "milestones": [1]},
-    "train": {"epochs": 2, "log_every": 1, "checkpoint_every_steps": 2},
-    "eval": {"also_dense_text": ["own", "shuffled", "none"]},
-}
 LAPS = {
     "sdtps": {"score": "attention_sum", "normalise": "none", "aggregation": "single"},
     "matching": {"form": "laps", "alignment": "mean", "dense_text": "none", "eval_dense_text": "none"},
@@ -56,26 +35,6 @@ FROZEN = {
     "image_encoder": {"frozen": True},
     "text_encoder": {"frozen": True},
 }
-
-
-def config(**sections: dict[str, Any]) -> RetrievalConfig:
-    tree = {k: dict(v) if isinstance(v, dict) else v for k, v in TREE.items()}
-    for name, section in sections.items():
-        tree[name] = {**tree.get(name, {}), **section}
-    parsed = parse_config(tree)
-    assert isinstance(parsed, RetrievalConfig)
-    return parsed
-
-
-def run_folder(path: Path, chosen: RetrievalConfig) -> RunFolder:
-    folder = RunFolder(path)
-    run = {"study": "s", "variant": "v", "seed": 0, "identity": identity(chosen, 0)}
-    folder.create(chosen, run)
-    return folder
-
-
-def evaluations(folder: RunFolder) -> list[dict[str, Any]]:
-    return [row for row in folder.resolved_metrics() if row["kind"] == "eval"]
 
 
 @pytest.mark.parametrize(
@@ -96,61 +55,41 @@ def evaluations(folder: RunFolder) -> list[dict[str, Any]]:
 def test_every_arrangement_runs_to_its_result(tmp_path: Path, sections: dict[str, Any]) -> None:
     if sections.get("image_encoder", {}).get("patch") == 8:
         sections = {**sections, "sdtps": {**sections["sdtps"], "aggregation_ratio": 0.9}}
-    chosen = config(**sections)
-    folder = run_folder(tmp_path / "run", chosen)
+    chosen = small(**sections)
+    folder = planted(tmp_path / "run", chosen)
     assert execute(folder.path) == "completed"
     result = folder.result()
     assert result is not None
     assert result["selected_on"] == chosen.eval.select_on
     assert 0 <= result["final"]["rsum"] <= 6
     assert all(0 <= result["final"][f"{d}_r{k}"] <= 1 for d in ("i2t", "t2i") for k in (1, 5, 10))
-    run = folder.run()
-    assert run["data"]["generated"] == chosen.data.generate.model_dump()
-    assert run["data"]["digest"]
+    data = folder.run()["data"]
+    assert data["generated"] == chosen.data.generate.model_dump() and data["digest"]
 
 
-def test_result_does_not_depend_on_workers_chunks_or_interruption(tmp_path: Path) -> None:
-    plain = run_folder(tmp_path / "plain", config())
-    assert execute(plain.path) == "completed"
-    workers = run_folder(tmp_path / "workers", config(data={"workers": 2}))
+def test_result_does_not_depend_on_workers_or_interruption(tmp_path: Path) -> None:
+    plain = planted(tmp_path / "plain", small())
+    workers = planted(tmp_path / "workers", small(data={"workers": 2}))
     assert execute(workers.path, max_steps=3) == "requeued"
-    assert execute(workers.path) == "completed"
-    for a, b in zip(evaluations(plain), evaluations(workers), strict=True):
-        timed = {"attempt", "time"}
-        assert {k: v for k, v in a.items() if k not in timed} == {
-            k: v for k, v in b.items() if k not in timed
-        }
+    assert execute(plain.path) == execute(workers.path) == "completed"
+    assert comparable(plain) == comparable(workers)
 
 
 def test_two_processes_train_like_one(tmp_path: Path) -> None:
     """Negatives span both processes' parts of a batch; gloo, within rounding."""
     alone, together = (
-        run_folder(tmp_path / name, config(train={"epochs": 1})) for name in ("alone", "together")
+        planted(tmp_path / name, small(train={"epochs": 1})) for name in ("alone", "together")
     )
     execute(alone.path)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    jobs = []
-    for rank in ("0", "1"):
-        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
-        jobs.append(
-            subprocess.Popen(
-                [sys.executable, "-m", "sdtps", "run", str(together.path)],
-                env={**os.environ, **place, "RANK": rank, "LOCAL_RANK": rank},
-                cwd=Path(__file__).parents[2],
-                stdout=subprocess.DEVNULL,
-            )
-        )
-    assert [job.wait(timeout=300) for job in jobs] == [0, 0]
-    rows = zip(alone.resolved_metrics(), together.resolved_metrics(), strict=True)
+    train_in_two_processes(together)
+    rows = zip(comparable(alone), comparable(together), strict=True)
     for one, two in ((a, b) for a, b in rows if a["kind"] == "train"):
         for name in ("loss", "loss/alignment", "grad_norm", "grad_norm/text_encoder"):
             assert two[name] == pytest.approx(one[name], rel=1e-3, abs=1e-5), (name, one["step"])
 
 
 def test_processes_share_the_captions_and_score_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = RetrievalTask(config(), 0, CPU)
+    task = RetrievalTask(small(), 0, CPU)
     alone = similarities(task.model, task.test, task.config, ("own", "none"), CPU)
     parts: dict[int, list[Any]] = {0: [], 1: []}
     monkeypatch.setattr(distributed, "world_size", lambda: 2)
@@ -165,46 +104,37 @@ def test_processes_share_the_captions_and_score_as_one(monkeypatch: pytest.Monke
         assert torch.allclose(torch.cat([first, second], dim=1), whole, atol=1e-5)
 
 
-def test_training_learns_the_generated_pictures() -> None:
+def test_training_learns_the_generated_pictures(tmp_path: Path) -> None:
     """Sum of hinges throughout, no selection: the plumbing from pixels and words to ranks works."""
-    chosen = config(
+    chosen = small(
         data={"word_noise": 0.0, "augment": False},
         loss={"warmup_epochs": 100, "ramp_first_epoch": False, "ratio": "none"},
         sdtps={"enabled": False},
         matching={"alignment": "mean", "embed": 32},
+        optim={"lr": 3e-3, "backbone_lr_factor": 1.0, "milestones": [100]},
+        train={"epochs": 30, "eval_every": 30},
     )
-    torch.manual_seed(0)
-    task = RetrievalTask(chosen, 0, CPU)
-    optimizer = torch.optim.Adam(task.model.parameters(), lr=3e-3)
-    losses = []
-    for epoch in range(1, 31):
-        task.model.train()
-        total = 0.0
-        for batch in task.train_batches(epoch, 0):
-            loss, _ = task.loss(batch, epoch, 1)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            total += loss.item()
-        losses.append(total)
+    folder = planted(tmp_path / "run", chosen)
+    execute(folder.path)
+    losses = [row["epoch_loss"] for row in comparable(folder) if "epoch_loss" in row]
     assert losses[-1] < 0.5 * losses[0]
 
 
 def test_modes_of_dense_text_are_scored_on_the_same_model() -> None:
-    task = RetrievalTask(config(), 0, CPU)
+    task = RetrievalTask(small(), 0, CPU)
     metrics = task.evaluate()
     assert metrics["rsum"] == metrics["rsum@own"]
     scored = similarities(task.model, task.test, task.config, ("own", "shuffled", "none"), CPU)
     assert not torch.allclose(scored["own"], scored["shuffled"])
     assert not torch.allclose(scored["own"], scored["none"])
-    laps = RetrievalTask(config(**LAPS), 0, CPU).evaluate()
+    laps = RetrievalTask(small(**LAPS), 0, CPU).evaluate()
     assert laps["rsum@own"] == laps["rsum@shuffled"] == laps["rsum@none"] == laps["rsum"]
 
 
 def test_modes_scored_together_equal_each_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """The released form scores a caption once for all modes and a dense text once for its captions."""
     modes: tuple[Any, ...] = ("own", "shuffled", "none")
-    task = RetrievalTask(config(**RELEASED), 0, CPU)
+    task = RetrievalTask(small(**RELEASED), 0, CPU)
     task.model.double()
     tokens = task.model.tokens
     monkeypatch.setattr(task.model, "tokens", lambda images: tokens(images.double()))
@@ -219,7 +149,7 @@ def test_an_evaluation_reports_from_the_first_images_on_and_ends_when_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(retrieval, "IMAGES_BETWEEN_REPORTS", 4)
-    chosen = config(data={"test_batch_size": 5})
+    chosen = small(data={"test_batch_size": 5})
     task = RetrievalTask(chosen, 0, CPU)
     seen: list[tuple[int, int]] = []
     similarities(
@@ -242,7 +172,7 @@ def test_block_sizes_do_not_change_a_score() -> None:
     matrices = []
     for size, chunk in ((12, None), (5, 1), (100, 7)):
         torch.manual_seed(0)
-        chosen = config(data={"test_batch_size": size}, matching={"chunk": chunk})
+        chosen = small(data={"test_batch_size": size}, matching={"chunk": chunk})
         task = RetrievalTask(chosen, 0, CPU)
         matrices.append(similarities(task.model, task.test, chosen, ("own",), CPU)["own"])
     for other in matrices[1:]:
@@ -251,11 +181,11 @@ def test_block_sizes_do_not_change_a_score() -> None:
 
 def test_frozen_encoders_are_not_trained_and_give_what_they_would_in_the_model() -> None:
     torch.manual_seed(0)
-    frozen = RetrievalTask(config(**FROZEN), 0, CPU)
+    frozen = RetrievalTask(small(**FROZEN), 0, CPU)
     assert frozen.trunk() == []
     assert set(frozen.module_groups()) == {"projections", "score_mlp", "aggregation", "alignment"}
     torch.manual_seed(0)
-    live = RetrievalTask(config(data=FROZEN["data"]), 0, CPU)
+    live = RetrievalTask(small(data=FROZEN["data"]), 0, CPU)
     modules = ("image_projection", "text_projection", "crossnet")
     for name in modules:
         getattr(live.model, name).load_state_dict(getattr(frozen.model, name).state_dict())
@@ -267,14 +197,14 @@ def test_another_picture_in_place_of_one_of_the_same_size_is_encoded_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SDTPS_CACHE", str(tmp_path))
-    first, second = RetrievalTask(config(**FROZEN), 0, CPU).test.split.images[:2]
+    first, second = RetrievalTask(small(**FROZEN), 0, CPU).test.split.images[:2]
     padded = 2 * max(first.stat().st_size, second.stat().st_size)
     first.write_bytes(first.read_bytes().ljust(padded, b"\0"))
     torch.manual_seed(0)  # the same random encoder in both
-    before = RetrievalTask(config(**FROZEN), 0, CPU).test.image_features
+    before = RetrievalTask(small(**FROZEN), 0, CPU).test.image_features
     first.write_bytes(second.read_bytes().ljust(padded, b"\0"))
     torch.manual_seed(0)
-    after = RetrievalTask(config(**FROZEN), 0, CPU).test.image_features
+    after = RetrievalTask(small(**FROZEN), 0, CPU).test.image_features
     assert before is not None and after is not None
     assert (before[0] != after[0]).any()
     assert (after[0] == after[1]).all()
@@ -282,9 +212,9 @@ def test_another_picture_in_place_of_one_of_the_same_size_is_encoded_again(
 
 def test_frozen_encoders_with_augmentation_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"set data\.augment to false"):
-        config(image_encoder={"frozen": True})
+        small(image_encoder={"frozen": True})
     with pytest.raises(ConfigError, match=r"set data\.word_noise to 0"):
-        config(text_encoder={"frozen": True})
+        small(text_encoder={"frozen": True})
 
 
 @pytest.mark.parametrize("images", [2, 7, 100])
@@ -297,11 +227,11 @@ def test_shuffled_dense_texts_are_always_another_images(images: int) -> None:
 
 def test_a_batch_larger_than_the_split_is_refused() -> None:
     with pytest.raises(DataError, match=r"data\.batch_size 64 is more than"):
-        RetrievalTask(config(data={"batch_size": 64}), 0, CPU)
+        RetrievalTask(small(data={"batch_size": 64}), 0, CPU)
 
 
 def test_both_protocols_come_from_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = config(eval={"protocol": "both", "test_split": "testall", "also_dense_text": []})
+    chosen = small(eval={"protocol": "both", "test_split": "testall", "also_dense_text": []})
     with pytest.raises(DataError, match=r"needs folds of 1000 images, but testall has 6"):
         RetrievalTask(chosen, 0, CPU)
     monkeypatch.setattr("sdtps.evaluation.retrieval.FOLD_IMAGES", 3)
@@ -311,9 +241,9 @@ def test_both_protocols_come_from_one_run(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_dense_texts_are_read_only_where_a_mode_wants_them() -> None:
-    wanted = config(
+    chosen = small(
         matching={"dense_text": "own", "eval_dense_text": "none"}, eval={"also_dense_text": []}
     )
-    splits, _ = load_splits(wanted, ["train", "dev", "test"])
+    splits, _ = load_splits(chosen, ["train", "dev", "test"])
     assert splits["train"].dense is not None
     assert splits["dev"].dense is None and splits["test"].dense is None

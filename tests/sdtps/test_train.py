@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,62 +12,78 @@ from typing import Any
 import pytest
 import torch
 
-from sdtps.config import ReidConfig, identity, parse_config
+from sdtps.config import ReidConfig, identity
 from sdtps.run.folder import RunFolder
 from sdtps.run.provenance import Origin, source_digest
 from sdtps.system.errors import LockLost, RunError, WeightsError
 from sdtps.training import checkpoint, job
 from sdtps.training.device import for_machine, seed_everything
 from sdtps.training.loop import score
+from tests.sdtps.small import comparable, planted, reid
 from tests.sdtps.toy_task import ToyTask, train
-
-TIMED = {"images_per_s", "memory_mib", "attempt", "time"}
 
 
 def config(**train: Any) -> ReidConfig:
-    tree = {
-        "train": {"epochs": 3, "log_every": 2, "amp": "off", **train},
-        "optim": {"lr": 1e-2, "backbone_lr": None, "backbone_lr_factor": 0.5, "weight_decay": 0.0},
-        "backbone": {"weights": "random"},
-    }
-    parsed = parse_config(tree)
-    assert isinstance(parsed, ReidConfig)
-    return parsed
+    return reid(
+        train={"epochs": 3, "log_every": 2, **train},
+        optim={"lr": 1e-2, "backbone_lr": None, "backbone_lr_factor": 0.5, "weight_decay": 0.0},
+    )
 
 
-def folder(path: Path, run_config: ReidConfig) -> RunFolder:
-    made = RunFolder(path)
-    made.create(run_config, {"study": "toy", "variant": "toy", "seed": 3, "identity": "0"})
-    return made
+def trained(
+    path: Path,
+    settings: ReidConfig | None = None,
+    task: Any = None,
+    *,
+    ends: str = "completed",
+    seed: int = 3,
+    attempt: int = 1,
+    **options: Any,
+) -> RunFolder:
+    """One attempt at the toy's run in `path`."""
+    settings = settings or config()
+    run = RunFolder(path) if path.exists() else planted(path, settings, 3)
+    task = task or ToyTask()
+    if attempt == 1:
+        seed_everything(3)
+    assert train(task, run, settings, seed=seed, attempt=attempt, **options) == ends
+    return run
 
 
-def start(task: Any, run: RunFolder, run_config: ReidConfig, **options: Any) -> str:
-    seed_everything(3)
-    return train(task, run, run_config, seed=3, **options)
+def status_of(run: RunFolder) -> dict[str, Any]:
+    status = run.status()
+    assert status is not None
+    return status
 
 
-def comparable(run: RunFolder) -> list[dict[str, Any]]:
-    rows = [r for r in run.resolved_metrics() if r["kind"] != "event"]
-    return [{k: v for k, v in row.items() if k not in TIMED} for row in rows]
+def result_of(run: RunFolder) -> dict[str, Any]:
+    result = run.result()
+    assert result is not None
+    return result
+
+
+def rows_of(run: RunFolder, kind: str = "train") -> list[dict[str, Any]]:
+    return [row for row in run.metrics() if row["kind"] == kind]
+
+
+def check_same_weights(one: RunFolder, two: RunFolder) -> None:
+    for which in ("best", "last"):
+        first, _ = checkpoint.load_weights(one.weights_file(which))  # type: ignore[arg-type]
+        second, _ = checkpoint.load_weights(two.weights_file(which))  # type: ignore[arg-type]
+        assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_rows_hold_losses_rates_norms_and_the_epochs_last_step_is_always_logged(tmp_path: Path) -> None:
-    run = folder(tmp_path / "r", config())
-    assert start(ToyTask(), run, config()) == "completed"
-    rows = [r for r in run.metrics() if r["kind"] == "train"]
+    rows = rows_of(trained(tmp_path / "r"))
     assert [r["step"] for r in rows] == [2, 4, 5, 6, 8, 10, 12, 14, 15]
     needed = {"loss", "loss/ce", "lr", "lr/backbone", "grad_norm", "grad_norm/trunk", "grad_norm/head"}
     assert needed <= rows[0].keys()
     assert [r["step"] for r in rows if "epoch_loss" in r] == [5, 10, 15]
-    total = rows[0]["grad_norm"]
-    assert total == pytest.approx(
-        (rows[0]["grad_norm/trunk"] ** 2 + rows[0]["grad_norm/head"] ** 2) ** 0.5
-    )
+    whole, parts = rows[0]["grad_norm"], (rows[0][f"grad_norm/{part}"] for part in ("trunk", "head"))
+    assert whole == pytest.approx(math.hypot(*parts))
 
 
 def test_loss_and_accuracy_are_means_over_the_epoch_so_far(tmp_path: Path) -> None:
-    every = config(log_every=1)
-    run = folder(tmp_path / "r", every)
     task = ToyTask()
     right: list[float] = []
     compute = task.loss
@@ -77,8 +94,7 @@ def test_loss_and_accuracy_are_means_over_the_epoch_so_far(tmp_path: Path) -> No
         return total, parts
 
     task.loss = loss  # type: ignore[method-assign]
-    start(task, run, every)
-    rows = [r for r in run.metrics() if r["kind"] == "train"]
+    rows = rows_of(trained(tmp_path / "r", config(log_every=1), task))
     for _, group in itertools.groupby(zip(rows, right, strict=True), key=lambda pair: pair[0]["epoch"]):
         of_epoch, accuracies = zip(*group, strict=True)
         for n, row in enumerate(of_epoch, start=1):
@@ -90,40 +106,46 @@ def test_loss_and_accuracy_are_means_over_the_epoch_so_far(tmp_path: Path) -> No
 
 
 def test_the_result_has_the_best_and_the_final_epoch(tmp_path: Path) -> None:
-    run = folder(tmp_path / "r", config())
-    start(ToyTask(), run, config())
-    result = run.result()
-    assert result is not None
-    evaluations = [r for r in run.metrics() if r["kind"] == "eval"]
+    run = trained(tmp_path / "r")
+    result, evaluations = result_of(run), rows_of(run, "eval")
     assert [e["epoch"] for e in evaluations] == [1, 2, 3]
     assert result["final"] == {k: v for k, v in evaluations[-1].items() if k != "time"}
     assert result["best"]["accuracy"] == max(e["accuracy"] for e in evaluations)
     assert result["selected_on"] == "test" and result["steps"] == 15
-    status = run.status()
-    assert status is not None and status["state"] == "completed"
+    assert status_of(run)["state"] == "completed"
 
 
-@pytest.mark.parametrize("cut", [3, 5, 7, 14, 15])
-def test_an_interrupted_run_resumes_bit_for_bit(tmp_path: Path, cut: int) -> None:
-    whole = folder(tmp_path / "whole", config())
-    start(ToyTask(), whole, config())
-    parts = folder(tmp_path / "parts", config())
-    assert start(ToyTask(), parts, config(), stop_after=cut) == "requeued"
-    status = parts.status()
-    assert status is not None and status["state"] == "requeued" and parts.result() is None
-    torch.rand(17)  # whatever the next process does before it resumes
-    task = ToyTask()
-    assert train(task, parts, config(), seed=3, attempt=2) == "completed"
+@pytest.mark.parametrize(
+    ("train", "cuts"),
+    [
+        *(({}, (cut,)) for cut in (3, 5, 7, 14, 15)),
+        ({"accumulate": 3, "ema": 0.9}, (2, 6, 9)),  # within an update it goes on to the update's end
+        ({}, (7, 12, 13)),
+    ],
+)
+def test_an_interrupted_run_resumes_bit_for_bit(
+    tmp_path: Path, train: dict[str, Any], cuts: tuple[int, ...]
+) -> None:
+    whole = trained(tmp_path / "whole", config(**train), selecting(ToyTask()))
+    for attempt, cut in enumerate(cuts, start=1):
+        task = selecting(ToyTask())
+        options = {"ends": "requeued", "attempt": attempt, "stop_after": cut}
+        parts = trained(tmp_path / "parts", config(**train), task, **options)
+        assert status_of(parts)["state"] == "requeued" and parts.result() is None
+        # A newer best of an attempt that got no further than this file.
+        checkpoint.save_weights(parts.kept_weights_file(14), checkpoint.weights_of(task.model), {})
+        torch.rand(17)  # whatever the next process does before it resumes
+    task = selecting(ToyTask())
+    trained(tmp_path / "parts", config(**train), task, attempt=len(cuts) + 1)
     assert comparable(parts) == comparable(whole)
-    if cut < 15:
+    check_same_weights(parts, whole)
+    if not train and cut < 15:
         assert task.seen[0] == (cut // 5 + 1, cut % 5)  # nothing is trained twice
 
 
 def test_a_mid_epoch_checkpoint_survives_a_kill(tmp_path: Path) -> None:
-    whole = folder(tmp_path / "whole", config())
-    start(ToyTask(), whole, config())
-    often = config(checkpoint_every_steps=3)
-    killed = folder(tmp_path / "killed", often)
+    every_3 = config(checkpoint_every_steps=3)
+    killed = planted(tmp_path / "killed", every_3, 3)
 
     class Killed(BaseException):
         pass
@@ -135,76 +157,60 @@ def test_a_mid_epoch_checkpoint_survives_a_kill(tmp_path: Path) -> None:
         return False
 
     with pytest.raises(Killed):
-        start(ToyTask(), killed, often, stop=kill_at_eight)
-    assert train(ToyTask(), killed, often, seed=3, attempt=2) == "completed"
-    assert comparable(killed) == comparable(whole)
-    resumed = [r for r in killed.metrics() if r.get("event") == "resumed"]
-    assert [r["step"] for r in resumed] == [6]
+        trained(killed.path, every_3, stop=kill_at_eight)
+    trained(killed.path, every_3, attempt=2)
+    assert comparable(killed) == comparable(trained(tmp_path / "whole"))
+    assert [r["step"] for r in killed.metrics() if r.get("event") == "resumed"] == [6]
 
 
 def test_evaluating_more_often_does_not_change_training(tmp_path: Path) -> None:
-    losses = []
-    for every in (1, 3):
-        run_config = config(eval_every=every)
-        run = folder(tmp_path / str(every), run_config)
-        start(ToyTask(), run, run_config)
-        losses.append([r["loss"] for r in run.metrics() if r["kind"] == "train"])
+    runs = [trained(tmp_path / str(every), config(eval_every=every)) for every in (1, 3)]
+    losses = [[row["loss"] for row in rows_of(run)] for run in runs]
     assert losses[0] == losses[1]
 
 
 def test_a_loss_that_is_no_number_ends_the_run_with_epoch_and_step(tmp_path: Path) -> None:
-    run = folder(tmp_path / "r", config())
-    assert start(ToyTask(blow_up_at=7), run, config()) == "diverged"
+    run = trained(tmp_path / "r", task=ToyTask(blow_up_at=7), ends="diverged")
     assert run.result() is None
-    status = run.status()
-    assert status is not None
+    status, last = status_of(run), rows_of(run)[-1]
     assert (status["state"], status["epoch"], status["step"]) == ("diverged", 2, 7)
-    last = [r for r in run.metrics() if r["kind"] == "train"][-1]
     assert last["loss"] is None and last["nonfinite"]["loss"] in ("inf", "nan")
 
 
 def test_fp16_skips_single_overflows_and_diverges_when_the_scale_collapses(tmp_path: Path) -> None:
     half = config(amp="fp16", epochs=10)
-    run = folder(tmp_path / "r", half)
-    assert start(ToyTask(blow_up_at=4), run, half) == "diverged"
-    rows = [r for r in run.metrics() if r["kind"] == "train"]
+    run = trained(tmp_path / "r", half, ToyTask(blow_up_at=4), ends="diverged")
+    rows, status = rows_of(run), status_of(run)
     assert rows[0]["amp_skipped"] == 0 and rows[1]["amp_skipped"] == 1
     assert rows[1]["amp_scale"] == rows[0]["amp_scale"] / 2
-    status = run.status()
-    assert status is not None and "scale" in status["reason"]
+    assert "scale" in status["reason"]
     # 65536 falls below 1e-4 after 30 halvings, read at the next logged step.
     assert 33 <= status["step"] <= 35
 
 
 def test_max_steps_completes_early_with_an_evaluation(tmp_path: Path) -> None:
-    short = config(max_steps=7)
-    run = folder(tmp_path / "r", short)
-    assert start(ToyTask(), run, short) == "completed"
-    result = run.result()
-    assert result is not None and result["steps"] == 7 and result["final"]["step"] == 7
+    result = result_of(trained(tmp_path / "r", config(max_steps=7)))
+    assert result["steps"] == 7 and result["final"]["step"] == 7
 
 
 def test_clipping_limits_the_update_but_logs_the_norm_before_it(tmp_path: Path) -> None:
-    clipped = config(clip_grad_norm=1e-3, log_every=1)
-    run = folder(tmp_path / "r", clipped)
     task = ToyTask()
-    start(task, run, clipped)
+    run = trained(tmp_path / "r", config(clip_grad_norm=1e-3, log_every=1), task)
     assert run.metrics()[0]["grad_norm"] > 1e-2
     total = sum(float((p.grad**2).sum()) for p in task.model.parameters() if p.grad is not None) ** 0.5
     assert total == pytest.approx(1e-3, rel=1e-3)
 
 
 def test_another_seeds_checkpoint_is_refused(tmp_path: Path) -> None:
-    run = folder(tmp_path / "r", config())
-    start(ToyTask(), run, config(), stop_after=3)
+    run = trained(tmp_path / "r", ends="requeued", stop_after=3)
     with pytest.raises(RunError, match="for another seed"):
-        train(ToyTask(), run, config(), seed=4, attempt=2)
+        trained(run.path, seed=4, attempt=2)
     saved = checkpoint.load(run.checkpoint_file, torch.device("cpu"))
     assert saved is not None
     del saved["origin"]
     checkpoint.save(run.checkpoint_file, saved)
     with pytest.raises(RunError, match="recorded no origin"):
-        train(ToyTask(), run, config(), seed=3, attempt=2)
+        trained(run.path, attempt=2)
 
 
 def test_a_run_goes_on_only_with_the_data_and_weights_it_began_with(tmp_path: Path) -> None:
@@ -214,27 +220,26 @@ def test_a_run_goes_on_only_with_the_data_and_weights_it_began_with(tmp_path: Pa
         made.record = {"data": {"digest": data}, "weights": files}  # type: ignore[misc]
         return made
 
-    run = folder(tmp_path / "r", config())
-    start(task("d1", "w1"), run, config(), stop_after=3)
+    run = trained(tmp_path / "r", task=task("d1", "w1"), ends="requeued", stop_after=3)
     written = run.run_file.read_bytes()
     with pytest.raises(RunError) as error:
-        train(task("d2", "w2"), run, config(), seed=3, attempt=2)
+        trained(run.path, task=task("d2", "w2"), attempt=2)
     for part in ("other data (digest d1)", "other weights of backbone (digest w1)"):
         assert part in str(error.value)
     assert run.run_file.read_bytes() == written  # still says what the checkpoint was trained on
-    assert train(task("d1", "w1"), run, config(), seed=3, attempt=2) == "completed"
-    result = run.result() or {}
-    assert result["origin"] == {"code": [source_digest()], "data": "d1", "weights": {"backbone": "w1"}}
+    trained(run.path, task=task("d1", "w1"), attempt=2)
+    origin = {"code": [source_digest()], "data": "d1", "weights": {"backbone": "w1"}}
+    assert result_of(run)["origin"] == origin
 
 
 def test_a_result_names_every_code_that_trained_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = folder(tmp_path / "r", config())
     for attempt, code, steps in ((1, "one", 3), (2, "two", 6), (3, "two", None)):
         monkeypatch.setattr("sdtps.run.provenance.source_digest", lambda code=code: code)
-        train(ToyTask(), run, config(), seed=3, attempt=attempt, stop_after=steps)
-    assert (run.result() or {})["origin"]["code"] == ["one", "two"]
+        ends = "requeued" if steps else "completed"
+        run = trained(tmp_path / "r", attempt=attempt, stop_after=steps, ends=ends)
+    assert result_of(run)["origin"]["code"] == ["one", "two"]
     assert "on other code: one, two" in run.log_file.read_text()
 
 
@@ -242,15 +247,14 @@ def test_a_result_names_every_code_that_trained_it(
 @pytest.mark.parametrize("place", ["exp_avg", "exp_avg_sq", "model", "average"])
 def test_a_damaged_checkpoint_is_no_divergence(tmp_path: Path, place: str, value: float) -> None:
     averaged = config(ema=0.9)
-    run = folder(tmp_path / "r", averaged)
-    start(ToyTask(), run, averaged, stop_after=3)
+    run = trained(tmp_path / "r", averaged, ends="requeued", stop_after=3)
     saved = torch.load(run.checkpoint_file, weights_only=True)
     tensors = {"model": saved["model"]["0.weight"], "average": saved["average"][0]}
     tensors.get(place, saved["optimizer"]["state"][0].get(place)).view(-1)[0] = value
     torch.save(saved, run.checkpoint_file)
     with pytest.raises(RunError, match=f"damaged.*{place}"):
-        start(ToyTask(), run, averaged)
-    assert run.status()["state"] == "requeued"  # type: ignore[index]
+        trained(run.path, averaged)
+    assert status_of(run)["state"] == "requeued"
 
 
 def test_what_training_itself_made_infinite_is_resumed(tmp_path: Path) -> None:
@@ -261,10 +265,10 @@ def test_what_training_itself_made_infinite_is_resumed(tmp_path: Path) -> None:
 
 
 def test_a_torn_checkpoint_is_named(tmp_path: Path) -> None:
-    run = folder(tmp_path / "r", config())
+    run = planted(tmp_path / "r", config())
     run.checkpoint_file.write_bytes(b"half a file")
     with pytest.raises(RunError, match=r"checkpoint\.pt"):
-        train(ToyTask(), run, config(), seed=3)
+        trained(run.path)
 
 
 @pytest.mark.parametrize(
@@ -304,20 +308,14 @@ def test_auto_is_chosen_by_the_machine_and_goes_on_nowhere_else(
 
 @pytest.mark.parametrize("log_every", [1, 2])
 def test_the_step_that_compiles_is_told_and_not_counted(tmp_path: Path, log_every: int) -> None:
-    compiled = config(compile=True, log_every=log_every)
-    run, task = folder(tmp_path / "r", compiled), ToyTask()
+    task = ToyTask()
     task.model.compile = lambda: None
-    assert start(task, run, compiled) == "completed"
-    result = run.result() or {}
+    run = trained(tmp_path / "r", config(compile=True, log_every=log_every), task)
+    result = result_of(run)
     assert "first step, with compilation" in run.log_file.read_text()
-    batch = task.batch_size(next(iter(task.train_batches(1, 0))))
-    counted = (result["steps"] - 1) * batch / max(result["train_seconds"], 1e-9)
+    counted = (result["steps"] - 1) * 12 / max(result["train_seconds"], 1e-9)
     assert result["images_per_s"] == pytest.approx(counted, rel=0.2)
     assert result["first_step_s"] >= 0
-
-
-def test_identity_ignores_how_often_is_logged() -> None:
-    assert identity(config(log_every=1), 0) == identity(config(log_every=9), 0)
 
 
 # -- what a finished run leaves -------------------------------------------------------------------
@@ -332,10 +330,9 @@ def selecting(task: Any) -> Any:
 def test_the_weights_of_the_best_and_the_last_epoch_are_kept_and_give_their_numbers_again(
     tmp_path: Path,
 ) -> None:
-    run = folder(tmp_path / "r", config())
-    start(selecting(ToyTask()), run, config())
-    result = run.result()
-    assert result is not None and result["best"]["step"] < result["final"]["step"]
+    run = trained(tmp_path / "r", task=selecting(ToyTask()))
+    result = result_of(run)
+    assert result["best"]["step"] < result["final"]["step"]
     for which, row in (("best", result["best"]), ("last", result["final"])):
         weights, about = checkpoint.load_weights(run.weights_file(which))  # type: ignore[arg-type]
         task = ToyTask(seed=9)
@@ -346,61 +343,24 @@ def test_the_weights_of_the_best_and_the_last_epoch_are_kept_and_give_their_numb
     assert not run.checkpoint_file.exists() and not list(run.path.glob("step*"))
 
 
-def test_the_best_epochs_weights_survive_an_interruption_and_an_attempt_that_is_lost(
-    tmp_path: Path,
-) -> None:
-    whole, parts = (folder(tmp_path / name, config()) for name in ("whole", "parts"))
-    start(selecting(ToyTask()), whole, config())
-    for attempt, cut in enumerate((7, 12, 13), start=1):
-        task = selecting(ToyTask())
-        seed_everything(3)
-        options = {"seed": 3, "attempt": attempt, "stop_after": cut}
-        assert train(task, parts, config(), **options) == "requeued"
-        # A newer best of an attempt that got no further than this file.
-        checkpoint.save_weights(parts.kept_weights_file(14), checkpoint.weights_of(task.model), {})
-    assert train(selecting(ToyTask()), parts, config(), seed=3, attempt=4) == "completed"
-    for which in ("best", "last"):
-        first, _ = checkpoint.load_weights(whole.weights_file(which))  # type: ignore[arg-type]
-        second, _ = checkpoint.load_weights(parts.weights_file(which))  # type: ignore[arg-type]
-        assert all(torch.equal(first[name], second[name]) for name in first)
-
-
-def test_result_json_is_the_last_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = folder(tmp_path / "r", config(epochs=1))
+def test_result_json_is_the_last_write(tmp_path: Path) -> None:
     written: list[str] = []
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in ("os.rename", "os.link") and str(run.path) in str(arguments[1]):
+        if event in ("os.rename", "os.link") and str(tmp_path) in str(arguments[1]):
             written.append(Path(str(arguments[1])).name)
 
     sys.addaudithook(watch)
-    start(ToyTask(), run, config(epochs=1))
+    trained(tmp_path / "r", config(epochs=1))
     assert written[-1] == "result.json" and {"last.safetensors", "best.safetensors"} <= set(written)
 
 
-def test_a_disk_that_is_full_at_the_last_write_leaves_no_completed_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = folder(tmp_path / "r", config(epochs=1))
-
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "save_weights", full)
-        with pytest.raises(OSError, match="No space"):
-            start(ToyTask(), run, config(epochs=1))
-    assert run.result() is None
-
-
 def test_the_conditions_are_scored_on_the_selected_and_the_last_weights(tmp_path: Path) -> None:
-    plain, run = (folder(tmp_path / name, config()) for name in ("plain", "more"))
-    start(selecting(ToyTask()), plain, config())
+    plain = trained(tmp_path / "plain", task=selecting(ToyTask()))
     task = selecting(ToyTask())
     task.conditions = ("1", "2")
-    start(task, run, config())
-    result, before = run.result(), plain.result()
-    assert result is not None and before is not None
+    run = trained(tmp_path / "more", task=task)
+    result, before = result_of(run), result_of(plain)
     for key in ("best", "final"):
         row = result[key]
         assert {k: v for k, v in row.items() if "@" not in k} == before[key]
@@ -409,29 +369,23 @@ def test_the_conditions_are_scored_on_the_selected_and_the_last_weights(tmp_path
             r for r in run.resolved_metrics() if r["kind"] == "eval" and r["step"] == row["step"]
         ]
         assert kept["accuracy@1"] == row["accuracy@1"]
-    for which in ("best", "last"):
-        mine, _ = checkpoint.load_weights(run.weights_file(which))  # type: ignore[arg-type]
-        theirs, _ = checkpoint.load_weights(plain.weights_file(which))  # type: ignore[arg-type]
-        assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    check_same_weights(run, plain)
 
 
 def test_an_evaluation_stops_at_the_next_block_and_is_done_again(tmp_path: Path) -> None:
-    whole, parts = (folder(tmp_path / name, config()) for name in ("whole", "parts"))
-    start(ToyTask(), whole, config())
-    asked = itertools.count()
+    calls = itertools.count()
     # Of every epoch: its five steps, its end, then the blocks of its evaluation.
-    assert start(ToyTask(), parts, config(), stop=lambda: next(asked) == 6) == "requeued"
-    assert [r for r in parts.metrics() if r["kind"] == "eval"] == []
-    status = parts.status()
-    assert status is not None and status["state"] == "requeued" and status["evaluated"] > 0
-    assert train(ToyTask(), parts, config(), seed=3, attempt=2) == "completed"
-    assert comparable(parts) == comparable(whole)
+    parts = trained(tmp_path / "parts", ends="requeued", stop=lambda: next(calls) == 6)
+    assert rows_of(parts, "eval") == []
+    assert status_of(parts)["state"] == "requeued" and status_of(parts)["evaluated"] > 0
+    trained(parts.path, attempt=2)
+    assert comparable(parts) == comparable(trained(tmp_path / "whole"))
 
 
 def test_a_job_whose_lock_was_taken_over_writes_nothing_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = folder(tmp_path / "r", config())
+    run = planted(tmp_path / "r", config(), 3)
     monkeypatch.setenv("SDTPS_LOCK", "ours")
     run.lock_file.write_text('{"submission": "ours"}')
     run.append_metrics({"kind": "train", "epoch": 1, "step": 1})
@@ -441,7 +395,7 @@ def test_a_job_whose_lock_was_taken_over_writes_nothing_more(
         lambda: run.write_status("running", attempt=1),
         lambda: run.update_run(seed=4),
         lambda: run.write_result({"attempt": 1}),
-        lambda: start(ToyTask(), run, config()),
+        lambda: trained(run.path),
     )
     before = {p.name: p.read_bytes() for p in run.path.iterdir()}
     for write in writes:
@@ -453,88 +407,53 @@ def test_a_job_whose_lock_was_taken_over_writes_nothing_more(
 # -- other ways to take a step ---------------------------------------------------------------------
 
 
-def doubled(run_config: ReidConfig) -> Any:
-    """A toy without dropout in float64."""
-    task = ToyTask(steps=-4)
-    task.model.double()
-    batches = task.train_batches
-
-    def train_batches(epoch: int, first: int) -> Any:
-        return ((points.double(), labels) for points, labels in batches(epoch, first))
-
-    task.train_batches = train_batches
-    return task
-
-
 def test_accumulated_batches_move_the_weights_as_their_mean_gradient(tmp_path: Path) -> None:
     """Four batches in one update: one step of SGD along the mean of the four gradients."""
-    plain = parse_config(
-        {
-            "train": {"epochs": 1, "amp": "off", "accumulate": 4, "log_every": 4},
-            "optim": {"name": "sgd", "lr": 0.1, "weight_decay": 0.0, "schedule": "constant"}
-            | {"backbone_lr": None, "bias_lr_factor": 1.0, "warmup_epochs": 0.0, "lr_noise": False},
-            "backbone": {"weights": "random"},
-        }
+    plain = reid(
+        train={"accumulate": 4, "log_every": 4},
+        optim={"name": "sgd", "lr": 0.1, "weight_decay": 0.0, "schedule": "constant"}
+        | {"backbone_lr": None, "bias_lr_factor": 1.0, "warmup_epochs": 0.0, "lr_noise": False},
     )
-    assert isinstance(plain, ReidConfig)
-    task = doubled(plain)
+    task: Any = ToyTask(steps=-4)  # without dropout
+    task.model.double()
+    batches = [(points.double(), labels) for points, labels in task.train_batches(1, 0)]
+    task.train_batches = lambda epoch, first: batches
     before = [p.detach().clone() for p in task.model.parameters()]
-    losses = [task.loss(batch, 1, 1)[0] for batch in task.train_batches(1, 0)]
+    losses = [task.loss(batch, 1, 1)[0] for batch in batches]
     mean = torch.autograd.grad(sum(losses) / 4, list(task.model.parameters()))
-    run = folder(tmp_path / "r", plain)
     task.evaluate = lambda *_: {"accuracy": 0.5}
-    assert start(task, run, plain) == "completed"
+    trained(tmp_path / "r", plain, task)
     for parameter, old, gradient in zip(task.model.parameters(), before, mean, strict=True):
         torch.testing.assert_close(parameter.detach(), old - 0.1 * gradient, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("cut", [2, 6, 9])
-def test_accumulation_resumes_at_the_boundary_of_an_update(tmp_path: Path, cut: int) -> None:
-    three = config(accumulate=3, ema=0.9)
-    whole, parts = (folder(tmp_path / name, three) for name in ("whole", "parts"))
-    start(ToyTask(), whole, three)
-    assert start(ToyTask(), parts, three, stop_after=cut) == "requeued"
-    assert train(ToyTask(), parts, three, seed=3, attempt=2) == "completed"
-    assert comparable(parts) == comparable(whole)
-    last = [checkpoint.load_weights(run.weights_file("last"))[0] for run in (whole, parts)]
-    assert all(torch.equal(last[0][name], last[1][name]) for name in last[0])
-
-
 def test_the_average_of_the_weights_is_what_is_evaluated_and_kept(tmp_path: Path) -> None:
-    averaged = config(ema=0.5)
-    run = folder(tmp_path / "r", averaged)
-    task = ToyTask()
-    start(task, run, averaged)
+    task, again = ToyTask(), ToyTask()
+    run = trained(tmp_path / "r", config(ema=0.5), task)
     weights, about = checkpoint.load_weights(run.weights_file("last"))
-    trained = task.model.state_dict()
-    assert not torch.equal(weights["0.weight"], trained["0.weight"])
-    again = ToyTask()
+    assert not torch.equal(weights["0.weight"], task.model.state_dict()["0.weight"])
     again.model.load_state_dict(weights)
-    row = (run.result() or {})["final"]
-    assert score(again, 3, row["step"])["accuracy"] == row["accuracy"]
-    assert about["metrics"]["accuracy"] == row["accuracy"]
+    row = result_of(run)["final"]
+    assert score(again, 3, row["step"])["accuracy"] == row["accuracy"] == about["metrics"]["accuracy"]
 
 
 def test_a_frozen_trunk_stays_for_its_epochs_and_then_trains(tmp_path: Path) -> None:
-    run_config = config(freeze_epochs=2)
-    run = folder(tmp_path / "r", run_config)
-    task = ToyTask()
+    task: Any = ToyTask()
     first = task.model[0].weight.detach().clone()
-    seen: list[bool] = []
+    unchanged: list[bool] = []
     evaluate = task.evaluate
 
     def watched(*arguments: Any) -> dict[str, float]:
-        seen.append(torch.equal(task.model[0].weight, first))
+        unchanged.append(torch.equal(task.model[0].weight, first))
         return evaluate(*arguments)
 
     task.evaluate = watched
-    start(task, run, run_config)
-    assert seen == [True, True, False]
+    trained(tmp_path / "r", config(freeze_epochs=2), task)
+    assert unchanged == [True, True, False]
 
 
 def test_a_run_starts_from_another_runs_best_weights(tmp_path: Path) -> None:
-    source = folder(tmp_path / "source", config())
-    start(ToyTask(), source, config())
+    source = trained(tmp_path / "source")
     task = ToyTask(seed=8)
     task.model[3] = torch.nn.Linear(16, 5)
     record = checkpoint.load_initial(task.model, str(source.path))
@@ -560,7 +479,7 @@ def test_a_run_whose_result_cannot_be_written_has_failed_and_completes_when_ther
 ) -> None:
     monkeypatch.setattr(job, "build_task", lambda _, seed, __: ToyTask(seed))
     once = config(epochs=1, checkpoint_every_s=0.0)
-    run, whole = folder(tmp_path / "r", once), folder(tmp_path / "whole", once)
+    run, whole = planted(tmp_path / "r", once, 3), planted(tmp_path / "whole", once, 3)
 
     def full(self: RunFolder, result: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(self.result_file))
@@ -569,9 +488,8 @@ def test_a_run_whose_result_cannot_be_written_has_failed_and_completes_when_ther
         patch.setattr(RunFolder, "write_result", full)
         with pytest.raises(OSError, match="No space"):
             job.execute(run.path)
-    status = run.status()
-    assert run.result() is None and status is not None and status["state"] == "failed"
+    assert run.result() is None and status_of(run)["state"] == "failed"
     assert [a["ended_as"] for a in run.run()["attempts"]] == ["failed"]
     assert job.execute(run.path) == "completed" == job.execute(whole.path)
     assert comparable(run) == comparable(whole)
-    assert (run.result() or {})["final"]["accuracy"] == (whole.result() or {})["final"]["accuracy"]
+    assert result_of(run)["final"]["accuracy"] == result_of(whole)["final"]["accuracy"]
