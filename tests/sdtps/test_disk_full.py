@@ -46,17 +46,13 @@ def _weights(value: float) -> dict[str, torch.Tensor]:
 
 def test_a_checkpoint_that_does_not_fit_leaves_the_one_before(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.pt"
+    assert _when_full(lambda: checkpoint.save(path, _weights(1.0)))
+    assert list(tmp_path.iterdir()) == []
     checkpoint.save(path, _weights(1.0))
     assert _when_full(lambda: checkpoint.save(path, _weights(2.0)))
-    found = checkpoint.load(path)
-    assert found is not None
-    assert torch.equal(found["w"], _weights(1.0)["w"])
+    kept = checkpoint.load(path)
+    assert kept is not None and torch.equal(kept["w"], _weights(1.0)["w"])
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.pt"]
-
-
-def test_a_first_checkpoint_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
-    assert _when_full(lambda: checkpoint.save(tmp_path / "checkpoint.pt", _weights(1.0)))
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_result_that_does_not_fit_does_not_make_the_run_completed(tmp_path: Path) -> None:
@@ -66,18 +62,15 @@ def test_a_result_that_does_not_fit_does_not_make_the_run_completed(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("rows", [1, 5])
-def test_a_metrics_row_that_does_not_fit_costs_only_itself(tmp_path: Path, rows: int) -> None:
+def test_a_metrics_row_that_does_not_fit_costs_only_itself(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    for step in range(1, rows + 1):
-        folder.append_metrics({"attempt": 1, "kind": "train", "epoch": 1, "step": step, "loss": 0.5})
-    long = {"attempt": 1, "kind": "event", "epoch": 1, "step": rows + 1, "note": "x" * 2 * LIMIT}
-    assert _when_full(lambda: folder.append_metrics(long))
-    after = {"attempt": 2, "kind": "train", "epoch": 1, "step": rows + 1, "loss": 0.25}
-    folder.append_metrics(after)
-    steps = [row["step"] for row in folder.metrics()]
-    assert steps == [*range(1, rows + 1), rows + 1]
-    assert len(folder.metrics_file.read_bytes().splitlines()) == rows + 2  # the torn one, too
+    rows = [{"attempt": 1, "kind": "train", "epoch": 1, "step": step} for step in range(1, 7)]
+    for row in rows[:5]:
+        folder.append_metrics(row)
+    assert _when_full(lambda: folder.append_metrics({"kind": "event", "note": "x" * 2 * LIMIT}))
+    folder.append_metrics(rows[5])
+    assert folder.metrics() == rows
+    assert len(folder.metrics_file.read_bytes().splitlines()) == 7  # the torn one, too
 
 
 def test_a_map_takes_its_room_before_it_is_filled(tmp_path: Path) -> None:

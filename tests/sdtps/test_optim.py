@@ -18,6 +18,7 @@ from sdtps.training.optim import (
 )
 
 DEMO = OptimConfig(lr=3.5e-4, backbone_lr=5e-6, bias_lr_factor=2.0, warmup_epochs=10.0, lr_noise=True)
+QUIET = DEMO.model_copy(update={"lr_noise": False})
 
 
 def model() -> nn.ModuleDict:
@@ -29,19 +30,10 @@ def test_rate_noise_of_epochs_1_to_10_is_demos() -> None:
     assert [noise_multiplier(e) for e in range(1, 11)] == pytest.approx(published, abs=6e-4)
 
 
-def test_the_trunk_starts_above_its_own_rate_and_falls_to_it() -> None:
-    quiet = Schedule(DEMO.model_copy(update={"lr_noise": False}), 50, 62)
-    assert quiet.rate(5e-6, 1) == pytest.approx(3.2e-5)
-    assert quiet.rate(3.5e-4, 1) == pytest.approx(3.5e-5 + 3.15e-5)
-    assert quiet.rate(5e-6, 10) < 5e-6 < quiet.rate(5e-6, 9)
-    assert quiet.rate(3.5e-4, 50) == pytest.approx(3.5e-7)  # 0.001 x base
-
-
 def test_the_last_epoch_has_no_noise() -> None:
-    noisy = Schedule(DEMO, 50, 62)
-    quiet = Schedule(DEMO.model_copy(update={"lr_noise": False}), 50, 62)
+    noisy, quiet = Schedule(DEMO, 50, 62), Schedule(QUIET, 50, 62)
     assert noisy.rate(3.5e-4, 1) == pytest.approx(quiet.rate(3.5e-4, 1) * noise_multiplier(1))
-    assert noisy.rate(3.5e-4, 50) == quiet.rate(3.5e-4, 50)
+    assert noisy.rate(3.5e-4, 50) == quiet.rate(3.5e-4, 50) == pytest.approx(3.5e-7)
 
 
 def published(schedule: str, peak: float, epoch: int, epochs: int) -> float:
@@ -64,7 +56,7 @@ def test_every_group_has_the_published_rate_in_every_epoch(schedule: str) -> Non
     settings = {"warmup_epochs": 0.0 if schedule == "linear" else 10.0, "warmup_factor": 0.01}
     settings["lr_min_factor"] = 0.0 if schedule == "linear" else 1e-3
     steps = {"milestones": (30, 40), "gamma": 0.1} if schedule == "multistep" else {}
-    config = DEMO.model_copy(update={"lr_noise": False, "schedule": schedule, **settings, **steps})
+    config = QUIET.model_copy(update={"schedule": schedule, **settings, **steps})
     groups = parameter_groups(model(), model()["trunk"].parameters(), config)
     ours = Schedule(config, 50, 62)
     for group in groups:
@@ -89,19 +81,15 @@ def test_a_warm_up_shorter_than_an_epoch_rises_with_every_step() -> None:
 
 def test_groups_follow_demo_and_the_released_recipe() -> None:
     m = model()
-    demo = {g["name"]: g["lr"] for g in parameter_groups(m, m["trunk"].parameters(), DEMO)}
-    assert demo == pytest.approx({"head": 3.5e-4, "bias": 7e-4, "backbone": 5e-6})
-    released = OptimConfig(name="adamw", lr=2e-4, backbone_lr_factor=0.1)
-    seps = {g["name"]: g["lr"] for g in parameter_groups(m, m["trunk"].parameters(), released)}
-    assert seps == pytest.approx({"head": 2e-4, "backbone": 2e-5})
-
-
-def test_every_trainable_parameter_is_in_one_group() -> None:
-    m = model()
     m["head"].weight.requires_grad_(False)
     groups = parameter_groups(m, m["trunk"].parameters(), DEMO)
+    assert {g["name"]: g["lr"] for g in groups} == pytest.approx({"bias": 7e-4, "backbone": 5e-6})
     ids = [id(p) for g in groups for p in g["params"]]
     assert sorted(ids) == sorted(id(p) for p in m.parameters() if p.requires_grad)
+    released = OptimConfig(name="adamw", lr=2e-4, backbone_lr_factor=0.1)
+    m = model()
+    seps = {g["name"]: g["lr"] for g in parameter_groups(m, m["trunk"].parameters(), released)}
+    assert seps == pytest.approx({"head": 2e-4, "backbone": 2e-5})
 
 
 def test_apply_sets_the_optimisers_rates() -> None:
@@ -119,20 +107,10 @@ def test_layer_decay_gives_each_layer_of_the_trunk_a_rate_of_its_own() -> None:
         *("text.encoder.layer.0.query.weight", "text.embeddings.word_embeddings.weight"),
     ]
     assert list(layer_depths(names).values()) == [3, 2, 1, 0, 1, 2]
-
-    class Model(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.backbone = nn.ModuleDict({"blocks": nn.ModuleList(nn.Linear(2, 2) for _ in range(2))})
-            self.head = nn.Linear(2, 2)
-
-    model = Model()
-    config = OptimConfig(lr=1.0, layer_decay=0.5)
-    groups = parameter_groups(model, list(model.backbone.parameters()), config)
-    assert {g["name"]: g["peak_lr"] for g in groups} == {
-        "head": 1.0,
-        "backbone_below1": 0.5,
-        "backbone_below2": 0.25,
-    }
-    plain = parameter_groups(model, list(model.backbone.parameters()), OptimConfig(lr=1.0))
-    assert [g["name"] for g in plain] == ["head", "backbone"]
+    m = model()
+    m["trunk"] = nn.ModuleDict({"blocks": nn.ModuleList(nn.Linear(2, 2) for _ in range(2))})
+    rates = {1.0: {"backbone": 1.0}, 0.5: {"backbone_below1": 0.5, "backbone_below2": 0.25}}
+    for decay, expected in rates.items():
+        config = OptimConfig(lr=1.0, layer_decay=decay)
+        groups = parameter_groups(m, m["trunk"].parameters(), config)
+        assert {g["name"]: g["peak_lr"] for g in groups} == {"head": 1.0, **expected}

@@ -28,14 +28,11 @@ def gradients(tree: dict[str, Any], pieces: int | None) -> tuple[float, list[tor
         for key in ("attention_probs_dropout_prob", "hidden_dropout_prob"):
             if config_of is not None and hasattr(config_of, key):
                 setattr(config_of, key, 0.0)
-    batch = doubled(toy.batch(0))
+    batch = toy.batch(0)
+    batch = batch._replace(images=batch.images.double())
     loss, _ = toy.loss(batch, toy.epoch, 1)
     loss.backward()
     return loss.item(), [p.grad for p in toy.model.parameters()]
-
-
-def doubled(batch: Any) -> Any:
-    return batch._replace(images=batch.images.double())
 
 
 @pytest.mark.parametrize("tree", [REID, RETRIEVAL], ids=["reid", "retrieval"])
