@@ -6,7 +6,6 @@ in one go; the cases are read from the table of axes.
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -15,36 +14,23 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing import spawn
 
-from sdtps.config import Config, ReidConfig, parse_config
+from sdtps.audit.toys import build_toy
+from sdtps.config import parse_config
 from sdtps.config.axes import AGGREGATIONS, DECISIONS, MASKS
 from sdtps.data.caption_batches import RetrievalBatch, TextBatch
 from sdtps.data.reid_batches import ReidBatch
-from sdtps.models.encoders import ImageShape
-from sdtps.models.reid import ReidModel, reid_loss
-from sdtps.models.retrieval import RetrievalModel, retrieval_loss
 from sdtps.system import distributed
 from sdtps.training.device import random_states, resume_random_states, seed_everything
 from sdtps.training.step import whole_batch_loss
+from tests.sdtps.small import free_port
 from tests.sdtps.test_axes import in_retrieval, with_needs
 
-BATCH, PATCHES, WIDTH = 4, 8, 64
-REID: dict[str, Any] = {
-    "data": {"height": 16, "width": 8, "batch_size": 4, "instances": 2},
-    "backbone": {
-        "name": "tiny_vit",
-        "weights": "random",
-        "patch": 4,
-        "width": 16,
-        "depth": 1,
-        "heads": 2,
-    },
-}
+REID: dict[str, Any] = {"data": {"height": 64, "width": 32}}
 RETRIEVAL: dict[str, Any] = {
     "task": "retrieval",
-    "data": {"augment": False, "word_noise": 0.0},
-    "image_encoder": {"frozen": True},
-    "text_encoder": {"name": "tiny_bert", "frozen": True, "width": 16},
-    "matching": {"embed": 16},
+    "data": {"augment": False, "word_noise": 0.0, "max_words": 6, "max_dense_words": 8},
+    "image_encoder": {"name": "tiny_vit", "frozen": True, "size": 48},
+    "text_encoder": {"frozen": True},
 }
 
 
@@ -70,80 +56,35 @@ def arrangements() -> dict[str, dict[str, Any]]:
     return cases
 
 
-class Toy:
-    """Whatever a training step asks of a task; its batch holds this process's rows."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, config: Config) -> None:
-        torch.manual_seed(0)
-        self.config = config
-        self.model: nn.Module
-        if isinstance(config, ReidConfig):
-            self.model = ReidModel(config, pids=3, cameras=2)
-        else:
-            self.model = RetrievalModel(config, ImageShape(PATCHES, 16, True), None, None)
-        self.model.double().train()
-        for module in self.model.modules():
-            if isinstance(module, nn.MultiheadAttention):
-                module.dropout = 0.0
-
-    def trunk(self) -> list[nn.Parameter]:
-        return []
-
-    def module_groups(self) -> dict[str, list[nn.Parameter]]:
-        return {}
-
-    def loss(self, batch: Any, epoch: int, step: int) -> tuple[Tensor, dict[str, Tensor]]:
-        if isinstance(self.config, ReidConfig):
-            return reid_loss(self.model, self.config, batch)  # type: ignore[arg-type]
-        return retrieval_loss(
-            self.model,  # type: ignore[arg-type]
-            self.config,
-            batch,
-            epoch=2,
-            step=1,
-            steps_per_epoch=1,
-        )
-
-    def batch(self) -> ReidBatch | RetrievalBatch:
-        generator = torch.Generator().manual_seed(1)
-        share = BATCH // distributed.world_size()
-        own = slice(distributed.rank() * share, (distributed.rank() + 1) * share)
-
-        def random(*shape: int) -> Tensor:
-            return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-        if isinstance(self.config, ReidConfig):
-            images = random(3, BATCH, 3, 16, 8)[:, own]
-            return ReidBatch(images, torch.tensor([0, 0, 1, 2])[own], torch.tensor([0, 1, 0, 1])[own])
-        images, sparse, dense = (
-            random(BATCH, 1 + PATCHES, 16),
-            random(BATCH, 5, 16),
-            random(BATCH, 6, 16),
-        )
-        lengths = torch.tensor([5, 2, 4, 3])
-        return RetrievalBatch(
-            images[own],
-            TextBatch(sparse[own], lengths[own]),
-            TextBatch(dense[own], lengths[own] + 1),
-            torch.arange(BATCH)[own],
-        )
+def own_rows(batch: Any) -> Any:
+    """This process's rows of a batch, in float64."""
+    is_reid = isinstance(batch, ReidBatch)
+    share = len(batch.labels if is_reid else batch.image_ids) // distributed.world_size()
+    rows = slice(distributed.rank() * share, (distributed.rank() + 1) * share)
+    if is_reid:
+        return ReidBatch(batch.images[:, rows].double(), batch.labels[rows], batch.camids[rows])
+    texts = (TextBatch(t.values[rows].double(), t.lengths[rows]) for t in (batch.sparse, batch.dense))
+    return RetrievalBatch(batch.images[rows].double(), *texts, batch.image_ids[rows])
 
 
 def outcomes() -> dict[str, list[Tensor]]:
     """Loss, gradients and buffers of every case, in the processes that there are."""
-    found: dict[str, list[Tensor]] = {}
+    computed: dict[str, list[Tensor]] = {}
     for name, tree in arrangements().items():
-        toy = Toy(parse_config(tree))
+        config: Any = parse_config({**tree, "train": {"amp": "off"}})
+        toy = build_toy(config, 0, None)
+        toy.model.double().train()
+        for module in toy.model.modules():
+            if isinstance(module, nn.MultiheadAttention):
+                module.dropout = 0.0
         compute = whole_batch_loss(toy)
         torch.manual_seed(2 + distributed.rank())  # each process has its own generator's state
-        loss, _ = compute(toy.batch(), 1, 1)
+        loss, _ = compute(own_rows(toy.batch(0)), toy.epoch, 1)
         loss.backward()
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in toy.model.parameters()]
         buffers = [b for b in toy.model.buffers() if b.is_floating_point()]
-        found[name] = [loss.detach(), *gradients, *(b.clone() for b in buffers)]
-    return found
+        computed[name] = [loss.detach(), *gradients, *(b.clone() for b in buffers)]
+    return computed
 
 
 def run(rank: int, port: int, path: Path) -> None:
@@ -174,10 +115,7 @@ def test_processes_draw_their_own_dropout_also_when_more_resume_than_stopped() -
 @pytest.fixture(scope="module")
 def of_two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Tensor]]:
     path = tmp_path_factory.mktemp("processes") / "found.pt"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    spawn(run, (port, path), nprocs=2)
+    spawn(run, (free_port(), path), nprocs=2)
     loaded: dict[str, list[Tensor]] = torch.load(path)
     return loaded
 
