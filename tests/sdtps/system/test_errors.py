@@ -23,10 +23,7 @@ def test_what_a_terminal_would_obey_is_printed_as_escapes(text: str, shown: str)
     assert shown in str(ManifestError(f"line 1\n{text}")) or "\n" in text
 
 
-def test_the_lines_of_an_error_stay_lines() -> None:
+def test_the_lines_of_an_error_stay_lines_and_an_allowed_word_breaks_none() -> None:
     assert str(ManifestError("one\n  two\x07")) == "one\n  two\\x07"
-
-
-def test_an_allowed_word_cannot_break_the_line_it_is_listed_in() -> None:
     text = did_you_mean("gumbel", ["gumbel\x1b[2J", "a\nb"])
     assert text == r"Did you mean 'gumbel\x1b[2J'? Allowed: a\nb, gumbel\x1b[2J."
