@@ -11,7 +11,7 @@ from ablations.launch.plan import Action, Contents, Plan
 from ablations.slurm import commands as slurm
 from ablations.slurm import script as batch
 from ablations.slurm.arrays import Chunk, chunks
-from ablations.slurm.executor import Entry, RunsExecutor, SubmitReport, refusal, train
+from ablations.slurm.executor import Entry, RunsExecutor, SubmitReport, train
 from ablations.store import snapshot, submissions
 from ablations.store.locks import JOBS
 from ablations.store.submissions import new_name
@@ -123,10 +123,11 @@ def then(study: Study, command: str, runs_dir: Path, jobs: Sequence[str]) -> Pat
     text = batch.command_script(folder, study.resources, command, after)
     files.write_text(folder / "submission.sh", text)
     files.write_json(folder / "submission.json", {"command": command, "after": list(jobs)})
-    answer = slurm.sbatch(folder / "submission.sh", study.resources, Path.cwd())
-    if answer.job_id is None:
-        raise SubmissionError(refusal(answer.refused or answer.unclear or ""))
-    files.write_json(folder / "receipt.json", {"job_id": answer.job_id})
+    try:
+        job, _ = slurm.sbatch(folder / "submission.sh", study.resources)
+    except slurm.NoAnswer as error:
+        raise SubmissionError(f"sbatch gave no clear answer: {error}") from None
+    files.write_json(folder / "receipt.json", {"job_id": job})
     return folder
 
 

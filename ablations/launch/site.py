@@ -131,18 +131,17 @@ def _there(store: Path, arguments: argparse.Namespace) -> Iterator[Found]:
     files.write_text(folder / "submission.sh", text)
     files.write_text(folder / "setup.sh", script.setup_text(resources))
     sent = time.time()
-    answer = slurm.sbatch(folder / "submission.sh", resources, Path.cwd())
-    if answer.job_id is None:
-        said = str(answer.refused or answer.unclear)
-        key = slurm.key_to_change(said)
-        yield "sbatch", False, said.replace("\n", " ") + (f" (change {key})" if key else "")
+    try:
+        job, _ = slurm.sbatch(folder / "submission.sh", resources)
+    except (SubmissionError, slurm.NoAnswer) as error:
+        yield "sbatch", False, " ".join(str(error).split())
         return
-    element = f"{answer.job_id}_0"
+    element = f"{job}_0"
     yield "sbatch", True, f"job {element}: {resources.summary()}"
     log = folder / f"{element}.log"
     try:
         with file_lock(folder, nested=False):  # seen by the job where locks hold between machines
-            state, called = _wait(probe, answer.job_id, arguments.wait)
+            state, called = _wait(probe, job, arguments.wait)
     finally:
         slurm.cancel([element])
     if called not in ("", folder.name):

@@ -19,6 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ablations.study.schema import Resources
+from sdtps.system.errors import SubmissionError
 
 QUERY_SECONDS = 45.0
 SUBMIT_SECONDS = 180  # a busy controller may take its MessageTimeout several times
@@ -323,18 +324,12 @@ def _refusal(command: list[str]) -> str | None:
 # -- sbatch -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Answer:
-    """sbatch's: exactly one of job_id, refused and unclear is set.
+class Refused(SubmissionError):
+    """sbatch does not take the jobs: its words, and what to change."""
 
-    Attributes:
-        cluster: the cluster that sbatch named beside the id (`17;cluster`); empty: the usual one.
-    """
 
-    job_id: str | None = None
-    refused: str | None = None
-    unclear: str | None = None
-    cluster: str = ""
+class TooMany(Refused):
+    """The cluster does not take so many jobs of this user at once."""
 
 
 # After these words of sbatch it is unclear whether the controller took the job.
@@ -369,36 +364,42 @@ _LIMITS = re.compile(
 )
 
 
-def sbatch(script: Path, resources: Resources, working_directory: Path) -> Answer:
-    """Ask sbatch to queue `script`."""
-    command = ["sbatch", "--parsable", f"--chdir={working_directory}", str(script)]
+def sbatch(script: Path, resources: Resources) -> tuple[str, str]:
+    """Queue `script`, to run in this working directory.
+
+    Returns:
+        The job's id, and the cluster that sbatch named beside it (`17;cluster`); empty: the usual one.
+
+    Raises:
+        Refused: nothing was queued.
+        NoAnswer: it is unclear whether it was.
+    """
+    command = ["sbatch", "--parsable", f"--chdir={Path.cwd()}", str(script)]
     try:
         done = _run(command, SUBMIT_SECONDS, resources)
     except subprocess.TimeoutExpired:
-        return Answer(unclear=f"sbatch did not answer within {SUBMIT_SECONDS} s")
+        raise NoAnswer(f"sbatch did not answer within {SUBMIT_SECONDS} s") from None
     except OSError as error:
-        return Answer(refused=f"sbatch cannot be run: {error.strerror}")
+        raise _refused(f"sbatch cannot be run: {error.strerror}") from None
     words = (done.stderr.strip() or done.stdout.strip())[-2000:]
     # Only a line that is nothing but an id counts: a site's banner may say "job 12" as well.
     ids = re.findall(r"^(\d+)(?:;([\w.-]+))?$", done.stdout, re.MULTILINE)
     if done.returncode == 0 and len(ids) == 1:
-        return Answer(job_id=ids[0][0], cluster=ids[0][1])
+        job, cluster = ids[0]
+        return job, cluster
+    words = words or f"sbatch gave no job id (exit {done.returncode})"
     if done.returncode == 0 or ids or _UNCLEAR.search(words) or done.returncode < 0:
-        return Answer(unclear=words or f"sbatch gave no job id (exit {done.returncode})")
-    return Answer(refused=words or f"sbatch exited with {done.returncode} and said nothing")
+        raise NoAnswer(words)
+    raise _refused(words)
 
 
-def key_to_change(words: str) -> str | None:
-    """The study's key behind sbatch's complaint, such as `resources.partition`."""
-    for pattern, key in _KEYS:
-        if re.search(pattern, words, re.IGNORECASE):
-            return f"resources.{key}"
-    return None
-
-
-def is_limit(words: str) -> bool:
-    """sbatch refused the number of jobs, not the jobs."""
-    return _LIMITS.search(words) is not None
+def _refused(words: str) -> Refused:
+    keys = (key for pattern, key in _KEYS if re.search(pattern, words, re.IGNORECASE))
+    too_many = _LIMITS.search(words) is not None
+    key = None if too_many else next(keys, None)
+    hint = f"Change resources.{key} in the study or in the site file." if key else "Nothing was queued."
+    quoted = "\n".join(f"  {line}" for line in words.splitlines())
+    return (TooMany if too_many else Refused)(f"sbatch refused the array:\n{quoted}\n  {hint}")
 
 
 def ask(command: list[str], timeout_s: float = QUERY_SECONDS) -> str:

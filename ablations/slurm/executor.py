@@ -51,10 +51,6 @@ WRITERS = 16  # run folders written at the same time
 LIMIT = "the cluster's limit on jobs"
 
 
-class TooMany(SubmissionError):
-    """The cluster does not take so many jobs of this user at once."""
-
-
 @dataclass(frozen=True)
 class Entry:
     """A function of a run folder that jobs import, by its name `MODULE:FUNCTION`."""
@@ -205,7 +201,7 @@ class RunsExecutor(core.Executor):
             chunk = waiting.popleft()
             try:
                 previous = self._array(chunk, frozen, previous) or previous
-            except TooMany as error:
+            except slurm.TooMany as error:
                 if len(chunk.runs) > smallest:
                     waiting.extendleft(reversed(halves(chunk)))
                     continue
@@ -373,40 +369,33 @@ def _ask(locked: Locked, resources: Resources) -> tuple[str, str]:
         SubmissionError: refused, and all locks released; or without a clear answer.
     """
     name, usual = locked.submission.name, _cluster(resources)
-    interrupted: KeyboardInterrupt | None = None
+    unclear: slurm.NoAnswer | KeyboardInterrupt
     try:
-        answer = slurm.sbatch(locked.submission.folder / "submission.sh", resources, Path.cwd())
-    except KeyboardInterrupt as error:
-        interrupted, answer = error, slurm.Answer(unclear="interrupted")
-    if answer.job_id is not None:
-        return answer.job_id, answer.cluster or usual
-    if answer.refused is not None:
+        job, cluster = slurm.sbatch(locked.submission.folder / "submission.sh", resources)
+        return job, cluster or usual
+    except slurm.Refused:
         locked.give_back()
-        kind = TooMany if slurm.is_limit(answer.refused) else SubmissionError
-        raise kind(refusal(answer.refused))
+        raise
+    except (slurm.NoAnswer, KeyboardInterrupt) as error:
+        unclear = error
     try:
-        job = slurm.find_array(name, usual)
+        found = slurm.find_array(name, usual)
     except slurm.NoAnswer as error:
         raise SubmissionError(
-            f"sbatch gave no clear answer: {answer.unclear}\n"
+            f"sbatch gave no clear answer: {unclear}\n"
             f"  {error}\n"
             f"  It is unclear whether the array {name} ({counted(len(locked.folders), 'run')}) was"
             " queued. Its runs stay locked. Submit again later: squeue is then asked for it first."
         ) from None
-    if job is None:
+    if found is not None:
+        locked.submission.write_receipt(found, cluster=usual)
+    else:
         locked.give_back()
-        raise interrupted or SubmissionError(
-            f"sbatch gave no clear answer, and squeue knows no job {name}: {answer.unclear}\n"
+    if isinstance(unclear, KeyboardInterrupt):
+        raise unclear
+    if found is None:
+        raise SubmissionError(
+            f"sbatch gave no clear answer, and squeue knows no job {name}: {unclear}\n"
             "  Nothing was queued. Submit again."
         )
-    if interrupted is not None:
-        locked.submission.write_receipt(job, cluster=usual)
-        raise interrupted
-    return job, usual
-
-
-def refusal(words: str) -> str:
-    key = None if slurm.is_limit(words) else slurm.key_to_change(words)
-    hint = f"  Change {key} in the study or in the site file." if key else "  Nothing of it was queued."
-    quoted = "\n".join(f"  {line}" for line in words.splitlines())
-    return f"sbatch refused the array:\n{quoted}\n{hint}"
+    return found, usual

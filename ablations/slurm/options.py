@@ -104,7 +104,6 @@ def parameters(
 
 # -- what the partitions have ------------------------------------------------------------------------
 
-_SINFO = ["sinfo", "-h", "-o", "%P|%l|%c|%m|%G|%D|%a"]
 _SINFO_SECONDS = 20
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)")
 
@@ -201,12 +200,7 @@ def misfits(resources: Resources, nodes: Sequence[Nodes], runs: int) -> list[str
 
 def known_nodes(nodes: dict[str, int]) -> dict[str, int]:
     """Those of `nodes` that SLURM knows by this name; none where they are half of all nodes or more."""
-    if not nodes:
-        return {}
-    try:
-        names = set(slurm.ask(["sinfo", "-h", "-N", "-o", "%N"], _SINFO_SECONDS).split())
-    except slurm.NoAnswer:
-        return {}
+    names = set(_sinfo("-N", "-o", "%N").split()) if nodes else set()
     known = {node: failed for node, failed in nodes.items() if node in names}
     return known if 2 * len(known) < len(names) else {}
 
@@ -214,11 +208,14 @@ def known_nodes(nodes: dict[str, int]) -> dict[str, int]:
 def check(arrays: Iterable[tuple[Resources, int]]) -> list[str]:
     """Warnings about (resources, runs) that would wait for ever; none without an answer."""
     arrays = list(arrays)
-    if not arrays:
-        return []
-    try:
-        nodes = nodes_of(slurm.ask(_SINFO, _SINFO_SECONDS))
-    except slurm.NoAnswer:
-        return []
+    nodes = nodes_of(_sinfo("-o", "%P|%l|%c|%m|%G|%D|%a")) if arrays else []
     texts = [text for resources, runs in arrays for text in misfits(resources, nodes, runs)]
     return list(dict.fromkeys(texts))
+
+
+def _sinfo(*words: str) -> str:
+    """What sinfo prints; nothing without an answer."""
+    try:
+        return slurm.ask(["sinfo", "-h", *words], _SINFO_SECONDS)
+    except slurm.NoAnswer:
+        return ""

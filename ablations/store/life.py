@@ -525,17 +525,14 @@ def _local(found: _Records) -> Life:
         if alive is None and queue is None:
             return found.life("unknown", None, cannot_tell)
         return found.life("interrupted", None, f"killed{_in_epoch(found.status)}{_RESUMES}")
-    if start is None:
-        if found.lock.cancelled:
-            return found.life("cancelled")
+    if found.lock.cancelled:
+        return found.cancelled()
+    if end is None:
         if queue:
             return found.life("queued")
         if queue is None:
             return found.life("unknown", None, cannot_tell)
         return found.life("planned", None, "its local queue was stopped before it began")
-    assert end is not None
-    if found.lock.cancelled:
-        return found.cancelled()
     if end.code == endings.INTERRUPTED:
         if queue:
             return found.life("requeued", None, "waits for a slot")

@@ -53,38 +53,23 @@ def command(arguments: argparse.Namespace) -> int:
     source = arguments.source.rstrip("/")
     if ":" not in source and Path(source).resolve() == runs_dir:
         raise RunError(f"{source} is the store to copy to: give another --runs-dir")
+    # Of rsync's rules the first that fits a name decides.
+    rules = [f"--exclude={n}" for n in (*_LEFT_OUT, *(() if arguments.weights else _WEIGHTS))]
+    wanted = [f"--include=/{study}/***" for study in arguments.study]
+    wanted += ["--exclude=/*"] if wanted else []
     # Results last: a run is completed by its result.json, and the other files must be whole by then.
-    for results in (False, True):
-        _rsync(_command(source, runs_dir, arguments.study, arguments.weights, results))
-    folders = [f for f in run_folders(runs_dir) if not arguments.study or _study(f) in arguments.study]
+    for first in (["--exclude=result.json"], []):
+        words = ["rsync", "--archive", "--partial", *rules, *first, *wanted, f"{source}/"]
+        done = subprocess.run([*words, f"{runs_dir}/"], stderr=subprocess.PIPE, text=True)
+        # 24: a file vanished while it was copied, which a running run does with temporary ones.
+        if done.returncode not in (0, 24):
+            raise RunError(
+                f"rsync failed (exit {done.returncode}): {done.stderr.strip()[-1000:]}\n"
+                "  The same command resumes the copy."
+            )
+    studies = arguments.study
+    folders = [f for f in run_folders(runs_dir) if not studies or f.parts[-3] in studies]
     states = Counter(life.from_records(folder).state for folder in folders)
     told = ", ".join(f"{states[state]} {state}" for state in life.STATES if states[state])
     print(f"{runs_dir}: {counted(len(folders), 'run')}: {told or 'nothing to copy'}")
     return 0
-
-
-def _study(folder: Path) -> str:
-    return folder.parent.parent.name
-
-
-def _command(
-    source: str, runs_dir: Path, studies: list[str], weights: bool, results: bool
-) -> list[str]:
-    """rsync's words. Its rules are read in order: the first that fits a name decides."""
-    left_out = (*_LEFT_OUT, *(() if weights else _WEIGHTS))
-    rules = [f"--exclude={name}" for name in left_out]
-    if not results:
-        rules.append("--exclude=result.json")
-    if studies:
-        rules += [f"--include=/{study}/***" for study in studies] + ["--exclude=/*"]
-    return ["rsync", "--archive", "--partial", *rules, f"{source}/", f"{runs_dir}/"]
-
-
-def _rsync(words: list[str]) -> None:
-    done = subprocess.run(words, stderr=subprocess.PIPE, text=True, check=False)
-    # 24: a file vanished while it was copied, which a running run does with temporary ones.
-    if done.returncode not in (0, 24):
-        raise RunError(
-            f"rsync failed (exit {done.returncode}): {done.stderr.strip()[-1000:]}\n"
-            "  The same command resumes the copy."
-        )

@@ -16,7 +16,6 @@ Every path is relative: a store can be moved and copied.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shutil
 import time
@@ -286,7 +285,7 @@ def repair(folders: Sequence[Path]) -> None:
     """
     held: dict[str, list[tuple[Path, Lock]]] = {}
     for folder in folders:
-        _sweep_old(folder)
+        _remove_temporary(folder, SUBMITTING_SECONDS)  # of completed runs too
         lock = locks.read(folder)
         if lock is not None and _dead(lock) and RunFolder(folder).result() is None:
             held.setdefault(lock.submission, []).append((folder, lock))
@@ -338,9 +337,7 @@ def _settle(work: Submission, members: list[tuple[Path, Lock]]) -> None:
 
 def sweep(folder: Path, runs_dir: Path) -> None:
     """Clear a run folder that is ours now: a killed writer's files, and what is no file."""
-    for file in folder.glob(".*.tmp"):
-        if not file.is_dir():
-            file.unlink(missing_ok=True)
+    _remove_temporary(folder, older_s=-1)
     for name in attempts.RECORDS:
         path = folder / name
         if path.is_dir():
@@ -349,17 +346,12 @@ def sweep(folder: Path, runs_dir: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _sweep_old(folder: Path) -> None:
-    """Remove temporary files that are old, of completed runs too."""
-    try:
-        with os.scandir(folder) as entries:
-            found = [e for e in entries if e.name.startswith(".") and e.name.endswith(".tmp")]
-    except OSError:
-        return
-    for entry in found:
+def _remove_temporary(folder: Path, older_s: float) -> None:
+    """Remove temporary files whose writers were killed."""
+    for file in folder.glob(".*.tmp"):
         with contextlib.suppress(OSError):
-            if time.time() - entry.stat().st_mtime > SUBMITTING_SECONDS:
-                Path(entry).unlink()
+            if time.time() - file.stat().st_mtime > older_s:
+                file.unlink()
 
 
 def _aside(folder: Path, runs_dir: Path) -> Path:
