@@ -43,11 +43,11 @@ class LocalRunsExecutor(RunsExecutor):
     def _work(self, chunk: Chunk, frozen: Path) -> None:
         from ablations.launch import local
 
-        locked, runs = self._lock(chunk)
-        if not runs:
+        locked = self._lock(chunk)
+        if not locked.runs:
             return
         with locked.given_back_on_error():
-            self._write_runs(locked, runs, chunk.resources, frozen)
+            self._write_runs(locked, chunk.resources, frozen)
         self.report.submitted += locked.folders
         self.report.outcomes |= local.run_queue(locked.submission, chunk.resources, self._slots)
 
@@ -139,7 +139,7 @@ def render(plan: Plan) -> list[str]:
     texts = []
     for chunk in plan.arrays:
         frozen = runs_dir / snapshot.CODE / "DIGEST"
-        text = batch.script(placeholder, chunk.resources, len(chunk.runs), chunk.throttle, frozen)
+        text = batch.script(placeholder, chunk, frozen)
         setup = batch.setup_text(chunk.resources)
         texts.append(f"{text}\n# setup.sh:\n{setup}" if setup else text)
     return texts

@@ -219,24 +219,19 @@ class RunsExecutor(core.Executor):
 
     def _array(self, chunk: Chunk, frozen: Path, previous: str | None) -> str | None:
         """Submit one array; returns its job id, or None where others hold all of its runs."""
-        locked, runs = self._lock(chunk)
-        if not runs:
+        locked = self._lock(chunk)
+        if not locked.runs:
             return None
         conditions = [self._after] if self._after else []
         conditions += [f"afterany:{previous}"] if chunk.after_previous and previous else []
+        jobs = locked.submission.folder
         with locked.given_back_on_error():
-            script = batch.script(
-                locked.submission.folder,
-                chunk.resources,
-                len(runs),
-                chunk.throttle,
-                frozen,
-                dependency=",".join(conditions) or None,
-            )
-            files.write_text(locked.submission.folder / "submission.sh", script)
+            taken = replace(chunk, runs=tuple(locked.runs))
+            script = batch.script(jobs, taken, frozen, dependency=",".join(conditions) or None)
+            files.write_text(jobs / "submission.sh", script)
             if setup := batch.setup_text(chunk.resources):
-                files.write_text(locked.submission.folder / "setup.sh", setup)
-            self._write_runs(locked, runs, chunk.resources, frozen, cluster=_cluster(chunk.resources))
+                files.write_text(jobs / "setup.sh", setup)
+            self._write_runs(locked, chunk.resources, frozen, cluster=_cluster(chunk.resources))
         job, cluster = _ask(locked, chunk.resources)
         locked.submission.write_receipt(job, cluster=cluster)
         Scheduler(self.folder).expire()
@@ -244,11 +239,10 @@ class RunsExecutor(core.Executor):
         self.report.submitted += locked.folders
         return job
 
-    def _lock(self, chunk: Chunk) -> tuple[Locked, list[RunSpec]]:
-        """A new submission, and those runs of the chunk that nobody else holds."""
+    def _lock(self, chunk: Chunk) -> Locked:
+        """A new submission, with those runs of the chunk that nobody else holds."""
         study = chunk.runs[0].study
         locked = Locked(Submission(self.folder / study / JOBS / new_name(study)))
-        runs = []
         with locked.given_back_on_error():
             locked.submission.begin(Lock.new(locked.submission.name, self.word))
             new = [f for f in (run.folder(self.folder) for run in chunk.runs) if not self._judged[f]]
@@ -266,23 +260,18 @@ class RunsExecutor(core.Executor):
                         why = f"equal to {'/'.join(other.parts[-3:])}, which another submission began"
                         self.report.skipped[run_folder] = why
                     elif locked.take(run_folder, self._judged[run_folder]):
-                        runs.append(run)
+                        locked.runs.append(run)
                     else:
                         self.report.skipped[run_folder] = "another submission was first"
-        if not runs:
+        if not locked.runs:
             locked.submission.discard()
-        return locked, runs
+        return locked
 
     def _write_runs(
-        self,
-        locked: Locked,
-        runs: list[RunSpec],
-        resources: Resources,
-        frozen: Path,
-        cluster: str = "",
+        self, locked: Locked, resources: Resources, frozen: Path, cluster: str = ""
     ) -> None:
         """The run folders' own files, then the intent."""
-        configs = {run.variant: run.config for run in runs}
+        configs = {run.variant: run.config for run in locked.runs}
         texts = {variant: config_text(config) for variant, config in configs.items()}
         data = {}  # so that another submission knows what a run will train on before it does
         for variant, config in configs.items():
@@ -307,10 +296,10 @@ class RunsExecutor(core.Executor):
 
         # Each file waits for the disk; many at once wait together.
         with ThreadPoolExecutor(WRITERS) as writers:
-            list(writers.map(write, runs, locked.folders))
+            list(writers.map(write, locked.runs, locked.folders))
         locked.submission.write_intent(
             locked.folders,
-            study=runs[0].study,
+            study=locked.runs[0].study,
             executor=self.word,
             entry=self._entry.name,
             max_requeues=resources.max_requeues,

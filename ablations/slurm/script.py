@@ -14,22 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from ablations.slurm import endings, options
+from ablations.slurm.arrays import Chunk
 from ablations.study.schema import Resources
 from sdtps.system.errors import SubmissionError
 
 WORKER = "ablations.launch.worker"
 
 
-def script(
-    jobs: Path,
-    resources: Resources,
-    count: int,
-    throttle: int | None,
-    snapshot: Path,
-    *,
-    dependency: str | None = None,
-) -> str:
-    """The text of the sbatch file for `count` runs, at most `throttle` at once.
+def script(jobs: Path, chunk: Chunk, snapshot: Path, *, dependency: str | None = None) -> str:
+    """The text of an array's sbatch file.
 
     Args:
         jobs: folder of the submission; its name is the jobs' name.
@@ -40,8 +33,9 @@ def script(
         SubmissionError: the path holds characters that SLURM or Python's search path cannot take.
     """
     check_path(jobs)
+    resources, count = chunk.resources, len(chunk.runs)
     parameters = options.parameters(
-        resources, jobs, count=count, throttle=throttle, dependency=dependency
+        resources, jobs, count=count, throttle=chunk.throttle, dependency=dependency
     )
     variables = {
         "JOBS": shlex.quote(str(jobs)),

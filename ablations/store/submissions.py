@@ -29,6 +29,7 @@ from typing import Any
 from ablations.slurm import commands as slurm
 from ablations.store import attempts, locks
 from ablations.store.locks import JOBS, Lock
+from ablations.study.model import RunSpec
 from sdtps.run.folder import RunFolder, row_of
 from sdtps.system import files
 
@@ -221,7 +222,8 @@ class Locked:
     """A new submission and the runs that it has locked, until they are queued or given back."""
 
     submission: Submission
-    folders: list[Path] = field(default_factory=list)
+    runs: list[RunSpec] = field(default_factory=list)
+    folders: list[Path] = field(default_factory=list)  # theirs
     fresh: set[Path] = field(default_factory=set)  # folders that did not exist before
     _earlier: dict[Path, Lock] = field(default_factory=dict)
 
@@ -337,7 +339,7 @@ def _settle(work: Submission, members: list[tuple[Path, Lock]]) -> None:
 
 def sweep(folder: Path, runs_dir: Path) -> None:
     """Clear a run folder that is ours now: a killed writer's files, and what is no file."""
-    _remove_temporary(folder, older_s=-1)
+    _remove_temporary(folder, older_s=float("-inf"))
     for name in attempts.RECORDS:
         path = folder / name
         if path.is_dir():

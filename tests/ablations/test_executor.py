@@ -13,6 +13,7 @@ import pytest
 from ablations.launch import submit as front
 from ablations.slurm import endings
 from ablations.slurm import script as batch
+from ablations.slurm.arrays import Chunk
 from ablations.store import attempts as records
 from ablations.store.submissions import Submission
 from ablations.study.schema import Resources
@@ -89,11 +90,11 @@ def test_the_interpreter_may_be_a_command_and_srun_gets_its_options(tmp_path: Pa
 @pytest.mark.parametrize("name", ["a:b", "a\\b", "a\nb"])
 def test_a_store_whose_jobs_would_all_fail_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(SubmissionError, match="cannot hold"):
-        batch.script(tmp_path / name / NAME, Resources(), 1, None, tmp_path)
+        batch.script(tmp_path / name / NAME, Chunk((None,), Resources()), tmp_path)
 
 
 def test_a_percent_sign_in_a_path_is_no_pattern(tmp_path: Path) -> None:
-    text = batch.script(tmp_path / "50%u" / NAME, Resources(), 1, None, tmp_path)
+    text = batch.script(tmp_path / "50%u" / NAME, Chunk((None,), Resources()), tmp_path)
     assert f"{tmp_path}/50%%u/{NAME}/%A_%a.log" in text
 
 
@@ -105,7 +106,7 @@ def _element(folder: Path, resources: Resources, holder: str = NAME) -> tuple[Pa
     (run / "lock.json").write_text(json.dumps({"submission": holder}))
     (submission.folder / "runs.txt").write_text("v/seed0-x\n")
     (submission.folder / "setup.sh").write_text(batch.setup_text(resources))
-    return run, batch.script(submission.folder, resources, 1, None, folder)
+    return run, batch.script(submission.folder, Chunk((None,), resources), folder)
 
 
 def _bash(folder: Path, text: str, code: int, show: str = ":") -> int:

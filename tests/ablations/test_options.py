@@ -9,6 +9,7 @@ import pytest
 
 from ablations.slurm import options
 from ablations.slurm import script as batch
+from ablations.slurm.arrays import Chunk
 from ablations.slurm.options import misfits, nodes_of
 from ablations.study.schema import Resources
 
@@ -67,7 +68,7 @@ def test_nothing_is_said_where_the_cluster_says_nothing() -> None:
 def test_an_option_without_a_value_is_there_or_not(tmp_path: Path) -> None:
     given = {"exclusive": True, "overcommit": False, "mem": 0, "mail_type": "END"}
     resources = Resources.model_validate({"sbatch": given})
-    text = batch.script(tmp_path / NAME, resources, 1, None, tmp_path)
+    text = batch.script(tmp_path / NAME, Chunk((None,), resources), tmp_path)
     options = [line.removeprefix("#SBATCH --") for line in text.splitlines() if "#SBATCH" in line]
     assert {"exclusive", "mem=0", "mail-type=END"} <= set(options)
     assert not any("overcommit" in option for option in options)
@@ -86,7 +87,7 @@ def test_an_option_without_a_value_is_there_or_not(tmp_path: Path) -> None:
 def test_resources_as_sbatch_options(
     tmp_path: Path, asked: dict[str, object], wanted: dict[str, str]
 ) -> None:
-    text = batch.script(tmp_path / NAME, Resources.model_validate(asked), 1, None, tmp_path)
+    text = batch.script(tmp_path / NAME, Chunk((None,), Resources.model_validate(asked)), tmp_path)
     found = dict(re.findall(r"^#SBATCH --([\w-]+)=(.*)$", text, re.MULTILINE))
     assert wanted.items() <= found.items()
     assert ("gres" in found) == ("gres" in wanted)

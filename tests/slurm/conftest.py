@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,12 +15,14 @@ from tests.ablations import standin
 from tests.slurm.cluster import PATIENCE_S, Cluster, missing
 
 
-def _running(accounting: bool) -> Iterator[Cluster]:
-    if reason := missing(accounting):
+@contextlib.contextmanager
+def running(**options: Any) -> Iterator[Cluster]:
+    """A cluster of its own; `options` are those of Cluster."""
+    if reason := missing(options.get("accounting", False)):
         pytest.skip(f"no SLURM here: {reason}")
     # Sockets lie in this folder, and their paths must stay below 108 characters.
     folder = Path(tempfile.mkdtemp(prefix="sdtps-slurm-"))
-    cluster = Cluster(folder, accounting=accounting)
+    cluster = Cluster(folder, **options)
     try:
         cluster.start()
         yield cluster
@@ -30,13 +34,15 @@ def _running(accounting: bool) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def plain_cluster() -> Iterator[Cluster]:
     """Accounting off, which is normal."""
-    yield from _running(accounting=False)
+    with running() as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")
 def accounting_cluster() -> Iterator[Cluster]:
     """With slurmdbd and MariaDB."""
-    yield from _running(accounting=True)
+    with running(accounting=True) as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -8,11 +8,8 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,14 +19,12 @@ from ablations.launch import dispatch, trial
 from ablations.launch.plan import make_plan
 from ablations.slurm import commands
 from ablations.slurm.queue import Scheduler
-from ablations.store import attempts as records
 from ablations.store import life
-from ablations.store import stop as control
 from ablations.store.life import run_states
 from ablations.study.model import Study
 from sdtps.run.folder import RunFolder
 from tests.ablations import plant, standin
-from tests.slurm.cluster import GPU_TYPE, PATIENCE_S, Cluster, until
+from tests.slurm.cluster import GPU_TYPE, Cluster, until
 from tests.slurm.conftest import write_patience
 from tests.slurm.test_states import Look
 
@@ -155,42 +150,6 @@ def test_a_deleted_folder_that_is_submitted_again_has_one_writer(
     assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
 
 
-@pytest.fixture
-def second_cluster() -> Iterator[Cluster]:
-    folder = Path(tempfile.mkdtemp(prefix="sdtps-far-", dir="/tmp"))
-    made = Cluster(folder, name="far")
-    made.start()
-    try:
-        yield made
-    finally:
-        made.stop()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def test_from_another_cluster_a_shared_store_is_left_alone(
-    slurm: Cluster, second_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    study = plant.study(tmp_path, ["beats", "sleep"], resources=f"{{{SMALL}}}")
-    look = _send(study, tmp_path / "runs")
-    look.wait(lambda s: all(v.state == "running" and v.epoch for v in s.values()))
-    silent = RunFolder(study.runs()[1].folder(look.runs))
-    status = {**(silent.status() or {}), "heartbeat": time.time() - 10_000}
-    silent.status_file.write_text(json.dumps(status))
-    with monkeypatch.context() as there:
-        there.setenv("SLURM_CONF", str(second_cluster.conf))
-        found = {s.run.variant: s for s in run_states(study.runs(), look.runs)}
-        assert (found["beats"].state, found["sleep"].state) == ("running", "unknown")
-        assert "test" in found["sleep"].detail
-        assert dispatch.submit(study.runs(), look.runs, entry=standin.ENTRY).submitted == []
-        doomed = control.select_folders(study, look.runs, list(found.values()), states=control.CLEANED)
-        assert doomed == []
-    assert look()["sleep"].state == "running"
-    (study.runs()[0].folder(look.runs) / "enough").touch()
-    look.wait(lambda s: s["beats"].state == "completed")
-    control.cancel(list(look().values()), look.runs)
-    assert records.read(silent.path, look()["sleep"].run.name) is not None
-
-
 def _site(tmp_path: Path, name: str, text: str, *options: str) -> tuple[int, dict[str, str]]:
     """Exit code of `sdtps site check`, and what was found."""
     site = tmp_path / f"{name}.yaml"
@@ -227,57 +186,3 @@ def test_what_does_not_work_on_a_site_is_named(
     code, found = _site(tmp_path, "bad", text, *options)
     assert code == 1
     assert found[what].startswith("False") and says in found[what], found
-
-
-ANOTHER = 65_534  # nobody: a user that every system has
-COLLEAGUE = """
-import os
-import sys
-from pathlib import Path
-from ablations.launch import dispatch
-from ablations.store import stop
-from ablations.store.life import run_states
-from ablations.study.manifest import load_study
-load_study(Path(sys.argv[1])).runs()  # imports what another user may not read
-os.setgroups([]), os.setgid(int(sys.argv[3])), os.setuid(int(sys.argv[3]))
-study, runs = load_study(Path(sys.argv[1])), Path(sys.argv[2])
-states = run_states(study.runs(), runs)
-print(*(s.state for s in states))
-print(len(dispatch.submit(study.runs(), runs).submitted))
-doomed = stop.select_folders(study, runs, states, states=stop.CLEANED, unplanned=True)
-print(len(stop.delete_folders(doomed, runs)))
-"""
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
-def test_a_colleague_on_a_shared_store_starts_and_deletes_nothing_that_lives(
-    slurm: Cluster, tmp_path: Path
-) -> None:
-    shared = Path(tempfile.mkdtemp(prefix="sdtps-shared-", dir="/tmp"))
-    try:
-        shared.chmod(0o2777)
-        runs = shared / "runs"
-        runs.mkdir()
-        runs.chmod(0o2777)
-        study = plant.study(shared, ["beats"], resources=f"{{{SMALL}}}", seeds=3)
-        look = _send(study, runs)  # two CPUs: two run, one waits
-        wanted = ["queued", "running", "running"]
-        until(lambda: sorted(s.state for s in run_states(study.runs(), runs)) == wanted)
-        silent = RunFolder(study.runs()[0].folder(runs))
-        variables = {f"SQUEUE_{name}": "x" for name in ("PARTITION", "ACCOUNT", "QOS", "NAMES")}
-        done = subprocess.run(
-            [sys.executable, "-c", COLLEAGUE, str(study.path), str(runs), str(ANOTHER)],
-            env={**slurm.environment(), **variables, "PYTHONPATH": str(ROOT), "HOME": "/nonexistent"},
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-        )
-        assert done.returncode == 0, done.stderr
-        states, submitted, deleted = done.stdout.splitlines()
-        assert sorted(states.split()) == wanted
-        assert (submitted, deleted) == ("0", "0")
-        assert silent.path.is_dir()
-        assert control.cancel(run_states(study.runs(), runs), runs)
-        assert look.runs == runs
-    finally:
-        shutil.rmtree(shared, ignore_errors=True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +14,8 @@ from ablations.store.life import RunStatus
 from ablations.study.manifest import load_study
 from ablations.study.model import Study
 from sdtps.run.folder import RunFolder
-from tests.slurm.cluster import Cluster, missing, until
+from tests.slurm.cluster import Cluster, until
+from tests.slurm.conftest import running
 from tests.slurm.test_states import Look
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
@@ -178,18 +177,10 @@ def test_two_processes_under_one_job_train_what_one_trains(slurm: Cluster, tmp_p
 @pytest.fixture
 def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """A cluster of two nodes on this machine, as this process's own."""
-    if reason := missing():
-        pytest.skip(f"no SLURM here: {reason}")
-    folder = Path(tempfile.mkdtemp(prefix="sdtps-two-", dir="/tmp"))
-    cluster = Cluster(folder, name="two", nodes=2)
-    try:
-        cluster.start()
+    with running(name="two", nodes=2) as cluster:
         for name in ("SLURM_CONF", "PATH"):
             monkeypatch.setenv(name, cluster.environment()[name])
         yield cluster
-    finally:
-        cluster.stop()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_two_nodes_train_what_one_process_trains(two_nodes: Cluster, tmp_path: Path) -> None:

@@ -5,8 +5,7 @@ submitters that are killed, a controller that is away, jobs that are killed, a n
 started again, a colleague who cancels and cleans what is not theirs, variants that are renamed twice.
 No run lives twice, none is lost, each completes once.
 
-1,000 runs take the better part of an hour on two quiet cores, so that the file's name hides it from
-`make test`; `make slurm-large` runs it. SDTPS_LEDGER_RUNS=60 makes it a matter of minutes.
+`make slurm-large` does it with 1,000 runs, which takes 20 minutes on two quiet cores.
 """
 
 from __future__ import annotations
@@ -30,11 +29,12 @@ from ablations.store.equal import shown_states
 from ablations.study.manifest import load_study
 from ablations.study.model import Study
 from tests.ablations import plant, standin
-from tests.slurm.cluster import NODE, Cluster, missing
+from tests.slurm.cluster import NODE, Cluster
+from tests.slurm.conftest import running
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(7200)]
 ROOT = Path(__file__).resolve().parents[2]
-COUNT = int(os.environ.get("SDTPS_LEDGER_RUNS", "1000"))
+COUNT = int(os.environ.get("SDTPS_LEDGER_RUNS", "20"))
 VARIANTS = 10
 KILLED_SUBMITTERS = 20
 AWAY_SECONDS = 120.0 if COUNT >= 1000 else 20.0
@@ -72,18 +72,8 @@ def _python() -> str:
 
 @pytest.fixture
 def clusters() -> Iterator[list[Cluster]]:
-    if reason := missing():
-        pytest.skip(f"no SLURM here: {reason}")
-    folders = [Path(tempfile.mkdtemp(prefix="sdtps-slurm-")) for _ in range(2)]
-    made = [Cluster(folder, name=f"c{k}", min_job_age_s=60) for k, folder in enumerate(folders)]
-    try:
-        for cluster in made:
-            cluster.start()
-        yield made
-    finally:
-        for cluster in made:
-            cluster.stop()
-            shutil.rmtree(cluster.folder, ignore_errors=True)
+    with running(name="c0", min_job_age_s=60) as one, running(name="c1", min_job_age_s=60) as other:
+        yield [one, other]
 
 
 class World:
