@@ -72,7 +72,8 @@ class Queued:
         attempts.write_start(self.folder, self.name, job, restart)
         attempts.write_began(self.folder, self.name, job, restart)
         if beat is not None:
-            status = {"state": "running", "attempt": 1, "heartbeat": time.time() - beat, "epoch": 2}
+            status = {"state": "running", "attempt": 1, "epoch": 2, "progress": 0.4}
+            status["heartbeat"] = time.time() - beat
             (self.folder / "status.json").write_text(json.dumps(status))
 
     def end(self, code: int, *, job: str = "1_0", restart: int = 0, terminated: bool = False) -> None:

@@ -232,7 +232,9 @@ def test_what_fewer_jobs_would_not_help_is_refused_at_once(
 ) -> None:
     study = plant.study(tmp_path, ["ok"], seeds=100)
     fakes.answer("sbatch", *[{"exit": 1, "stderr": words}] * 9)
-    with pytest.raises(SubmissionError, match=re.escape(f"Change {key}")):
+    with pytest.raises(
+        SubmissionError, match=re.escape(f"Change {key}") + ".* in the study or in the site file"
+    ):
         _submit(study, tmp_path / "runs")
     assert len(fakes.calls("sbatch")) == 1
 

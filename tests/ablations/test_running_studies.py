@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +48,15 @@ class Store:
     def submit(self, study: Study, *words: str) -> int:
         return self.call("submit", study, "--no-audit", *words)
 
+    def sent(self, variants: list[str], **more: Any) -> Study:
+        """A study, submitted."""
+        made = self.study(variants, **more)
+        self.submit(made)
+        return made
+
+    def forget_answers(self) -> None:
+        (self.runs / f".squeue-{os.getuid()}.json").unlink(missing_ok=True)
+
     def json(self, verb: str, study: Study, *words: str) -> dict:
         self.capsys.readouterr()
         self.call(verb, study, "--json", *words)
@@ -77,7 +86,7 @@ def test_a_run_that_waits_or_runs_under_another_name_is_shown_and_not_sent_again
     store.submit(first)
     if state is None:  # nobody knows
         store.fakes.answer("squeue", *[DOWN] * 20)
-        Path(store.runs / f".squeue-{os.getuid()}.json").unlink(missing_ok=True)
+        store.forget_answers()
     else:
         store.fakes.set("1_0", state=state)
     second = store.study([variant], name=name)
@@ -138,8 +147,7 @@ def test_runs_whose_variant_left_the_manifest_are_shown_and_reached(store: Store
     ],
 )
 def test_a_refused_cancel_leaves_no_mark(store: Store, refusal: str) -> None:
-    study = store.study(["ok"])
-    store.submit(study)
+    study = store.sent(["ok"])
     folder = study.runs()[0].folder(store.runs)
     before = locks.read(folder)
     store.fakes.answer("scancel", {"exit": 1, "stderr": refusal})
@@ -150,8 +158,7 @@ def test_a_refused_cancel_leaves_no_mark(store: Store, refusal: str) -> None:
 
 
 def test_only_the_jobs_that_scancel_names_go_on(store: Store) -> None:
-    study = store.study(["ok"], seeds=3)
-    store.submit(study)
+    study = store.sent(["ok"], seeds=3)
     words = "scancel: error: Kill job error on job id 1_1: Access/permission denied"
     store.fakes.answer("scancel", {"exit": 1, "stderr": words})
     with pytest.raises(SubmissionError, match="1 run of 3"):
@@ -164,8 +171,7 @@ def test_a_cancelled_run_whose_job_came_all_the_same_is_cancelled(store: Store) 
     """Its job finds the mark and does nothing; it is not lost, and not resumed by itself."""
     from ablations.slurm import endings
 
-    study = store.study(["ok"])
-    store.submit(study)
+    study = store.sent(["ok"])
     folder = study.runs()[0].folder(store.runs)
     control.cancel(run_states(study.runs(), store.runs), store.runs)
     store.fakes.set("1_0", state="FAILED", status=endings.NOT_OURS << 8)
@@ -176,10 +182,9 @@ def test_a_cancelled_run_whose_job_came_all_the_same_is_cancelled(store: Store) 
 
 
 def test_unknown_runs_are_never_called_nothing(store: Store) -> None:
-    study = store.study(["ok"], seeds=4)
-    store.submit(study)
+    study = store.sent(["ok"], seeds=4)
     store.fakes.answer("squeue", *[DOWN] * 40)
-    Path(store.runs / f".squeue-{os.getuid()}.json").unlink(missing_ok=True)
+    store.forget_answers()
     assert len(store.json("cancel", study, "--yes")["unknown"]) == 4
     for verb, *words in (("cancel", "--yes"), ("retry", "--held")):
         store.capsys.readouterr()
@@ -192,21 +197,19 @@ def test_unknown_runs_are_never_called_nothing(store: Store) -> None:
 def test_squeue_s_patience_is_a_setting_of_the_site(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = store.study(["ok"])
-    store.submit(study)
+    study = store.sent(["ok"])
     site = store.folder / "config/sdtps/site.yaml"
     site.parent.mkdir(parents=True)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(site.parent.parent))
     for seconds, state in ((1, "unknown"), (30, "queued")):
         site.write_text(f"squeue_seconds: {seconds}\n")
-        Path(store.runs / f".squeue-{os.getuid()}.json").unlink(missing_ok=True)
+        store.forget_answers()
         store.fakes.answer("squeue", {"sleep": 1.5, "act": True})
         assert store.states(study) == [state]
 
 
 def test_an_array_that_is_cancelled_before_it_starts_is_cancelled_at_once(store: Store) -> None:
-    study = store.study(["ok"], seeds=3)
-    store.submit(study)
+    study = store.sent(["ok"], seeds=3)
     name = store.fakes.arrays()[0]["name"]
     assert store.states(study) == ["queued"] * 3
     assert store.call("cancel", study, "--yes") == 0
@@ -227,8 +230,7 @@ def _killed_after_its_locks(store: Store, folders: list[Path]) -> None:
 
 
 def test_a_retry_that_was_killed_after_its_locks_goes_on(store: Store) -> None:
-    study = store.study(["ok"], seeds=3)
-    store.submit(study)
+    study = store.sent(["ok"], seeds=3)
     runs = [run.folder(store.runs) for run in study.runs()]
     control.cancel(run_states(study.runs(), store.runs), store.runs)
     _killed_after_its_locks(store, runs[:2])
@@ -237,8 +239,7 @@ def test_a_retry_that_was_killed_after_its_locks_goes_on(store: Store) -> None:
 
 
 def test_a_diverged_run_whose_retry_was_killed_still_starts_from_nothing(store: Store) -> None:
-    study = store.study(["diverge"])
-    store.submit(study)
+    study = store.sent(["diverge"])
     (folder,) = (run.folder(store.runs) for run in study.runs())
     RunFolder(folder).write_status("diverged", attempt=1, epoch=2, reason="loss is inf")
     _killed_after_its_locks(store, [folder])
@@ -267,7 +268,7 @@ def test_then_follows_the_runs_or_runs_now_or_says_why_not(store: Store) -> None
     assert store.submit(study, *then) == 0  # nothing is sent: it waits for the run on its way
     assert "--dependency=afterany:1\n" in store.fakes.calls("sbatch")[1]["text"]
     store.fakes.answer("squeue", *[DOWN] * 9)
-    Path(store.runs / f".squeue-{os.getuid()}.json").unlink(missing_ok=True)
+    store.forget_answers()
     store.capsys.readouterr()
     assert store.submit(study, *then) == 1
     assert f"touch {mark}" in store.capsys.readouterr().err and not mark.exists()
@@ -317,15 +318,13 @@ def test_every_folder_of_a_shared_store_is_the_group_s_too(store: Store) -> None
 def test_a_store_that_may_not_be_read_is_one_mistake(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = store.study(["ok"])
-    store.submit(study)
+    study = store.sent(["ok"])
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may read everything
     assert store.call("status", study) == 2
 
 
 def test_a_job_that_the_cluster_renames_is_not_called_cancelled(store: Store) -> None:
-    study = store.study(["ok"])
-    store.submit(study)
+    study = store.sent(["ok"])
     file = store.runs / "endings/_jobs" / store.fakes.arrays()[0]["name"] / "receipt.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "time": 1.0}))
     store.fakes.set("1_0", name="renamed-by-a-plugin")
@@ -335,8 +334,7 @@ def test_a_job_that_the_cluster_renames_is_not_called_cancelled(store: Store) ->
 
 
 def test_a_deleted_folder_is_not_seen_as_unplanned(store: Store) -> None:
-    study = store.study(["ok"])
-    store.submit(study)
+    study = store.sent(["ok"])
     shutil.rmtree(study.runs()[0].folder(store.runs))
     assert store.json("status", study)["unplanned"] == []
 
@@ -344,45 +342,12 @@ def test_a_deleted_folder_is_not_seen_as_unplanned(store: Store) -> None:
 # -- words --------------------------------------------------------------------------------------------
 
 
-def test_a_running_run_that_is_silent_says_so(store: Store) -> None:
-    study = store.study(["ok"])
-    store.submit(study)
-    folder = study.runs()[0].folder(store.runs)
-    records.write_start(folder, store.fakes.arrays()[0]["name"], "1_0", 0)
-    status = {"state": "running", "attempt": 1, "heartbeat": time.time() - 360, "progress": 0.4}
-    (folder / "status.json").write_text(json.dumps(status))
-    store.fakes.set("1_0", state="RUNNING")
-    store.capsys.readouterr()
-    store.call("status", study)
-    assert "running 40 % (no heartbeat for 6 min)" in store.capsys.readouterr().out
-
-
-def test_a_full_disk_is_named(store: Store) -> None:
-    study = store.study(["ok"])
-    store.submit(study)
-    folder, name = study.runs()[0].folder(store.runs), store.fakes.arrays()[0]["name"]
-    records.write_start(folder, name, "1_0", 0)
-    records.write_end(folder, name, "1_0", 0, 1, terminated=False)
-    records.write_began(folder, name, "1_0", 0)
-    (store.runs / f"endings/_jobs/{name}/1_0.log").write_text("OSError: No space left on device\n")
-    (found,) = run_states(study.runs(), store.runs)
-    assert (found.state, found.kind) == ("failed", "disk")
-
-
 def test_a_slow_scheduler_is_waited_for_with_a_word(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = store.study(["ok"])
-    store.submit(study)
+    study = store.sent(["ok"])
     monkeypatch.setattr(slurm, "SLOW_SECONDS", 0.1)
     store.fakes.answer("squeue", {"sleep": 0.6, "act": True})
     store.capsys.readouterr()
     store.call("status", study)
     assert "Waiting for squeue" in store.capsys.readouterr().err
-
-
-def test_what_a_site_lacks_may_be_set_in_the_site_file(store: Store) -> None:
-    store.fakes.answer("sbatch", {"exit": 1, "stderr": "sbatch: error: Invalid account specified"})
-    assert store.submit(store.study(["ok"])) == 2
-    err = store.capsys.readouterr().err
-    assert "resources.account" in err and "site file" in err

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ablations import cli
 from ablations.launch import dispatch
 from ablations.slurm import commands as slurm
 from ablations.slurm import endings
@@ -70,6 +71,7 @@ def test_each_word_of_the_scheduler_is_one_of_ours(
         (137, False, "slurmstepd: error: Exceeded job memory limit", "failed", "oom"),
         (137, False, "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=1.0", "failed", "oom"),
         (1, False, "torch.OutOfMemoryError: CUDA out of memory.", "failed", "oom"),
+        (1, False, "OSError: No space left on device", "failed", "disk"),
         (139, False, "", "failed", "crash"),
         (134, False, "", "failed", "crash"),
         (127, False, "srun: error: execve(): /nope: No such file or directory", "failed", "start"),
@@ -351,3 +353,12 @@ def test_a_run_that_ends_while_the_scheduler_is_asked_is_not_lost(
 
     monkeypatch.setattr(slurm, "squeue", squeue)
     assert queued.look().state == "completed"
+
+
+def test_a_running_run_that_is_silent_says_so(
+    queued: Queued, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queued.begin(360)
+    queued.fakes.set("1_0", state="RUNNING")
+    cli.room(["status", str(queued.study.path), "--runs-dir", str(queued.runs)])
+    assert "running 40 % (no heartbeat for 6 min)" in capsys.readouterr().out
