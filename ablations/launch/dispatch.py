@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ablations.launch.plan import Action, Contents, Plan
+from ablations.launch.plan import Action, Plan
 from ablations.slurm import commands as slurm
 from ablations.slurm import script as batch
 from ablations.slurm.arrays import Chunk, chunks
@@ -58,14 +59,9 @@ def submit(
     *,
     executor: str = "slurm",
     slots: int | None = None,
-    replace: Collection[Path] = (),
-    over: Collection[Path] = (),
     entry: str | None = None,
     max_steps: int | None = None,
-    after: str | None = None,
-    seen: frozenset[tuple[Path, str]] | None = None,
-    report: SubmitReport | None = None,
-    contents: Contents = lambda config: {},
+    **more: Any,
 ) -> SubmitReport:
     """Submit those of `runs` that no other submission holds; on local slots, run them.
 
@@ -73,18 +69,14 @@ def submit(
         slots: local runs at once.
         entry: `module:function` in place of the trainer.
         max_steps: stop each run after so many steps (a canary).
-        Others: see `RunsExecutor`.
+        more: see `RunsExecutor`.
 
     Raises:
         SubmissionError, KeyboardInterrupt: see `RunsExecutor`.
     """
-    more: dict[str, Any] = {"resume": replace, "over": over, "seen": seen}
-    more |= {"report": report, "contents": contents}
-    sender: RunsExecutor
-    if executor == "local":
-        sender = LocalRunsExecutor(runs_dir, slots=slots, **more)
-    else:
-        sender = RunsExecutor(runs_dir, after=after, **more)
+    local = executor == "local"
+    make = functools.partial(LocalRunsExecutor, slots=slots) if local else RunsExecutor
+    sender = make(runs_dir, **more)
     given = entry or os.environ.get(ENTRY_VARIABLE)
     call = Entry(given) if given else train
     options: dict[str, int] = {} if max_steps is None else {"max_steps": max_steps}

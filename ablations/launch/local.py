@@ -26,11 +26,11 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Any, Self
+from types import FrameType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.live import Live
+from rich.text import Text
 
 from ablations.launch import worker
 from ablations.slurm import endings, options
@@ -220,8 +220,8 @@ class Queue:
 
     def work(self) -> int:
         """Until the last run has ended; returns the exit code."""
-        progress = QueueProgress(len(self.waiting), len(self.slots))
-        with on_signals(_STOP, self._stop), progress:
+        progress = QueueProgress(len(self.waiting))
+        with on_signals(_STOP, self._stop), progress.live or contextlib.nullcontext():
             heeded, beaten = 0, 0.0
             while True:
                 if time.monotonic() - beaten > HEARTBEAT_SECONDS and not self.orphaned:
@@ -253,7 +253,6 @@ class Queue:
         if not self.imported:
             self.imported = True
             self._import_ahead(item.folder)
-        progress.started(item)
         slot.item, slot.job, slot.processes = item, "", []
         slot.started, slot.warned = time.monotonic(), False
         for rank in range(self.tasks):
@@ -332,7 +331,7 @@ class Queue:
                 SUBMITIT_LOCAL_GLOBALID=str(rank),
                 SUBMITIT_LOCAL_LOCALID=str(rank),
             )
-            _redirect(worker.early_log(slot.item.folder, job, rank))
+            worker.redirect(worker.early_log(slot.item.folder, job, rank))
             code = worker.main([str(self.submission.folder), str(slot.item.place)])
         except SystemExit as error:
             code = error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -343,15 +342,6 @@ class Queue:
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)
-
-
-def _redirect(log: Path) -> None:
-    """Output into `log`."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o664)
-    os.dup2(written, 1)
-    os.dup2(written, 2)
-    os.close(written)
 
 
 def visible_gpus() -> list[str]:
@@ -384,54 +374,23 @@ def default_slots(resources: Resources, gpus: Sequence[str]) -> int:
     return max(1, cpu_count() // resources.cpus)
 
 
-# -- what the queue shows: bars on a terminal, one line an event elsewhere ----------------------------
+# -- what the queue shows ----------------------------------------------------------------------------
 
 
 class QueueProgress:
-    """A bar for the queue and one for each running run."""
+    """A line for each event; below them, on a terminal, what runs now; elsewhere that now and then."""
 
-    def __init__(self, total: int, slots: int) -> None:
+    def __init__(self, total: int) -> None:
         self._console = Console(stderr=True)
-        self._total = total
-        self._done = 0
-        self._shown = self._line_shown = time.monotonic()
-        self._bars: dict[Path, Any] = {}
-        self._progress: Progress | None = None
-        if self._console.is_terminal:
-            self._progress = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=20),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[text]}"),
-                TimeElapsedColumn(),
-                console=self._console,
-                auto_refresh=False,  # its thread would not survive a fork
-            )
-            self._all = self._progress.add_task(f"{slots} at once", total=total, text="")
-
-    def __enter__(self) -> Self:
-        if self._progress:
-            self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._progress:
-            self._progress.stop()
-
-    def started(self, item: Item) -> None:
-        if self._progress:
-            self._bars[item.folder] = self._progress.add_task(
-                f"  {item.name}", total=100, text="starts"
-            )
+        self._total, self._done = total, 0
+        self._shown = time.monotonic()
+        # Without the thread that refreshes it, which would not survive a fork.
+        live = Live(console=self._console, auto_refresh=False, transient=True)
+        self.live = live if self._console.is_terminal else None
 
     def ended(self, item: Item, outcome: str) -> None:
         self._done += 1
         self._line(f"[{self._done}/{self._total}] {item.name}: {outcome}{_figures(item.folder)}")
-        if self._progress and item.folder in self._bars:
-            self._progress.remove_task(self._bars.pop(item.folder))
-            self._progress.update(self._all, completed=self._done)
 
     def stopping(self, running: int, *, at_once: bool) -> None:
         """The user wants out."""
@@ -442,24 +401,19 @@ class QueueProgress:
             self._line(f"Stopping after a checkpoint of {them}. Ctrl-C again kills at once.")
 
     def show(self, running: Sequence[Item]) -> None:
-        """Bring the bars up to date, seldom enough to cost nothing."""
-        now = time.monotonic()
-        if self._progress:
-            if now - self._shown < SHOW_SECONDS:
-                return
-            self._shown = now
-            for item in running:
-                status = RunFolder(item.folder).status() or {}
-                percent = 100 * float(status.get("progress") or 0.0)
-                text = f"epoch {status.get('epoch', 0)}{_figures(item.folder)}"
-                self._progress.update(self._bars[item.folder], completed=round(percent), text=text)
-            self._progress.refresh()
-        elif now - self._line_shown > LINE_SECONDS:
-            self._line_shown = now
-            for item in running:
-                status = RunFolder(item.folder).status() or {}
-                percent = 100 * float(status.get("progress") or 0.0)
-                self._line(f"  {item.name}: {percent:.0f} %{_figures(item.folder)}")
+        """Say how far the runs are, seldom enough to cost nothing."""
+        if time.monotonic() - self._shown < (SHOW_SECONDS if self.live else LINE_SECONDS):
+            return
+        self._shown = time.monotonic()
+        texts = []
+        for item in running:
+            status = RunFolder(item.folder).status() or {}
+            percent = 100 * float(status.get("progress") or 0.0)
+            texts.append(f"  {item.name}: {percent:.0f} %{_figures(item.folder)}")
+        if self.live:
+            self.live.update(Text("\n".join(texts)), refresh=True)
+        else:
+            self._line("\n".join(texts))
 
     def _line(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)

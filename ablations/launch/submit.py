@@ -182,9 +182,7 @@ def plan_study(
     seen: dict[str, dict[str, str]] = {}
 
     def contents(config: Any) -> Mapping[str, str]:
-        from sdtps.data.inputs import (
-            input_digests,
-        )  # imports NumPy, where there is something to compare
+        from sdtps.data.inputs import input_digests  # with NumPy: where there is something to compare
 
         return input_digests(config, seen)
 
@@ -223,27 +221,29 @@ def submit(
     Raises:
         SdtpsError: mistakes in a manifest (nothing is submitted then), a refused submission.
     """
+    from ablations.slurm.executor import SubmitReport
+
     executor = choose_executor(arguments.executor)
     studies = read_studies(arguments)
     codes: list[int] = []
     documents: list[dict[str, Any]] = []
-    sent: list[Plan] = []
-    jobs: list[str] = []
+    sent: list[tuple[Plan, SubmitReport]] = []
     try:
         for whole in studies:
             study = filtered(whole, arguments.variant, arguments.seed)
             plan = plan_study(study, arguments, retry_runs, executor)
             plan = (plan.without_new() if only_again else plan).limited(arguments.limit)
-            sent.append(plan)
             if arguments.dry_run:
                 documents.append(preview(plan, arguments, executor))
                 continue
-            report = send(plan, whole, arguments, executor, documents)
-            jobs += report.jobs
+            report = SubmitReport()
+            sent.append((plan, report))
+            send(plan, whole, arguments, executor, report)
             codes.append(ended(plan, arguments, report))
-        if arguments.then and not arguments.dry_run:
-            codes.append(run_then(sent, arguments, executor, jobs))
+        if arguments.then and sent:
+            codes.append(run_then(sent, arguments, executor))
     finally:
+        documents += [as_json(plan, report) for plan, report in sent]
         if arguments.json and documents:
             print_json(documents)
     return max(codes, default=0)
@@ -267,20 +267,15 @@ def preview(plan: Plan, arguments: argparse.Namespace, executor: str) -> dict[st
 
 
 def send(
-    plan: Plan,
-    whole: Study,
-    arguments: argparse.Namespace,
-    executor: str,
-    documents: list[dict[str, Any]],
-) -> SubmitReport:
+    plan: Plan, whole: Study, arguments: argparse.Namespace, executor: str, report: SubmitReport
+) -> None:
     """Do what the plan says: release, take over, audit, submit.
 
     Args:
         whole: the study with its baseline.
-        documents: what became of it is added, also where something fails half-way.
+        report: is filled as runs are submitted.
     """
     from ablations.launch import dispatch as jobs
-    from ablations.slurm.executor import SubmitReport
 
     if not arguments.json:
         print(plan_text(plan))
@@ -291,22 +286,17 @@ def send(
             )
             + "\n  Give the study another name to keep these runs, or train them again: --retry stale"
         )
-    report = SubmitReport()
-    try:
-        if plan.of("release"):
-            release(plan, arguments)
-        if equal := plan.of("link"):
-            made = jobs.take_over(equal)
-            _say(f"Took over {counted(len(made), 'equal run')} instead of training again.")
-        if plan.submitted:
-            for warning in check_inputs(plan, here=executor == "local"):
-                _say(f"Warning: {warning}.")
-            if not arguments.no_audit and (names := new_variants(plan)):
-                audit(whole, names, strict=arguments.strict)
-            dispatch(plan, arguments, executor, report)
-    finally:
-        documents.append(as_json(plan, report))
-    return report
+    if plan.of("release"):
+        release(plan, arguments)
+    if equal := plan.of("link"):
+        made = jobs.take_over(equal)
+        _say(f"Took over {counted(len(made), 'equal run')} instead of training again.")
+    if plan.submitted:
+        for warning in check_inputs(plan, here=executor == "local"):
+            _say(f"Warning: {warning}.")
+        if not arguments.no_audit and (names := new_variants(plan)):
+            audit(whole, names, strict=arguments.strict)
+        dispatch(plan, arguments, executor, report)
 
 
 def ended(plan: Plan, arguments: argparse.Namespace, report: SubmitReport) -> int:
@@ -444,7 +434,7 @@ def dispatch(plan: Plan, arguments: argparse.Namespace, executor: str, report: S
         plan.runs_dir,
         executor=executor,
         slots=arguments.slots,
-        replace=[a.folder for a in actions if a.start == "resume"],
+        resume=[a.folder for a in actions if a.start == "resume"],
         over=[a.folder for a in actions if a.start == "over"],
         after=after,
         seen=plan.seen,
@@ -459,7 +449,7 @@ def dispatch(plan: Plan, arguments: argparse.Namespace, executor: str, report: S
 
 
 def run_then(
-    plans: Sequence[Plan], arguments: argparse.Namespace, executor: str, jobs: list[str]
+    sent: Sequence[tuple[Plan, SubmitReport]], arguments: argparse.Namespace, executor: str
 ) -> int:
     """--then: a command that follows the runs, as a job that waits for theirs, or right now.
 
@@ -467,18 +457,15 @@ def run_then(
     """
     from ablations.launch import dispatch as sender
 
-    runs_dir = plans[0].runs_dir
-    runs = [run for plan in plans for run in plan.study.runs()]
+    study, runs_dir = sent[0][0].study, sent[0][0].runs_dir
+    runs = [run for plan, _ in sent for run in plan.study.runs()]
     active = [one for one in shown_states(runs, runs_dir) if one.may_run]
     # On local slots a job id is a process id.
     elements = [one.job_id for one in active if one.active and one.job_id and "_" in one.job_id]
     arrays = {element.partition("_")[0] for element in elements}
-    if (
-        executor == "slurm"
-        and len(elements) == len(active)
-        and (ids := sorted({*jobs, *arrays}, key=int))
-    ):
-        folder = sender.then(plans[0].study, arguments.then, runs_dir, ids)
+    arrays |= {job for _, report in sent for job in report.jobs}
+    if executor == "slurm" and len(elements) == len(active) and arrays:
+        folder = sender.then(study, arguments.then, runs_dir, sorted(arrays, key=int))
         _say(f"When they have ended: {arguments.then} (its output: {folder})")
         return 0
     if active:

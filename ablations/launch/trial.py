@@ -143,6 +143,8 @@ def canaries(
         SubmissionError: the scheduler refused, or a local canary failed; its last log lines follow.
     """
     from ablations.launch.dispatch import submit
+    from ablations.slurm import endings
+    from ablations.store import attempts
     from ablations.store.life import CANARIES
 
     runs = []
@@ -155,28 +157,15 @@ def canaries(
     report = submit(runs, store, executor=executor, slots=slots, over=folders, max_steps=STEPS)
     if executor != "local":
         return f"afterok:{':'.join(report.jobs)}" if report.jobs else None
-    pairs = zip(runs, folders, strict=True)
-    failed = [(run.name, folder) for run, folder in pairs if not _well(folder)]
+    failed = [
+        folder for folder in folders if report.outcomes.get(folder) not in ("passed", "completed")
+    ]
     if failed:
-        raise SubmissionError(_report(failed))
+        lines = [f"{len(failed)} of the canaries failed; the other runs were not started."]
+        for folder in failed:
+            lines.append(f"  {folder.relative_to(store)}:")
+            tail = endings.tail(attempts.log_file(folder)).splitlines()[-3:]
+            lines += [f"    {text}" for text in tail]
+        lines.append("  Fix these, then submit again; running jobs are kept.")
+        raise SubmissionError("\n".join(lines))
     return None
-
-
-def _well(folder: Path) -> bool:
-    from ablations.store import attempts, locks
-
-    lock = locks.read(folder)
-    end = attempts.read(folder, lock.submission).last_end if lock else None
-    return end is not None and end.code == 0
-
-
-def _report(failed: Sequence[tuple[str, Path]]) -> str:
-    from ablations.slurm import endings
-    from ablations.store import attempts
-
-    lines = [f"{len(failed)} of the canaries failed; the other runs were not started."]
-    for name, folder in failed:
-        lines.append(f"  {name}:")
-        lines += [f"    {text}" for text in endings.tail(attempts.log_file(folder)).splitlines()[-3:]]
-    lines.append("  Fix these, then submit again; running jobs are kept.")
-    return "\n".join(lines)

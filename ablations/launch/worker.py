@@ -142,16 +142,21 @@ def _begin(folder: Path, submission: Submission, job: Job) -> None:
 def _own_log(folder: Path, job: Job) -> None:
     """Send this process's output to the run's log, instead of a file for each process id."""
     log = records.log_file(folder)
-    log.parent.mkdir(exist_ok=True)
     if log.is_symlink():  # to the output of an earlier job
         log.unlink()
+    redirect(log)
+    early_log(folder, job.id, job.rank).unlink(missing_ok=True)
+
+
+def redirect(log: Path) -> None:
+    """This process's output into `log`."""
+    log.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o664)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     os.close(handle)
-    early_log(folder, job.id, job.rank).unlink(missing_ok=True)
 
 
 def early_log(folder: Path, job: str, rank: int) -> Path:

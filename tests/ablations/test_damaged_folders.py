@@ -179,7 +179,7 @@ def test_a_record_that_is_none_is_noted_and_gone_before_a_job_would_wait_for_it(
     (status,) = run_states([run], runs)
     assert (status.state, status.detail) == ("failed", f"no; submitit/attempts.txt is {_said(odd)}")
     assert make_plan(study, runs, [status], retry=["failed"]).submitted
-    dispatch.submit([run], runs, replace=[run.folder(runs)])
+    dispatch.submit([run], runs, resume=[run.folder(runs)])
     assert not os.path.lexists(attempts)
     assert run_states([run], runs)[0].state == "queued"
 

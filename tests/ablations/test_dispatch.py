@@ -374,7 +374,7 @@ def test_a_retried_run_starts_over_only_where_asked_and_keeps_what_it_had(
         (folder / "checkpoint.pt").write_text("weights")
         fakes.set(f"1_{index}", state="FAILED", status=256)
     assert _states(study, runs) == ["failed", "failed"]
-    report = dispatch.submit(study.runs(), runs, replace=folders[:1], over=folders[1:])
+    report = dispatch.submit(study.runs(), runs, resume=folders[:1], over=folders[1:])
     assert sorted(report.submitted) == sorted(folders)
     assert (folders[0] / "checkpoint.pt").exists()
     assert not (folders[1] / "checkpoint.pt").exists()

@@ -247,7 +247,7 @@ def test_a_run_that_is_killed_again_and_again_is_resumed_only_on_request(queued:
         again = make_plan(queued.study, queued.runs, [found]).submitted
         assert bool(again) == (number < life.MOST_KILLS - 1), found.detail
         if again:
-            dispatch.submit(queued.study.runs(), queued.runs, replace=[queued.folder])
+            dispatch.submit(queued.study.runs(), queued.runs, resume=[queued.folder])
 
 
 # -- copies ---------------------------------------------------------------------------------------
@@ -289,7 +289,7 @@ def test_a_run_whose_store_was_moved_before_its_job_began_says_so(queued: Queued
     assert (found.state, found.kind) == ("failed", "start")
     assert f"the store was at {queued.runs} when it was submitted" in found.detail
     (action,) = make_plan(queued.study, moved, [found], retry=["failed"]).submitted
-    assert dispatch.submit([action.run], moved, replace=[action.folder]).submitted
+    assert dispatch.submit([action.run], moved, resume=[action.folder]).submitted
 
 
 def test_a_copy_tells_its_own_states_and_submits_nothing_of_the_original(queued: Queued) -> None:
@@ -305,7 +305,7 @@ def test_a_copy_tells_its_own_states_and_submits_nothing_of_the_original(queued:
     assert queued.look(copy).state == "unknown"
     plain = dispatch.submit(queued.study.runs(), copy)
     assert plain.submitted == []
-    asked = dispatch.submit(queued.study.runs(), copy, replace=[queued.study.runs()[0].folder(copy)])
+    asked = dispatch.submit(queued.study.runs(), copy, resume=[queued.study.runs()[0].folder(copy)])
     assert len(asked.submitted) == 1
 
 
@@ -340,7 +340,7 @@ def test_a_copy_cancels_nothing_of_the_original(queued: Queued) -> None:
     folder = queued.study.runs()[0].folder(copy)
     status = {**(RunFolder(folder).status() or {}), "heartbeat": time.time() - 10_000}
     (folder / "status.json").write_text(json.dumps(status))
-    dispatch.submit(queued.study.runs(), copy, replace=[folder])
+    dispatch.submit(queued.study.runs(), copy, resume=[folder])
     assert queued.fakes.calls("scancel") == []
 
 
@@ -350,7 +350,7 @@ def test_before_an_unknown_run_is_run_again_its_own_job_ends(queued: Queued, our
     queued.fakes.set("1_0", state="RUNNING", name=queued.name if ours else "somebody-else")
     (queued.runs / f".squeue-{os.getuid()}.json").unlink(missing_ok=True)
     queued.fakes.answer("squeue", DOWN)  # so that the state is unknown
-    asked = dispatch.submit(queued.study.runs(), queued.runs, replace=[queued.folder])
+    asked = dispatch.submit(queued.study.runs(), queued.runs, resume=[queued.folder])
     assert asked.submitted == [queued.folder]
     assert [c["argv"] for c in queued.fakes.calls("scancel")] == ([["1_0"]] if ours else [])
 
@@ -394,7 +394,7 @@ def test_clean_looks_once_more_before_it_deletes(queued: Queued) -> None:
     queued.fakes.set("1_0", state="FAILED", status=256)
     doomed = control.select_folders(queued.study, queued.runs, [queued.look()])
     assert [d.folder for d in doomed] == [queued.folder]
-    dispatch.submit(queued.study.runs(), queued.runs, replace=[queued.folder])
+    dispatch.submit(queued.study.runs(), queued.runs, resume=[queued.folder])
     assert control.delete_folders(doomed, queued.runs) == []
     assert queued.folder.is_dir()
 
@@ -434,6 +434,6 @@ def test_where_locks_do_not_work_a_run_is_taken_over_all_the_same(
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     queued.fakes.set("1_0", state="NODE_FAIL")
-    found = dispatch.submit(queued.study.runs(), queued.runs, replace=[queued.folder])
+    found = dispatch.submit(queued.study.runs(), queued.runs, resume=[queued.folder])
     assert found.submitted == [queued.folder]
     assert RunFolder(queued.folder).lock_file.is_file()

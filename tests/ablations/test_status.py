@@ -257,7 +257,7 @@ def test_what_an_earlier_submission_left_says_nothing_of_this_one(tmp_path: Path
     queued.begin()
     RunFolder(queued.folder).write_status("failed", attempt=1, kind="error", reason="old")
     assert queued.look().state == "failed"
-    dispatch.submit(queued.study.runs(), queued.runs, replace=[queued.folder])
+    dispatch.submit(queued.study.runs(), queued.runs, resume=[queued.folder])
     assert queued.look().state == "queued"
     assert queued.look().job_id == "2_0"
 

@@ -148,7 +148,7 @@ def _submit(study: Study, runs: Path, copies: Copies | None = None, seen: Path |
             [action.run for action in plan.submitted],
             runs,
             executor="local",
-            replace=[action.folder for action in plan.submitted if action.start == "resume"],
+            resume=[action.folder for action in plan.submitted if action.start == "resume"],
             over=[action.folder for action in plan.submitted if action.start == "over"],
         )
 

@@ -125,7 +125,7 @@ def test_every_end_has_its_own_word_and_retry_takes_exactly_the_failed(
     again = dispatch.submit(
         [a.run for a in plan.submitted],
         look.runs,
-        replace=[a.folder for a in plan.submitted],
+        resume=[a.folder for a in plan.submitted],
         entry=standin.ENTRY,
     )
     assert {p.parent.name for p in again.submitted} == FAILED & set(order)
