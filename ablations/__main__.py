@@ -1,7 +1,7 @@
-"""python -m ablations: the verbs of `ablations.cli`."""
+"""python -m ablations: the command `sdtps`."""
 
 import sys
 
-from ablations.cli import room
+from ablations.cli import main
 
-sys.exit(room())
+sys.exit(main())

@@ -1,4 +1,4 @@
-"""sdtps VERB: the verbs of all three packages. python -m ablations VERB: those that steer a study."""
+"""sdtps VERB, and python -m ablations VERB: the verbs of all three packages."""
 
 from __future__ import annotations
 
@@ -54,30 +54,17 @@ VERBS = {
     "logs": ("ablations.view.logs", "show the logs of one run", "watch"),
     "completion": ("ablations.completion", "print the completion script for bash or zsh", "tools"),
 }
-_STUDY = "STUDY is a name (quick) or a manifest (ablations/quick.yaml)."
-ABOUT = f"""Submit an ablation study, look at its curves, regenerate the paper's tables.
-{_STUDY}"""
-ABOUT_OURS = f"""Submit an ablation study and follow its runs; curves and tables: python -m analysis.
-{_STUDY}"""
+ABOUT = """Submit an ablation study, look at its curves, regenerate the paper's tables.
+STUDY is a name (quick) or a manifest (ablations/quick.yaml)."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """The console command: the verbs of all three packages."""
-    return _main("sdtps", words, whole=True)
-
-
-def room(words: Sequence[str] | None = None) -> int:
-    """`python -m ablations`."""
-    return _main("python -m ablations", words, whole=False)
-
-
-def _main(prog: str, words: Sequence[str] | None, *, whole: bool) -> int:
     if words is None and signal.getsignal(signal.SIGINT) is _PYTHONS:  # a process of our own
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from sdtps.system import commandline
 
-    verbs, about = (all_verbs(), ABOUT) if whole else (VERBS, ABOUT_OURS)
-    return commandline.run(prog, verbs, about, words)
+    return commandline.run("sdtps", all_verbs(), ABOUT, words)
 
 
 def all_verbs() -> dict[str, tuple[str, str, str]]:
@@ -89,4 +76,4 @@ def all_verbs() -> dict[str, tuple[str, str, str]]:
 
 
 if __name__ == "__main__":
-    sys.exit(room())
+    sys.exit(main())

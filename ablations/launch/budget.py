@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ablations.launch.plan import BEYOND, Action, Plan, Spending, hours_of, replan
+from ablations.launch.plan import BEYOND, Action, Plan, Spending, hours_of
 from ablations.slurm import options
 from ablations.study.schema import Resources
 from sdtps.run.folder import RunFolder
@@ -28,7 +28,7 @@ def within_budget(plan: Plan) -> Plan:
     budget = plan.study.gpu_hours
     if budget is None:
         return plan
-    estimates, _ = hours_of(plan.actions)
+    estimates = {name: hours for name, (hours, _) in hours_of(plan.actions).items()}
     spent = in_flight = planned = 0.0
     for action in plan.actions:
         if action.folder.is_symlink() or action.state == "planned":
@@ -47,15 +47,12 @@ def within_budget(plan: Plan) -> Plan:
         planned += cost
         fits.add(action.run.name)
 
-    def judged(action: Action) -> Action:
-        if action.action != "submit" or action.run.name in fits:
-            return action
+    def beyond(action: Action) -> str:
         hours = share_of(action.run.resources) * estimates[action.run.name]
-        return replace(action, action="skip", reason=f"{BEYOND}: takes about {hours:.2f} GPU-hours")
+        return "" if action.run.name in fits else f"{BEYOND}: takes about {hours:.2f} GPU-hours"
 
     spending = Spending(budget, spent, in_flight, planned)
-    actions = tuple(judged(action) for action in plan.actions)
-    planned_now = replan(plan, actions)
+    planned_now = plan.skipping(beyond)
     if not (waiting := planned_now.waiting):
         return replace(plan, spending=spending)
     warning = f"{counted(len(waiting), 'run')} {BEYOND} of {budget:g} GPU-hours; raise budget.gpu_hours"

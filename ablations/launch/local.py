@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import json
 import os
 import signal
 import subprocess
@@ -50,7 +49,6 @@ BUSY_MIB = 1024  # a GPU with more memory in use is somebody else's
 SHOW_SECONDS = 1.0
 LINE_SECONDS = 30.0  # between lines about running runs, where there is no terminal
 STOPPED = 130  # exit code of a queue that was asked to end
-_TAIL_BYTES = 4096
 _STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _OF_RUNS = (*_STOP, signal.SIGUSR2)  # a fork hears them as any process does
 
@@ -390,7 +388,7 @@ class QueueProgress:
 
     def ended(self, item: Item, outcome: str) -> None:
         self._done += 1
-        self._line(f"[{self._done}/{self._total}] {item.name}: {outcome}{_figures(item.folder)}")
+        self._line(f"[{self._done}/{self._total}] {item.name}: {outcome}")
 
     def stopping(self, running: int, *, at_once: bool) -> None:
         """The user wants out."""
@@ -409,7 +407,7 @@ class QueueProgress:
         for item in running:
             status = RunFolder(item.folder).status() or {}
             percent = 100 * float(status.get("progress") or 0.0)
-            texts.append(f"  {item.name}: {percent:.0f} %{_figures(item.folder)}")
+            texts.append(f"  {item.name}: {percent:.0f} %")
         if self.live:
             self.live.update(Text("\n".join(texts)), refresh=True)
         else:
@@ -417,25 +415,6 @@ class QueueProgress:
 
     def _line(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def _figures(folder: Path) -> str:
-    """`, loss 0.52` from the newest line of metrics.jsonl that has one."""
-    try:
-        with RunFolder(folder).metrics_file.open("rb") as stream:
-            stream.seek(max(0, stream.seek(0, 2) - _TAIL_BYTES))
-            lines = stream.read().decode(errors="replace").splitlines()
-    except OSError:
-        return ""
-    for line in reversed(lines):
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(row, dict) and row.get("kind") == "train":
-            loss = row.get("loss")
-            return f", loss {loss:.4g}" if isinstance(loss, (int, float)) else ", loss not finite"
-    return ""
 
 
 def main() -> int:

@@ -26,6 +26,7 @@ In a copy of a store nothing is submitted again that was submitted from the orig
 from __future__ import annotations
 
 import functools
+import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -140,26 +141,25 @@ class Plan:
         """Runs for which the study's budget does not suffice."""
         return [a for a in self.of("skip") if a.reason.startswith(BEYOND)]
 
+    def skipping(self, which: Callable[[Action], str]) -> Plan:
+        """Without submitting the runs for which there is a reason not to."""
+
+        def judged(action: Action) -> Action:
+            reason = which(action) if action.action == "submit" else ""
+            return replace(action, action="skip", reason=reason) if reason else action
+
+        return replan(self, tuple(map(judged, self.actions)))
+
     def without_new(self) -> Plan:
-        """Only what is run again: runs that were never submitted are skipped."""
-        actions = tuple(
-            replace(a, action="skip", reason="never submitted")
-            if a.action == "submit" and a.state == "planned" and not a.folder.exists()
-            else a
-            for a in self.actions
+        """Only what is run again."""
+        return self.skipping(
+            lambda a: "never submitted" * (a.state == "planned" and not a.folder.exists())
         )
-        return replan(self, actions)
 
     def limited(self, most: int | None) -> Plan:
         """No more than `most` runs are submitted now."""
-        later = {id(a) for a in self.submitted[most:]} if most is not None else set()
-        return replan(
-            self,
-            tuple(
-                replace(a, action="skip", reason=f"{a.reason}; over --limit") if id(a) in later else a
-                for a in self.actions
-            ),
-        )
+        later = {a.run.name for a in self.submitted[most:]} if most is not None else set()
+        return self.skipping(lambda a: f"{a.reason}; over --limit" if a.run.name in later else "")
 
 
 def replan(plan: Plan, actions: tuple[Action, ...], *warnings: str) -> Plan:
@@ -405,16 +405,16 @@ def _estimate(actions: Sequence[Action], submitted: list[Action], arrays: Sequen
     """
     if not submitted:
         return Estimate()
-    hours, sources = hours_of(actions)
-    basis = Counter(sources[action.run.name] for action in submitted)
+    hours = hours_of(actions)
+    basis = Counter(hours[action.run.name][1] for action in submitted)
     gpu_hours = 0.0
     for array in arrays:
         gpus = options.gpus_of_node(array.resources) * array.resources.nodes
-        gpu_hours += sum(gpus * max(hours[run.name] for run in job) for job in array.jobs())
-    return Estimate(sum(hours[action.run.name] for action in submitted), gpu_hours, dict(basis))
+        gpu_hours += sum(gpus * max(hours[run.name][0] for run in job) for job in array.jobs())
+    return Estimate(sum(hours[action.run.name][0] for action in submitted), gpu_hours, dict(basis))
 
 
-def hours_of(actions: Sequence[Action]) -> tuple[dict[str, float], dict[str, str]]:
+def hours_of(actions: Sequence[Action]) -> dict[str, tuple[float, str]]:
     """Hours that each run is expected to take, by name, and where the number comes from."""
     seconds: dict[str, list[float]] = {}
     for action in actions:
@@ -423,14 +423,12 @@ def hours_of(actions: Sequence[Action]) -> tuple[dict[str, float], dict[str, str
             if isinstance(took, (int, float)) and not isinstance(took, bool) and took > 0:
                 seconds.setdefault(action.run.variant, []).append(float(took))
     everything = [s for group in seconds.values() for s in group]
-    hours: dict[str, float] = {}
-    basis: dict[str, str] = {}
-    for action in actions:
-        if own := seconds.get(action.run.variant):
-            word, taken = "same variant", sum(own) / len(own) / 3600
-        elif everything:
-            word, taken = "other variants", sum(everything) / len(everything) / 3600
-        else:
-            word, taken = "time limit", action.run.resources.timeout_min / 60
-        basis[action.run.name], hours[action.run.name] = word, taken
-    return hours, basis
+
+    def expected(run: RunSpec) -> tuple[float, str]:
+        if own := seconds.get(run.variant):
+            return statistics.fmean(own) / 3600, "same variant"
+        if everything:
+            return statistics.fmean(everything) / 3600, "other variants"
+        return run.resources.timeout_min / 60, "time limit"
+
+    return {action.run.name: expected(action.run) for action in actions}

@@ -7,6 +7,7 @@ one element. It writes down what it finds; nothing of a study is touched.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shlex
@@ -120,17 +121,16 @@ def _there(store: Path, arguments: argparse.Namespace) -> Iterator[Found]:
     from sdtps.system import files
 
     site = site_of(arguments)
-    asked = {key: getattr(arguments, key) for key in ("partition", "account", "gpus")}
-    asked = {key: value for key, value in asked.items() if value is not None}
-    asked.setdefault("gpus", 1 if site.gpu_type else 0)
-    resources = site.over(Resources.model_validate({"timeout_min": MINUTES, "cpus": 1, **asked}))
+    given = {key: getattr(arguments, key) for key in ("partition", "account", "gpus")}
+    given = {key: value for key, value in given.items() if value is not None}
+    given.setdefault("gpus", 1 if site.gpu_type else 0)
+    resources = site.over(Resources.model_validate({"timeout_min": MINUTES, "cpus": 1, **given}))
     folder = store / FOLDER / f"sdtps-site-{time.time_ns()}"
     folder.mkdir(parents=True)
-    probe = folder / "probe.json"
     text = script.probe_script(folder, resources, snapshot.freeze(store), __name__)
     files.write_text(folder / "submission.sh", text)
     files.write_text(folder / "setup.sh", script.setup_text(resources))
-    sent = time.time()
+    submitted = time.time()
     try:
         job, _ = slurm.sbatch(folder / "submission.sh", resources)
     except (SubmissionError, slurm.NoAnswer) as error:
@@ -138,18 +138,15 @@ def _there(store: Path, arguments: argparse.Namespace) -> Iterator[Found]:
         return
     element = f"{job}_0"
     yield "sbatch", True, f"job {element}: {resources.summary()}"
-    log = folder / f"{element}.log"
+    probe, log = folder / "probe.json", folder / f"{element}.log"
     try:
         with file_lock(folder, nested=False):  # seen by the job where locks hold between machines
-            state, called = _wait(probe, job, arguments.wait)
+            state, name = _wait(probe, element, arguments.wait)
     finally:
         slurm.cancel([element])
-    if called not in ("", folder.name):
-        yield (
-            "name",
-            False,
-            f"the cluster calls the job {called}, not {folder.name}: it cannot be found",
-        )
+    if name not in ("", folder.name):
+        text = f"the cluster calls the job {name}, not {folder.name}: it cannot be found"
+        yield "name", False, text
     if not probe.exists():
         tail = " ".join(endings.tail(log, 3).split())
         if not tail:
@@ -158,45 +155,40 @@ def _there(store: Path, arguments: argparse.Namespace) -> Iterator[Found]:
             tail += f": compute nodes may not see or write {store}" if started else ""
         yield "job", False, f"{state}; {tail}; see {log}"
         return
-    for what, (well, said) in json.loads(probe.read_text()).items():
-        if what != "time":
-            yield what, well, said
-    yield "heartbeat", *_beats(float(json.loads(probe.read_text())["time"][1]), sent)
+    found = json.loads(probe.read_text())
+    _, written = found.pop("time")
+    yield from ((what, works, text) for what, (works, text) in found.items())
+    yield "heartbeat", *_compare_clocks(float(written), submitted)
 
 
-def _beats(written: float, sent: float) -> tuple[bool, str]:
-    """Whether clocks agree: the job, `sent` by our clock, has `written` by its own."""
+def _compare_clocks(written: float, submitted: float) -> tuple[bool, str]:
+    """Whether the job, `submitted` by our clock, has `written` by a clock that agrees."""
     from sdtps.run.folder import HEARTBEAT_SECONDS
 
-    for seconds, way in ((written - time.time(), "ahead of"), (sent - written, "behind")):
+    for seconds, way in ((written - time.time(), "ahead of"), (submitted - written, "behind")):
         if seconds > HEARTBEAT_SECONDS:
             return False, f"the node's clock is at least {seconds:.0f} s {way} this machine's"
     return True, "clocks agree"
 
 
-def _wait(probe: Path, job: str, seconds: int) -> tuple[str, str]:
+def _wait(probe: Path, element: str, seconds: int) -> tuple[str, str]:
     """Until the job has written its probe or ended; returns its last state and its name."""
     from ablations.slurm import commands as slurm
 
-    state, called = "not started", ""
+    state, name = "not started", ""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and not probe.exists():
-        try:
-            jobs = slurm.squeue([job])
-        except slurm.NoAnswer:
-            jobs = {}
-        known = jobs.get(f"{job}_0")
-        if known is not None:
-            called = known.name
-            now = f"{known.state} {known.reason}".strip()
-            if now != state:
-                print(f"job {job}_0: {now}", file=sys.stderr)
-            state = now
-            if known.ended:
-                time.sleep(POLL_SECONDS)  # a network file system shows its files later
-                break
-        time.sleep(POLL_SECONDS)
-    return state, called
+        with contextlib.suppress(slurm.NoAnswer):
+            job = slurm.squeue([element.partition("_")[0]]).get(element)
+            if job is not None:
+                now = f"{job.state} {job.reason}".strip()
+                if now != state:
+                    print(f"job {element}: {now}", file=sys.stderr)
+                state, name = now, job.name
+                if job.ended:
+                    deadline = 0.0
+        time.sleep(POLL_SECONDS)  # also after the end: a network file system shows its files later
+    return state, name
 
 
 # -- inside the job --------------------------------------------------------------------------------
@@ -208,7 +200,7 @@ def probe(folder: Path) -> dict[str, tuple[bool, Any]]:
 
     found: dict[str, tuple[bool, Any]] = {"time": (True, time.time())}
     found["python"] = True, f"{sys.version.split()[0]} {sys.executable}"
-    asked = int(os.environ.get("SDTPS_SITE_GPUS", "0"))
+    wanted = int(os.environ.get("SDTPS_SITE_GPUS", "0"))
     try:
         import torch
 
@@ -216,7 +208,7 @@ def probe(folder: Path) -> dict[str, tuple[bool, Any]]:
         seen = torch.cuda.device_count()
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         names = ", ".join(torch.cuda.get_device_name(k) for k in range(seen)) or "none"
-        found["gpu"] = seen >= asked, f"asked for {asked}, torch sees {seen} ({names}; {visible})"
+        found["gpu"] = seen >= wanted, f"asked for {wanted}, torch sees {seen} ({names}; {visible})"
     except ImportError as error:
         found["torch"] = False, str(error)
     for what, well, text in _store(folder.parent.parent):

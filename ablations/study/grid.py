@@ -29,7 +29,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -41,7 +41,7 @@ from sdtps.run.locations import shipped
 _FIELD = re.compile(r"\{([^{}]*)\}")
 _MOST = 20_000  # variants of one grid; more is a mistake, and memory
 
-Values = tuple[Any, ...] | dict[str, Any]
+Values = Annotated[tuple[Any, ...] | dict[str, Any], Field(min_length=1)]
 
 
 class GridSpec(Frozen):
@@ -54,7 +54,7 @@ class GridSpec(Frozen):
     set: dict[str, Any] = Field(default_factory=dict)
     product: dict[str, Values] = Field(default_factory=dict)
     zip: dict[str, Values] = Field(default_factory=dict)
-    exclude: tuple[dict[str, Any], ...] = ()
+    exclude: tuple[Annotated[dict[str, Any], Field(min_length=1)], ...] = ()
 
 
 Cell = dict[str, tuple[str, Any]]  # axis key to a value, and before it what it is called in names
@@ -170,14 +170,6 @@ def _check_axes(source: Source, path: KeyPath, spec: GridSpec) -> None:
     axes = [*spec.product, *spec.zip]
     if not axes:
         source.mistake(path, "needs 'product' or 'zip' with at least one list of values")
-    for kind, lists in (("product", spec.product), ("zip", spec.zip)):
-        for key, values in lists.items():
-            raw = [value for _, value in _values(values)]
-            if not raw:
-                source.mistake((*path, kind, key), "holds no values")
-            twice = [v for i, v in enumerate(raw) if any(same(v, w) for w in raw[:i])]
-            if kind == "product" and twice:
-                source.mistake((*path, kind, key), f"holds {plain(twice[0])} twice")
     lengths = {key: len(values) for key, values in spec.zip.items()}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{key} {n}" for key, n in lengths.items())
@@ -187,8 +179,6 @@ def _check_axes(source: Source, path: KeyPath, spec: GridSpec) -> None:
             source.mistake(path, f"'{key}' is given in more than one of set, product and zip")
     for i, excluded in enumerate(spec.exclude):
         place = (*path, "exclude", i)
-        if not excluded:
-            source.mistake(place, "is empty and would exclude everything")
         for key in excluded:
             source.expect((*place, key), key, axes, "is not an axis of the grid")
 

@@ -60,6 +60,10 @@ class _Header(Frozen):
     notes: str = ""
 
 
+class _Metric(MetricSpec):
+    direction: Literal["up", "down"]  # here it has to be said
+
+
 # Tables that analysis makes for every study, as STUDY-NAME.
 MADE_FOR_EVERY_STUDY = ("variants", "compute", "audit")
 _KEYS = (
@@ -184,11 +188,7 @@ class _Reader:
             text = f"must map each metric to its direction, digits, unit; found {shown(value)}"
             self.source.mistake(("metrics",), text)
             return {}
-        found = {k: self.source.check(("metrics", k), MetricSpec, v) for k, v in value.items()}
-        for name, spec in found.items():
-            if spec is not None and spec.direction is None:
-                text = "must say which way is better: up or down"
-                self.source.mistake(("metrics", name, "direction"), text)
+        found = {k: self.source.check(("metrics", k), _Metric, v) for k, v in value.items()}
         # A metric with a mistake still exists: tables that name it are not wrong as well.
         return {k: v or MetricSpec(direction="up") for k, v in found.items()}
 

@@ -16,8 +16,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from sdtps.config.common import Frozen, NonNegative, PositiveInt
 from sdtps.system.errors import counted
 
-_CLOCK = re.compile(r"(?:(\d+)-)?(\d+):([0-5]?\d):([0-5]?\d)")
-_DAYS_HOURS = re.compile(r"(\d+)-(\d+)(?::([0-5]?\d))?")
+_CLOCK = re.compile(r"((?P<days>\d+)-)?(?P<hours>\d+):(?P<minutes>[0-5]?\d):(?P<seconds>[0-5]?\d)")
+_DAYS_HOURS = re.compile(r"(?P<days>\d+)-(?P<hours>\d+)(:(?P<minutes>[0-5]?\d))?")
 
 # SLURM keeps these in few bits and wraps larger ones in silence: 65,537 CPUs become 1, 2^32 + 1 minutes
 # one minute, and of memory 0 is all that a node has. (Seen with 22.05.)
@@ -106,12 +106,10 @@ def minutes(value: Any) -> Any:
     """A time limit in whole minutes, rounded up, from minutes or from SLURM's D-HH:MM:SS."""
     if not isinstance(value, str):
         return value
-    if match := _CLOCK.fullmatch(value):
-        days, hours, mins, seconds = (int(part or 0) for part in match.groups())
-        return (days * 24 + hours) * 60 + mins + (1 if seconds else 0)
-    if match := _DAYS_HOURS.fullmatch(value):
-        days, hours, mins = (int(part or 0) for part in match.groups())
-        return (days * 24 + hours) * 60 + mins
+    if match := _CLOCK.fullmatch(value) or _DAYS_HOURS.fullmatch(value):
+        parts = {unit: int(text or 0) for unit, text in match.groupdict().items()}
+        hours = parts["days"] * 24 + parts["hours"]
+        return hours * 60 + parts["minutes"] + (1 if parts.get("seconds") else 0)
     raise ValueError(
         f"'{value}' is not a time limit: write whole minutes (90), or HH:MM:SS, or D-HH:MM "
         "(MM:SS and HH:MM look alike and are refused)"

@@ -12,13 +12,6 @@ from sdtps.system.errors import counted, visible
 if TYPE_CHECKING:
     from ablations.launch.plan import Action, Chunk, Plan
 
-# Where an estimated duration comes from.
-_BASIS = {
-    "same variant": "as finished runs of the same variant",
-    "other variants": "as finished runs of other variants",
-    "time limit": "at its time limit",
-}
-
 
 def differences(study: Study, variant: str) -> str:
     """`sdtps.mask none → log, ...`, or that nothing is changed."""
@@ -86,7 +79,9 @@ def _cost_lines(plan: Plan) -> Iterator[str]:
             hours.append(f"{estimate.gpu_hours:.1f} GPU-hours")
         basis = estimate.basis.items()
         sources = "; ".join(
-            f"{counted(n, 'run')},{' each' * (n > 1)} {_BASIS[word]}" for word, n in basis
+            f"{counted(n, 'run')},{' each' * (n > 1)} "
+            + ("at its time limit" if word == "time limit" else f"as finished runs of the {word}")
+            for word, n in basis
         )
         bound = "at most " if estimate.is_bound else "about "
         yield f"Cost: {bound}{', '.join(hours)} ({sources})"

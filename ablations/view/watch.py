@@ -64,17 +64,12 @@ def duration(seconds: float | None) -> str:
     return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02d}"
 
 
-# Columns beside the run's name, the most important first: (title, side, width, the width of the
-# terminal from which it shows).
-COLUMNS = (
-    ("state", "left", 16, 0),
-    ("loss", "right", 7, 0),
-    ("curve", "left", 16, 0),
-    ("metric", "right", 6, 64),
-    ("epoch", "right", 5, 76),
-    ("to go", "right", 8, 88),
-    ("node", "left", 12, 104),
-)
+# Columns beside the run's name: the width of each, and the terminal's width from which it shows.
+COLUMNS = {
+    **{"state": (16, 0), "loss": (7, 0), "curve": (16, 0), "metric": (6, 64)},
+    **{"epoch": (5, 76), "to go": (8, 88), "node": (12, 104)},
+}
+NUMBERS = ("loss", "metric", "epoch", "to go")
 NARROW = 64  # below: short states and curves
 
 
@@ -85,16 +80,15 @@ def table(
     order = ("running", "requeued", "unknown", "failed", "diverged", "cancelled", "interrupted")
     rank = {state: place for place, state in enumerate((*order, "completed"))}
     ordered = sorted(statuses, key=lambda s: rank.get(s.state, len(rank)))
-    columns = [column for column in COLUMNS if width >= column[3]]
+    widths = {title: wide for title, (wide, least) in COLUMNS.items() if width >= least}
     narrow = width < NARROW
-    taken = sum((min(wide, 9) if narrow else wide) + 2 for _, _, wide, _ in columns)
+    taken = sum((min(wide, 9) if narrow else wide) + 2 for wide in widths.values())
     longest = max(8, width - taken - 1)
     grid = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
     grid.add_column("run", no_wrap=True)
-    for title, side, _, _ in columns:
+    for title in widths:
         head = next(iter(study.metrics), "metric") if title == "metric" else title
-        right = "right" if side == "right" else "left"
-        grid.add_column(head, justify=right, no_wrap=True)  # type: ignore[arg-type]
+        grid.add_column(head, justify="right" if title in NUMBERS else "left", no_wrap=True)
     for status in ordered[:rows]:
         curve = curves.of(status)
         name = f"{status.run.variant}/{'' if narrow else 'seed'}{status.run.seed}"
@@ -108,7 +102,7 @@ def table(
             "to go": duration(status.eta) if status.state == "running" else "",
             "node": status.node or "",
         }
-        grid.add_row(Text(middle(name, longest)), *(cells[title] for title, *_ in columns))
+        grid.add_row(Text(middle(name, longest)), *(cells[title] for title in widths))
     hidden = len(ordered) - rows
     parts: list[Text | Table] = [Text(f"{study.name}: {counted(statuses)}", style="bold"), grid]
     if hidden > 0:

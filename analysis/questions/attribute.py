@@ -85,7 +85,7 @@ def _print(found: Attributed, arguments: argparse.Namespace) -> None:
 
     out = commands.console()
     out.print(to_terminal(table(found)))
-    if not found.decided and not arguments.submit:
+    if found.missing and not arguments.submit:
         words = f"sdtps attribute {found.attribution.parent} {found.spec.good} {found.spec.broken}"
         flag = " --explodes" if found.spec.explodes else ""
         out.print(f"{counted(len(found.missing), 'run')} missing. To run them: {words}{flag} --submit")

@@ -5,7 +5,9 @@ The cells are planned in `ablations.study.attribution` and judged in `analysis.r
 
 from __future__ import annotations
 
+import json
 import math
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -247,7 +249,14 @@ def _of_search(found: Attributed, result: Search) -> list[str]:
         return [f"There is nothing to search for: {result.refusal}."]
     if result.needed:
         names = [_name(found, changes) for changes in result.needed]
-        return [f"Not decided yet: {counted(len(names), 'cell')} to run ({', '.join(names)})."]
+        failed = [run.where for run in found.runs if run.state in ("failed", "cancelled")]
+        told = f"Not decided yet: {counted(len(names), 'cell')} to run ({', '.join(names)})."
+        if not failed:
+            return [told]
+        words = ["retry", found.attribution.parent, "--failed", "--cancelled", "--cells"]
+        again = shlex.join([*words, json.dumps(found.as_submitted)])
+        runs = counted(len(failed), "run")
+        return [told, f"{runs} of its cells failed: {', '.join(failed)}. Again: sdtps {again}"]
     sets = [" and ".join(c for c in found.attribution.changes if c in s) for s in result.named]
     inert = [c for c in found.attribution.changes if not any(c in s for s in result.named)]
     lines = []

@@ -184,13 +184,13 @@ def test_runs_beyond_the_submit_limit_stay_planned_and_go_next_time(
     refused = {"exit": 1, "stderr": LIMIT}
     fakes.answer("sbatch", refused, None, refused, refused)
     words = ["submit", str(study.path), "--runs-dir", str(runs), "--no-audit"]
-    assert cli.room(words) == 5
+    assert cli.main(words) == 5
     told = capsys.readouterr()
     assert "Submitted 2 of 4 runs" in told.out and told.out.count("the cluster's limit on jobs") == 2
     assert "QOSMaxSubmitJobPerUserLimit" in told.err
     assert _states(study, runs) == ["queued", "queued", "planned", "planned"]
     for _ in range(2):
-        assert cli.room([*words, "--limit", "1"]) == 0
+        assert cli.main([*words, "--limit", "1"]) == 0
         assert "Submitted 1 of 1 run" in capsys.readouterr().out
     assert len(set(fakes.submitted_runs())) == 4
 
@@ -245,7 +245,7 @@ def test_an_array_is_cut_as_this_cluster_wants_it_also_in_a_dry_run(
     study = plant.study(tmp_path, ["ok"], seeds=8)
     fakes.answer("scontrol", None, {"stdout": "ClusterName = f\nMaxArraySize = 5\n"})
     words = ["submit", str(study.path), "--runs-dir", str(tmp_path / "runs"), "--dry-run"]
-    assert cli.room(words) == 0
+    assert cli.main(words) == 0
     assert "sbatch file 2 of 2" in capsys.readouterr().out
 
 
@@ -429,7 +429,7 @@ def test_a_command_may_follow_the_runs(
 ) -> None:
     study = plant.study(tmp_path, ["ok"], resources="{partition: gpu, gpus: 1}")
     words = ["submit", str(study.path), "--runs-dir", str(tmp_path / "runs"), "--no-audit"]
-    assert cli.room([*words, "--then", "sdtps paper 'my study'"]) == 0
+    assert cli.main([*words, "--then", "sdtps paper 'my study'"]) == 0
     text = fakes.calls("sbatch")[1]["text"]
     assert "#SBATCH --dependency=afterany:1\n" in text
     assert "--gpus" not in text and "#SBATCH --partition=gpu" in text

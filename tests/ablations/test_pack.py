@@ -26,46 +26,39 @@ PACKED = (
 )
 
 
-@pytest.mark.parametrize("resources", [{"gpus": 0}, {"gpus": 2}, {"gpus": 1, "nodes": 2}])
-def test_only_one_gpu_of_one_node_is_shared(resources: dict[str, int]) -> None:
-    with pytest.raises(ValidationError, match="runs_per_gpu 2 needs gpus: 1 and nodes: 1"):
-        Resources.model_validate({**resources, "runs_per_gpu": 2})
+@pytest.mark.parametrize(
+    ("resources", "says"),
+    [
+        ({"runs_per_gpu": 2, "gpus": 0}, "runs_per_gpu 2 needs gpus: 1 and nodes: 1"),
+        ({"runs_per_gpu": 2, "gpus": 2}, "runs_per_gpu 2 needs gpus: 1 and nodes: 1"),
+        ({"runs_per_gpu": 2, "gpus": 1, "nodes": 2}, "runs_per_gpu 2 needs gpus: 1 and nodes: 1"),
+        ({"runs_per_gpu": 3, "gpus": 1, "max_parallel": 2}, "more runs at once than max_parallel 2"),
+        ({"sbatch": {"comment": "a\nrm x"}}, "is not a single line of text"),
+        ({"sbatch": {"a\nb": 1}}, "is not a single line of text"),
+    ],
+)
+def test_resources_that_no_job_can_have_are_refused(resources: dict[str, object], says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        Resources.model_validate(resources)
 
 
-def test_a_job_asks_for_what_its_runs_need_together(tmp_path: Path) -> None:
-    study = plant.study(tmp_path, [f"ok-{k}" for k in range(8)], resources=PACKED)
+@pytest.mark.parametrize(
+    ("count", "array", "cpus", "memory", "together"),
+    [(8, "0-2%2", "6", "12288M", 3), (2, "0-0%1", "4", "8192M", 2)],  # 3 to a job, 6 at once
+)
+def test_a_job_asks_for_what_its_runs_need_together(
+    tmp_path: Path, count: int, array: str, cpus: str, memory: str, together: int
+) -> None:
+    study = plant.study(tmp_path, [f"ok-{k}" for k in range(count)], resources=PACKED)
     (text,) = dispatch.render(
         make_plan(study, tmp_path / "runs", run_states(study.runs(), tmp_path / "runs"))
     )
     options = dict(re.findall(r"^#SBATCH --([\w-]+)=(.*)$", text, re.MULTILINE))
-    assert options["array"] == "0-2%2"  # 8 runs, 3 to a job; 6 runs at once
-    assert (options["cpus-per-task"], options["mem"]) == ("6", "12288M")
+    assert (options["array"], options["cpus-per-task"], options["mem"]) == (array, cpus, memory)
     assert (options["ntasks-per-node"], options["gpus-per-node"]) == ("1", "1")
+    assert f"TOGETHER={together}\n" in text
     assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
     assert study.runs()[0].resources.summary().startswith("gpu · 1 GPU for 3 runs · 2 CPUs")
-
-
-def test_fewer_runs_than_a_gpu_may_hold_ask_for_no_more_than_they_need(tmp_path: Path) -> None:
-    study = plant.study(tmp_path, ["ok-0", "ok-1"], resources=PACKED)
-    (text,) = dispatch.render(
-        make_plan(study, tmp_path / "runs", run_states(study.runs(), tmp_path / "runs"))
-    )
-    options = dict(re.findall(r"^#SBATCH --([\w-]+)=(.*)$", text, re.MULTILINE))
-    assert (options["array"], options["cpus-per-task"], options["mem"]) == ("0-0%1", "4", "8192M")
-    assert "TOGETHER=2\n" in text
-
-
-def test_more_runs_to_a_gpu_than_may_run_at_once_are_refused() -> None:
-    with pytest.raises(
-        ValidationError, match="runs_per_gpu 3 starts more runs at once than max_parallel 2"
-    ):
-        Resources.model_validate({"gpus": 1, "runs_per_gpu": 3, "max_parallel": 2})
-
-
-@pytest.mark.parametrize("option", [{"comment": "a\nrm x"}, {"a\nb": 1}])
-def test_an_sbatch_option_is_one_line(option: dict[str, object]) -> None:
-    with pytest.raises(ValidationError, match="is not a single line of text"):
-        Resources.model_validate({"sbatch": option})
 
 
 def test_arrays_are_cut_by_jobs_not_by_runs(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 
 import pytest
@@ -167,25 +165,6 @@ def test_torn_and_foreign_files_do_not_stop_a_plan(study: Study, tmp_path: Path)
     (tmp_path / "small" / "soft").write_text("a file where a folder should be")
     states = [Life(state="completed"), *[Life(state="planned")] * 3]
     assert len(make_plan(study, tmp_path, states, code="new").submitted) == 3
-
-
-def test_ten_thousand_run_folders_are_planned(tmp_path: Path) -> None:
-    lines = [f"  v{i}: {{sdtps.keep_ratio: {0.1 + i / 3000:.6f}}}" for i in range(998)]
-    path = tmp_path / "small.yaml"
-    text = MANIFEST.replace("[0, 1]", "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]")
-    path.write_text(text + "\n".join(lines) + "\n")
-    study = load_study(path)
-    runs = study.runs()
-    assert len(runs) == 10_000
-    record = json.dumps({"study": "small", "code": {"digest": "new"}})
-    for run in runs[:-1]:
-        folder = run.folder(tmp_path)
-        os.makedirs(folder)  # noqa: PTH103
-        (folder / "run.json").write_text(record)
-        (folder / "result.json").write_text('{"train_seconds": 60.0}')
-    states = [Life(state="completed")] * 9_999 + [Life(state="planned")]
-    plan = make_plan(study, tmp_path, states, code="new")
-    assert len(plan.submitted) == 1
 
 
 def test_a_node_that_failed_several_runs_is_named_and_excluded_on_retry(

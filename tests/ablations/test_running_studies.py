@@ -43,7 +43,7 @@ class Store:
 
     def call(self, verb: str, study: Study, *words: str) -> int:
         Scheduler(self.runs).expire()
-        return cli.room([verb, str(study.path), "--runs-dir", str(self.runs), *words])
+        return cli.main([verb, str(study.path), "--runs-dir", str(self.runs), *words])
 
     def submit(self, study: Study, *words: str) -> int:
         return self.call("submit", study, "--no-audit", *words)
@@ -125,7 +125,7 @@ def test_runs_whose_variant_left_the_manifest_are_shown_and_reached(store: Store
     kept = store.json("clean", study, "--unplanned")
     assert kept["would_delete"] == [] and list(kept["left"]) == gone
     store.capsys.readouterr()
-    assert cli.room(["logs", gone[0], "--runs-dir", str(store.runs)]) == 0
+    assert cli.main(["logs", gone[0], "--runs-dir", str(store.runs)]) == 0
     assert store.json("cancel", study, "--unplanned", "-v", "ra*", "-s", "1", "--yes")["cancelled"] == [
         gone[1]
     ]
@@ -304,8 +304,8 @@ def test_every_folder_of_a_shared_store_is_the_group_s_too(store: Store) -> None
         store.submit(study, "--canary")
         RunFolder(study.runs()[0].folder(store.runs)).write_status("failed", attempt=1)
         store.call("clean", study, "--state", "failed")
-        cli.room(["site", "check", "--runs-dir", str(store.runs), "--wait", "1"])
-        cli.room(["try", str(study.path), "ok", "--runs-dir", str(store.runs), "--max-steps", "1"])
+        cli.main(["site", "check", "--runs-dir", str(store.runs), "--wait", "1"])
+        cli.main(["try", str(study.path), "ok", "--runs-dir", str(store.runs), "--max-steps", "1"])
     finally:
         os.umask(before)
     folders = [p for p in store.runs.rglob("*") if p.is_dir()]

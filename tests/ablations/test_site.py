@@ -104,29 +104,15 @@ def test_mistakes_in_a_site_file_are_told_with_their_lines(tmp_path: Path) -> No
         read_site(tmp_path / "absent" / "site.yaml")
 
 
-@pytest.mark.parametrize("text", ["a100:0", "a100", "a100:x", ":2", "-1", "a b:2"])
-def test_gpus_that_are_no_number_and_no_type_with_a_number_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="GPUs"):
-        Resources(gpus=text)
-
-
-@pytest.mark.parametrize(("gpus", "count"), [(2, 2), ("2", 2), ("a100:2", 2), ("nvidia:a100:3", 3)])
-def test_gpus_are_counted_whatever_their_type(gpus: int | str, count: int) -> None:
-    assert Resources(gpus=gpus).gpu_count == count
-
-
-def test_gres_beside_gpus_is_a_contradiction() -> None:
-    with pytest.raises(ValueError, match="'gres' contradicts gpus"):
-        Resources(gpus=1, sbatch={"gres": "gpu:a100:2"})
-    assert Resources(sbatch={"gres": "gpu:a100:2"}).gpus == 0
-
-
 def test_an_empty_site_changes_nothing() -> None:
     resources = Resources(gpus=1, mem_gb=4, setup=("x",))
     assert Site().over(resources) == resources
 
 
 # -- site check: what is broken on a cluster is named -----------------------------------------------
+
+
+ARRAY = {"SLURM_ARRAY_JOB_ID": "1", "SLURM_ARRAY_TASK_ID": "0"}
 
 
 class Job:
@@ -136,7 +122,7 @@ class Job:
 
     def __init__(self, folder: Path, fakes: Fakes, monkeypatch: pytest.MonkeyPatch) -> None:
         self.runs, self.fakes, self.patch = folder / "runs", fakes, monkeypatch
-        self.variables = {"SLURM_ARRAY_JOB_ID": "1", "SLURM_ARRAY_TASK_ID": "0"}
+        self.variables = ARRAY
         cuda = SimpleNamespace(device_count=lambda: 0)
         monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__="2", cuda=cuda))
         monkeypatch.setattr(site, "POLL_SECONDS", 0.01)
@@ -234,32 +220,29 @@ def test_a_store_that_nodes_do_not_see_is_named(job: Job, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize(
-    ("variables", "says"),
+    ("variables", "called", "scontrol", "what", "says"),
     [
-        ({}, "SLURM_ARRAY_TASK_ID do not reach Python"),
-        ({"SLURM_ARRAY_JOB_ID": "1", "SLURM_ARRAY_TASK_ID": "7"}, "element 7"),
+        ({}, "", None, "array", "SLURM_ARRAY_TASK_ID do not reach Python"),
+        ({**ARRAY, "SLURM_ARRAY_TASK_ID": "7"}, "", None, "array", "element 7"),
+        (ARRAY, "renamed", None, "name", "cannot be found"),
+        (ARRAY, "", "Requested operation is disabled for job 1_0", "requeue", "is disabled"),
     ],
 )
-def test_a_broken_array_is_named(
-    job: Job, capsys: pytest.CaptureFixture[str], variables: dict[str, str], says: str
+def test_what_a_cluster_does_otherwise_is_named(
+    job: Job,
+    capsys: pytest.CaptureFixture[str],
+    variables: dict[str, str],
+    called: str,
+    scontrol: str | None,
+    what: str,
+    says: str,
 ) -> None:
-    job.variables = variables
+    job.variables, job.called = variables, called
+    if scontrol:
+        refused = {"exit": 1, "stderr": scontrol}
+        job.before = lambda: job.fakes.answer("scontrol", refused)  # type: ignore[method-assign]
     failed = job.check(capsys)
-    assert list(failed) == ["array"] and says in failed["array"]
-
-
-def test_a_cluster_that_forbids_requeueing_is_named(
-    job: Job, capsys: pytest.CaptureFixture[str]
-) -> None:
-    disabled = {"exit": 1, "stderr": "Requested operation is presently disabled for job 1_0"}
-    job.before = lambda: job.fakes.answer("scontrol", disabled)  # type: ignore[method-assign]
-    failed = job.check(capsys)
-    assert list(failed) == ["requeue"] and "presently disabled" in failed["requeue"]
-
-
-def test_a_cluster_that_renames_jobs_is_named(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
-    job.called = "renamed"
-    assert list(job.check(capsys)) == ["name"]
+    assert list(failed) == [what] and says in failed[what]
 
 
 @pytest.mark.parametrize(("seconds", "way"), [(3600, "ahead of"), (-3600, "behind")])

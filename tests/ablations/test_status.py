@@ -97,27 +97,34 @@ def test_without_accounting_a_forgotten_job_s_end_is_told_from_our_records(
         assert log.splitlines()[-1] in found.log_tail
 
 
-def test_a_job_that_left_no_trace_ends_in_a_definite_state(queued: Queued) -> None:
-    queued.begin()
-    queued.forget()
-    assert (queued.look().state, queued.look().kind) == ("failed", "lost")
-
-
-def test_a_job_that_never_started_and_is_gone_is_lost_and_a_cancelled_one_cancelled(
-    tmp_path: Path, fakes: Fakes
+@pytest.mark.parametrize(
+    ("began", "ended", "state", "kind", "says"),
+    [
+        (True, None, "failed", "lost", ""),
+        (False, None, "cancelled", "unstarted", "before it started"),
+        (True, 128 + signal.SIGSEGV, "failed", "crash", "SIGSEGV"),
+    ],
+)
+def test_a_job_that_is_gone_ends_in_a_definite_state(
+    queued: Queued, began: bool, ended: int | None, state: str, kind: str, says: str
 ) -> None:
-    queued = Queued(tmp_path, fakes)
+    if began:
+        queued.begin()
+    if ended is not None:
+        queued.end(ended)
+    queued.forget()
+    found = queued.look()
+    assert (found.state, found.kind) == (state, kind) and says in found.detail
+
+
+def test_a_cancelled_job_stays_cancelled_when_it_is_forgotten(queued: Queued) -> None:
     control.cancel([queued.look()], queued.runs)
-    assert fakes.calls("scancel")[0]["argv"] == ["1_0"]
+    assert queued.fakes.calls("scancel")[0]["argv"] == ["1_0"]
     assert queued.look().state == "cancelled"
     queued.forget()
     assert queued.look().state == "cancelled"
-
-
-def test_a_job_that_left_the_queue_unseen_before_it_started_is_called_so(queued: Queued) -> None:
-    queued.forget()
-    assert (queued.look().state, queued.look().kind) == ("cancelled", "unstarted")
-    assert "before it started" in queued.look().detail
+    assert control.cancel([queued.look()], queued.runs) == []
+    assert len(queued.fakes.calls("scancel")) == 1  # nothing to cancel: nothing is asked
 
 
 def test_an_exit_of_0_without_a_result_is_left_to_the_scheduler(queued: Queued) -> None:
@@ -163,13 +170,6 @@ def test_an_answer_that_was_on_its_way_when_a_run_was_cancelled_is_not_kept(
     monkeypatch.setattr(slurm, "squeue", squeue)
     assert queued.look().state == "queued"
     assert queued.look().state == "cancelled"
-
-
-def test_cancelling_nothing_asks_the_scheduler_nothing(tmp_path: Path, fakes: Fakes) -> None:
-    queued = Queued(tmp_path, fakes)
-    queued.fakes.set("1_0", state="TIMEOUT")
-    assert control.cancel([queued.look()], queued.runs) == []
-    assert fakes.calls("scancel") == []
 
 
 def test_an_exception_that_the_run_recorded_needs_no_scheduler(queued: Queued) -> None:
@@ -330,12 +330,6 @@ def test_the_time_for_ten_thousand_folders_grows_with_their_number_alone(
     assert [s.state for s in states[:2]] == ["failed", "completed"]
     # `python -m benchmarks dispatch` measures it. What grew with the square would take minutes.
     assert took < 20.0, f"{took:.2f} s of CPU"
-
-
-def test_a_process_killed_by_name_is_named_in_the_detail(queued: Queued) -> None:
-    queued.begin()
-    queued.end(128 + signal.SIGSEGV)
-    assert "SIGSEGV" in queued.look().detail
 
 
 def test_a_run_that_ends_while_the_scheduler_is_asked_is_not_lost(

@@ -77,35 +77,29 @@ def _run(job: Submission, monkeypatch: pytest.MonkeyPatch, sent: list[int], outc
     return worker.main([str(job.folder)])
 
 
-def test_near_the_time_limit_only_this_element_is_requeued(
-    job: Submission, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("sent", "outcome", "restarts", "code", "requeued"),
+    [
+        (signal.SIGUSR2, "requeued", 1, endings.INTERRUPTED, True),  # near the time limit
+        (signal.SIGTERM, "requeued", 1, endings.INTERRUPTED, False),  # taken away, and brought back
+        (signal.SIGUSR2, "completed", 1, 0, False),
+        (signal.SIGUSR2, "requeued", 2, endings.GAVE_UP, False),  # the cap is ours
+        (None, "completed", 3, endings.TOO_OFTEN, False),
+    ],
+)
+def test_only_this_element_is_requeued_and_only_near_the_time_limit(
+    job: Submission,
+    fakes: Fakes,
+    monkeypatch: pytest.MonkeyPatch,
+    sent: int | None,
+    outcome: str,
+    restarts: int,
+    code: int,
+    requeued: bool,
 ) -> None:
-    assert _run(job, monkeypatch, [signal.SIGUSR2], "requeued") == endings.INTERRUPTED
-    assert [c["argv"] for c in fakes.calls("scontrol")] == [["requeue", "77_3"]]
-
-
-def test_what_the_scheduler_takes_away_it_brings_back_itself(
-    job: Submission, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert _run(job, monkeypatch, [signal.SIGTERM], "requeued") == endings.INTERRUPTED
-    assert fakes.calls("scontrol") == []
-
-
-def test_a_run_that_completes_while_it_is_told_to_stop_is_not_requeued(
-    job: Submission, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert _run(job, monkeypatch, [signal.SIGUSR2], "completed") == 0
-    assert fakes.calls("scontrol") == []
-
-
-def test_the_cap_on_requeues_is_ours(
-    job: Submission, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
-    assert _run(job, monkeypatch, [signal.SIGUSR2], "requeued") == endings.GAVE_UP
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "3")
-    assert _run(job, monkeypatch, [], "completed") == endings.TOO_OFTEN
-    assert fakes.calls("scontrol") == []
+    monkeypatch.setenv("SLURM_RESTART_COUNT", str(restarts))
+    assert _run(job, monkeypatch, [sent] if sent else [], outcome) == code
+    assert [c["argv"] for c in fakes.calls("scontrol")] == [["requeue", "77_3"]] * requeued
 
 
 def test_a_busy_controller_is_asked_again(

@@ -17,7 +17,7 @@ from ablations.study.model import Study
 from analysis.cli import main
 from analysis.figures.figure import figures
 from analysis.paper.build import Options, build
-from analysis.results.cells import attribute
+from analysis.results.cells import attribute, sentences
 from analysis.runs.collect import collect
 from tests.analysis.planted import plant
 
@@ -124,6 +124,17 @@ def test_a_diverged_run_explodes_and_a_good_end_that_explodes_is_refused(
         plant(tmp_path / "runs", ends, "topk", seed, state="diverged", stop=(1, 3))
     found = attribute(study, study.attributions[0], tmp_path / "runs").search
     assert found is not None and (found.refusal or found.needed)
+
+
+def test_a_search_whose_cell_failed_says_how_to_run_it_again(
+    manifest: Callable[[str], Study], tmp_path: Path
+) -> None:
+    study = manifest("attributions: [{good: topk, broken: gumbel, explodes: true}]\n")
+    ends = design(study, study.attributions[0], [frozenset()]).study
+    for seed in (0, 1, 2):
+        plant(tmp_path / "runs", ends, "topk", seed, state="failed", stop=(1, 3))
+    told = sentences(attribute(study, study.attributions[0], tmp_path / "runs"))[-1]
+    assert told.startswith("3 runs of its cells failed") and "sdtps retry" in told
 
 
 ROUNDS = """\

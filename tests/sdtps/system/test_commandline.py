@@ -21,7 +21,7 @@ from sdtps.system.commandline import GROUPS, at_least, verb_parser
 
 ROOT = Path(__file__).resolve().parents[3]
 STARTED = {
-    "ablations": ablations.cli.room,
+    "ablations": ablations.cli.main,
     "analysis": analysis.cli.main,
     "sdtps": sdtps.cli.main,
     "submit.py": lambda words: main(["submit", *words]),
