@@ -177,7 +177,7 @@ def test_a_mistake_anywhere_is_told_with_what_is_allowed(load: Load, extra: str,
         (
             "rank1: {direction: up}",
             "rank1: {direction: null}",
-            "6: metrics.rank1.direction: nothing (null) is",
+            "direction: 'null' is not allowed. Allowed: down, up.",
         ),
         ("rank1: {direction: up}", "rank1: {direction: up, label: 基}", "cannot print 基 (U+57FA)"),
         ("varies: [sdtps.decision", "vareis: [x", "5: vareis: unknown key. Did you mean 'varies'?"),
