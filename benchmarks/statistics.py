@@ -223,7 +223,7 @@ def table_results(scores: np.ndarray, lost: int = 0) -> Results:
             runs.append(Run(study="s", variant=name, seed=seed, state=state, best=named, last=named))
         found[name] = Outcome("s", name, name, name, tuple(runs), selected_on="test")
     study: Any = SimpleNamespace(
-        name="s", baseline="v0", tables=(), metrics=dict.fromkeys(METRICS, PERCENT)
+        name="s", baseline="v0", tables=(), rounds=None, metrics=dict.fromkeys(METRICS, PERCENT)
     )
     return from_outcomes(study, "v0", found)
 

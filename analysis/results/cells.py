@@ -113,10 +113,9 @@ class Attributed:
 
 def started(collected: Collected, study: Study) -> list[Attributed]:
     """The manifest's attributions that have runs; read once for each `collected`, and kept there."""
-    declared = getattr(study, "attributions", ())  # imported studies have none
     every = collected.once(
         ("attributions", study.name),
-        lambda: [attribute(study, spec, collected.runs_dir) for spec in declared],
+        lambda: [attribute(study, spec, collected.runs_dir) for spec in study.attributions],
     )
     return [found for found in every if any(run.state != "planned" for run in found.runs)]
 

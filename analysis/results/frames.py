@@ -127,10 +127,9 @@ def differences_to(study: Study, spec: TableSpec) -> str | None:
 
 def from_outcomes(study: Study, baseline: str, found: dict[str, Outcome]) -> Results:
     """The results of a study whose runs came to `found`."""
-    in_rounds = getattr(study, "rounds", None) is not None  # imported studies have none
     units = {metric: unit_of(found, metric) for metric in study.metrics}
     rows = [
-        _result(outcome, found.get(baseline), metric, epoch, unit, in_rounds)
+        _result(outcome, found.get(baseline), metric, epoch, unit, study.rounds is not None)
         for outcome in found.values()
         for metric, unit in units.items()
         for epoch in EPOCHS
@@ -201,7 +200,7 @@ def _with_stars(
     study: Study, baseline: str, found: dict[str, Outcome], rows: list[Result]
 ) -> list[Result]:
     """The rows with their families, adjusted p values and stars."""
-    if getattr(study, "rounds", None) is not None and baseline == study.baseline:
+    if study.rounds is not None and baseline == study.baseline:
         return _with_rounds(rounds.of_outcomes(study, found), rows)
     families = _families(study, baseline, rows)
     members: dict[str, list[int]] = {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -144,11 +145,11 @@ class Test:
         return self.p is not None and self.p < level
 
 
-def sign_flip_test(differences: Sequence[float], *, draws: int = 20_000, seed: int = 0) -> Test:
+def sign_flip_test(differences: Sequence[float]) -> Test:
     """Two-sided p of a paired permutation test of the mean: no distribution assumed.
 
-    Exact up to 14 differences, drawn with `seed` beyond. Refused where even the most extreme outcome,
-    2 of 2^n sign patterns, cannot reach 5 %.
+    Exact up to 14 differences, of 20,000 draws with one seed beyond. Refused where even the most
+    extreme outcome, 2 of 2^n sign patterns, cannot reach 5 %.
     """
     n = len(differences)
     least = 2.0 / 2.0**n
@@ -159,14 +160,8 @@ def sign_flip_test(differences: Sequence[float], *, draws: int = 20_000, seed: i
             f"with {n} paired seeds the smallest possible p is {least:.3g}, above {ALPHA:g}: "
             f"at least {needed} seeds are needed",
         )
-    found = permutation_test(
-        (_sample(differences),),
-        np.mean,
-        permutation_type="samples",
-        vectorized=True,
-        n_resamples=draws,
-        random_state=seed,
-    )
+    how: dict[str, Any] = {"permutation_type": "samples", "n_resamples": 20_000, "random_state": 0}
+    found = permutation_test((_sample(differences),), np.mean, vectorized=True, **how)
     return Test(float(found.pvalue))
 
 

@@ -169,7 +169,7 @@ def differences(
         size = max(families.values())
         of = "of this table" if size == len(shown) else "of this table and of others of the study"
         test = f"{TEST}, Holm-corrected over all {counted(size, 'difference')} {of}"
-        if rounds := getattr(found.study, "rounds", None):
+        if rounds := found.study.rounds:
             looks = ", ".join(map(str, rounds.looks))
             test = (
                 f"t tests at looks of {looks} seeds, whose levels add up to 5 %; p is read at that of "

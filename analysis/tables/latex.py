@@ -337,8 +337,9 @@ def _groups(columns: Sequence[Column]) -> list[str]:
 
 def latex_cell(cell: Cell) -> Tex:
     """A cell's LaTeX; also what a number's macro expands to."""
-    note = rf" ({escape(cell.note)})" if cell.note not in (None, "*") else ""
-    star = "*" if cell.note == "*" else ""
+    note = cell.note or ""
+    if note not in ("", "*"):
+        note = f" ({escape(note)})"
     if cell.kind == "empty":
         return Tex("")
     if cell.kind == "check":
@@ -350,7 +351,7 @@ def latex_cell(cell: Cell) -> Tex:
     body = number(cell.text)
     ranked = {1: rf"\textbf{{{body}}}", 2: rf"\underline{{{body}}}"}.get(cell.rank, body)
     spread = rf"\,$\pm$\,{number(cell.spread)}" if cell.spread is not None else ""
-    return Tex(f"{ranked}{spread}{star}{note}")
+    return Tex(f"{ranked}{spread}{note}")
 
 
 def _text(text: str) -> Tex:

@@ -58,20 +58,14 @@ class Cell:
     @property
     def plain(self) -> str:
         """The cell as one line of plain text."""
-        if self.kind == "check":
-            return self.text or ""
         spread = f" ± {self.spread}" if self.spread is not None else ""
-        return f"{self.text}{spread}{self.behind}"
+        note = "*" if self.note == "*" else f" ({self.note})" if self.note else ""
+        return f"{self.text}{spread}{note}"
 
     @property
     def shown(self) -> str:
         """The text with a real minus sign where it is a number."""
         return self.text.replace("-", "−") if self.kind == "number" else self.text
-
-    @property
-    def behind(self) -> str:
-        """The note as it is printed: a star at once, other notes in brackets."""
-        return "*" if self.note == "*" else f" ({self.note})" if self.note else ""
 
 
 EMPTY = Cell("empty")

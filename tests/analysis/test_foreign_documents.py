@@ -8,13 +8,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from planted import hard_study, plant, plant_hard, planted_study
+from planted import plant, planted_study
 
 from ablations.study.labels import MATH, TEXT, unprintable
 from ablations.study.schema import FigureSpec, MetricSpec, TableSpec
 from analysis.figures.figure import draw, write
 from analysis.runs.collect import collect
-from analysis.runs.comparable import KINDS, refuse_to_average
 from analysis.tables import forms
 from analysis.tables.latex import ROWS_ON_A_PAGE, escape
 from analysis.tables.model import Column, Row, Table, text
@@ -53,26 +52,16 @@ def compiled(tmp_path, begin, bodies):
     return (tmp_path / "d.log").read_text(errors="replace")
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """The tables and a figure of a study with every kind of result."""
-    runs = tmp_path_factory.mktemp("foreign")
-    study = hard_study()
-    plant_hard(runs, study)
-    collected = collect([study], runs)
-    drawn = draw(collected, study, FigureSpec(name="f"), venue="cvpr", endings=("pdf",))
-    return tables(collected, study, refuse_to_average(collected, allow=KINDS)), drawn
-
-
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_every_table_compiles_with_booktabs_and_every_figure_with_graphicx(tmp_path, made, name):
-    found, drawn = made
+def test_every_table_compiles_with_booktabs_and_every_figure_with_graphicx(tmp_path, hard, name):
+    study, collected, found = hard
+    drawn = draw(collected, study, FigureSpec(name="f"), venue="cvpr", endings=("pdf",))
     if name in ("IEEEtran", "acmart"):
         class_file = subprocess.run(["kpsewhich", f"{name}.cls"], capture_output=True, check=False)
         if class_file.returncode:
             pytest.skip(f"{name} is not installed (see .ci/packages)")
     more = reported_tables() if name == "article" else []
-    bodies = [forms.to_latex(table) for table in (*found, *more)]
+    bodies = [forms.to_latex(table) for table in (*found.values(), *more)]
     write(drawn, tmp_path / "generated" / "figures")
     log = compiled(tmp_path, DOCUMENTS[name], [*bodies, r"\input{generated/figures/hard-f}"])
     assert "Undefined control sequence" not in log and "Missing character" not in log
@@ -86,8 +75,8 @@ def too_wide(log):
     return max(map(float, found), default=0.0)
 
 
-def test_tables_need_nothing_of_our_preamble(made):
-    for table in made[0]:
+def test_tables_need_nothing_of_our_preamble(hard):
+    for table in hard[2].values():
         body = forms.to_latex(table)
         assert not re.search(r"\\(fittable|rowcolor|generated|arraybackslash|ding)\b", body)
         assert not re.search(r"\\(tiny|scriptsize)\b", body)

@@ -9,30 +9,19 @@ import re
 from dataclasses import replace
 
 import pytest
-from planted import WEIRD, hard_study, plant, plant_all, plant_hard, planted_study
+from planted import WEIRD, plant, plant_all, planted_study
 from rich.console import Console
 
 from ablations.study.schema import MetricSpec, Reported, TableSpec
 from analysis.cli import main
 from analysis.results.frames import Result, verdict
 from analysis.runs.collect import collect
-from analysis.runs.comparable import refuse_to_average
 from analysis.tables import forms
 from analysis.tables.study import table, tables
 
 FORBIDDEN = re.compile(r"\b(nan|inf|none|<na>|null)\b", re.IGNORECASE)
 PERCENT = MetricSpec(direction="up", digits=1)
 BEST = "best epoch on the test split / mAP (%)"
-
-
-@pytest.fixture(scope="module")
-def hard(tmp_path_factory):
-    runs = tmp_path_factory.mktemp("hard")
-    study = hard_study()
-    plant_hard(runs, study)
-    collected = collect([study], runs)
-    marks = refuse_to_average(collected, allow={"missing"})
-    return study, collected, {t.name: t for t in tables(collected, study, marks)}
 
 
 def plain(table, row, column):
