@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from analysis.results import numbers
 from analysis.results.frames import Epoch, Results
 from analysis.results.outcomes import Outcome, outcomes, seed_list
 from analysis.runs.collect import Collected
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from ablations.study.model import Study
     from ablations.study.schema import TableSpec
 
-CEILING = 0.98
 # Behind the names of rows whose evaluation gives a query the dense text of its own target image.
 LEAK = "†"
 TEST = "t test, which takes the seeds' differences to be normally distributed"
@@ -187,22 +185,6 @@ RANKING = (
     "Bold: best; underlined: second best; by printed value, not by a test, among variants whose seeds "
     "all finished."
 )
-
-
-def ceiling(
-    found: Results, rows: Sequence[Outcome], metrics: Sequence[str], epochs: Sequence[Epoch]
-) -> str:
-    """A warning where most rows are so near to 100 % that their order says little."""
-    high = []
-    for name in metrics:
-        metric = found.study.metrics[name]
-        near = sum(found.get(row.key, name, epochs[0]).mean >= CEILING for row in rows)
-        if metric.unit == "%" and metric.direction == "up" and near > 1 and 2 * near > len(rows):
-            high.append(f"{metric.label or name} in {near} of {len(rows)} rows")
-    if not high:
-        return ""
-    percent = numbers.fixed(100 * CEILING, 0)
-    return f"At or above {percent} %: {', '.join(high)}. So near to the ceiling, order says little."
 
 
 def data(collected: Collected, study: Study) -> str:

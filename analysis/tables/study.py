@@ -93,7 +93,6 @@ def table(collected: Collected, study: Study, spec: TableSpec, marks: Sequence[M
         caption=(
             captions.differences(found, baseline, rows, metrics, epochs[0]) if baseline else "",
             captions.RANKING if any(cell.rank for row in rows for cell in row.cells) else "",
-            captions.ceiling(found, chosen, metrics, epochs),
         ),
         more=slice_note,
     )

@@ -70,14 +70,6 @@ def test_every_mark_is_explained_and_nothing_else(hard):
     assert ("95 % t interval" in loo) == any(cell.signed and cell.spread for cell in cells)
 
 
-@pytest.mark.parametrize("level", [0.99, 0.5])
-def test_scores_at_the_ceiling_are_said_to_say_little(tmp_path, level):
-    study = planted_study("high", ["a", "b", "c"], seeds=(0,), metrics={"mAP": PERCENT})
-    plant_all(tmp_path, study, scores={"mAP": [level]})
-    caption = " ".join(table(collect([study], tmp_path), study, study.tables[0]).caption)
-    assert ("At or above 98 %: mAP in 3 of 3 rows." in caption) == (level > 0.98)
-
-
 def test_the_notes_name_each_seed_that_is_not_in_a_mean(hard):
     notes = " ".join(hard[2]["hard-main"].notes)
     assert "1: seed 2 diverged at epoch 2 (step 8)." in notes
