@@ -229,20 +229,18 @@ class _BestMatches(torch.autograd.Function):
         grad_words = torch.zeros_like(products.words) if needs_words else None
         size = len(kept) // len(blocks)
         for place, block in enumerate(blocks):
-            cosines, *made = kept[place * size : (place + 1) * size]
+            made = kept[place * size : (place + 1) * size]
             leaves = [
                 part[block].detach().requires_grad_(need)
                 for part, need in zip(parts, needs_parts, strict=True)
             ]
             with torch.enable_grad():
                 mixed = weights(*leaves)
-            grad = _shared(of_word[block], best_word[block], cosines, 3)
-            grad += _shared(of_token[block], best_token[block], cosines, 2)
+            grad = _shared(of_word[block], best_word[block], made[0], 3)
+            grad += _shared(of_token[block], best_token[block], made[0], 2)
             flat = mixed.detach().contiguous()
             grad_patches = None if grads[0] is None else grads[0][block]
-            grad_mixed = products.gradients(
-                grad, cosines, *made, flat, patches[block], grad_patches, grad_words
-            )
+            grad_mixed = products.gradients(grad, made, flat, patches[block], grad_patches, grad_words)
             wanted = [leaf for leaf in leaves if leaf.requires_grad]
             found = iter(torch.autograd.grad(mixed, wanted, grad_mixed) if wanted else ())
             for whole in grads[1:]:
@@ -302,16 +300,18 @@ class _WordsFirst:
     def gradients(
         self,
         grad: Tensor,
-        cosines: Tensor,
-        products: Tensor,
-        through_gram: Tensor,
-        inverse: Tensor,
+        made: Sequence[Tensor],
         weights: Tensor,
         patches: Tensor,
         grad_patches: Tensor | None,
         grad_words: Tensor | None,
     ) -> Tensor:
-        """Gradient of the weights; that of the patches is written, that of the words is added to."""
+        """Gradient of the weights; that of the patches is written, that of the words is added to.
+
+        Args:
+            made: what `cosines` gave.
+        """
+        cosines, products, through_gram, inverse = made
         b, t, r, n = weights.shape
         # d cosine / d |v|^2, summed over the words: -(grad . cosine) / |v|^2 / 2.
         shrink = (torch.linalg.vecdot(grad, cosines) * inverse.square()).unsqueeze(3)
@@ -353,15 +353,14 @@ class _MixtureFirst:
     def gradients(
         self,
         grad: Tensor,
-        cosines: Tensor,
-        mixtures: Tensor,
-        inverse: Tensor,
+        made: Sequence[Tensor],
         weights: Tensor,
         patches: Tensor,
         grad_patches: Tensor | None,
         grad_words: Tensor | None,
     ) -> Tensor:
-        """Gradient of the weights; that of the patches is written, that of the words is added to."""
+        """As `_WordsFirst.gradients`."""
+        cosines, mixtures, inverse = made
         b, t, r, n = weights.shape
         grad, cosines = grad.transpose(0, 1).contiguous(), cosines.transpose(0, 1)
         shrink = torch.linalg.vecdot(grad, cosines) * inverse.square()

@@ -402,18 +402,18 @@ class TokenSelection(nn.Module):
 
     def gather(self, tokens: Tensor, choice: Choice) -> Selection:
         """The tokens of a choice, from tokens [..., N, C]."""
+        extra = None
         if self.axes.aggregation.in_place:
             kept = tokens * choice.decision.unsqueeze(-1).to(tokens.dtype)
-            return Selection(
-                kept, None, choice.decision, choice.kept_decision, choice.kept_score, choice.score
-            )
-        if choice.rows is None:
-            kept = gather_tokens(tokens, choice.kept)
         else:
-            kept = mix_tokens(choice.rows, tokens)
-        if self.axes.mask.scales_tokens:
-            kept = kept * choice.kept_decision.unsqueeze(-1).to(kept.dtype)
-        extra = None if choice.extra is None else mix_tokens(choice.extra.unsqueeze(-2), tokens)
+            if choice.rows is None:
+                kept = gather_tokens(tokens, choice.kept)
+            else:
+                kept = mix_tokens(choice.rows, tokens)
+            if self.axes.mask.scales_tokens:
+                kept = kept * choice.kept_decision.unsqueeze(-1).to(kept.dtype)
+            if choice.extra is not None:
+                extra = mix_tokens(choice.extra.unsqueeze(-2), tokens)
         return Selection(
             kept, extra, choice.decision, choice.kept_decision, choice.kept_score, choice.score
         )
