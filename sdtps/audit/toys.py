@@ -208,6 +208,7 @@ def _tiny_reid(config: ReidConfig) -> dict[str, dict[str, Any]]:
         "data": {
             "dataset": "rgbnt201",
             "root": None,
+            "file": None,
             "generate": GeneratedReidConfig(train_pids=4, test_pids=3, images_per_camera=2),
             "height": config.data.height // patch * PATCH,
             "width": config.data.width // patch * PATCH,
@@ -227,7 +228,9 @@ def _tiny_retrieval(config: RetrievalConfig) -> dict[str, dict[str, Any]]:
         cell = read_image(encoder.weights).patch
     return {
         "data": {
+            "dataset": "f30k",
             "root": None,
+            "file": None,
             "image_root": None,
             "generate": GeneratedRetrievalConfig(train_images=16, dev_images=8, test_images=8),
             "batch_size": 8,
@@ -244,4 +247,5 @@ def _tiny_retrieval(config: RetrievalConfig) -> dict[str, dict[str, Any]]:
         },
         "text_encoder": {"name": "tiny_bert", **SMALL},
         "matching": {"embed": EMBED, "kernel": "plain"},  # the toy is on a CPU
+        "eval": {"protocol": "full"},  # folds have a thousand images
     }
