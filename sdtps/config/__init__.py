@@ -9,20 +9,3 @@ from sdtps.config.identity import NOT_IN_IDENTITY, identity, resolved
 from sdtps.config.load import AnyConfig, Config, config_keys, load_config, parse_config
 from sdtps.config.reid import ReidConfig
 from sdtps.config.retrieval import MatchingConfig, RetrievalConfig
-
-__all__ = [
-    "NOT_IN_IDENTITY",
-    "AnyConfig",
-    "CommandConfig",
-    "Config",
-    "MatchingConfig",
-    "ReidConfig",
-    "RetrievalConfig",
-    "SdtpsConfig",
-    "TrainConfig",
-    "config_keys",
-    "identity",
-    "load_config",
-    "parse_config",
-    "resolved",
-]

@@ -155,17 +155,17 @@ def idle_settings(config: BaseModel) -> list[tuple[str, str]]:
     switched off as a whole.
     """
     values, defaults = flatten(resolved(config)), flatten(resolved(type(config)()))
-    found: dict[str, str] = {}
+    idle: dict[str, str] = {}
     off = {key for key, rule in _idle(config) if rule.switched_off}
     for key, rule in _idle(config):
         value, default = values[key], defaults[key]
-        if key in off or key in found or value in (default, None, []):
+        if key in off or key in idle or value in (default, None, []):
             continue
-        found[key] = (
+        idle[key] = (
             f"{shown(value)} does nothing here: it acts with {rule.needs}. "
             f"Set that, or leave {key} at {shown(default)}."
         )
-    return list(found.items())
+    return list(idle.items())
 
 
 def effective(config: BaseModel) -> dict[str, Any]:

@@ -81,8 +81,8 @@ def check_config(
     except ValidationError as error:
         wrong = sentences(error, TASKS[task], tree)
         return None, [(".".join(map(str, path)), text) for path, text in wrong]
-    if not idle and (found := idle_settings(config)):
-        return None, found
+    if not idle and (mistakes := idle_settings(config)):
+        return None, mistakes
     return config, []
 
 
@@ -97,9 +97,9 @@ def parse_config(
     Raises:
         ConfigError: unknown keys, wrong types, parts that do not fit; all of them in one text.
     """
-    config, found = check_config(tree, idle=idle)
+    config, mistakes = check_config(tree, idle=idle)
     if config is None:
-        lines = [f"{where}: {key or tree.get('task', 'reid')}: {text}" for key, text in found]
+        lines = [f"{where}: {key or tree.get('task', 'reid')}: {text}" for key, text in mistakes]
         raise ConfigError("\n".join(lines))
     return config
 

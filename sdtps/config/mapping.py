@@ -155,13 +155,13 @@ def load(name_or_path: str | Path, folder: Path | None = None) -> Mapping:
     except YamlError as error:
         raise MappingError(str(error)) from None
     data = document.data
-    found = {p: "still a question mark; say what it is" for p, v in _leaves(data) if v == "?"}
+    by_place = {p: "still a question mark; say what it is" for p, v in _leaves(data) if v == "?"}
     try:
         mapping = Mapping.model_validate(_tuples(data))
     except ValidationError as error:
-        found = {**dict(sentences(error, Mapping, data)), **found}
+        by_place = {**dict(sentences(error, Mapping, data)), **by_place}
     mistakes = list(document.problems)
-    for place, text in found.items():
+    for place, text in by_place.items():
         mistakes.append((document.line(place), f"{'.'.join(map(str, place)) or 'mapping'}: {text}"))
     if mistakes:
         raise MappingError("\n".join(f"{path}:{line}: {text}" for line, text in sorted(mistakes)))

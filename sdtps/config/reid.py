@@ -168,17 +168,17 @@ class Condition:
         Raises:
             ValueError: another name.
         """
-        found = _CONDITION.fullmatch(name)
-        if not name or found is None:
+        parts = _CONDITION.fullmatch(name)
+        if not name or parts is None:
             raise ValueError(
                 f"unknown condition '{name}'. Allowed: missing_r, missing_n, missing_t, missing_rn, "
                 "missing_rt, missing_nt; r_to_n and the like (query modalities, gallery modalities); "
                 "rerank; any_camera; and missing_r+rerank+any_camera and the like"
             )
-        missing = found["missing"] or ""
+        missing = parts["missing"] or ""
         left = "".join(m for m in MODALITY_LETTERS if m not in missing)
-        shown = found["query"] or left, found["gallery"] or left
-        return cls(name, *shown, bool(found["rerank"]), bool(found["any_camera"]))
+        shown = parts["query"] or left, parts["gallery"] or left
+        return cls(name, *shown, bool(parts["rerank"]), bool(parts["any_camera"]))
 
 
 class ReidEvalConfig(Frozen):

@@ -22,8 +22,8 @@ def sentences(error: ValidationError, model: type[BaseModel], value: Any) -> lis
     Args:
         value: what was to be read as a `model`.
     """
-    told = {(place(entry, value), _sentence(entry, model, value)): None for entry in error.errors()}
-    return list(told)
+    mistakes = ((place(entry, value), _sentence(entry, model, value)) for entry in error.errors())
+    return list(dict.fromkeys(mistakes))
 
 
 def place(entry: Mapping[str, Any], value: Any) -> KeyPath:
@@ -106,7 +106,7 @@ def _bound(metadata: list[Any] | tuple[Any, ...], name: str) -> Any:
 
 
 def _sentence(entry: Mapping[str, Any], model: type[BaseModel], value: Any) -> str:
-    kind, found = entry["type"], entry["input"]
+    kind, given = entry["type"], entry["input"]
     if kind == "value_error":
         return str(entry["ctx"]["error"])
     if kind == "extra_forbidden":
@@ -117,10 +117,10 @@ def _sentence(entry: Mapping[str, Any], model: type[BaseModel], value: Any) -> s
         return f"'{entry['loc'][-1]}' is missing: {allowed(*_field(model, entry['loc']))}"
     annotation, metadata = _field(model, place(entry, value))
     if kind == "literal_error":
-        words = [str(word) for word in _words(annotation)]
-        return f"{shown(found)} is not allowed. {did_you_mean(str(found), words)}"
+        words = [str(w) for o in _options(annotation) if get_origin(o) is Literal for w in get_args(o)]
+        return f"{shown(given)} is not allowed. {did_you_mean(str(given), words)}"
     return (
-        f"{shown(found)} is not allowed. {_meant(found, annotation)}"
+        f"{shown(given)} is not allowed. {_meant(given, annotation)}"
         f"Allowed: {allowed(annotation, metadata)}."
     )
 
@@ -166,22 +166,18 @@ def _options(annotation: Any) -> list[Any]:
     return [annotation]
 
 
-def _words(annotation: Any) -> list[Any]:
-    return [w for o in _options(annotation) if get_origin(o) is Literal for w in get_args(o)]
-
-
-def _meant(found: Any, annotation: Any) -> str:
+def _meant(given: Any, annotation: Any) -> str:
     """`Did you mean 2? ` where a value differs from an allowed one only in how it is written."""
     options = _options(annotation)
     guess: Any = None
-    if bool in options and isinstance(found, str):
-        guess = _SWITCHES.get(found.casefold())
-    elif isinstance(found, str) and (int in options or float in options) and len(found) < _LONGEST:
-        guess = scalar(found)
-    elif int in options and isinstance(found, float) and found.is_integer():
-        guess = int(found)
-    elif any(get_origin(o) is tuple for o in options) and isinstance(found, (str, int, float)):
-        return f"Did you mean [{found if isinstance(found, str) else shown(found)}]? "
+    if bool in options and isinstance(given, str):
+        guess = _SWITCHES.get(given.casefold())
+    elif isinstance(given, str) and (int in options or float in options) and len(given) < _LONGEST:
+        guess = scalar(given)
+    elif int in options and isinstance(given, float) and given.is_integer():
+        guess = int(given)
+    elif any(get_origin(o) is tuple for o in options) and isinstance(given, (str, int, float)):
+        return f"Did you mean [{given if isinstance(given, str) else shown(given)}]? "
     if guess is None or isinstance(guess, str):
         return ""
-    return f"Did you mean {shown(guess)}{', without quotes' * isinstance(found, str)}? "
+    return f"Did you mean {shown(guess)}{', without quotes' * isinstance(given, str)}? "

@@ -215,17 +215,17 @@ class RunFolder:
 
         Conditions on the run's own data, and other data that were given a name (`mAP@on_NAME`).
         """
-        found: dict[str, dict[str, tuple[Any, str | None]]] = {"best": {}, "last": {}}
+        of_weights: dict[str, dict[str, tuple[Any, str | None]]] = {"best": {}, "last": {}}
         for row in self.evaluations():
             data, metrics, code = row.get("data"), row.get("metrics"), row.get("code")
-            scores = found.get(str(row.get("weights")))
+            scores = of_weights.get(str(row.get("weights")))
             if not isinstance(data, dict) or not isinstance(metrics, dict) or scores is None:
                 continue
             if data.get("own") is True and row.get("condition"):
                 scores |= {name: (value, code) for name, value in metrics.items()}
             elif data.get("own") is False and isinstance(data.get("as"), str):
                 scores |= {f"{name}@on_{data['as']}": (value, code) for name, value in metrics.items()}
-        return found
+        return of_weights
 
     def machine_seconds(self) -> float:
         """For how long attempts held a machine; one without an end counts to the last heartbeat."""

@@ -21,11 +21,11 @@ def runs_root() -> Path:
 
 def run_folders(runs_dir: Path) -> list[Path]:
     """Every folder runs_dir/STUDY/VARIANT/seed*, by two levels of listing."""
-    found = []
+    folders = []
     for study in _folders(runs_dir):
         for variant in _folders(study):
-            found += [run for run in _folders(variant) if run.name.startswith("seed")]
-    return found
+            folders += [run for run in _folders(variant) if run.name.startswith("seed")]
+    return folders
 
 
 def _folders(path: Path) -> list[Path]:
@@ -55,12 +55,12 @@ def find_folder(text: str, runs_dir: Path) -> Path:
 def the_one(text: str, names: Iterable[str], where: str) -> str:
     """The one of `names` that contains `text`. Raises RunError where none or several do, with them."""
     names = list(names)
-    found = [n for n in names if text.strip("/") in n]
-    if len(found) == 1:
-        return found[0]
-    listed = found or names
+    matches = [n for n in names if text.strip("/") in n]
+    if len(matches) == 1:
+        return matches[0]
+    listed = matches or names
     more = f"\n  and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
-    what = f"'{text}' names {len(found)} runs" if found else f"'{text}' names no run"
+    what = f"'{text}' names {len(matches)} runs" if matches else f"'{text}' names no run"
     shown = "".join(f"\n  {n}" for n in listed[:_LISTED])
     raise RunError(f"{what} {where}.{' Runs:' if shown else ' There are no runs.'}{shown}{more}")
 

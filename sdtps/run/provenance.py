@@ -51,14 +51,14 @@ def modules(package: Path = PACKAGE) -> set[Path]:
 
     Every module of a package that has no `training/job.py`.
     """
-    todo, found = [package / RUN_ENTRY], set()
+    todo, reached = [package / RUN_ENTRY], set()
     if not todo[0].is_file():
         return set(package.rglob("*.py"))
     while todo:
         file = todo.pop()
-        if file in found or not file.is_file():
+        if file in reached or not file.is_file():
             continue
-        found.add(file)
+        reached.add(file)
         for name in _parsed(file.read_bytes())[1]:
             first, *parts = name.split(".")
             if first == package.name:
@@ -67,7 +67,7 @@ def modules(package: Path = PACKAGE) -> set[Path]:
                 for part in parts:
                     todo += [folder / f"{part}.py", folder / part / "__init__.py"]
                     folder = folder / part
-    return found
+    return reached
 
 
 @cache

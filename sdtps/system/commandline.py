@@ -144,10 +144,10 @@ def verb_parser(prog: str, verb: str, verbs: Verbs) -> Parser:
 def _part(place: str, name: str) -> Callable[..., Any]:
     """A verb's function; `MODULE:clean` means the module's clean_add_arguments and clean_command."""
     module, _, prefix = place.partition(":")
-    found: Callable[..., Any] = getattr(
+    function: Callable[..., Any] = getattr(
         importlib.import_module(module), f"{prefix}_{name}" if prefix else name
     )
-    return found
+    return function
 
 
 def overview(prog: str, verbs: Verbs, about: str) -> str:

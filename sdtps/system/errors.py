@@ -76,13 +76,13 @@ class AggregationError(SdtpsError):
 _LISTED = 40  # allowed words that one sentence spells out
 
 
-def did_you_mean(found: str, allowed: Iterable[str]) -> str:
+def did_you_mean(word: str, allowed: Iterable[str]) -> str:
     """One sentence that names the nearest allowed word first, then all of them (the first 40)."""
     allowed = sorted(allowed)
-    near = [a for a in allowed if a.casefold() == found.casefold()][:1]
-    near = near or difflib.get_close_matches(found, allowed, n=1, cutoff=0.5)
+    near = [a for a in allowed if a.casefold() == word.casefold()][:1]
+    near = near or difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
     if not near:  # a bare last part often is right where the section is wrong
-        last = found.rsplit(".", 1)[-1]
+        last = word.rsplit(".", 1)[-1]
         near = [a for a in allowed if a.rsplit(".", 1)[-1] == last][:1]
     hint = f"Did you mean '{visible(near[0])}'? " if near else ""
     more = f" and {len(allowed) - _LISTED} more" if len(allowed) > _LISTED else ""

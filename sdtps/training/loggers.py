@@ -85,8 +85,8 @@ class MLflow:
         server = os.environ.get("MLFLOW_TRACKING_URI") or files.as_uri()
         self.client = MlflowClient(tracking_uri=server)
         with FileLock(files.with_name(".mlflow.lock"), timeout=60):  # runs of a study begin together
-            found = self.client.get_experiment_by_name(study)
-            experiment = found.experiment_id if found else self.client.create_experiment(study)
+            existing = self.client.get_experiment_by_name(study)
+            experiment = existing.experiment_id if existing else self.client.create_experiment(study)
         name = f"{study}/{variant}/{folder.path.name}"
         known = self.client.search_runs([experiment], f"tags.sdtps = '{name}'", max_results=1)
         if known:

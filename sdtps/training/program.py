@@ -163,15 +163,15 @@ def peak_mib() -> float:
 
 def _files(line: str, mapping: str | None, directory: str | None) -> dict[str, str]:
     """Digest of each file that the command line names, and of the mapping: which program it was."""
-    words, found = [mapping] if mapping else [], {}
+    words, digests = [mapping] if mapping else [], {}
     with contextlib.suppress(ValueError):  # an open quote
         words += shlex.split(line)
     for word in words:
         file = Path(directory or ".") / word
         with contextlib.suppress(OSError):  # such as an argument that is too long for a file's name
             if file.suffix and file.is_file() and file.name != "config.yaml":
-                found[word] = digest(file.read_bytes())
-    return found
+                digests[word] = digest(file.read_bytes())
+    return digests
 
 
 def _wait(
@@ -246,11 +246,11 @@ def _say_where_it_began(
     folder: RunFolder, earlier: list[dict[str, Any]], rows: list[dict[str, Any]], attempt: int
 ) -> None:
     """In train.log and in the job's log: a later attempt that began where the first one did."""
-    first, again = (
+    first, second = (
         min((row["step"] for row in some if isinstance(row.get("step"), int)), default=None)
         for some in (earlier, rows)
     )
-    if first is not None and again is not None and again <= first:
+    if first is not None and second is not None and second <= first:
         text = f"attempt {attempt} started again from the beginning: nothing was saved to resume from"
         _say(folder, text)
         print(text, flush=True)
