@@ -217,15 +217,17 @@ def load_exactly(model: nn.Module, tensors: dict[str, Tensor], source: str) -> N
     model.load_state_dict(tensors)
 
 
-def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
-    """Names of the tensors with NaN or infinite values."""
+def not_finite(content: Any, name: str = "") -> list[str]:
+    """Dotted names of the tensors in nested containers that hold NaN or infinite values."""
     import torch
 
-    return [
-        name
-        for name, value in tensors.items()
-        if value.is_floating_point() and not torch.isfinite(value).all()
-    ]
+    if isinstance(content, torch.Tensor):
+        broken = content.is_floating_point() and not content.isfinite().all()
+        return [name] if broken else []
+    if isinstance(content, (list, tuple)):
+        content = dict(enumerate(content))
+    inside = content.items() if isinstance(content, Mapping) else ()
+    return [bad for k, value in inside for bad in not_finite(value, f"{name}.{k}".lstrip("."))]
 
 
 def refuse(what: str, wrong: dict[str, list[str]]) -> None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from sdtps.data.contents import file_digest
-from sdtps.models.weights import initial_file, read_tensors
+from sdtps.models.weights import initial_file, load_exactly, not_finite, read_tensors
 from sdtps.run.folder import finite
 from sdtps.system.errors import RunError, WeightsError
 from sdtps.system.files import replacing
@@ -73,17 +73,6 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any] | Non
             "Restore the file, or delete it to start anew."
         )
     return content
-
-
-def not_finite(content: Any, name: str = "") -> list[str]:
-    """Dotted names of the tensors in nested containers that hold NaN or infinite values."""
-    if isinstance(content, Tensor):
-        broken = content.is_floating_point() and not content.isfinite().all()
-        return [name] if broken else []
-    if isinstance(content, (list, tuple)):
-        content = dict(enumerate(content))
-    inside = content.items() if isinstance(content, Mapping) else ()
-    return [bad for k, value in inside for bad in not_finite(value, f"{name}.{k}".lstrip("."))]
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
@@ -161,15 +150,7 @@ def load_initial(model: nn.Module, start: str) -> dict[str, Any]:
             f"fit the model by name and shape{'; '.join(['', *wider[:1]])}. Published files: "
             "sdtps convert first"
         )
-    broken = not_finite(fits)
-    if broken:
-        raise WeightsError(f"train.init: {file}: NaN or infinite values in {', '.join(broken[:5])}")
-    integers = [n for n, v in fits.items() if own[n].is_floating_point() > v.is_floating_point()]
-    if integers:
-        raise WeightsError(
-            f"train.init: {file}: quantised weights without scales: {', '.join(integers[:5])}"
-        )
-    model.load_state_dict(fits, strict=False)
+    load_exactly(model, own | fits, f"train.init: {file}")
     return {
         "file": str(file.absolute()),
         "digest": file_digest(file),
