@@ -15,7 +15,7 @@ from sdtps.models.backbones import TinyVit
 from sdtps.run.folder import RunFolder
 from sdtps.system.errors import ConfigError, DataError
 from sdtps.training.reid import ReidTask
-from tests.sdtps import test_reid
+from tests.sdtps import small
 from tests.sdtps.toy_task import train
 
 CPU = torch.device("cpu")
@@ -34,7 +34,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def config(**sections: dict[str, Any]) -> ReidConfig:
     names = {*FROZEN, *sections}
-    return test_reid.config(**{n: {**FROZEN.get(n, {}), **sections.get(n, {})} for n in names})
+    return small.reid(**{n: {**FROZEN.get(n, {}), **sections.get(n, {})} for n in names})
 
 
 def task(chosen: ReidConfig, seed: int = 0) -> ReidTask:

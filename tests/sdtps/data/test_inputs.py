@@ -14,7 +14,7 @@ import torch
 from ablations.cli import main
 from sdtps.data.inputs import look, look_at
 from sdtps.models.backbones import build_backbone
-from tests.sdtps import test_reid
+from tests.sdtps import small
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def config(weights: Path | str, **backbone: Any) -> Any:
     own = {"weights": str(weights), "camera_embedding": False, **backbone}
-    return test_reid.config(backbone=own)
+    return small.reid(backbone=own)
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_no_torch_is_imported_for_a_first_look(weights: Path) -> None:
 
     code = (
         "import sys; from sdtps.config import parse_config; from sdtps.data.inputs import look\n"
-        f"look(parse_config({test_reid.BASE!r}), deep=False); print('torch' in sys.modules)"
+        f"look(parse_config({small.REID!r}), deep=False); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

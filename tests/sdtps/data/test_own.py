@@ -20,7 +20,7 @@ from sdtps.run.folder import RunFolder
 from sdtps.system.errors import ConfigError, DataError
 from sdtps.training.job import execute
 from sdtps.training.reid import ReidTask
-from tests.sdtps import test_reid
+from tests.sdtps import small
 
 
 def picture(path: Path, level: int = 0) -> None:
@@ -46,7 +46,7 @@ def table(
 
 def config(folder: Path, **data: Any) -> ReidConfig:
     own = {"generate": None, "dataset": "own", "file": "data.csv", "root": str(folder)}
-    return test_reid.config(data={**own, "batch_size": 4, **data}, train={"device": "cpu"})
+    return small.reid(data={**own, "batch_size": 4, **data}, train={"device": "cpu"})
 
 
 @pytest.fixture
