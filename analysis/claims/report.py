@@ -109,6 +109,11 @@ def caption(answers: Sequence[Answer]) -> list[str]:
     sentences = [f"The ledger of claims: {summary(answers)}."]
     if any(" / " in evidence(a) for a in answers):
         sentences.append("Numbers between slashes belong to the seeds of a study, in order.")
+    if any("peak loss" in evidence(a) for a in answers):
+        sentences.append(
+            "Losses here are means over an epoch; the curves in figures are means over fewer steps, so "
+            "their peaks can be higher."
+        )
     return sentences
 
 

@@ -117,7 +117,7 @@ def _caption(
             spec.caption or spec.title or f"Differences in {title}, study {found.study.name}."
         ),
         "Mean over seeds at the last epoch with its 95 % t interval, which assumes normal differences. "
-        "An arrow: the interval goes on.",
+        "The vertical line: no difference. An arrow: the interval goes on.",
         f"{legend[:1].upper()}{legend[1:]}." if legend else "",
     ]
     if families:

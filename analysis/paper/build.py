@@ -290,22 +290,27 @@ def _for_template(study: Study, collected: Collected) -> dict[str, Any]:
     }
 
 
-_SHOWS = {"curves": "Training curves", "differences": "Differences to the baseline"}
-
-
-def _shown(collected: Collected, study: Study, figures: Sequence[FigureSpec]) -> list[tuple[Tex, Tex]]:
-    """What each table and figure of a study shows, and its file."""
-    named = [("Results: Table", file_name(study, s.name)) for s in tables.declared_tables(study)]
-    for spec in figures:
-        what = _SHOWS.get(spec.kind, "Results by setting")
-        named.append((f"{what}: Figure", file_name(study, spec.name)))
+def _shown(
+    collected: Collected, study: Study, figures: Sequence[FigureSpec]
+) -> list[tuple[Tex, list[Tex]]]:
+    """Sentences on what tables and figures of a study show, each with the files of those it names."""
+    scores = [("tables", file_name(study, s.name), "the scores") for s in tables.declared_tables(study)]
+    words = {"curves": "the training curves", "differences": "the differences to the baseline"}
+    drawn = {spec.name: words.get(spec.kind, "the results by setting") for spec in figures}
+    forest = [s.name for s in figures if s.kind == "differences"]
+    groups = [scores + [("figures", file_name(study, name), drawn[name]) for name in forest]]
+    groups.append([("figures", file_name(study, n), w) for n, w in drawn.items() if n not in forest])
     for found in started(collected, study):
-        ends = f"From {latex.escape(found.spec.good)} to {latex.escape(found.spec.broken)}"
-        named += [(f"{ends}: {kind}", found.name) for kind in ("Table", "Figure")]
+        ends = f"what changes from {latex.escape(found.spec.good)} to {latex.escape(found.spec.broken)}"
+        groups.append([(place, found.name, ends) for place in ("tables", "figures")])
     shown = []
-    for what, name in named:
-        kind = what.rpartition(" ")[2].lower()
-        shown.append((Tex(rf"{what}~\ref{{{kind[:3]}:{name}}}."), Tex(f"{kind}s/{name}")))
+    for group in filter(None, groups):
+        of: dict[str, list[str]] = {}
+        for place, name, what in group:
+            of.setdefault(what, []).append(rf"{place[:-1].title()}~\ref{{{place[:3]}:{name}}}")
+        parts = [f"{' and '.join(named)} for {what}" for what, named in of.items()]
+        files = [Tex(f"{place}/{name}") for place, name, _ in group]
+        shown.append((Tex(f"See {', '.join(parts)}."), files))
     return shown
 
 

@@ -274,12 +274,14 @@ def variants_table(collected: Collected, study: Study) -> Table:
     sections = {key.partition(".")[0] for key in keys}
     section = f"{sections.pop()}." if len(sections) == 1 and all("." in key for key in keys) else ""
     rows = []
+    base = {key: study.flat_base[key] for key in sorted(keys) if key in study.flat_base}
     for name, variant in study.variants.items():
         changes = ", ".join(
             f"{key.removeprefix(section)} = {readable(value)}"
-            for key, value in variant.overrides.items()
+            for key, value in (variant.overrides or base).items()
         )
-        cells = (text(variant.label), text(changes or "the base"), text(variant.source or ""))
+        changes = changes if variant.overrides else f"the base: {changes}"
+        cells = (text(variant.label), text(changes), text(variant.source or ""))
         rows.append(Row(name, cells))
     columns = (
         Column("variant", "Variant", align="l"),

@@ -45,4 +45,4 @@ def logged_runs(
         count = len({row["same_curve_as"] or row["name"] for row in among})
     else:
         count = sum(fits(row, which) for row in among)
-    yield Statement(says, [count, len(among)] == list(expected), f"{count} of {len(among)}")
+    yield Statement(says, [count, len(among)] == list(expected), f"{says}: {count} of {len(among)}")
