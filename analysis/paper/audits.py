@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from analysis.paper.macros import Macro
 from analysis.tables.model import Table
-from analysis.tables.study import audit_table
+from analysis.tables.study import AUDIT_PARTS, audit_table
 
 if TYPE_CHECKING:
     from ablations.study.model import Study
@@ -41,17 +42,11 @@ def table(document: dict[str, Any], study: Study) -> Table:
     return replace(made, rows=rows)
 
 
-def macros_file(tables: list[tuple[Study, Table]]) -> str:
-    r"""audit-numbers.tex: \res{study}{variant}{audit.PART}, as the audit's table prints it."""
-    from analysis.paper.macros import definition
-    from analysis.tables.latex import latex_cell
-    from analysis.tables.study import AUDIT_PARTS
-
-    lines = ["% made by sdtps paper; do not edit"]
-    for study, made in tables:
-        for row in made.rows:
-            for column, cell in zip(made.columns, row.cells, strict=True):
-                if cell.text and column.key in (*AUDIT_PARTS, "cosine", "untrained"):
-                    slug = study.variants[row.key].slug
-                    lines.append(definition(study.name, slug, f"audit.{column.key}", latex_cell(cell)))
-    return "\n".join(lines) + "\n"
+def macros(study: Study, made: Table) -> list[Macro]:
+    r"""\res{study}{variant}{audit.PART}, as the audit's table prints it."""
+    return [
+        Macro.of(study.name, study.variants[row.key].slug, f"audit.{column.key}", cell)
+        for row in made.rows
+        for column, cell in zip(made.columns, row.cells, strict=True)
+        if cell.text and column.key in (*AUDIT_PARTS, "cosine", "untrained")
+    ]

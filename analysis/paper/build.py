@@ -73,7 +73,7 @@ class Options:
 
 @dataclass
 class Built:
-    """What a build wrote."""
+    """What a build wrote; `problems`: figures that could not be drawn, as the paper says."""
 
     folder: Path
     files: list[Path] = field(default_factory=list)
@@ -81,12 +81,19 @@ class Built:
     macros: list[Macro] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     figures: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
 
     def write(self, name: str, content: str) -> None:
         (self.folder / name).parent.mkdir(exist_ok=True)
         write_if_changed(self.folder / name, content.encode())
         self.files.append(self.folder / name)
+
+    def add(self, drawn: figure.Drawn) -> None:
+        self.figures.append(drawn.name)
+        self.files += figure.write(drawn, self.folder / "figures")
+        if drawn.problem:
+            self.problems.append(f"figure {drawn.name}: {drawn.problem}")
 
 
 def build(
@@ -119,9 +126,7 @@ def build(
     for made in (studies_table(collected, studies, others), *reported_tables()):
         _add_table(built, made, options)
     if options.wants(NAME):
-        drawn = record_figure(options.venue)
-        built.figures.append(drawn.name)
-        built.files += figure.write(drawn, folder / "figures")
+        built.add(record_figure(options.venue))
     if options.evidence:
         _evidence(built, studies, options, say)
     _glue(built, collected, studies, others, options)
@@ -151,14 +156,10 @@ def _study(
         name = file_name(study, spec.name)
         if options.wants(name):
             say(f"figure {name}")
-            drawn = figure.try_to_draw(collected, study, spec, built.marks, options.venue)
-            built.figures.append(drawn.name)
-            built.files += figure.write(drawn, built.folder / "figures")
+            built.add(figure.try_to_draw(collected, study, spec, built.marks, options.venue))
     for found in started(collected, study):
         if options.wants(found.name):
-            built.figures.append(found.name)
-            drawn = figure.draw_cells(collected, study, found, options.venue)
-            built.files += figure.write(drawn, built.folder / "figures")
+            built.add(figure.draw_cells(collected, study, found, options.venue))
     built.macros += [m for m in macros.macros(collected, study) if options.wants(m.name)]
 
 
@@ -178,13 +179,9 @@ def _claims(collected: Collected, others: Sequence[Study], ledger: Path) -> list
     """Every claim's answer, by the runs of these studies and of the others that claims name."""
     claims = load(ledger)
     named = studies_named(claims)
-    more = [study for study in others if study.name in named]
-    everything = collected
-    if more:
-        second = collect(more, collected.runs_dir)
-        if any(run.state == "completed" for run in second.runs):
-            everything = collect([*collected.studies, *more], collected.runs_dir)
-    return evaluate(claims, everything)
+    more = collect([study for study in others if study.name in named], collected.runs_dir)
+    studies, runs = [*collected.studies, *more.studies], (*collected.runs, *more.runs)
+    return evaluate(claims, replace(collected, studies=studies, runs=runs, computed={}))
 
 
 def with_verdicts(study: Study, answers: Iterable[Answer]) -> Study:
@@ -219,19 +216,20 @@ def with_verdicts(study: Study, answers: Iterable[Answer]) -> Study:
 def _evidence(
     built: Built, studies: Sequence[Study], options: Options, say: Callable[[str], None]
 ) -> None:
-    """Claims' files, and the audits' documents and tables."""
+    """Claims' files, and the audits' documents, tables and numbers."""
     built.files += write_claims(built.answers, built.folder)
-    made = []
-    for study in studies:
-        if audits.audited(study) and options.wants(f"{study.name}-audit"):
+    for study in filter(audits.audited, studies):
+        numbers = options.only is None or any(
+            f"{study.name}/" in n and "/audit." in n for n in options.only
+        )
+        if numbers or options.wants(f"{study.name}-audit"):
             say(f"gradient audit of {study.name}")
             document = audits.document(study)
             text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
             built.write(f"audits/{study.name}.json", text)
-            made.append((study, audits.table(document, study)))
-    for _, table in made:
-        _add_table(built, table, options)
-    built.write("audit-numbers.tex", audits.macros_file(made))
+            made = audits.table(document, study)
+            _add_table(built, made, options)
+            built.macros += [m for m in audits.macros(study, made) if options.wants(m.name)]
 
 
 # -- what holds it together ---------------------------------------------------------------------

@@ -7,7 +7,6 @@ import json
 import shutil
 import time
 from pathlib import Path
-from typing import Any
 
 from analysis import commands
 from sdtps.system.commandline import add_json
@@ -49,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Build. What must not be averaged stops it before anything is written, unless allowed."""
     from analysis.claims.ledger import ledger_of
-    from analysis.paper.build import Options, build, read_index
+    from analysis.paper.build import Options, build
     from analysis.paper.pdf import (
         PaperError,
         bundle,
@@ -59,7 +58,7 @@ def command(arguments: argparse.Namespace) -> int:
         used,
     )
     from analysis.venues import VENUES
-    from sdtps.system.errors import SdtpsError, did_you_mean
+    from sdtps.system.errors import SdtpsError, counted, did_you_mean
 
     started = time.perf_counter()
     console = commands.console()
@@ -84,7 +83,7 @@ def command(arguments: argparse.Namespace) -> int:
         report=not arguments.no_report,
         only=used(main),
     )
-    build(studies, others, arguments.runs_dir, folder, options, say=say, ledger=ledger_of(main))
+    built = build(studies, others, arguments.runs_dir, folder, options, say=say, ledger=ledger_of(main))
     pdf = None
     found: list[str] = []
     if elsewhere and not arguments.no_pdf:
@@ -97,30 +96,33 @@ def command(arguments: argparse.Namespace) -> int:
         found = complaints(main)
         for complaint in [] if arguments.json else found:
             console.print(complaint, style="yellow", markup=False)
-    problems = _problems(folder)
     archived = bundle(main, arguments.bundle) if arguments.bundle else []
-    seconds = round(time.perf_counter() - started, 1)
-    summary = _summary(read_index(folder), folder)
     if arguments.json:
-        more = {"complaints": found, "bundle": archived, "faults": problems}
-        told = {**summary, **more, "pdf": str(pdf) if pdf else None, "seconds": seconds}
+        told = {
+            "studies": [study.name for study in studies],
+            "tables": sorted(table.name for table in built.tables),
+            "figures": sorted(built.figures),
+            "numbers": len(built.macros),
+            "complaints": found,
+            "bundle": archived,
+            "faults": built.problems,
+            "pdf": str(pdf) if pdf else None,
+            "seconds": round(time.perf_counter() - started, 1),
+        }
         print(json.dumps(told, indent=1))
-    else:
-        _print(console, summary, pdf or folder)
-        if archived:
-            console.print(f"{arguments.bundle}: {len(archived)} files")
-        for problem in problems:
-            console.print(problem, style="red", markup=False)
-    return 1 if problems else 0
-
-
-def _problems(folder: Path) -> list[str]:
-    """Figures that could not be drawn; all else was made, and the paper says so in their place."""
-    figures = (
-        (path.stem, json.loads(path.read_text(encoding="utf-8")))
-        for path in sorted(folder.glob("figures/*.json"))
+        return 1 if built.problems else 0
+    made = (
+        counted(len(built.tables), "table"),
+        counted(len(built.figures), "figure"),
+        counted(len(built.macros), "number"),
     )
-    return [f"figure {name}: {data['problem']}" for name, data in figures if data.get("problem")]
+    of = counted(len(studies), "study", "studies")
+    console.print(f"{', '.join(made)} of {of}; {pdf or folder}")
+    if archived:
+        console.print(f"{arguments.bundle}: {len(archived)} files")
+    for problem in built.problems:
+        console.print(problem, style="red", markup=False)
+    return 1 if built.problems else 0
 
 
 def copy_sources(folder: Path) -> None:
@@ -134,26 +136,3 @@ def copy_sources(folder: Path) -> None:
             shutil.copytree(source, target, dirs_exist_ok=True)
         elif not target.exists():
             shutil.copy(source, target)
-
-
-def _summary(index: dict[str, Any], folder: Path) -> dict[str, Any]:
-    names = [Path(name) for name in index["files"]]
-    numbers = folder / "numbers.json"
-    return {
-        "studies": [s["name"] for s in index["studies"]],
-        "tables": sorted(p.stem for p in names if p.parts[0] == "tables" and p.suffix == ".json"),
-        "figures": sorted(p.stem for p in names if p.parts[0] == "figures" and p.suffix == ".json"),
-        "numbers": len(json.loads(numbers.read_text(encoding="utf-8"))) if numbers.is_file() else 0,
-    }
-
-
-def _print(console: Any, summary: dict[str, Any], where: Path) -> None:
-    from sdtps.system.errors import counted
-
-    made = [
-        counted(len(summary["tables"]), "table"),
-        counted(len(summary["figures"]), "figure"),
-        counted(summary["numbers"], "number"),
-    ]
-    of = counted(len(summary["studies"]), "study", "studies")
-    console.print(f"{', '.join(made)} of {of}; {where}")

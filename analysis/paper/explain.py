@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,14 +155,6 @@ def _number(name: str, generated: Path) -> Behind:
         raise ExplainError(f"{path}: nothing was built yet. Build it: sdtps paper")
     study, _, rest = name.partition("/")
     slugs = {entry["name"]: entry.get("slugs", {}) for entry in _studies(generated)}.get(study, {})
-    variant, _, key = rest.rpartition("/")
-    audit = generated / "tables" / f"{study}-audit.json"
-    if key.startswith("audit.") and audit.exists():
-        row = next((own for own, slug in slugs.items() if slug == variant), variant)
-        found = _cell(_read(audit), f"{row}:{key.removeprefix('audit.')}")
-        manifest = _manifests(generated).get(study, Path(f"ablations/{study}.yaml"))
-        how = shlex.join(["python", "-m", "sdtps", "audit", str(manifest)])
-        return Behind(f"{found.what}, by {how}", found.text, found.runs, {})
     numbers = _read(path)
     for own, slug in slugs.items():  # as people call the variant
         if rest.startswith(f"{own}/") and name not in numbers:

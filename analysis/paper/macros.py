@@ -4,6 +4,7 @@ Keys of a variant (its slug is the second argument; `name_part` of a metric's na
     METRIC, METRIC.best                    mean and spread over finished seeds, last and best epoch
     METRIC.mean, METRIC.best.mean          the mean alone, with k/N where seeds are missing
     METRIC.difference, METRIC.best.difference    to the baseline, with its interval's half width
+    audit.PART                             of the gradient audit (`analysis.paper.audits`)
     runs, state                            2/3; completed, or what became of the others
 The study itself is variant `*`: variants, seeds, runs, completed, diverged, failed, time, machines.
 """
@@ -50,6 +51,10 @@ class Macro:
     def name(self) -> str:
         return f"{self.study}/{self.variant}/{self.key}"
 
+    @classmethod
+    def of(cls, study: str, variant: str, key: str, cell: Cell) -> Macro:
+        return cls(study, variant, key, latex_cell(cell), cell.plain, cell.runs, cell.seeds)
+
 
 def macros(collected: Collected, study: Study) -> list[Macro]:
     """All macros of a study, in the manifest's order."""
@@ -64,12 +69,7 @@ def macros(collected: Collected, study: Study) -> list[Macro]:
             "runs": Cell("text", f"{len(outcome.completed)}/{outcome.planned}"),
             "state": Cell("text", outcome.explanation() or "completed"),
         }
-        made += [
-            Macro(
-                study.name, slug, name_part(name), latex_cell(cell), cell.plain, cell.runs, cell.seeds
-            )
-            for name, cell in cells.items()
-        ]
+        made += [Macro.of(study.name, slug, name_part(name), cell) for name, cell in cells.items()]
     return made
 
 
@@ -110,10 +110,5 @@ def _study(collected: Collected, study: Study) -> Iterable[Macro]:
 def numbers_file(made: Sequence[Macro], origin: Sequence[str]) -> str:
     r"""numbers.tex: one \resdef a line."""
     lines = [f"% {line}" for line in origin]
-    lines += [definition(m.study, m.variant, m.key, m.tex) for m in made]
+    lines += [rf"\resdef{{{m.study}}}{{{m.variant}}}{{{m.key}}}{{{m.tex}}}%" for m in made]
     return "\n".join(lines) + "\n"
-
-
-def definition(study: str, slug: str, key: str, tex: str) -> str:
-    r"""The line that gives \res{study}{slug}{key} its text."""
-    return rf"\resdef{{{study}}}{{{slug}}}{{{key}}}{{{tex}}}%"

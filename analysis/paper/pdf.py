@@ -94,12 +94,8 @@ def first_error(output: str) -> str:
 
 
 def complaints(main: Path) -> list[str]:
-    """What LaTeX's log and the PDF's text say is wrong; none stops the build."""
-    return [*_log(main.with_suffix(".log")), *_not_numbers(main.with_suffix(".pdf"))]
-
-
-def _log(log: Path) -> list[str]:
-    """Overfull boxes, undefined references and citations, and missing characters."""
+    """Overfull boxes, undefined references, missing characters; none stops the build."""
+    log = main.with_suffix(".log")
     text = log.read_text(encoding="latin-1") if log.exists() else ""
     text = re.sub(r"(?<=.{79})\n", "", text)  # TeX breaks its log's lines at 79 characters
     patterns = (
@@ -109,23 +105,6 @@ def _log(log: Path) -> list[str]:
         r"Missing character:[^\n]*",
     )
     return [found for pattern in patterns for found in re.findall(pattern, text)]
-
-
-def printed(pdf: Path) -> str:
-    """The text of a PDF with form feeds between pages; empty without pdftotext."""
-    if shutil.which("pdftotext") is None or not pdf.exists():
-        return ""
-    words = ["pdftotext", "-layout", str(pdf), "-"]
-    return subprocess.run(words, capture_output=True, text=True, errors="replace").stdout
-
-
-def _not_numbers(pdf: Path) -> list[str]:
-    """Words in the PDF that stand for a missing number or reference."""
-    found = []
-    for number, page in enumerate(printed(pdf).split("\f"), start=1):
-        words = re.findall(r"(?<![\w/.-])(\?\?|\[\?\]|nan|inf|<NA>)(?![\w/.-])", page)
-        found += [f"page {number} prints '{word}'" for word in dict.fromkeys(words)]
-    return found
 
 
 def sources(main: Path) -> list[Path]:
@@ -200,7 +179,7 @@ def own_macros(folder: Path) -> str:
     commands = shipped("paper/macros.tex").read_text(encoding="utf-8")
     commands = commands.partition("\\newcommand{\\sg}")[0]  # the paper's own mathematics ends here
     parts = [commands.replace(r"\newcommand", r"\providecommand")]
-    for name in ("numbers.tex", "audit-numbers.tex", "claims-numbers.tex"):
+    for name in ("numbers.tex", "claims-numbers.tex"):
         if (folder / name).is_file():
             parts.append((folder / name).read_text(encoding="utf-8"))
     return "".join(parts)

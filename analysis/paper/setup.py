@@ -12,7 +12,7 @@ from analysis.results.frames import Results
 from analysis.results.outcomes import machines
 from analysis.results.stats import ALPHA
 from analysis.runs.record import Run, mapping
-from sdtps.config import CommandConfig, ReidConfig, RetrievalConfig, resolved
+from sdtps.config import CommandConfig, ReidConfig, resolved
 from sdtps.config.identity import flatten
 from sdtps.system.errors import counted
 
@@ -44,42 +44,28 @@ _OPTIMISERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD"}
 _SCHEDULES = {"multistep": "lowered in steps", "constant": "constant"}
 
 
-def setups(collected: Collected) -> dict[str, list[str]]:
-    """Sentences on each study of ours by its name; what an earlier study shares is not said twice."""
-    made: dict[str, list[str]] = {}
-    first: dict[tuple[str, ...], str] = {}
+def setups(collected: Collected) -> dict[str, dict[str, Any]]:
+    """What `setup.tex.j2` says of each study of ours, by name; `earlier`: one of the same setup."""
+    made: dict[str, dict[str, Any]] = {}
+    first: list[tuple[dict[str, Any], str]] = []
     for study in collected.studies:
         if not getattr(study, "imported", False):
-            *shared, own = _setup(study, collected.runs_of(study.name))
-            earlier = first.setdefault(tuple(shared), study.name)
-            if earlier != study.name:
-                shared = [f"Data, encoder and training as in {earlier}."]
-            made[study.name] = [*shared, own]
+            runs = collected.runs_of(study.name)
+            shared = _shared(study, runs)
+            earlier = next((name for facts, name in first if facts == shared), "")
+            if not earlier:
+                first.append((shared, study.name))
+            seeds = sorted({run.seed for run in runs if run.planned} or study.seeds)
+            done = (run.machine_seconds for run in runs if run.state == "completed")
+            took = [seconds for seconds in done if seconds]
+            made[study.name] = {
+                **shared,
+                "earlier": earlier,
+                "seeds": f"{counted(len(seeds), 'seed')} ({', '.join(map(str, seeds))})",
+                "took": numbers.duration(median(took)) if took else "",
+                "machines": machines(runs),
+            }
     return made
-
-
-def _setup(study: Study, runs: Sequence[Run]) -> list[str]:
-    """A setting that variants change is given with all its values; seeds and time come last.
-
-    Args:
-        runs: the study's, whose records say what the data held and how long it took.
-    """
-    configs = [variant.config for variant in study.variants.values()]
-    settings = _Settings(configs)
-    if isinstance(configs[0], CommandConfig):
-        sentences = [f"Each run is a program: {settings['command']}."]
-    else:
-        sentences = [
-            _data(configs[0], settings, runs),
-            _model(configs[0], settings),
-            _training(settings),
-        ]
-    seeds = sorted({run.seed for run in runs if run.planned} or study.seeds)
-    text = f"{counted(len(seeds), 'seed')} ({', '.join(map(str, seeds))})"
-    took = [run.machine_seconds for run in runs if run.state == "completed" and run.machine_seconds]
-    if took:
-        text += f"; a run took {numbers.duration(median(took))} (median) on {machines(runs)}"
-    return [*sentences, f"{text}."]
 
 
 def least_significant(found: Results) -> str:
@@ -111,34 +97,40 @@ class _Settings:
         return " or ".join(found)
 
 
-def _data(config: ReidConfig | RetrievalConfig, settings: _Settings, runs: Sequence[Run]) -> str:
-    names = _named(settings["data.dataset"], _DATA)
-    made = config.data.generate is not None
-    where = f"images that this project generates, in the layout of {names}" if made else names
-    task = "Re-identification" if isinstance(config, ReidConfig) else "Image-text retrieval"
+def _shared(study: Study, runs: Sequence[Run]) -> dict[str, Any]:
+    """Data, encoders and training; a setting that variants change is given with all its values.
+
+    Args:
+        runs: the study's, whose records say what the data held.
+    """
+    configs = [variant.config for variant in study.variants.values()]
+    config, settings = configs[0], _Settings(configs)
+    if isinstance(config, CommandConfig):
+        return {"program": settings["command"]}
+    reid = isinstance(config, ReidConfig)
+    size = ("data.height", "data.width") if reid else ("image_encoder.size",) * 2
     counts = next((run.counts for run in runs if run.counts), {})
-    parts = [
-        f"{split}: {', '.join(_amounts(mapping(amounts)))}"
+    held = {
+        split: [f"{n:,} {name.replace('_', ' ')}" for name, n in mapping(amounts).items() if n]
         for split, amounts in counts.items()
         if isinstance(amounts, dict)
-    ]
-    held = f" ({'; '.join(parts)})" if parts else ""
-    return f"{task} on {where}{held}."
-
-
-def _amounts(counts: dict[str, Any]) -> list[str]:
-    """`288 samples`, `864 images`, `24 identities`."""
-    return [f"{number:,} {name.replace('_', ' ')}" for name, number in counts.items() if number]
-
-
-def _model(config: ReidConfig | RetrievalConfig, settings: _Settings) -> str:
-    if isinstance(config, ReidConfig):
-        size = f"images of {settings['data.height']} × {settings['data.width']} pixels"
-        encoders = [_encoder(settings, "backbone")]
-    else:
-        size = f"images of {settings['image_encoder.size']} × {settings['image_encoder.size']} pixels"
-        encoders = [_encoder(settings, "image_encoder"), _encoder(settings, "text_encoder")]
-    return f"Encoder: {' and '.join(encoders)}; {size}."
+    }
+    parts = ("backbone",) if reid else ("image_encoder", "text_encoder")
+    return {
+        "program": "",
+        "task": "Re-identification" if reid else "Image-text retrieval",
+        "generated": config.data.generate is not None,
+        "data": _named(settings["data.dataset"], _DATA),
+        "held": "; ".join(f"{split}: {', '.join(amounts)}" for split, amounts in held.items()),
+        "encoders": " and ".join(_encoder(settings, part) for part in parts),
+        "size": " × ".join(settings[key] for key in size),
+        "epochs": settings["train.epochs"],
+        "optimiser": _named(settings["optim.name"], _OPTIMISERS),
+        "rate": settings["optim.lr"],
+        "schedule": _named(settings["optim.schedule"], _SCHEDULES),
+        "batch": settings["data.batch_size"],
+        "precision": _named(settings["train.amp"], {"off": "float32"}),
+    }
 
 
 def _encoder(settings: _Settings, part: str) -> str:
@@ -149,16 +141,6 @@ def _encoder(settings: _Settings, part: str) -> str:
     if settings[f"{part}.weights"] == "random":
         text += ", random initial weights"
     return f"{text}, frozen" if settings[f"{part}.frozen"] == "True" else text
-
-
-def _training(settings: _Settings) -> str:
-    schedule = _named(settings["optim.schedule"], _SCHEDULES)
-    optimiser = _named(settings["optim.name"], _OPTIMISERS)
-    precision = _named(settings["train.amp"], {"off": "float32"})
-    return (
-        f"{settings['train.epochs']} epochs of {optimiser}, learning rate {settings['optim.lr']} "
-        f"({schedule}), batches of {settings['data.batch_size']}, arithmetic in {precision}."
-    )
 
 
 def _named(values: str, names: Mapping[str, str]) -> str:

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import numpy as np
 
 from ablations.study.model import as_written
@@ -430,13 +431,8 @@ def page(title: str, data: Mapping[str, Any]) -> str:
         "connect": "connect-src 'self'; " if data.get("live") else "",
         "data": embedded(data),
     }
-    # Split once at the marks, so that no part can hold a mark of another.
-    pieces = _asset("page.html").split("<< ")
-    text = pieces[0]
-    for piece in pieces[1:]:
-        name, rest = piece.split(" >>", 1)
-        text += parts[name] + rest
-    return text
+    marks = jinja2.Environment(variable_start_string="<<", variable_end_string=">>")
+    return marks.from_string(_asset("page.html")).render(parts)
 
 
 def embedded(data: Mapping[str, Any]) -> str:

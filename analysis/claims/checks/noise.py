@@ -1,7 +1,4 @@
-"""Gumbel noise, temperature and the soft masks of the cross-attention versions (9a18c62 to 66c66c5).
-
-The formulas of those masks stand here, from the commits named: no axis of this project has them.
-"""
+"""Gumbel noise, temperature and the soft masks of the cross-attention versions (9a18c62 to 66c66c5)."""
 
 from __future__ import annotations
 
@@ -9,11 +6,12 @@ import math
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from analysis.claims.checks.published import PATCHES, WIDTH, arrangement
 from analysis.claims.verdicts import Statement, check
-from sdtps.config.axes import gumbel_noise
+from sdtps.config import SdtpsConfig
+from sdtps.config.axes import gumbel_noise, sigmoid_above_mean, sigmoid_above_quantile
 from sdtps.selection import TokenSelection, kept_count
 
 SEED = 20251205
@@ -144,42 +142,28 @@ def softmax_overflow(temperatures: list[float]) -> Iterator[Statement]:
     )
 
 
-SOFTNESS = 0.3  # width of the soft mask's sigmoid (9fa81e3, 66c66c5)
-
-
-class _CrossAttention(nn.Module):
-    """One head of 9a18c62: the global feature asks, the patches answer; softmax over the patches."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.query = nn.Linear(width, width)
-        self.key = nn.Linear(width, width)
-
-    def forward(self, patches: Tensor, guide: Tensor) -> Tensor:
-        """Patches [B, N, C], guide [B, C] -> scores [B, N]."""
-        logits = torch.einsum("bc,bnc->bn", self.query(guide), self.key(patches))
-        return (logits / math.sqrt(patches.shape[-1])).softmax(dim=-1)
-
-
 @check
 def hard_mask_attention() -> Iterator[Statement]:
-    """Gradients of cross-attention whose score only decides a hard Top-K mask on the patches."""
+    """Gradients of cross-attention whose score only decides a hard Top-K mask on the patches.
+
+    Three heads (9a18c62): the global feature asks, the patches answer; softmax over the patches.
+    """
     torch.manual_seed(0)
-    attention = nn.ModuleList(_CrossAttention(32) for _ in range(3))
+    heads = [(nn.Linear(32, 32), nn.Linear(32, 32)) for _ in range(3)]
     patches = torch.randn(4, 128, 32, requires_grad=True)
-    score = torch.stack([a(patches, torch.randn(4, 32)) for a in attention]).mean(dim=0)
-    index = score.topk(kept_count(128, 0.5)).indices
-    mask = torch.zeros_like(score).scatter(1, index, 1.0)
-    (patches * mask.unsqueeze(-1)).mean(dim=1).square().sum().backward()
-    parameters = list(attention.parameters())
-    learning = sum(p.grad is not None for p in parameters)
-    soft = torch.sigmoid((score - score.mean(dim=1, keepdim=True)) / SOFTNESS)
-    (patches * soft.unsqueeze(-1)).mean(dim=1).square().sum().backward()
-    with_soft = sum(p.grad is not None for p in parameters)
+    logits = [torch.einsum("bc,bnc->bn", q(torch.randn(4, 32)), k(patches)) for q, k in heads]
+    score = torch.stack([(row / math.sqrt(32)).softmax(dim=-1) for row in logits]).mean(dim=0)
+    hard = torch.zeros_like(score).scatter(1, score.topk(kept_count(128, 0.5)).indices, 1.0)
+    soft = sigmoid_above_mean(hard, score, None, SdtpsConfig())
+    parameters = [p for head in heads for part in head for p in part.parameters()]
+    learning = []
+    for mask in (hard, soft):
+        (patches * mask.unsqueeze(-1)).mean(dim=1).square().sum().backward(retain_graph=True)
+        learning.append(sum(p.grad is not None for p in parameters))
     yield Statement(
         "some of its parameters get a gradient",
-        learning > 0,
-        f"{learning} of {len(parameters)} parameters with the hard mask, {with_soft} with a soft",
+        learning[0] > 0,
+        f"{learning[0]} of {len(parameters)} parameters with the hard mask, {learning[1]} with a soft",
     )
 
 
@@ -189,8 +173,7 @@ def quantile_threshold(patches: int, ratios: list[float]) -> Iterator[Statement]
     torch.manual_seed(0)
     score = torch.sigmoid(torch.randn(256, patches))  # sigmoid of a z-score, as in 66c66c5
     for rho in ratios:
-        threshold = score.quantile(1 - rho, dim=1, keepdim=True)
-        mask = torch.sigmoid((score - threshold) / SOFTNESS)
+        mask = sigmoid_above_quantile(score, score, None, SdtpsConfig(keep_ratio=rho))
         above = (mask > 0.5).sum(dim=1)
         least, most = int(above.min()), int(above.max())
         span = f"{least}" if least == most else f"{least} to {most}"
