@@ -105,7 +105,7 @@ def command(arguments: argparse.Namespace) -> int:
             "numbers": len(built.macros),
             "complaints": found,
             "bundle": archived,
-            "faults": built.problems,
+            "faults": sorted(built.problems),
             "pdf": str(pdf) if pdf else None,
             "seconds": round(time.perf_counter() - started, 1),
         }

@@ -17,8 +17,7 @@ from analysis.claims.ledger import (
     load,
     studies_named,
 )
-from analysis.claims.report import as_json, as_latex, evidence, powers, summary, write
-from analysis.claims.verdicts import WORDS, Verdict
+from analysis.claims.report import evidence, powers, summary, write
 from analysis.runs.collect import collect
 
 LEDGER = Path(__file__).parents[2] / "paper" / "claims.yaml"
@@ -224,13 +223,6 @@ def test_powers_of_ten_are_set_as_such_and_commits_are_not() -> None:
     assert powers(r"off by 2e-7 with mask subtract\_1e10") == (
         r"off by 2$\times10^{-7}$ with mask subtract\_1e10"
     )
-
-
-def test_the_same_verdicts_give_the_same_bytes(answers: list[Answer]) -> None:
-    again = [Answer(a.claim, a.statements, Verdict(a.verdict.word, a.verdict.why)) for a in answers]
-    assert as_latex(again) == as_latex(answers)
-    assert as_json(again) == as_json(answers)
-    assert set(as_json(answers)["counts"]) == set(WORDS)
 
 
 def test_a_claim_that_is_not_in_the_ledger_is_refused(capsys):

@@ -36,14 +36,10 @@ def test_published_evaluation_is_marked(made):
     assert latex_cell(cell).endswith(r"\ensuremath{\dagger}")
 
 
-def test_row_without_dense_text_is_not_marked(made):
-    modules = next(t for name, t in made.items() if name.endswith("modules"))
+def test_rows_without_dense_text_and_metrics_that_name_theirs_need_no_mark(made):
+    modules, leak = (next(t for n, t in made.items() if n.endswith(e)) for e in ("modules", "leak"))
     assert not names(modules)["only_sparse_text"].endswith("†")
     assert names(modules)["only_dense_text"].endswith("†")
-
-
-def test_metrics_that_name_their_dense_text_need_no_mark(made):
-    leak = next(t for name, t in made.items() if name.endswith("leak"))
     assert not any(name.endswith("†") for name in names(leak).values())
     assert not any(SAID in note for note in leak.notes)
 

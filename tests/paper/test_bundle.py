@@ -13,6 +13,7 @@ from planted import plant_all, planted_study
 from analysis.paper.build import Options, build
 from analysis.paper.pdf import PaperError, bundle, compile_pdf, used
 
+NEEDS_LATEX = pytest.mark.skipif(shutil.which("latexmk") is None, reason="latexmk is not installed")
 OTHER = r"""
 \documentclass{article}
 \usepackage{booktabs,graphicx}
@@ -58,10 +59,9 @@ def test_a_document_that_is_not_there_is_refused(tmp_path):
         used(tmp_path / "no.tex")
 
 
+@NEEDS_LATEX
 @pytest.mark.latex
 def test_an_archive_compiles_in_an_empty_folder_and_names_no_place_of_this_machine(other, tmp_path):
-    if shutil.which("latexmk") is None:
-        pytest.skip("latexmk is not installed")
     compile_pdf(other)
     names = bundle(other, tmp_path / "out.zip")
     assert {"thesis.tex", "text/more.tex", "generated/figures/s-loss.pdf"} <= set(names)
@@ -81,10 +81,9 @@ def test_an_archive_compiles_in_an_empty_folder_and_names_no_place_of_this_machi
     assert (tmp_path / "again.zip").read_bytes() == (tmp_path / "out.zip").read_bytes()
 
 
+@NEEDS_LATEX
 @pytest.mark.latex
 def test_a_file_that_names_a_place_of_this_machine_stops_the_archive(other, tmp_path):
-    if shutil.which("latexmk") is None:
-        pytest.skip("latexmk is not installed")
     more = other.parent / "text" / "more.tex"
     more.write_text(more.read_text() + f"% {other.parent}")
     compile_pdf(other)

@@ -50,7 +50,7 @@ def words(tmp_path, paper_sources, monkeypatch):
     return paper_sources(tmp_path / "paper"), study
 
 
-LEAVE_OUT = ["--no-pdf"]
+QUICKLY = ["paper", "--no-pdf", "--no-evidence", "--no-report"]
 
 
 def test_names_survive_yaml_manifest_runs_and_tables(words, capsys):
@@ -67,20 +67,20 @@ def test_names_survive_yaml_manifest_runs_and_tables(words, capsys):
 
 def test_a_paper_is_built_checked_and_found_wanting(words, capsys, tmp_path):
     _, study = words
-    assert main(["paper", *LEAVE_OUT, "--no-evidence", "--no-report", "--json"]) == 0
+    assert main([*QUICKLY, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["studies"] == ["hard"] and set(said["figures"]) >= {"hard-differences", "hard-loss"}
-    assert main(["check", *LEAVE_OUT]) == 0
+    assert main(["check", "--no-pdf"]) == 0
     shutil.rmtree(study.runs()[4].folder(tmp_path / "runs"))
     capsys.readouterr()
-    assert main(["check", *LEAVE_OUT, "--json"]) == 1
+    assert main(["check", "--no-pdf", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert "sdtps submit ablations/hard.yaml --variant NA --seed 1" in [f["repair"] for f in found]
-    assert main(["paper", *LEAVE_OUT, "--no-evidence", "--no-report"]) == 2
+    assert main(QUICKLY) == 2
     assert "NA seed 1: not run" in capsys.readouterr().err
-    assert main(["paper", *LEAVE_OUT, "--no-evidence", "--no-report", "--allow-missing"]) == 0
+    assert main([*QUICKLY, "--allow-missing"]) == 0
     assert "(2/3)" in (tmp_path / "paper/generated/tables/hard-main.md").read_text()
-    assert main(["check", *LEAVE_OUT, "--allow-missing"]) == 0
+    assert main(["check", "--no-pdf", "--allow-missing"]) == 0
 
 
 def test_a_figure_that_cannot_be_drawn_stops_nothing_else_and_is_told(words, capsys, monkeypatch):
@@ -90,7 +90,7 @@ def test_a_figure_that_cannot_be_drawn_stops_nothing_else_and_is_told(words, cap
         raise SdtpsError("no pen")
 
     monkeypatch.setattr(figure, "draw", broken)
-    assert main(["paper", *LEAVE_OUT, "--no-evidence", "--no-report", "--json"]) == 1
+    assert main([*QUICKLY, "--json"]) == 1
     said = json.loads(capsys.readouterr().out)
     named = [f"figure hard-{name}: no pen" for name in ("differences", "loss")]
     assert said["faults"] == named and "hard-main" in said["tables"]
@@ -100,7 +100,7 @@ def test_a_foreign_document_gets_only_what_it_uses(words, capsys, tmp_path):
     other = tmp_path / "mine" / "thesis.tex"
     other.parent.mkdir()
     other.write_text(r"\input{generated/sdtps} \res{hard}{off}{mAP} \input{generated/tables/hard-main}")
-    assert main(["paper", *LEAVE_OUT, "--no-evidence", "--main", str(other), "--json"]) == 0
+    assert main(["paper", "--no-pdf", "--no-evidence", "--main", str(other), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["tables"], said["figures"], said["numbers"]) == (["hard-main"], [], 1)
     macros = (other.parent / "generated" / "sdtps.tex").read_text()
@@ -114,9 +114,9 @@ def test_building_twice_changes_no_file(words, tmp_path):
     def files():
         return {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file()}
 
-    assert main(["paper", *LEAVE_OUT, "--no-evidence", "--no-report"]) == 0
+    assert main(QUICKLY) == 0
     before = files()
-    assert main(["paper", *LEAVE_OUT, "--no-evidence", "--no-report"]) == 0
+    assert main(QUICKLY) == 0
     assert files() == before
 
 

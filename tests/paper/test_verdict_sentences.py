@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -59,22 +58,6 @@ def test_the_runs_decide_which_sentence_text_and_caption_print(tmp_path, paper_s
         text = squeezed((generated / name).read_text())
         assert says in text, name
         assert not any(other in text for other in others), name
-
-
-@pytest.mark.latex
-@pytest.mark.parametrize(("explodes", "word"), [(True, "supported"), (False, "refuted")])
-def test_the_pdf_prints_the_sentence_of_the_verdict(tmp_path, paper_sources, explodes, word):
-    if shutil.which("latexmk") is None:
-        pytest.skip("latexmk is not installed")
-    from pypdf import PdfReader
-
-    from analysis.paper.pdf import compile_pdf
-
-    pdf = compile_pdf(built(tmp_path, paper_sources, explodes=explodes))
-    text = squeezed("".join(page.extract_text() for page in PdfReader(pdf).pages))
-    assert squeezed(CLAIMS[43].sentences.of(word)) in text
-    other = "refuted" if word == "supported" else "supported"
-    assert squeezed(CLAIMS[43].sentences.of(other)) not in text
 
 
 def test_every_claim_that_the_text_quotes_has_a_sentence_for_every_verdict():

@@ -107,12 +107,6 @@ def test_log_tails_are_whole_lines_without_colours(tmp_path: Path) -> None:
     assert log_tail(folder, 1000) == "Traceback"
 
 
-def test_a_picture_that_is_none_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_text("<svg>")
-    with pytest.raises(command.ReportError, match="not a PNG"):
-        command.picture(tmp_path / "a.png")
-
-
 def test_commands_name_exactly_the_run_whatever_it_is_called(collected: Collected) -> None:
     data = payload(collected, tables={})
     missing = next(r for r in data["runs"] if r["state"] == "planned")["rerun"]
@@ -148,7 +142,7 @@ def audit_document() -> dict[str, Any]:
     }
 
 
-def test_an_audit_becomes_words(tmp_path: Path) -> None:
+def test_an_audit_becomes_words() -> None:
     findings, gradients = audit_parts(audit_document())
     assert findings["said"] == [
         {"severity": "error", "text": "C: no gradient reaches the heads"},
@@ -159,16 +153,13 @@ def test_an_audit_becomes_words(tmp_path: Path) -> None:
         ["B", "14"],
         ["C", "no path"],
     ]
-    (tmp_path / "a.json").write_text("{}")
-    with pytest.raises(command.ReportError, match="not an audit"):
-        command.write(None, tmp_path / "r.html", audits=[tmp_path / "a.json"])  # type: ignore[arg-type]
 
 
 def test_another_stores_report_shows_no_claims_of_this_checkout(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     command.CLAIMS.parent.mkdir(parents=True)
     command.CLAIMS.write_text('{"claims": []}')
-    assert command.own_claims(Path("runs")) == command.CLAIMS
+    assert command.own_claims(Path("runs")) == []
     assert command.own_claims(tmp_path / "elsewhere" / "runs") is None
     command.CLAIMS.unlink()
     assert command.own_claims(Path("runs")) is None
