@@ -29,7 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ID",
         help="this claim only; may be repeated",
     )
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write claims.json and LaTeX")
     add_json(parser)
 
 
@@ -40,20 +39,17 @@ def command(arguments: argparse.Namespace) -> int:
         SdtpsError: a ledger or a study with mistakes.
     """
     from analysis.claims.ledger import evaluate, ledger_of, load
-    from analysis.claims.report import as_json, summary, write
+    from analysis.claims.report import as_json, summary
 
     claims = load(arguments.ledger or ledger_of(MAIN))
     if arguments.only:
         chosen = commands.choose(list(map(str, arguments.only)), [str(c.id) for c in claims], "claim")
         claims = [c for c in claims if str(c.id) in chosen]
     answers = evaluate(claims, runs_behind(claims, arguments))
-    written = write(answers, arguments.out) if arguments.out else []
     if arguments.json:
         print(json.dumps(as_json(answers), indent=2, ensure_ascii=False, allow_nan=False))
         return 0
     _show(answers, summary(answers))
-    for path in written:
-        print(path)
     return 0
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -58,35 +59,23 @@ def evidence(answer: Answer, shown: int = SHOWN) -> str:
 
 def as_json(answers: Sequence[Answer]) -> dict[str, Any]:
     """Everything about every claim, ready for strict JSON."""
-    return {
-        "counts": counts(answers),
-        "decided": sum(a.verdict.decided for a in answers),
-        "claims": [
-            {
-                "id": a.claim.id,
-                "claim": a.claim.claim,
-                "source": a.claim.source,
-                "kind": a.claim.kind,
-                "verdict": a.verdict.word,
-                "why": a.verdict.why,
-                "evidence": evidence(a),
-                "sentence": a.sentence,
-                "limits": a.claim.limits,
-                "statements": [
-                    {
-                        "says": s.says,
-                        "holds": s.holds,
-                        "measured": s.measured,
-                        "numbers": {k: _strict(v) for k, v in s.numbers.items()},
-                        "runs": list(s.runs),
-                    }
-                    for s in a.statements
-                ],
-                "runs": list(a.runs),
-            }
-            for a in answers
-        ],
-    }
+    claims = [
+        {
+            **a.claim.model_dump(include={"id", "claim", "source", "kind", "limits"}),
+            "verdict": a.verdict.word,
+            "why": a.verdict.why,
+            "evidence": evidence(a),
+            "sentence": a.sentence,
+            "statements": [
+                {**asdict(s), "numbers": {k: _strict(v) for k, v in s.numbers.items()}}
+                for s in a.statements
+            ],
+            "runs": a.runs,
+        }
+        for a in answers
+    ]
+    decided = sum(a.verdict.decided for a in answers)
+    return {"counts": counts(answers), "decided": decided, "claims": claims}
 
 
 def _strict(value: float | int | str | None) -> float | int | str | None:

@@ -74,11 +74,9 @@ def gumbel_effect(stages: list[str]) -> Iterator[Statement]:
         same = torch.equal(on.feature, off.feature)
         yield Statement(f"{name}: same output", same, f"{name} output {'same' if same else 'differs'}")
         ratio = (on.parameters() or 0.0) / (off.parameters() or 1.0)
-        equal = all(
-            (a.grad is None and b.grad is None)
-            or (a.grad is not None and b.grad is not None and torch.equal(a.grad, b.grad))
-            for a, b in zip(on.module.parameters(), off.module.parameters(), strict=True)
-        )
+        pairs = zip(on.module.parameters(), off.module.parameters(), strict=True)
+        grads = [(a.grad, b.grad) for a, b in pairs]
+        equal = all(a is b if a is None or b is None else torch.equal(a, b) for a, b in grads)
         yield Statement(
             f"{name}: same gradients",
             equal,

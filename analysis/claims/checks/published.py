@@ -192,6 +192,11 @@ def match(net: CrossNet, given: Inputs, *, noise_seed: int = 2) -> Matches:
     return net(given.images(), given.words, lengths, given.dense, dense_lengths)
 
 
+def sparse_decision(matches: Matches) -> Tensor:
+    """The decision of the branch of captions."""
+    return _present(matches.sparse_decision)
+
+
 def backward(net: CrossNet, grid: tuple[int, bool]) -> tuple[Inputs, Matches]:
     """A pass with the loss of the first epoch; gradients lie in the inputs and the net."""
     given = inputs(grid)

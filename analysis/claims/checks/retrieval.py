@@ -21,11 +21,11 @@ from analysis.claims.checks.published import (
     match,
     norm,
     shown,
+    sparse_decision,
 )
 from analysis.claims.verdicts import Statement, check
 from sdtps.config import RetrievalConfig
 from sdtps.config.axes import ratio_of_each, ratio_of_the_sum
-from sdtps.crossnet import Matches
 from sdtps.models.losses import contrastive_loss
 
 
@@ -50,8 +50,7 @@ def released_guides() -> Iterator[Statement]:
     """Gradients through the guides' attentions and the selection in the released arrangement."""
     net = crossnet("released")
     _, guides = attentions(net)
-    given, matches = backward(crossnet("released", grid=SWIN), SWIN)
-    assert matches.sparse_decision is not None
+    given, _ = backward(crossnet("released", grid=SWIN), SWIN)
     image, words = norm([given.patches.grad]), norm([given.words.grad])
     yield Statement(
         "the captions' attention carries no gradient",
@@ -77,9 +76,8 @@ def released_parts() -> Iterator[Statement]:
         first, second = (match(small, given, noise_seed=seed) for seed in (2, 3))
         given.dense.add_(torch.randn_like(given.dense))
         other = match(small, given)
-    assert first.sparse_decision is not None and other.sparse_decision is not None
     same = torch.equal(first.similarity, second.similarity)
-    alone = torch.equal(first.sparse_decision, other.sparse_decision)
+    alone = torch.equal(sparse_decision(first), sparse_decision(other))
     yield Statement(
         "no score MLP",
         not any("score_mlp" in name for name in names),
@@ -110,7 +108,6 @@ def paper_version_parts() -> Iterator[Statement]:
     single = crossnet("paper", aggregation="single", width=512)
     dual = crossnet("paper", width=512)
     counts = [sum(p.numel() for p in n.parameters()) for n in (dual, single)]
-    assert matches.sparse_decision is not None and noisy.sparse_decision is not None
     dense = norm([given.dense.grad])
     yield Statement(
         "no attention carries a gradient, so dense text, which only guides, gets none",
@@ -119,7 +116,7 @@ def paper_version_parts() -> Iterator[Statement]:
     )
     yield Statement(
         "Gumbel can be on or off",
-        noisy.sparse_decision.requires_grad and not _through_decision(matches),
+        sparse_decision(noisy).requires_grad and not sparse_decision(matches).requires_grad,
         "the decision carries a gradient with Gumbel and none without",
     )
     yield Statement(
@@ -127,11 +124,6 @@ def paper_version_parts() -> Iterator[Statement]:
         counts[0] > counts[1],
         f"{counts[0]:,} parameters dual, {counts[1]:,} single",
     )
-
-
-def _through_decision(matches: Matches) -> bool:
-    assert matches.sparse_decision is not None
-    return matches.sparse_decision.requires_grad
 
 
 @check
@@ -204,9 +196,8 @@ def ratio_loss_gradient() -> Iterator[Statement]:
     """The score MLP's gradient from the ratio loss with Gumbel, beside that from the alignment."""
     net = crossnet("paper", decision="gumbel_ste")
     matches = match(net, inputs(VIT))
-    assert matches.sparse_decision is not None and matches.dense_decision is not None
     parameters = [p for name, p in net.named_parameters() if "score_mlp" in name]
-    loss = ratio_of_each(matches.sparse_decision, matches.dense_decision, 0.4, 1.0, 1.0)
+    loss = ratio_of_each(sparse_decision(matches), matches.dense_decision, 0.4, 1.0, 1.0)
     ratio = norm(torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True))
     align = norm(
         torch.autograd.grad(contrastive_loss(matches.similarity), parameters, allow_unused=True)
@@ -225,8 +216,7 @@ def ratio_loss_constant() -> Iterator[Statement]:
     """Value and gradient of the ratio loss with Top-K, in the released and paper-version form."""
     for form, ratio_loss in (("released", ratio_of_the_sum), ("paper", ratio_of_each)):
         matches = match(crossnet(form), inputs(VIT))  # type: ignore[arg-type]
-        assert matches.sparse_decision is not None
-        loss = ratio_loss(matches.sparse_decision, matches.dense_decision, 0.5, 1.0, 1.0)
+        loss = ratio_loss(sparse_decision(matches), matches.dense_decision, 0.5, 1.0, 1.0)
         yield Statement(
             f"it has a gradient in the {form} form",
             loss.requires_grad,
