@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-import pandas as pd
-
 from ablations.store.life import from_records
 from analysis.runs import metrics as metricrows
 from analysis.runs.metrics import NOTHING, MetricRows
@@ -146,7 +144,6 @@ class Run:
 
 # -- as rows of a table ----------------------------------------------------------------------------
 
-_COUNTS = ("attempt", "attempts", "epoch", "step", "best_epoch", "final_epoch", "parameters")
 _NOT_IN_ROWS = ("counts", "best", "last", "not_finite", "rows", "jobs", "source")
 COLUMNS = tuple(f.name for f in fields(Run) if f.name not in _NOT_IN_ROWS)
 
@@ -160,12 +157,6 @@ def as_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
         | {f"{RECORDED[e]}/{name}": run.scores(e).get(name) for e, name in scores}
         for run in runs
     ]
-
-
-def as_frame(runs: Sequence[Run]) -> pd.DataFrame:
-    """`as_rows` as a frame, for CSV."""
-    frame = pd.DataFrame(as_rows(runs)) if runs else pd.DataFrame(columns=[*COLUMNS, "code"])
-    return frame.astype(dict.fromkeys(_COUNTS, "Int64"))
 
 
 # -- read ------------------------------------------------------------------------------------------

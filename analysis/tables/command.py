@@ -79,7 +79,6 @@ def command(arguments: argparse.Namespace) -> int:
 def collect_add_arguments(parser: argparse.ArgumentParser) -> None:
     commands.add_study_arguments(parser)
     parser.add_argument("--json", action="store_true", help="all columns, one JSON object a run")
-    parser.add_argument("--csv", metavar="FILE", help="write all columns as CSV")
 
 
 def collect_command(arguments: argparse.Namespace) -> int:
@@ -89,13 +88,11 @@ def collect_command(arguments: argparse.Namespace) -> int:
 
     from analysis.runs.collect import collect
     from analysis.runs.comparable import KINDS, refuse_to_average
-    from analysis.runs.record import RECORDED, as_frame, as_rows
+    from analysis.runs.record import RECORDED, as_rows
     from sdtps.system.errors import counted
 
     studies = commands.load(arguments)
     collected = collect(studies, arguments.runs_dir)
-    if arguments.csv:
-        as_frame(collected.runs).to_csv(arguments.csv, index=False)
     if arguments.json:
         for record in as_rows(collected.runs):
             print(json.dumps(record, ensure_ascii=False))

@@ -75,13 +75,6 @@ def too_wide(log):
     return max(map(float, found), default=0.0)
 
 
-def test_tables_need_nothing_of_our_preamble(hard):
-    for table in hard[2].values():
-        body = forms.to_latex(table)
-        assert not re.search(r"\\(fittable|rowcolor|generated|arraybackslash|ding)\b", body)
-        assert not re.search(r"\\(tiny|scriptsize)\b", body)
-
-
 def test_rows_that_begin_like_an_argument_keep_their_beginning(tmp_path):
     names = ["[0.5em] x", "*starred", "[CLS] only", "plain"]
     columns = (Column("a", "[head]", align="l"), Column("b", "n"))

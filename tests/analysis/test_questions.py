@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ablations.study.attribution import Changes, attributions, design
+from ablations.study.attribution import Changes, attributions
 from ablations.study.manifest import load_study
 from ablations.study.model import Study
 from analysis.cli import main
@@ -115,26 +115,18 @@ def test_a_search_by_explosions_goes_on_from_its_runs(
     assert len(found.study.seeds) == 3
 
 
-def test_a_diverged_run_explodes_and_a_good_end_that_explodes_is_refused(
-    manifest: Callable[[str], Study], tmp_path: Path
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [("diverged", "good variant explodes"), ("failed", "sdtps retry")],
+)
+def test_a_good_end_that_explodes_is_refused_and_a_failed_one_is_to_run_again(
+    manifest: Callable[[str], Study], tmp_path: Path, state: str, text: str
 ) -> None:
     study = manifest("attributions: [{good: topk, broken: gumbel, explodes: true}]\n")
-    ends = design(study, study.attributions[0], [frozenset()]).study
-    for seed in (0, 1, 2):
-        plant(tmp_path / "runs", ends, "topk", seed, state="diverged", stop=(1, 3))
-    found = attribute(study, study.attributions[0], tmp_path / "runs").search
-    assert found is not None and (found.refusal or found.needed)
-
-
-def test_a_search_whose_cell_failed_says_how_to_run_it_again(
-    manifest: Callable[[str], Study], tmp_path: Path
-) -> None:
-    study = manifest("attributions: [{good: topk, broken: gumbel, explodes: true}]\n")
-    ends = design(study, study.attributions[0], [frozenset()]).study
-    for seed in (0, 1, 2):
-        plant(tmp_path / "runs", ends, "topk", seed, state="failed", stop=(1, 3))
-    told = sentences(attribute(study, study.attributions[0], tmp_path / "runs"))[-1]
-    assert told.startswith("3 runs of its cells failed") and "sdtps retry" in told
+    (planned,) = attributions(study)
+    for run in planned.study.runs():
+        plant(tmp_path / "runs", planned.study, run.variant, run.seed, state=state, stop=(1, 3))
+    assert text in sentences(attribute(study, study.attributions[0], tmp_path / "runs"))[-1]
 
 
 ROUNDS = """\
