@@ -296,7 +296,7 @@ def check_references(
         (tables, {"rows": variant, "metrics": metric, "baseline": variant}),
         (tables, {"axis": key, "group_by": key}),
         (figures, {"variants": variant, "in_every_panel": variant}),
-        (figures, {"panel_by": key, "axis": key, "axis_y": key}),
+        (figures, {"panel_by": key, "axis": key}),
         (drawn, {"metric": metric}),
         (reported, {"variant": variant, "values": metric}),
         (compared, {"settings": key}),

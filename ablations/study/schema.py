@@ -267,15 +267,13 @@ class FigureSpec(Frozen):
 
     name: FileName
     # curves: a logged metric against epochs. sweep: a metric of the result against `axis`.
-    # heatmap: the same against `axis` (columns) and `axis_y` (rows). differences: a row a variant, its
-    # difference to the baseline with its 95 % interval.
-    kind: Literal["curves", "sweep", "heatmap", "differences"] = "curves"
+    # differences: a row a variant, its difference to the baseline with its 95 % interval.
+    kind: Literal["curves", "sweep", "differences"] = "curves"
     metric: str = "loss"
     variants: tuple[str, ...] = ()
     panel_by: str | None = None  # one panel for each value of this dotted key
     in_every_panel: tuple[str, ...] = ()  # variants repeated in all panels, such as the baseline
-    axis: str | None = None  # sweep, heatmap: a dotted configuration key
-    axis_y: str | None = None  # heatmap: another one
+    axis: str | None = None  # sweep: a dotted configuration key
     # differences: nearer to 0 than this, in the metric's printed unit, counts as equivalent.
     margin: Annotated[float, Field(gt=0.0)] | None = None
     log_y: bool = False
@@ -290,16 +288,9 @@ class FigureSpec(Frozen):
             raise ValueError("'log_y' goes with kind: curves, and only there")
         if (self.margin is not None) and self.kind != "differences":
             raise ValueError("'margin' goes with kind: differences, and only there")
-        if (self.kind in ("sweep", "heatmap")) != (self.axis is not None):
+        if (self.kind == "sweep") != (self.axis is not None):
             raise ValueError(
-                "'axis' (a dotted configuration key) goes with kind: sweep or heatmap, and only there"
-            )
-        if (self.kind == "heatmap") != (self.axis_y is not None) or (
-            self.axis_y is not None and self.axis_y == self.axis
-        ):
-            raise ValueError(
-                "'axis_y' (a dotted configuration key other than 'axis') goes with kind: heatmap, "
-                "and only there"
+                "'axis' (a dotted configuration key) goes with kind: sweep, and only there"
             )
         return self
 

@@ -17,7 +17,7 @@ from analysis.figures.attribution import cells_figure
 from analysis.figures.curves import Plot, curve_figure, metric_name, plot
 from analysis.figures.differences import forest
 from analysis.figures.style import ENDINGS, palette, saved, styled, undrawable
-from analysis.figures.sweep import heat_map, sweep
+from analysis.figures.sweep import sweep
 from analysis.results import curves as curveframe
 from analysis.results.cells import Attributed, started
 from analysis.results.frames import results
@@ -156,16 +156,12 @@ def draw(
             data = {"csv": table.to_csv(index=False, float_format="%.8g").encode()}
         elif spec.kind == "differences":
             picture, caption = forest(study, spec, computed, names, width)
-        elif spec.kind in ("sweep", "heatmap"):
-            axes = [axis for axis in (spec.axis, spec.axis_y) if axis is not None]
-            on = on_axis(study, names, *axes)
+        elif spec.kind == "sweep":
+            on = on_axis(study, names, str(spec.axis))
             others = [found[name].label for name in names if name not in on]
-            shown_part = captions.slice_of(study, axes, on, others, "Not drawn")
+            shown_part = captions.slice_of(study, [str(spec.axis)], on, others, "Not drawn")
             names = on
-            if spec.kind == "sweep":
-                picture, caption = sweep(study, spec, computed, names, width, styles)
-            else:
-                picture, caption = heat_map(study, spec, computed, names, width)
+            picture, caption = sweep(study, spec, computed, names, width, styles)
         else:
             raise FigureError(
                 f"figure {spec.name}: kind {spec.kind} has no drawing in analysis/figures"

@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 
 # matplotlib is imported where it draws: `sdtps curves --help` needs none of it.
 SMALLEST = 7.0  # points: no text is smaller
-# Embedded TrueType (42) instead of Type 3. seaborn sets the rest of the look.
+# Embedded TrueType (42) instead of Type 3.
 STYLE: dict[str, Any] = {
     "pdf.fonttype": 42,
     "svg.fonttype": "path",
     "svg.hashsalt": "sdtps",
     "axes.linewidth": 0.6,
     "axes.edgecolor": "#333333",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), "#262626"),
     "grid.color": "#dddddd",
     "grid.linewidth": 0.4,
     "lines.solid_capstyle": "round",
@@ -52,7 +55,6 @@ def styled(venue: Venue, *texts: str) -> AbstractContextManager[None]:
         texts: what will be written; fonts of this machine are added for letters that ours lack.
     """
     import matplotlib as mpl
-    import seaborn as sns
 
     size = {
         "font.size": venue.text,
@@ -62,11 +64,10 @@ def styled(venue: Venue, *texts: str) -> AbstractContextManager[None]:
         "xtick.labelsize": max(SMALLEST, venue.text - 1),
         "ytick.labelsize": max(SMALLEST, venue.text - 1),
     }
-    look: Any = sns.axes_style("whitegrid")
     families: Any = [*FALLBACKS, *_more_fonts("".join(texts))]
     fonts = {"font.family": families, "mathtext.fontset": "stix"}
     spines = {"axes.spines.top": False, "axes.spines.right": False}
-    settings: Any = {**look, **STYLE, **spines, **size, **fonts}
+    settings: Any = {**STYLE, **spines, **size, **fonts}
     return mpl.rc_context(settings)
 
 

@@ -1,19 +1,15 @@
-"""A result against one setting (dots and bars) or two (a heat map); what has no result is said so."""
+"""A result against one setting, as dots and bars; what has no result is said so."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
-import seaborn as sns
 from matplotlib.figure import Figure
 
 from analysis.figures.curves import metric_label, metric_name, setting_name
 from analysis.figures.style import SMALLEST, Style
-from analysis.results import numbers
 from analysis.results.frames import Results
 from analysis.runs.comparable import readable, setting
 from analysis.tables import captions
@@ -36,7 +32,7 @@ def sweep(
     Args:
         names: variants that differ in `spec.axis` alone.
     """
-    scale = _scale(study, spec)
+    scale = 100.0 if study.metrics[spec.metric].unit == "%" else 1.0
     axis = str(spec.axis)
     places, ticks = _places(study, axis, names)
     picture = Figure(figsize=(width, min(2.6, width * 0.55)), layout="constrained")
@@ -79,82 +75,10 @@ def sweep(
     )
 
 
-def heat_map(
-    study: Study,
-    spec: FigureSpec,
-    found: Results,
-    names: Sequence[str],
-    width: float,
-) -> tuple[Figure, tuple[str, ...]]:
-    """The means of a grid over two settings, each printed in its cell.
-
-    Args:
-        names: variants that differ in `spec.axis` and `spec.axis_y` alone, at most one a cell.
-    """
-    scale, metric = _scale(study, spec), study.metrics[spec.metric]
-    columns, rows = (_ordered(study, str(axis), names) for axis in (spec.axis, spec.axis_y))
-    values = pd.DataFrame(np.nan, index=rows, columns=columns)
-    texts = pd.DataFrame("", index=rows, columns=columns)
-    for name in names:
-        row, column = (readable(setting(study, name, str(k))) for k in (spec.axis_y, spec.axis))
-        result = found.get(name, spec.metric)
-        if not result.n:
-            texts.loc[row, column] = found.outcomes[name].glyph()
-            continue
-        values.loc[row, column] = result.mean * scale
-        done = "" if result.whole else f"\n({result.n}/{result.planned})"
-        texts.loc[row, column] = f"{numbers.printed(result.mean, metric)}{done}"
-    picture = Figure(figsize=(width, 0.55 + 0.32 * len(rows)), layout="constrained")
-    axes = picture.subplots()
-    sns.heatmap(
-        values,
-        mask=values.isna(),
-        cmap="cividis" if metric.direction == "up" else "cividis_r",
-        linewidths=0.6,
-        linecolor="white",
-        annot=values.notna().any(axis=None) and texts.where(values.notna(), ""),
-        fmt="",
-        annot_kws={"fontsize": SMALLEST},
-        cbar_kws={"label": metric_label(study, spec.metric, scale)},
-        ax=axes,
-    )
-    axes.grid(False)
-    for y, x in zip(*np.nonzero(values.isna()), strict=True):
-        word, look = str(texts.iat[y, x]), dict[str, Any](ha="center", va="center", style="italic")
-        axes.text(x + 0.5, y + 0.5, word, fontsize=SMALLEST, **look)
-    axes.set_xlabel(setting_name(str(spec.axis)), parse_math=False)
-    axes.set_ylabel(setting_name(str(spec.axis_y)), parse_math=False)
-    axes.tick_params(axis="y", labelrotation=0)
-    title = spec.caption or f"{metric_name(study, spec.metric)} against {spec.axis} and {spec.axis_y}."
-    said = [captions.sentence(title), "Each cell: the mean over seeds at the last epoch."]
-    if any(not found.get(name, spec.metric).whole for name in names):
-        said.append("k/N: only k of N seeds finished; words: no seed did.")
-    if len(names) < len(rows) * len(columns):
-        said.append("Empty cells were not planned.")
-    return picture, tuple(said)
-
-
-def _scale(study: Study, spec: FigureSpec) -> float:
-    return 100.0 if study.metrics[spec.metric].unit == "%" else 1.0
-
-
-def _settings(study: Study, axis: str, names: Sequence[str]) -> tuple[dict[str, Any], bool]:
-    """Variant to its setting on an axis, and whether all are numbers: then by size."""
-    values = {name: setting(study, name, axis) for name in names}
-    if all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values.values()):
-        return dict(sorted(values.items(), key=itemgetter(1))), True
-    return values, False
-
-
-def _ordered(study: Study, axis: str, names: Sequence[str]) -> list[str]:
-    """The settings on an axis in words: numbers by size, others as the manifest has them."""
-    return list(dict.fromkeys(map(readable, _settings(study, axis, names)[0].values())))
-
-
 def _places(study: Study, axis: str, names: Sequence[str]) -> tuple[dict[str, float], list[str] | None]:
     """Where each variant stands, and tick labels where the settings are no numbers."""
-    values, are_numbers = _settings(study, axis, names)
-    if are_numbers:
+    values = {name: setting(study, name, axis) for name in names}
+    if all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values.values()):
         return {name: float(value) for name, value in values.items()}, None
-    ticks = _ordered(study, axis, names)
+    ticks = list(dict.fromkeys(readable(v) for v in values.values()))
     return {name: float(ticks.index(readable(v))) for name, v in values.items()}, ticks

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 INDEX = "index.json"
 # The libraries whose versions change a build's bytes.
-_LIBRARIES = ("torch", "numpy", "scipy", "pandas", "matplotlib", "seaborn")
+_LIBRARIES = ("torch", "numpy", "scipy", "pandas", "matplotlib")
 _CLAIM = re.compile(r"\[claim (\d+)\]")
 
 

@@ -27,7 +27,7 @@ from scipy import stats as scipy_stats
 from analysis.results import stats
 from analysis.results.outcomes import Outcome, outcomes
 from analysis.runs.collect import Collected
-from analysis.runs.metrics import TIME, MetricRows
+from analysis.runs.rows import TIME, MetricRows
 
 if TYPE_CHECKING:
     from ablations.study.model import Study

@@ -19,8 +19,8 @@ import pandas as pd
 
 from ablations.study.model import slug
 from analysis.runs import IMPORTED
-from analysis.runs.metrics import TIME
 from analysis.runs.record import Run, Source, read, run_of
+from analysis.runs.rows import TIME
 from sdtps.run.folder import RunFolder
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -123,32 +124,7 @@ def _against(study: Study, runs: Sequence[Run]) -> Iterator[tuple[Mark, list[str
         lines = [f"{study.name}: {mixture.text}. They may not be comparable."]
         for run in stale:
             lines.append(f"  {run.variant} seed {run.seed}: {run.folder} ({mixture.runs[run.folder]})")
-        if mixture.kind == "mixed_code":
-            lines += _what_changed(stale, runs)
-        if mixture.kind in _WHERE_RECORDED:
-            lines.append(_WHERE_RECORDED[mixture.kind])
         yield mixture, lines
-
-
-_WHERE_RECORDED = {
-    "mixed_data": "  Where each read its data is in its run.json (data.root).",
-    "mixed_weights": "  Which files each began with is in its run.json (weights).",
-}
-
-
-def _what_changed(stale: Sequence[Run], runs: Sequence[Run]) -> list[str]:
-    """How to see the difference of the sources: between commits, or what was not committed."""
-    commits = list(dict.fromkeys(run.commit[:10] for run in stale if run.commit))
-    others = {run.commit[:10] for run in runs if run.commit} - set(commits)
-    lines = []
-    if commits and others:
-        lines.append(f"  What changed: git diff --stat {commits[0]} {min(others)} -- sdtps")
-    if edited := [run.folder for run in runs if run.dirty]:
-        lines.append(
-            f"  {counted(len(edited), 'run')} had uncommitted changes, which git does not show: "
-            f"sdtps explain {edited[0]} names the file with the difference"
-        )
-    return lines
 
 
 # -- mixtures --------------------------------------------------------------------------------------
@@ -166,12 +142,20 @@ _WHAT_IS_READ = (
 def mixtures(study: Study, runs: Sequence[Run]) -> list[Mark]:
     """What is mixed among the completed runs of a study; other people's logs say nothing of it."""
     done = [run for run in runs if run.state == "completed" and not run.imported]
-    chosen = [run for run in done if setting(study, run.variant, "train.amp") == "auto"]
-    precision = _mixture(
-        study, "mixed_precision", "precision", chosen, lambda run: "", lambda run: run.precision
+
+    def files_read(run: Run) -> str:
+        return repr([setting(study, run.variant, key) for key in _WHAT_IS_READ])
+
+    found = [_code(study, done), _evaluations(study, done)]
+    found.append(_mixture(study, "mixed_data", "data", done, files_read, lambda run: run.data))
+    for part in ("backbone", "image_encoder", "text_encoder"):
+        file, weights = partial(_file, study, part), partial(_weights, part)
+        named, what = list(filter(file, done)), f"weights of {part.replace('_', ' ')}"
+        found.append(_mixture(study, "mixed_weights", what, named, file, weights))
+    auto = [run for run in done if setting(study, run.variant, "train.amp") == "auto"]
+    found.append(
+        _mixture(study, "mixed_precision", "precision", auto, lambda _: "", lambda run: run.precision)
     )
-    found = [_code(study, done), _evaluations(study, done), _data(study, done), *_weights(study, done)]
-    found.append(precision)
     return [mixture for mixture in found if mixture is not None]
 
 
@@ -213,27 +197,11 @@ def _evaluations(study: Study, done: Sequence[Run]) -> Mark | None:
     return Mark(study.name, "mixed_code", f"{head}: {_listed(Counter(odd.values()))}", odd)
 
 
-def _data(study: Study, done: Sequence[Run]) -> Mark | None:
-    def group(run: Run) -> str:
-        return repr([setting(study, run.variant, key) for key in _WHAT_IS_READ])
-
-    return _mixture(study, "mixed_data", "data", done, group, lambda run: run.data)
+def _weights(part: str, run: Run) -> str | None:
+    return run.weights.get(part)
 
 
-def _weights(study: Study, done: Sequence[Run]) -> Iterator[Mark | None]:
-    for part in ("backbone", "image_encoder", "text_encoder"):
-        named = [run for run in done if _file(study, run, part)]
-        yield _mixture(
-            study,
-            "mixed_weights",
-            f"weights of {part.replace('_', ' ')}",
-            named,
-            lambda run, part=part: _file(study, run, part),  # type: ignore[misc]
-            lambda run, part=part: run.weights.get(part),  # type: ignore[misc]
-        )
-
-
-def _file(study: Study, run: Run, part: str) -> str:
+def _file(study: Study, part: str, run: Run) -> str:
     """The encoder and the file of its weights, as the run's identity has them; empty for none."""
     weights = setting(study, run.variant, f"{part}.weights")
     if weights in (None, "random"):

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ablations.store.life import from_records
-from analysis.runs import metrics as metricrows
-from analysis.runs.metrics import NOTHING, MetricRows
+from analysis.runs.rows import NOT_A_METRIC, NOTHING, TIME, MetricRows, read_rows
 from sdtps.run.folder import RunFolder, machine_seconds
 from sdtps.system.errors import counted
 from sdtps.system.files import oddity
@@ -23,7 +22,7 @@ _FILES = (
     *("config.yaml", "run.json", "metrics.jsonl", "checkpoint.pt"),
     *("train.log", "status.json", "lock.json"),
 )
-_NOT_A_SCORE = frozenset({*metricrows.NOT_A_METRIC, metricrows.TIME})
+_NOT_A_SCORE = NOT_A_METRIC | {TIME}
 # Kinds of failures (`ablations.store.life`) in the words of a table's note.
 _FAILURES = {
     "error": "failed",
@@ -185,8 +184,9 @@ def read(source: Source, runs_dir: Path, *, curves: bool = True) -> Run:
     origin = mapping(result.get("origin"))
     codes = [c for c in _listed(origin.get("code")) or [code.get("digest")] if isinstance(c, str) and c]
     attempts = run.get("attempts") or []
-    rows = metricrows.read(folder.metrics_file) if curves else NOTHING
-    scored = _Scored(folder, result)
+    rows = read_rows(folder.metrics_file) if curves else NOTHING
+    scores, evaluated_by, not_finite = _scores(folder, result)
+    best_row, last_row = (mapping(result.get(RECORDED[epoch])) for epoch in ("best", "last"))
     warnings = tuple(str(warning) for warning in _listed(data.get("warnings")))
     notes = [] if unread is None else [unread]
     notes += _odd(folder, life.detail)
@@ -194,8 +194,9 @@ def read(source: Source, runs_dir: Path, *, curves: bool = True) -> Run:
         notes += _about_rows(rows, state, notes, has_run=bool(run) or unread is not None)
     if imported and state == "completed" and status.get("reason"):
         notes.append(str(status["reason"]))  # such as: ended, length unknown
-    notes += [*warnings, *scored.notes]
-    if state == "completed" and not scored.best and not scored.last:
+    odd = (name.replace("/", " ", 1) for name in not_finite)
+    notes += [*warnings, *(f"result.json: {name} is no finite number" for name in odd)]
+    if state == "completed" and not any(scores.values()):
         notes.append("result.json holds no metric")
     return Run(
         study=source.study,
@@ -208,7 +209,7 @@ def read(source: Source, runs_dir: Path, *, curves: bool = True) -> Run:
         planned=source.planned,
         imported=bool(run.get("imported")),
         codes=tuple(codes),
-        evaluated_by=scored.by,
+        evaluated_by=evaluated_by,
         dataset=_word(data.get("name")) or _word(mapping(imported.get("facts")).get("dataset")),
         data=_word(origin["data"] if "data" in origin else data.get("digest")),
         weights=_weights(origin["weights"] if "weights" in origin else run.get("weights")),
@@ -217,12 +218,12 @@ def read(source: Source, runs_dir: Path, *, curves: bool = True) -> Run:
         dirty=bool(code.get("dirty")),
         attempt=count(result.get("attempt", status.get("attempt"))),
         attempts=len(attempts) or None,
-        epoch=count(status.get("epoch", scored.row("last").get("epoch"))),
-        step=count(status.get("step", result.get("steps", scored.row("last").get("step")))),
+        epoch=count(status.get("epoch", last_row.get("epoch"))),
+        step=count(status.get("step", result.get("steps", last_row.get("step")))),
         kind=life.kind,
         reason=reason or None,
-        best_epoch=count(scored.row("best").get("epoch")),
-        final_epoch=count(scored.row("last").get("epoch")),
+        best_epoch=count(best_row.get("epoch")),
+        final_epoch=count(last_row.get("epoch")),
         selected_on=_word(result.get("selected_on")),
         train_seconds=amount(result.get("train_seconds")),
         wall_seconds=machine_seconds(attempts, status) if attempts else None,
@@ -239,39 +240,33 @@ def read(source: Source, runs_dir: Path, *, curves: bool = True) -> Run:
         notes=tuple(notes),
         jobs=tuple(dict.fromkeys(str(a["job_id"]) for a in attempts if a.get("job_id"))),
         source=_source(imported) if imported else None,
-        best=scored.best,
-        last=scored.last,
-        not_finite=frozenset(scored.not_finite),
+        best=scores["best"],
+        last=scores["last"],
+        not_finite=frozenset(not_finite),
         rows=rows,
     )
 
 
-class _Scored:
-    """The scores of a completed run: those of result.json, and those that were evaluated later."""
-
-    def __init__(self, folder: RunFolder, result: Mapping[str, Any]) -> None:
-        self._result = result
-        later = folder.later_scores() if result else {}
-        self.by: dict[str, str | None] = {}
-        self.not_finite: list[str] = []
-        self.notes: list[str] = []
-        self.best, self.last = (self._scores(epoch, later.get(epoch, {})) for epoch in RECORDED)
-
-    def row(self, epoch: Epoch) -> dict[str, Any]:
-        return mapping(self._result.get(RECORDED[epoch]))
-
-    def _scores(self, epoch: Epoch, later: Mapping[str, tuple[Any, str | None]]) -> dict[str, float]:
-        row = {name: value for name, value in self.row(epoch).items() if name not in _NOT_A_SCORE}
-        added = {name: both for name, both in later.items() if name not in row}
-        self.by |= {name: code for name, (_, code) in added.items()}
-        scores = {}
-        for name, value in {**{name: value for name, (value, _) in added.items()}, **row}.items():
-            if (score := amount(value)) is not None:
-                scores[name] = score
-            elif value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
-                self.not_finite.append(f"{RECORDED[epoch]}/{name}")
-                self.notes.append(f"result.json: {RECORDED[epoch]} {name} is no finite number")
-        return scores
+def _scores(
+    folder: RunFolder, result: Mapping[str, Any]
+) -> tuple[dict[Epoch, dict[str, float]], dict[str, str | None], list[str]]:
+    """Of a completed run: its scores at each epoch, those of result.json and those that were evaluated
+    later; the code behind the later ones; and which are no finite number."""
+    later = folder.later_scores() if result else {}
+    scores: dict[Epoch, dict[str, float]] = {}
+    by: dict[str, str | None] = {}
+    not_finite: list[str] = []
+    for epoch, key in RECORDED.items():
+        row = {n: value for n, value in mapping(result.get(key)).items() if n not in _NOT_A_SCORE}
+        added = {n: both for n, both in later.get(epoch, {}).items() if n not in row}
+        by |= {n: code for n, (_, code) in added.items()}
+        every = {**{n: value for n, (value, _) in added.items()}, **row}
+        scores[epoch] = {n: score for n, v in every.items() if (score := amount(v)) is not None}
+        for name in every.keys() - scores[epoch].keys():
+            value = every[name]
+            if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+                not_finite.append(f"{key}/{name}")
+    return scores, by, sorted(not_finite)
 
 
 def _odd(folder: RunFolder, reason: str) -> list[str]:
@@ -316,7 +311,7 @@ def _weights(found: Any) -> dict[str, str]:
 
 def _peak_memory(result: dict[str, Any], attempts: list[dict[str, Any]]) -> float | None:
     """MiB: the most of any attempt, also where there is no result."""
-    found = [amount(row.get("peak_memory_mib")) for row in (result, *attempts)]
+    found = (amount(row.get("peak_memory_mib")) for row in (result, *attempts))
     return max((most for most in found if most is not None), default=None)
 
 

@@ -93,15 +93,10 @@ def plant(
     state: str = "completed",
     scores: Mapping[str, Sequence[float]] | None = None,
     loss: Callable[[int], float] | None = None,
-    parts: Mapping[str, Callable[[int], float]] | None = None,
     steps_per_epoch: int = 5,
-    epochs: int | None = None,
     stop: tuple[int, int] | None = None,
     reason: str | None = None,
-    attempt: int = 1,
     code: Mapping[str, Any] | None = CODE,
-    gpu: str | None = "NVIDIA H100",
-    host: str = "node01",
     selected_on: str = "test",
     silent_seconds: float = 1.0,
     imported: bool = False,
@@ -120,7 +115,7 @@ def plant(
     folder = RunFolder(spec.folder(runs_dir))
     loss = loss or (lambda step: falling(step) * (1 + 0.01 * seed))
     scores = scores or {"mAP": [0.4, 0.6], "rank1": [0.5, 0.7]}
-    epochs = epochs or len(next(iter(scores.values())))
+    epochs = len(next(iter(scores.values())))
     folder.create(
         spec.config,
         {
@@ -129,15 +124,15 @@ def plant(
             "seed": seed,
             "identity": spec.identity,
             "code": dict(code or {}),
-            "environment": {"host": host, "gpu": gpu, "python": "3.11"},
+            "environment": {"host": "node01", "gpu": "NVIDIA H100", "python": "3.11"},
             "parameters": 1000,
             "data": {"name": "rgbnt201", "root": "data", "digest": "f00d", "generated": True},
             "attempts": [
                 {
-                    "attempt": attempt,
+                    "attempt": 1,
                     "started": "2026-01-01T00:00:00Z",
                     "ended": "2026-01-01T00:02:00Z",
-                    "host": host,
+                    "host": "node01",
                     "job_id": f"77_{seed}",
                     "ended_as": state,
                 }
@@ -153,35 +148,27 @@ def plant(
     last_epoch, last_step = stop or (epochs, epochs * steps_per_epoch)
 
     def row(kind: str, epoch: int, step: int, **values: float) -> dict[str, Any]:
-        return {"attempt": attempt, "kind": kind, "epoch": epoch, "step": step, **values}
+        return {"attempt": 1, "kind": kind, "epoch": epoch, "step": step, **values}
 
     evaluations: list[dict[str, Any]] = []
     for step in range(1, last_step + 1):
         epoch = (step - 1) // steps_per_epoch + 1
         value = math.nan if state == "diverged" and step == last_step else loss(step)
-        logged = {f"loss/{name}": part(step) for name, part in (parts or {}).items()}
-        train = {"loss": value, "lr": 1e-3, "grad_norm": 1.0 + seed, **logged}
+        train = {"loss": value, "lr": 1e-3, "grad_norm": 1.0 + seed}
         folder.append_metrics(row("train", epoch, step, **train))
         if step % steps_per_epoch == 0 and epoch <= epochs and not math.isnan(value):
             reached = {name: values[epoch - 1] for name, values in scores.items()}
             evaluations.append(row("eval", epoch, step, **reached))
             folder.append_metrics(evaluations[-1])
-    final = "running" if state in ("running", "completed") else state
-    folder.write_status(
-        final,
-        attempt=attempt,
-        epoch=last_epoch,
-        step=last_step,
-        **({"reason": reason} if reason else {}),
-        **({"kind": "oom"} if "out of memory" in (reason or "") else {}),
-    )
-    _set_heartbeat(folder, time.time() - silent_seconds)
+    told = {"attempt": 1, "epoch": last_epoch, "step": last_step}
+    told |= {"heartbeat": time.time() - silent_seconds, **({"reason": reason} if reason else {})}
+    told |= {"kind": "oom"} if "out of memory" in (reason or "") else {}
     if state == "completed":
         first = next(iter(scores))
         best = max(evaluations, key=lambda row: (row[first], -row["epoch"]))
         folder.write_result(
             {
-                "attempt": attempt,
+                "attempt": 1,
                 "best": best,
                 "final": evaluations[-1],
                 "selected_on": selected_on,
@@ -191,8 +178,7 @@ def plant(
                 "images_per_s": 100.0,
             }
         )
-        folder.write_status("completed", attempt=attempt, epoch=last_epoch, step=last_step)
-        _set_heartbeat(folder, time.time() - silent_seconds)
+    folder.write_status(state, **told)
     return folder
 
 
@@ -211,11 +197,6 @@ def plant_all(runs_dir: Path, study: Any, **fields: Any) -> None:
             base = 0.5 + 0.03 * number + 0.01 * seed
             scores = {name: [base - 0.1, base] for name in study.metrics}
             plant(runs_dir, study, variant, seed, **{"scores": scores, **fields})
-
-
-def _set_heartbeat(folder: RunFolder, seconds: float) -> None:
-    status = json.loads(folder.status_file.read_text())
-    folder.status_file.write_text(json.dumps({**status, "heartbeat": seconds}))
 
 
 WEIRD = "w/o_msa & 5% #1 {x}~^\\"

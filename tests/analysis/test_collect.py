@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import subprocess
 import sys
@@ -13,13 +12,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from planted import OTHER_CODE, plant, plant_all, planted_study, reseal
+from planted import plant, plant_all, planted_study, reseal
 
 from ablations.store.life import from_records
-from analysis.runs import metrics as metricrows
 from analysis.runs.collect import collect
 from analysis.runs.comparable import refuse_to_average
 from analysis.runs.record import as_rows
+from analysis.runs.rows import NOT_A_METRIC, read_rows
 from analysis.tables.forms import to_csv
 from analysis.tables.study import compute_table, table
 from sdtps.run.folder import RunFolder
@@ -49,6 +48,9 @@ def test_every_planned_run_has_a_row_whatever_became_of_it(tmp_path, study):
     assert [run.variant for run in runs] == ["topk"] * 3 + ["none"] * 3 + ["NA"] * 3
     assert (runs[1].epoch, runs[1].step) == (3, 12) and runs[2].reason == "CUDA out of memory"
     assert runs[0].best["mAP"] == 0.6 and not runs[1].best
+    steps, values = runs[1].rows.series("train", "loss")
+    assert list(steps) == list(range(1, 13)) and list(np.isfinite(values)) == [True] * 11 + [False]
+    json.dumps(as_rows(runs), allow_nan=False)
 
 
 @pytest.mark.parametrize(
@@ -87,56 +89,36 @@ def test_peak_memory_is_the_most_of_any_attempt_with_a_result_or_without(tmp_pat
     assert row.cells[column].value == 700.0
 
 
-def test_partial_curves_of_failed_runs_are_kept(tmp_path, study):
-    plant(tmp_path, study, "topk", 1, state="diverged", stop=(3, 12))
-    steps, values = collect([study], tmp_path).runs[1].rows.series("train", "loss")
-    assert list(steps) == list(range(1, 13))
-    assert math.isnan(values[-1]) and np.isfinite(values[:-1]).all()
-
-
-def test_a_repeated_step_counts_once_and_the_newest_attempt_wins(tmp_path, study):
-    folder = plant(tmp_path, study, "topk", 0, state="running", stop=(2, 10))
-    for step in range(6, 13):  # requeued after the checkpoint at step 5
-        folder.append_metrics({"attempt": 2, "kind": "train", "epoch": 2, "step": step, "loss": 9.0})
-    steps, values = collect([study], tmp_path).runs[0].rows.series("train", "loss")
-    assert list(steps) == list(range(1, 13))
-    assert (values[5:] == 9.0).all() and (values[:5] != 9.0).all()
-
-
-def test_a_torn_line_costs_that_line_only_and_is_noted(tmp_path, study):
-    folder = plant(tmp_path, study, "topk", 0)
+def _torn(folder: RunFolder) -> None:
     lines = folder.metrics_file.read_text().splitlines()
     folder.metrics_file.write_text("\n".join([lines[0], lines[1][:20], *lines[2:]]) + "\n")
-    reseal(folder)
-    collected = collect([study], tmp_path)
-    assert len(collected.runs[0].rows.series("train", "loss")[0]) == 9
-    assert collected.runs[0].notes == ("1 unreadable line in metrics.jsonl",)
 
 
-@pytest.mark.parametrize("found", ["nothing", "an empty file", "a folder"])
-def test_a_completed_run_without_a_course_is_noted(tmp_path, study, found):
-    folder = plant(tmp_path, study, "topk", 0)
+def _folder(folder: RunFolder) -> None:
     folder.metrics_file.unlink()
-    if found == "an empty file":
-        folder.metrics_file.touch()
-    elif found == "a folder":
-        folder.metrics_file.mkdir()
-    reseal(folder)
-    run = collect([study], tmp_path).runs[0]
-    what = "a directory" if found == "a folder" else "missing or empty: no curves"
-    assert (run.state, run.notes) == ("completed", (f"metrics.jsonl is {what}",))
+    folder.metrics_file.mkdir()
 
 
-def test_a_result_without_a_number_is_noted(tmp_path, study):
+@pytest.mark.parametrize(
+    ("change", "result", "note"),
+    [
+        (_torn, {}, "1 unreadable line in metrics.jsonl"),
+        (lambda f: f.metrics_file.unlink(), {}, "metrics.jsonl is missing or empty: no curves"),
+        (lambda f: f.metrics_file.write_text(""), {}, "metrics.jsonl is missing or empty: no curves"),
+        (_folder, {}, "metrics.jsonl is a directory"),
+        (
+            lambda f: None,
+            {"best": {"epoch": 1}, "final": {"epoch": 2}},
+            "result.json holds no metric",
+        ),
+    ],
+)
+def test_what_a_completed_run_lacks_is_noted(tmp_path, study, change, result, note):
     folder = plant(tmp_path, study, "topk", 0)
-    reseal(folder, best={"epoch": 1}, final={"epoch": 2})
-    assert collect([study], tmp_path).runs[0].notes == ("result.json holds no metric",)
-
-
-def test_infinite_losses_stay_infinite(tmp_path, study):
-    plant(tmp_path, study, "topk", 0, loss=lambda step: math.inf if step == 4 else 1.0)
-    steps, values = collect([study], tmp_path).runs[0].rows.series("train", "loss")
-    assert list(values[steps == 4]) == [math.inf]
+    change(folder)
+    reseal(folder, **result)
+    run = collect([study], tmp_path).runs[0]
+    assert (run.state, run.notes) == ("completed", (note,))
 
 
 def test_a_missing_seed_is_refused_with_the_command_that_gets_it(tmp_path, study):
@@ -147,24 +129,7 @@ def test_a_missing_seed_is_refused_with_the_command_that_gets_it(tmp_path, study
         refuse_to_average(collected)
     (mark,) = refuse_to_average(collected, allow={"missing"})
     assert mark.kind == "missing" and mark.text == "8 of 9 planned runs have ended"
-
-
-def test_mixed_code_is_refused_and_marked_when_allowed(tmp_path, study):
-    plant_all(tmp_path, study)
-    shutil.rmtree(study.runs()[0].folder(tmp_path))
-    plant(tmp_path, study, "topk", 0, code=OTHER_CODE)
-    collected = collect([study], tmp_path)
-    with pytest.raises(AggregationError, match="2 code versions are mixed") as caught:
-        refuse_to_average(collected)
-    assert "topk seed 0" in str(caught.value) and "none seed" not in str(caught.value)
-    (mark,) = refuse_to_average(collected, allow={"mixed_code"})
-    assert mark.kind == "mixed_code"
-
-
-def test_a_diverged_seed_is_a_result_and_no_hole(tmp_path, study):
-    plant_all(tmp_path, study)
-    shutil.rmtree(study.runs()[0].folder(tmp_path))
-    plant(tmp_path, study, "topk", 0, state="diverged", stop=(1, 4))
+    plant(tmp_path, study, "none", 1, state="diverged", stop=(1, 4))  # a result, and no hole
     assert refuse_to_average(collect([study], tmp_path)) == []
 
 
@@ -173,25 +138,7 @@ def test_folders_that_nothing_plans_are_named(tmp_path, study):
     smaller = planted_study("demo", ["topk", "none"], seeds=(0, 1, 2))
     collected = collect([smaller], tmp_path)
     assert len(collected.unplanned) == 3 and len(collected.runs) == 6
-
-
-def test_imported_runs_stand_in_the_table_marked(tmp_path, study):
-    folder = RunFolder(tmp_path / "demo" / "theirs" / "seed7-log")
-    folder.path.mkdir(parents=True)
-    folder.run_file.write_text(
-        json.dumps({"study": "demo", "variant": "theirs", "seed": 7, "imported": {"from": "x.log"}})
-    )
-    folder.append_metrics({"attempt": 1, "kind": "eval", "epoch": 1, "step": 1, "mAP": 0.3})
-    folder.write_result({"best": {"epoch": 1, "mAP": 0.3}, "final": {"epoch": 1, "mAP": 0.3}})
-    runs = collect([study], tmp_path).runs
-    (run,) = (run for run in runs if run.imported)
-    assert (run.variant, run.seed, run.best["mAP"], run.planned) == ("theirs", 7, 0.3, False)
-
-
-def test_records_are_strict_json(tmp_path, study):
-    plant(tmp_path, study, "topk", 0, state="diverged", stop=(1, 4))
-    text = json.dumps(as_rows(collect([study], tmp_path).runs), allow_nan=False)
-    assert "NaN" not in text
+    assert not any(run.notes for run in collect([study], tmp_path, curves=False).runs)
 
 
 def test_importing_it_loads_no_torch():
@@ -224,7 +171,7 @@ def test_the_fast_reader_gives_what_the_run_folder_gives(tmp_path: Path, rows, t
     if torn and rows:
         with folder.metrics_file.open("a") as stream:
             stream.write('{"attempt": 1, "ki')
-    fast = metricrows.read(folder.metrics_file)
+    fast = read_rows(folder.metrics_file)
     got = {
         (block.kind, int(step), int(attempt), name): repr(float(value))
         for block in fast.blocks
@@ -233,7 +180,7 @@ def test_the_fast_reader_gives_what_the_run_folder_gives(tmp_path: Path, rows, t
     }
     expected = {}
     for row in folder.resolved_metrics():
-        for name in row.keys() - metricrows.NOT_A_METRIC - {"note"}:
+        for name in row.keys() - NOT_A_METRIC - {"note"}:
             value = row[name]
             if value is None:
                 value = float(row["nonfinite"][name])
@@ -272,11 +219,6 @@ def test_a_run_that_was_changed_after_it_completed_is_no_result(tmp_path, study,
     made = table(collected, study, study.tables[0], refuse_to_average(collected, allow={"damaged"}))
     assert "(2/3)" in to_csv(made) and "seed 1 damaged" in " ".join(made.notes)
     assert any("1 run" in sentence and "changed" in sentence for sentence in made.caption)
-
-
-def test_without_curves_nothing_is_said_about_them(tmp_path, study):
-    plant_all(tmp_path, study)
-    assert not any(run.notes for run in collect([study], tmp_path, curves=False).runs)
 
 
 def test_warnings_about_the_data_stay_with_the_run(tmp_path, study):

@@ -16,8 +16,8 @@ from planted import plant, planted_study, reseal
 
 from ablations.store.life import DAMAGED, from_records
 from analysis.paper.explain import describe
-from analysis.runs import metrics as metricrows
 from analysis.runs.collect import collect
+from analysis.runs.rows import read_rows
 from analysis.tables.forms import to_terminal
 from analysis.tables.study import tables
 from sdtps.run.folder import RunFolder
@@ -43,13 +43,13 @@ def _write(path: Path, *rows: object) -> Path:
     ],
 )
 def test_a_row_without_a_place_counts_as_torn_and_costs_no_other(tmp_path: Path, row: object) -> None:
-    rows = metricrows.read(_write(tmp_path / "metrics.jsonl", ROW, row, {**ROW, "step": 2}))
+    rows = read_rows(_write(tmp_path / "metrics.jsonl", ROW, row, {**ROW, "step": 2}))
     assert rows.torn == 1
     assert [list(block.step) for block in rows.blocks] == [[1, 2]]
 
 
 def test_a_value_that_is_no_number_is_absent(tmp_path: Path) -> None:
-    rows = metricrows.read(_write(tmp_path / "metrics.jsonl", ROW, {**ROW, "step": 2, "loss": "low"}))
+    rows = read_rows(_write(tmp_path / "metrics.jsonl", ROW, {**ROW, "step": 2, "loss": "low"}))
     assert rows.torn == 0
     losses = {int(b.step[0]): b.values[0] for b in rows.blocks}
     assert np.array_equal(losses[1], [2.0])
@@ -80,7 +80,7 @@ def test_every_reader_takes_a_damaged_file_as_nothing(
     for path in (folder.run_file, folder.status_file, folder.metrics_file):
         damage(path)
     assert (folder.run(), folder.status(), folder.metrics()) == ({}, None, [])
-    assert metricrows.read(folder.metrics_file).blocks == ()
+    assert read_rows(folder.metrics_file).blocks == ()
     assert from_records(tmp_path).state == "planned"
     damage(folder.result_file)
     assert folder.result() is None

@@ -48,65 +48,49 @@ def test_a_seed_on_other_data_is_refused_and_said_in_print_when_allowed(tmp_path
     assert any("f00d (5 runs); beef (1 run)" in s for s in tables(collected, study, [mark])[0].caption)
 
 
-def test_where_a_result_names_no_data_its_run_does(tmp_path, study):
-    folder = folders(tmp_path, study)[0]
-    folder.update_run(data={"name": "rgbnt201", "digest": "beef"})
-    reseal(folder)
-    (mark,) = marks(tmp_path, study)
-    assert mark.kind == "mixed_data"
+def configured(**sections):
+    return {"config": parse_config({"task": "reid", **sections})}
 
 
-def test_a_study_of_data_sets_compares_each_with_itself(tmp_path):
-    other = parse_config({"task": "reid", "data": {"dataset": "msvr310"}})
-    study = planted_study("demo", {"a": {}, "b": {"config": other}})
-    for folder in folders(tmp_path, study):
-        if "/b/" in str(folder.path):
-            rest_on(folder, data="beef")
-    assert marks(tmp_path, study) == []
+CLIP, IMAGENET = (configured(backbone={"weights": f"/{name}.pt"}) for name in ("clip", "imagenet"))
+AUTO = configured(train={"amp": "auto"})
+OTHER_SET, OTHER_BATCH = (
+    configured(data=data) for data in ({"dataset": "msvr310"}, {"batch_size": 8, "instances": 4})
+)
+ONE, TWO = ({"weights": {"backbone": digit * 64}} for digit in "12")
 
 
-def test_settings_that_read_the_same_files_must_have_read_the_same(tmp_path):
-    """Another batch size reads no other data: digests must agree across it."""
-    other = parse_config({"task": "reid", "data": {"batch_size": 8, "instances": 4}})
-    study = planted_study("demo", {"a": {}, "b": {"config": other}})
-    for folder in folders(tmp_path, study):
-        if "/b/" in str(folder.path):
-            rest_on(folder, data="beef")
-    assert [mark.kind for mark in marks(tmp_path, study)] == ["mixed_data"]
-
-
-def weighted(name):
-    return {"config": parse_config({"task": "reid", "backbone": {"weights": f"/{name}.pt"}})}
-
-
-@pytest.mark.parametrize("recorded", ["origin", "run"])
-def test_files_of_one_name_must_be_one_file(tmp_path, recorded):
-    study = planted_study("demo", {"a": weighted("clip"), "b": weighted("clip")})
+@pytest.mark.parametrize(
+    ("a", "b", "first", "of_a", "of_b", "kind"),
+    [
+        ({}, OTHER_SET, {}, {}, {"data": "beef"}, None),
+        ({}, OTHER_BATCH, {}, {}, {"data": "beef"}, "mixed_data"),  # it reads the same files
+        (CLIP, IMAGENET, ONE, ONE, TWO, None),
+        (CLIP, CLIP, TWO, ONE, ONE, "mixed_weights"),
+        (AUTO, AUTO, {"amp": "fp16"}, {"amp": "bf16"}, {"amp": "bf16"}, "mixed_precision"),
+    ],
+    ids=["data sets", "batch sizes", "files", "one file", "amp auto"],
+)
+def test_what_settings_say_is_the_same_must_have_been_the_same(tmp_path, a, b, first, of_a, of_b, kind):
+    """`first`: what the first run rests on; the other runs of a and b rest on `of_a` and `of_b`."""
+    study = planted_study("demo", {"a": a, "b": b})
     for number, folder in enumerate(folders(tmp_path, study)):
-        digest = ("1" if number else "2") * 64
-        if recorded == "origin":
-            rest_on(folder, weights={"backbone": digest})
-        else:
-            folder.update_run(weights={"backbone": {"file": "/clip.pt", "digest": digest}})
-            reseal(folder)
-    (mark,) = marks(tmp_path, study)
-    assert mark.kind == "mixed_weights" and list(mark.runs.values()) == ["2" * 12]
+        rest_on(folder, **(of_b if "/b/" in str(folder.path) else of_a if number else first))
+    found = marks(tmp_path, study)
+    assert [mark.kind for mark in found] == ([kind] if kind else [])
+    if first:
+        assert all(len(mark.runs) == 1 for mark in found)
 
 
-def test_what_auto_meant_must_be_one_precision(tmp_path):
-    auto = {"config": parse_config({"task": "reid", "train": {"amp": "auto"}})}
-    study = planted_study("demo", {"a": auto, "b": auto})
+def test_where_a_result_names_no_data_and_weights_its_run_does(tmp_path):
+    study = planted_study("demo", {"a": CLIP, "b": CLIP})
     for number, folder in enumerate(folders(tmp_path, study)):
-        rest_on(folder, amp="bf16" if number else "fp16")
-    (mark,) = marks(tmp_path, study)
-    assert mark.kind == "mixed_precision" and list(mark.runs.values()) == ["fp16"]
-
-
-def test_a_study_of_weights_compares_each_with_itself(tmp_path):
-    study = planted_study("demo", {"a": weighted("clip"), "b": weighted("imagenet")})
-    for folder in folders(tmp_path, study):
-        rest_on(folder, weights={"backbone": ("1" if "/a/" in str(folder.path) else "2") * 64})
-    assert marks(tmp_path, study) == []
+        data = {"name": "rgbnt201", "digest": "f00d" if number else "beef"}
+        weights = {"backbone": {"file": "/clip.pt", "digest": ("1" if number else "2") * 64}}
+        folder.update_run(data=data, weights=weights)
+        reseal(folder)
+    found = {mark.kind: list(mark.runs.values()) for mark in marks(tmp_path, study)}
+    assert found == {"mixed_data": ["beef"], "mixed_weights": ["2" * 12]}
 
 
 def test_a_run_that_went_on_with_other_code_is_mixed_by_itself(tmp_path):
@@ -124,6 +108,8 @@ def test_a_run_that_records_no_code_is_not_taken_for_the_others_code(tmp_path, s
     assert not text["code"]
     (mark,) = marks(tmp_path, planted_study("demo", ["topk"], seeds=(0, 1, 9)))
     assert mark.text == "not every run records its code: c0dec0dec0de (2 runs); not recorded (1 run)"
+    plant_all(tmp_path / "none", study, code=None)  # a version that none records is none in common
+    assert [mark.kind for mark in marks(tmp_path / "none", study)] == ["mixed_code"]
 
 
 def test_a_later_evaluation_by_other_code_is_told_where_its_metric_is_shown(tmp_path):
@@ -151,11 +137,6 @@ def test_a_later_evaluation_by_other_code_is_told_where_its_metric_is_shown(tmp_
         refuse_to_average(collect([study], tmp_path))
     unaffected = planted_study("demo", ["topk"], metrics={"mAP": PERCENT})
     assert marks(tmp_path, unaffected) == []
-
-
-def test_a_version_that_no_run_records_is_no_version_in_common(tmp_path, study):
-    plant_all(tmp_path, study, code=None)
-    assert [mark.kind for mark in marks(tmp_path, study)] == ["mixed_code"]
 
 
 def test_types_of_gpu_and_versions_of_torch_are_a_note(tmp_path, study):

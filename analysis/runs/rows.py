@@ -6,7 +6,6 @@ the same rows as columns, some ten times faster, because a grid has millions of 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -105,7 +104,7 @@ class MetricRows:
 NOTHING = MetricRows((), (), 0)
 
 
-def read(path: Path) -> MetricRows:
+def read_rows(path: Path) -> MetricRows:
     """The rows of a metrics.jsonl; a run without one has logged nothing."""
     try:
         content = read_bytes(path)
@@ -126,26 +125,13 @@ def read(path: Path) -> MetricRows:
 
 
 def _blocks(rows: list[dict[str, Any]]) -> tuple[Block, ...]:
-    kinds: dict[str, list[dict[str, Any]]] = {}
+    """One for each kind and set of keys. Raises ValueError, TypeError: a row that is not sound."""
+    groups: dict[tuple[str, tuple[str, ...]], list[dict[str, Any]]] = {}
     for row in rows:
-        kinds.setdefault(row.get("kind", ""), []).append(row)
-    kinds.pop("event", None)
-    if not all(isinstance(kind, str) for kind in kinds):
+        groups.setdefault((row.get("kind", ""), tuple(row)), []).append(row)
+    if not all(isinstance(kind, str) for kind, _ in groups):
         raise TypeError("a row without a kind")
-    return tuple(block for kind, members in kinds.items() for block in _of_kind(kind, members))
-
-
-def _of_kind(kind: str, rows: list[dict[str, Any]]) -> list[Block]:
-    """One block for each set of keys; most runs have one only."""
-    plain = rows[0].keys() - {"kind"} == {*POSITION, *_metrics(rows[0])}
-    # As many keys each, and (checked while reading) all keys of the first: then they are the same.
-    if plain and sum(map(len, rows)) == len(rows[0]) * len(rows):
-        with contextlib.suppress(KeyError):
-            return [_block(kind, rows)]
-    groups: dict[frozenset[str], list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(frozenset(row), []).append(row)
-    return [_block(kind, group) for group in groups.values()]
+    return tuple(_block(kind, found) for (kind, _), found in groups.items() if kind != "event")
 
 
 def _clean(blocks: tuple[Block, ...]) -> bool:
@@ -218,7 +204,7 @@ def _block(kind: str, rows: list[dict[str, Any]]) -> Block:
     count, width = len(rows), len(POSITION) + len(names)
     if "nonfinite" in rows[0] or not rows[0].keys() >= set(POSITION):
         table = np.array(list(_careful(rows, names)), dtype=np.float64).reshape(count, width)
-    else:  # raises KeyError where a row lacks a key of the first
+    else:
         flat = chain.from_iterable(map(itemgetter(*POSITION, *names), rows))
         table = np.fromiter(flat, np.float64, count * width).reshape(count, width)
     place = table[:, : len(POSITION)]
