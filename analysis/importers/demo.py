@@ -74,7 +74,7 @@ class DemoLog(LogReader):
         values = {"loss": loss, "running_loss": loss, "accuracy": accuracy, "lr": rate}
         step = self.steps_before(int(epoch)) + int(iteration)
         time = self.time.replace(" ", "T") or None
-        self.builder.train(int(epoch), step, self.line.number, **values, time=time)
+        self.builder.add("train", int(epoch), step, {**values, "time": time}, self.line.number)
 
     @reads(r"Epoch\[(\d+)\] Iteration\[(\d+)/(\d+)\] Loss: (\S+), Base Lr: (\S+)$")
     def _train_prompts(self, epoch: str, iteration: str, total: str, loss: str, rate: str) -> None:
@@ -102,7 +102,7 @@ class DemoLog(LogReader):
             return
         name = f"{metric}/{self.head}" if self.head else metric
         step = self.steps_before(self.evaluated + 1)
-        self.builder.evaluation(self.evaluated, step, {name: fraction(printed)})
+        self.builder.add("eval", self.evaluated, step, {name: fraction(printed)})
 
     @reads(r"Best (mAP|Rank-\d+): (\S+)%$")
     def _best(self, metric: str, printed: str) -> None:

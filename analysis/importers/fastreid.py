@@ -58,7 +58,7 @@ class FastreidLog(LogReader):
         if not self.evaluates_first:
             self._evaluated()
         self.epoch, self.step = epoch, int(iteration or alone) + 1
-        self.builder.train(self.epoch, self.step, self.line.number, **values)
+        self.builder.add("train", self.epoch, self.step, values, self.line.number)
         self._evaluated()
 
     @reads(r"total_loss:")
@@ -77,7 +77,7 @@ class FastreidLog(LogReader):
     def _evaluated(self) -> None:
         """The waiting evaluation belongs to where the training is now."""
         if self.waiting:
-            self.builder.evaluation(self.epoch, self.step, self.waiting)
+            self.builder.add("eval", self.epoch, self.step, self.waiting)
             self.waiting = {}
 
     @reads(r"^\|(.*)$")

@@ -222,9 +222,15 @@ class _Plan:
     def _describe(self, column: str, entry: MetricEntry, name: str) -> None:
         """What a column's metric is, or a mistake for what nothing says."""
         split = entry.split or ("row" if self.mapping.split else self.options.split)
-        if split == "train":
+        if name in ("kind", "attempt", "epoch", "step"):
+            text = f"no metric can be called {name}: name it with `as`, or ignore it"
+            self.mistakes.append(f"column '{column}': {text}")
+        elif split == "train":
             self.metrics[column] = Metric(name, split, "none", entry.unit or "raw")
-            return
+        else:
+            self._describe_score(column, entry, name, split)
+
+    def _describe_score(self, column: str, entry: MetricEntry, name: str, split: str | None) -> None:
         known = names.direction_of(name)
         direction: Direction | None = entry.direction or known
         unit: Unit | None = entry.unit or (
@@ -343,10 +349,7 @@ class _Run:
             self.fractions += epoch is not None and epoch != int(epoch)
             self.trains_epoch_0 |= epoch == 0 and "train" in values
         for split, scores in values.items():
-            if split == "train":
-                self.builder.train(epoch, step, line, **scores)
-            else:
-                self.builder.evaluation(epoch, step, scores, line)
+            self.builder.add("train" if split == "train" else "eval", epoch, step, scores, line)
 
     def _name(self, metric: Metric, split: str, cells: Cells[str, str]) -> str:
         """The metric's name, with its split where several are evaluated, and with `/DATASET` for a

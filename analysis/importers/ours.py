@@ -75,10 +75,8 @@ def _add(builder: RunBuilder, line: int, cells: Mapping[str, str], tags: bool) -
     at = number(epoch) if epoch else None
     for kind, scores in values.items():
         step = int(number(cells["step"]))
-        if kind == "train":
-            builder.train(at, step, line, **scores)
-        elif kind == "eval":
-            builder.evaluation(at, step, scores, line)
+        if kind in ("train", "eval"):
+            builder.add(kind, at, step, scores, line)
 
 
 def _describe(name: str) -> Metric:

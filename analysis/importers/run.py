@@ -51,8 +51,8 @@ class ImportedRun:
     source: Path
     sha256: str
     format: str
-    rows: list[dict[str, Any]]
-    state: ImportedState
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    state: ImportedState = "ended"
     metrics: dict[str, Metric] = field(default_factory=dict)  # by name in the evaluation rows
     study: str = ""
     variant: str = ""  # as the file says; else the path tells it (`analysis.importers.store`)
@@ -135,17 +135,13 @@ class RunBuilder:
             repeat: what a second value of the same place means; report: the line counts as unread.
             apart: training and evaluation rows may count steps of their own.
         """
-        self.source = Path(source)
-        self.sha256 = hashlib.sha256(content).hexdigest()
-        self.format = format_name
+        sha256 = hashlib.sha256(content).hexdigest()
+        self.run = ImportedRun(Path(source), sha256, format_name)
         self.restarts = restarts
         self.repeat = repeat
         self.apart = apart
         self.attempt = 1
-        self.rows: list[dict[str, Any]] = []
-        self.unread: list[Unread] = []
-        self.notes: list[str] = []
-        self.metrics: dict[str, Metric] = {}
+        self.rows, self.notes, self.metrics = self.run.rows, self.run.notes, self.run.metrics
         self.describe: Callable[[str], Metric] | None = None  # of evaluated names not in `metrics`
         self.error = ""
         self.error_line = 0
@@ -154,23 +150,6 @@ class RunBuilder:
         self._in_traceback = False
         self._last: dict[str, int] = {}  # kind -> its last step of this attempt
         self._places: dict[tuple[str, int | None, int], dict[str, Any]] = {}
-
-    def train(self, epoch: float | None, step: int, line: int, **values: Any) -> None:
-        """A training row; a second one of the same step adds its values.
-
-        Args:
-            epoch: a fraction counts for the run's length only; the row is placed by its step.
-
-        Raises:
-            LogError: the step goes back without a sign of a new start, or a value is there twice.
-        """
-        self._add("train", epoch, step, line, values)
-
-    def evaluation(
-        self, epoch: float | None, step: int, values: Mapping[str, Any], line: int = 0
-    ) -> None:
-        """An evaluation row; values of the same step go into the same row. Raises as `train`."""
-        self._add("eval", epoch, step, line, values)
 
     def first_stage(self, epoch: int, step: int, **values: Any) -> None:
         """A row of a stage before the training proper, kept apart as kind `stage1`."""
@@ -195,11 +174,19 @@ class RunBuilder:
             self._in_traceback = False
 
     def cannot_read(self, line: int, text: str, reason: str) -> None:
-        self.unread.append(Unread(line, text, reason))
+        self.run.unread.append(Unread(line, text, reason))
 
-    def _add(
-        self, kind: str, epoch: float | None, step: int, line: int, values: Mapping[str, Any]
+    def add(
+        self, kind: str, epoch: float | None, step: int, values: Mapping[str, Any], line: int = 0
     ) -> None:
+        """A row of kind `train` or `eval`; more values of the same kind and step go into the same row.
+
+        Args:
+            epoch: a fraction counts for the run's length only; the row is placed by its step.
+
+        Raises:
+            LogError: the step goes back without a sign of a new start, or a value is there twice.
+        """
         if not (0 <= (epoch or 0) < LIMIT and 0 <= step < LIMIT):
             self.cannot_read(line, "", f"epoch {epoch}, step {step} cannot be meant")
             return
@@ -209,10 +196,10 @@ class RunBuilder:
         goes_back = step < before and (self.restarts or self.repeat in ("report", "refuse"))
         if goes_back or (announced and step <= furthest):
             if not announced and not self.restarts:
-                raise LogError(
-                    f"{self.source}: line {line}: step {step} follows step {before}, and nothing says "
-                    "that training started again. Say --restarts if it did"
+                text = (
+                    f"step {step} follows step {before}, and nothing says that training started again"
                 )
+                raise LogError(f"{self.run.source}: line {line}: {text}. Say --restarts if it did")
             self._start_again(epoch, step, announced or line)
         self._last[kind] = max(step, self._last.get(kind, step))
         if epoch is not None:
@@ -240,7 +227,7 @@ class RunBuilder:
                 text = f"a second {name} of {where}: {value:g} after {there:g}"
                 if self.repeat == "refuse":
                     raise LogError(
-                        f"{self.source}: line {line}: {text}. Say which counts: `repeat: last`, "
+                        f"{self.run.source}: line {line}: {text}. Say which counts: `repeat: last`, "
                         "`first` or `max` in the mapping, or --repeat"
                     )
                 self.cannot_read(line, "", text)
@@ -251,7 +238,7 @@ class RunBuilder:
         self.attempt += 1
         event = {"kind": "event", "attempt": self.attempt, "step": max(step - 1, 0)}
         event |= {} if epoch is None else {"epoch": int(epoch)}
-        self.rows = [*kept, {**event, "event": "restart", "superseded_rows": dropped}]
+        self.rows[:] = [*kept, {**event, "event": "restart", "superseded_rows": dropped}]
         self._last, self._places = {}, {}
         self.epochs = max(
             (r["epoch"] for r in kept if r["kind"] in ("train", "eval") and "epoch" in r), default=None
@@ -299,34 +286,22 @@ class RunBuilder:
                 f"{bad} of {len(losses)} logged losses are not finite; training recovered"
             )
         selecting = self.metrics.get(select.split()[0]) if select and best else None
-        return ImportedRun(
-            source=self.source,
-            sha256=self.sha256,
-            format=self.format,
-            rows=self.rows,
-            state=state,
-            metrics=self.metrics,
-            variant=variant,
-            seed=seed,
-            reason=reason,
-            failure=failure,
-            config=dict(config or {}),
-            best=best,
-            final=max(reversed(evaluations), key=lambda row: row["step"], default=None),
-            select=(select or "") if best else "",
-            selected_on=selecting.split if selecting else None,
-            facts={
-                "epochs": self.epochs,
-                "epochs_planned": epochs_planned,
-                "attempts": self.attempt,
-                "max_loss": max(good, default=None),
-                "final_loss": losses[-1]["loss"] if losses and finite(losses[-1]["loss"]) else None,
-                "nonfinite_losses": bad,
-                **(facts or {}),
-            },
-            unread=self.unread,
-            notes=self.notes,
-        )
+        run = self.run
+        run.variant, run.seed, run.config = variant, seed, dict(config or {})
+        run.state, run.reason, run.failure = state, reason, failure
+        run.best, run.select = best, (select or "") if best else ""
+        run.final = max(reversed(evaluations), key=lambda row: row["step"], default=None)
+        run.selected_on = selecting.split if selecting else None
+        run.facts = {
+            "epochs": self.epochs,
+            "epochs_planned": epochs_planned,
+            "attempts": self.attempt,
+            "max_loss": max(good, default=None),
+            "final_loss": losses[-1]["loss"] if losses and finite(losses[-1]["loss"]) else None,
+            "nonfinite_losses": bad,
+            **(facts or {}),
+        }
+        return run
 
     def _state(
         self, finished: bool | None, losses: Sequence[dict[str, Any]], planned: int | None

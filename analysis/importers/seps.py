@@ -51,7 +51,7 @@ class SepsLog(LogReader):
         self.epoch = int(epoch) + 1
         self.lengths[self.epoch] = int(length)
         self.step = self.steps_before(self.epoch) + int(iteration) + 1
-        self.builder.train(self.epoch, self.step, self.line.number, **values)
+        self.builder.add("train", self.epoch, self.step, values, self.line.number)
 
     @reads(r"(Image to text|Text to image)(?: \(R@1, R@5, R@10\))?: (\S+), (\S+), (\S+?)(?:,|$|\s)")
     def _recalls(self, side: str, *printed: str) -> None:
@@ -71,7 +71,7 @@ class SepsLog(LogReader):
     def _scores(self, printed: dict[str, str]) -> None:
         """Further lines of the same evaluation complete its row."""
         scores = {name: fraction(text) for name, text in printed.items()}
-        self.builder.evaluation(self.epoch, self.step, scores)
+        self.builder.add("eval", self.epoch, self.step, scores)
 
     @reads(r"Epoch: \[\d+\], Best rsum: \S+$")
     def _best(self) -> None:

@@ -79,10 +79,16 @@ def refuse_to_average(
         if studies is not None and study.name not in studies:
             continue
         submit = hints.submit(study.path, collected.runs_dir)
-        for mark, lines in _against(study, collected.runs_of(study.name)):
-            marks.append(mark)
-            if mark.kind not in allow:
-                complaints += [*lines, f"  {_REMEDY[mark.kind]}: {submit}    or: {option(mark.kind)}"]
+        runs = collected.runs_of(study.name)
+        found = [*_unfinished(study, runs), *mixtures(study, runs)]
+        marks += found
+        for mark in (mark for mark in found if mark.kind not in allow):
+            doubt = " They may not be comparable." if mark.kind.startswith("mixed") else ""
+            complaints.append(f"{study.name}: {mark.text}.{doubt}")
+            for run in (run for run in runs if run.folder in mark.runs):
+                what = f"{mark.runs[run.folder]}: {run.folder}"
+                complaints.append(f"  {run.variant} seed {run.seed}: {what}")
+            complaints.append(f"  {_REMEDY[mark.kind]}: {submit}    or: {option(mark.kind)}")
     if complaints:
         raise AggregationError("\n".join(complaints))
     return marks
@@ -95,36 +101,19 @@ _REMEDY = dict.fromkeys(KINDS, _AGAIN) | {
 }
 
 
-def _against(study: Study, runs: Sequence[Run]) -> Iterator[tuple[Mark, list[str]]]:
-    """What stands against averaging the runs of a study, with the lines that name each run."""
+def _unfinished(study: Study, runs: Sequence[Run]) -> Iterator[Mark]:
+    """Planned runs without an end, and runs that were changed after theirs."""
     planned = [run for run in runs if run.planned]
     if holes := [run for run in planned if run.state in UNFINISHED]:
         text = f"{len(planned) - len(holes)} of {len(planned)} planned runs have ended"
-        words = (
-            f"{run.word} ({run.reason})" if run.reason and "(" not in run.word else run.word
+        words = {
+            run.folder: f"{run.word} ({run.reason})" if run.reason and "(" not in run.word else run.word
             for run in holes
-        )
-        lines = [
-            f"  {run.variant} seed {run.seed}: {word}" for run, word in zip(holes, words, strict=True)
-        ]
-        yield (
-            Mark(study.name, "missing", text, {run.folder: run.state for run in holes}),
-            [f"{study.name}: {text}.", *lines],
-        )
-    if damaged := [run for run in runs if run.damage]:
+        }
+        yield Mark(study.name, "missing", text, words)
+    if damaged := {run.folder: "; ".join(run.damage) for run in runs if run.damage}:
         text = f"the files of {counted(len(damaged), 'run')} were changed after completion"
-        lines = [f"{study.name}: {text}."]
-        for run in damaged:
-            lines.append(f"  {run.variant} seed {run.seed}: {run.folder}")
-            lines += [f"    {what}" for what in run.damage]
-        odd = {run.folder: "; ".join(run.damage) for run in damaged}
-        yield Mark(study.name, "damaged", text, odd), lines
-    for mixture in mixtures(study, runs):
-        stale = [run for run in runs if run.folder in mixture.runs]
-        lines = [f"{study.name}: {mixture.text}. They may not be comparable."]
-        for run in stale:
-            lines.append(f"  {run.variant} seed {run.seed}: {run.folder} ({mixture.runs[run.folder]})")
-        yield mixture, lines
+        yield Mark(study.name, "damaged", text, damaged)
 
 
 # -- mixtures --------------------------------------------------------------------------------------

@@ -17,42 +17,46 @@ from sdtps.run.folder import RunFolder
 from sdtps.system.errors import RunError
 from sdtps.trained.model import load
 
-BASE: dict[str, Any] = {
+REID: dict[str, Any] = {
     "task": "reid",
-    "data": {
-        "generate": {"train_pids": 4, "test_pids": 3, "images_per_camera": 2},
-        "height": 32,
-        "width": 16,
-        "batch_size": 4,
-        "instances": 2,
-        "pad": 2,
-        "workers": 0,
-    },
+    "data": {"generate": {"train_pids": 4, "test_pids": 3, "images_per_camera": 2}, "pad": 2}
+    | {"height": 32, "width": 16, "batch_size": 4, "instances": 2, "workers": 0},
     "backbone": {"name": "tiny_vit", "weights": "random", "patch": 4, "width": 16, "depth": 1}
     | {"heads": 2, "embed": 16},
     "train": {"amp": "off", "epochs": 1, "device": "cpu"},
 }
+RETRIEVAL: dict[str, Any] = {
+    "task": "retrieval",
+    "data": {"generate": {"train_images": 8, "dev_images": 4, "test_images": 4}, "augment": False}
+    | {"batch_size": 8, "test_batch_size": 4, "workers": 0},
+    "image_encoder": {"name": "tiny_vit", "size": 32, "patch": 8, "width": 16, "depth": 1, "heads": 2},
+    "text_encoder": {"name": "tiny_bert", "width": 16, "depth": 1, "heads": 2},
+    "matching": {"embed": 16},
+    "train": {"epochs": 1, "device": "cpu"},
+}
 
 
-def trained(tmp_path: Path, name: str, **sdtps: Any) -> RunFolder:
+def trained(place: Path, name: str, base: dict[str, Any] = REID, **sdtps: Any) -> RunFolder:
     """A run folder with random weights that differ from the initial ones."""
     import torch
 
     from sdtps.data.load import load_reid_data
     from sdtps.models.reid import ReidModel
     from sdtps.training import checkpoint
+    from sdtps.training.retrieval import RetrievalTask
 
-    data = {**BASE["data"], "root": str(tmp_path / "data")}
-    config = parse_config({**BASE, "data": data, "sdtps": sdtps})
-    folder = RunFolder(tmp_path / name / "seed3-x")
-    run = {"study": "s", "variant": name, "seed": 3, "identity": identity(config, 3)}
-    folder.create(config, run)
-    dataset = load_reid_data(config)
+    data = {**base["data"], "root": str(place / base["task"])}
+    config = parse_config({**base, "data": data, "sdtps": sdtps})
+    folder = RunFolder(place / name / "seed3-x")
+    folder.create(config, {"study": "s", "variant": name, "seed": 3, "identity": identity(config, 3)})
     torch.manual_seed(5)
-    model = ReidModel(config, dataset.train_pids, dataset.cameras)
-    weights = checkpoint.weights_of(model)
+    if base is REID:
+        dataset = load_reid_data(config)
+        model: Any = ReidModel(config, dataset.train_pids, dataset.cameras)
+    else:
+        model = RetrievalTask(config, 3, torch.device("cpu"), trains=False).model
     about = {"config": config.model_dump(mode="json"), "seed": 3, "step": 7, "variant": name}
-    checkpoint.save_weights(folder.weights_file("last"), weights, about)
+    checkpoint.save_weights(folder.weights_file("last"), checkpoint.weights_of(model), about)
     return folder
 
 
@@ -197,39 +201,6 @@ def test_modalities_that_the_data_lack_are_zeroed_and_not_drawn(
     assert [set(images) for images in pixels] == [{"rgb", "nir"}] * 2
 
 
-# -- retrieval --------------------------------------------------------------------------------------
-
-RETRIEVAL: dict[str, Any] = {
-    "task": "retrieval",
-    "data": {
-        "generate": {"train_images": 8, "dev_images": 4, "test_images": 4},
-        **{"batch_size": 8, "test_batch_size": 4, "workers": 0, "augment": False},
-    },
-    "image_encoder": {"name": "tiny_vit", "size": 32, "patch": 8, "width": 16, "depth": 1, "heads": 2},
-    "text_encoder": {"name": "tiny_bert", "width": 16, "depth": 1, "heads": 2},
-    "matching": {"embed": 16},
-    "train": {"epochs": 1, "device": "cpu"},
-}
-
-
-def matched(tmp_path: Path, name: str, **sections: Any) -> RunFolder:
-    """A retrieval run with random weights."""
-    import torch
-
-    from sdtps.training import checkpoint
-    from sdtps.training.retrieval import RetrievalTask
-
-    data = {**RETRIEVAL["data"], "root": str(tmp_path / "captions")}
-    config = parse_config({**RETRIEVAL, "data": data, **sections})
-    folder = RunFolder(tmp_path / name / "seed1-x")
-    folder.create(config, {"study": "s", "variant": name, "seed": 1, "identity": identity(config, 1)})
-    torch.manual_seed(5)
-    task = RetrievalTask(config, 1, torch.device("cpu"), trains=False)
-    about = {"config": config.model_dump(mode="json"), "seed": 1, "step": 7, "variant": name}
-    checkpoint.save_weights(folder.weights_file("last"), checkpoint.weights_of(task.model), about)
-    return folder
-
-
 def test_a_captions_selection_and_the_words_that_guide_it(place: Path) -> None:
     import torch
 
@@ -237,9 +208,9 @@ def test_a_captions_selection_and_the_words_that_guide_it(place: Path) -> None:
     from sdtps.evaluation.retrieval import similarities
     from sdtps.trained.model import task_of
 
-    folder = matched(place, "guided")
-    trained = load(folder.path, "last")
-    pairs, guided = guided_run(trained, 2, 2)
+    folder = trained(place, "guided", RETRIEVAL)
+    run = load(folder.path, "last")
+    pairs, guided = guided_run(run, 2, 2)
     assert [pair.number for pair in pairs] == [0, 1, 5, 6]
     first = guided[0]
     assert first.words[0] == "[CLS]" and first.words[-1] == "[SEP]"
@@ -248,7 +219,7 @@ def test_a_captions_selection_and_the_words_that_guide_it(place: Path) -> None:
     best = np.argsort(-first.score.ravel())[:8]
     assert first.kept.ravel()[best].all()
     assert sum(first.led().values()) == pytest.approx(1.0)
-    task = task_of(trained, trained.config, torch.device("cpu"))
+    task = task_of(run, run.config, torch.device("cpu"))
     task.model.eval()
     with torch.no_grad():
         scored = similarities(task.model, task.test, task.config, ("own",), torch.device("cpu"))["own"]
@@ -261,7 +232,7 @@ def test_a_captions_selection_and_the_words_that_guide_it(place: Path) -> None:
 
 
 def test_the_picture_of_retrieval_runs_and_what_cannot_be_drawn(place: Path) -> None:
-    runs = [matched(place, "two"), matched(place, "off", sdtps={"enabled": False})]
+    runs = [trained(place, "pair", RETRIEVAL), trained(place, "pairs", RETRIEVAL, enabled=False)]
     contents = []
     for name in ("a.png", "b.png"):
         command.write([run.path for run in runs], place / name, count=2, initial=True)
@@ -269,7 +240,7 @@ def test_the_picture_of_retrieval_runs_and_what_cannot_be_drawn(place: Path) -> 
     assert contents[0] == contents[1]
     text = (place / "a.txt").read_text()
     assert (
-        "2 test images with 1 caption each. two, seed 1, before training; two, seed 1, step 7" in text
+        "2 test images with 1 caption each. pair, seed 3, before training; pair, seed 3, step 7" in text
     )
     other = trained(place, "reid")
     with pytest.raises(RunError, match=r"is a run of reid, .* one of retrieval: draw them apart"):

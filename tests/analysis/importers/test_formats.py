@@ -75,6 +75,8 @@ def test_seps(tmp_path: Path) -> None:
     ]
     assert run.best and run.best["epoch"] == 2
     assert (run.config["dataset"], run.config["num_epochs"]) == ("f30k", "2")
+    (run,) = store.settle([read(tmp_path / "b.log", logs.SEPS.replace("seed=3, ", ""))])
+    assert run.seed == 0 and any("seed 0" in note for note in run.notes)
 
 
 def test_seps_one_line_form(tmp_path: Path) -> None:
@@ -97,15 +99,23 @@ def test_our_own_metrics_read_back(tmp_path: Path) -> None:
     assert runs[0].rows == own.metrics()
 
 
-@pytest.mark.parametrize("content", [b"", b"hello\nworld\n", bytes(range(256)) * 4, b"a,b\nc,d\n"])
-def test_what_nobody_recognises_is_refused_with_the_known_formats(
-    tmp_path: Path, content: bytes
-) -> None:
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        *((content, "fastreid") for content in (b"", b"hello\nworld\n", b"a,b\nc,d\n")),
+        (bytes(range(256)) * 4, "--propose"),
+        (LFS, "Git LFS"),
+    ],
+)
+def test_what_nobody_recognises_is_refused_and_why(tmp_path: Path, content: bytes, told: str) -> None:
     path = tmp_path / "x.log"
     path.write_bytes(content)
     runs, complaints = command.read([path])
     assert not runs
-    assert "fastreid" in complaints[0] and "--propose" in complaints[0] and str(path) in complaints[0]
+    assert told in complaints[0] and str(path) in complaints[0]
 
 
 def test_an_unknown_format_name_gets_the_nearest() -> None:
@@ -126,24 +136,6 @@ def test_an_unknown_format_name_gets_the_nearest() -> None:
 def test_a_crash_before_training_is_a_failed_run(tmp_path: Path, text: str, failure: str) -> None:
     run = read(tmp_path / "broken.log", text)
     assert (run.state, run.failure) == ("failed", failure)
-
-
-def test_pointers_of_git_lfs_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "a.log"
-    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
-    runs, complaints = command.read([path])
-    assert not runs and "Git LFS" in complaints[0]
-
-
-def test_two_logs_for_one_place_are_refused_not_averaged(tmp_path: Path) -> None:
-    for name, score in (("a", "50.0"), ("b", "60.0")):
-        text = logs.demo_header(epochs=1) + logs.demo_epoch(1, {"[moe,ori]": score})
-        read(tmp_path / "x" / "seed1" / f"{name}.log", text)
-    runs, _ = command.read([tmp_path])
-    for run in runs:
-        run.variant = "x"
-    with pytest.raises(LogError, match="two logs for one variant and seed"):
-        store.settle(runs)
 
 
 def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch) -> None:
@@ -209,9 +201,6 @@ def test_copies_are_imported_once_and_namesakes_get_their_folder(tmp_path: Path)
     kept = store.settle(runs)
     assert [run.variant for run in kept] == ["x", "z"]
     assert any("byte-identical" in note for note in kept[0].notes)
-
-
-def test_an_unknown_seed_is_0_and_noted(tmp_path: Path) -> None:
-    read(tmp_path / "train.log", logs.SEPS.replace("seed=3, ", ""))
-    (run,) = store.settle(command.read([tmp_path / "train.log"])[0])
-    assert run.seed == 0 and any("seed 0" in note for note in run.notes)
+    runs[2].variant = "x"  # nothing is averaged
+    with pytest.raises(LogError, match="two logs for one variant and seed"):
+        store.settle(runs)

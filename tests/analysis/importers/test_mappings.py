@@ -242,20 +242,16 @@ def test_two_columns_of_one_name_are_refused(tmp_path):
     mapping = f"epoch: epoch\nmetrics:\n{entries}"
     with pytest.raises(LogError, match="'a' and 'b' are both called f1"):
         read(tmp_path, "epoch,a,b\n1,2,3\n", mapping)
+    with pytest.raises(LogError, match="no metric can be called step"):
+        read(tmp_path, "epoch,step,loss\n0,5,2\n", "keras")
 
 
 def test_nothing_is_selected_without_select(tmp_path):
     mapping = "epoch: epoch\nmetrics:\n  zeta: {split: val, direction: down, unit: raw}\n"
-    text = "epoch,zeta\n1,3\n2,9\n"
-    (run,) = read(tmp_path, text, mapping)
-    assert (run.best, run.select, run.selected_on, run.final and run.final["zeta"]) == (
-        None,
-        "",
-        None,
-        9,
-    )
-    (run,) = read(tmp_path, text, "select: zeta min\n" + mapping)
-    assert (run.best and run.best["epoch"], run.select, run.selected_on) == (1, "zeta min", "val")
+    for select, best, on in (("", None, None), ("select: zeta min\n", 1, "val")):
+        (run,) = read(tmp_path, "epoch,zeta\n1,3\n2,9\n", select + mapping)
+        assert (run.best and run.best["epoch"], run.selected_on) == (best, on)
+        assert run.final and run.final["zeta"] == 9
 
 
 def test_variant_and_seed_from_the_path(tmp_path):
