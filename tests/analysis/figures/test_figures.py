@@ -23,7 +23,6 @@ from analysis.figures import figure
 from analysis.figures.curves import plot
 from analysis.figures.figure import draw as draw_all
 from analysis.figures.figure import figures
-from analysis.figures.style import Style, palette
 from analysis.results.frames import results
 from analysis.runs.collect import Collected, collect
 from analysis.runs.record import Run
@@ -144,14 +143,6 @@ def test_a_spike_of_one_step_in_a_long_run_is_drawn_at_its_height():
     assert (top < 200).any(), "nothing is drawn where the spike should be"
 
 
-def test_eight_variants_five_seeds_and_fifty_thousand_steps_take_under_ten_seconds():
-    study, collected = big(8, 5, 50_000)
-    start = time.process_time()
-    drawn = draw(collected, study, FigureSpec(name="f"))
-    assert time.process_time() - start < 10
-    assert len(drawn.files["pdf"]) < 2_000_000
-
-
 @pytest.mark.parametrize("venue", ["article", "cvpr", "ieee"])
 def test_a_figure_is_as_wide_as_the_venue_wants_and_equal_runs_give_equal_bytes(hard, venue):
     study, collected = hard
@@ -177,13 +168,6 @@ def test_names_that_matplotlib_reads_as_something_else_are_printed(tmp_path):
     content = draw(collect([study], tmp_path), study, FigureSpec(name="f")).files["pdf"]
     text = PdfReader(io.BytesIO(content)).pages[0].extract_text()
     assert all(label in text for label in ("_hidden", "$x^2$", "a$b"))
-
-
-def test_colours_belong_to_variants_and_not_to_figures(hard):
-    study, _ = hard
-    styles = palette(study)
-    assert styles["none"] == Style("#000000", (3.0, 2.0))  # seen over a curve that it equals
-    assert styles["off"].colour == "#cc3311"
 
 
 def test_a_value_that_is_not_finite_on_the_way_is_marked_and_ends_no_curve(tmp_path):

@@ -15,7 +15,7 @@ from pypdf import PdfReader
 from ablations.study.manifest import load_study
 from ablations.study.schema import FigureSpec
 from analysis.figures.curves import marker_places, plot
-from analysis.figures.style import BASELINE, COLOURS, palette, saved, styled, undrawable
+from analysis.figures.style import BASELINE, COLOURS, Style, palette, saved, styled, undrawable
 from analysis.runs.collect import collect
 from analysis.venues import VENUES
 from sdtps.run.locations import shipped
@@ -72,6 +72,9 @@ def test_any_two_colours_are_apart_for_everybody(vision):
 
 @pytest.mark.parametrize("count", [14, 30])
 def test_variants_differ_without_colours_too(count):
+    study = planted_study("s", {f"v{i}": {"color": "#cc3311"} if i == 3 else {} for i in range(count)})
+    assert palette(study)["v3"].colour == "#cc3311"
+    assert palette(study)["v0"] == Style("#000000", (3.0, 2.0))  # seen over a curve that it equals
     styles = palette(planted_study("s", [f"v{i}" for i in range(count)])).values()
     assert len({(s.marker, s.fill, s.dashes) for s in styles}) == count
 
