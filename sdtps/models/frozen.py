@@ -28,6 +28,7 @@ from sdtps.models import backbones, checkpoints
 # What turns a file into features; a change in one of them makes the cache anew.
 _CODE = (augment, backbones, cache, checkpoints, images, reid_batches)
 TEXTS_AT_ONCE = 64  # through a frozen text encoder
+IMAGES_ON_CPU = 20  # at once through a convolutional encoder: of more, a core's cache holds too little
 
 
 def state_digest(module: nn.Module) -> str:
@@ -107,6 +108,7 @@ def image_features(
         digest: of the encoder's name and weights.
     """
     size, count = source.pixels.size, len(source.split.images)
+    at_once = min(at_once, IMAGES_ON_CPU) if device.type == "cpu" else at_once
 
     def write(file: Path) -> None:
         run = _evaluated(encoder, device)

@@ -13,7 +13,8 @@ import transformers
 from safetensors.torch import load_file
 
 from sdtps.cli import main
-from sdtps.config import identity, parse_config
+from sdtps.config import parse_config
+from sdtps.config.load import merged
 from sdtps.config.reid import GeneratedReidConfig
 from sdtps.data.generated import generate_rgbnt201
 from sdtps.data.load import load_reid_data
@@ -27,6 +28,7 @@ from sdtps.trained.features import features_of, similarities_of
 from sdtps.trained.model import load, task_of
 from sdtps.training.checkpoint import save_weights
 from sdtps.training.job import execute
+from tests.sdtps.small import planted
 
 REID: dict[str, Any] = {
     "data": {
@@ -53,11 +55,7 @@ RETRIEVAL: dict[str, Any] = {
 
 
 def trained(path: Path, tree: dict[str, Any], **sections: Any) -> RunFolder:
-    merged = {**tree, **{k: {**tree.get(k, {}), **v} for k, v in sections.items()}}
-    config = parse_config(merged)
-    folder = RunFolder(path)
-    run = {"study": "s", "variant": "v", "seed": 1, "identity": identity(config, 1)}
-    folder.create(config, run)
+    folder = planted(path, parse_config(merged(tree, sections)), seed=1)
     assert execute(path) == "completed"
     return folder
 

@@ -10,6 +10,7 @@ import torch
 
 from sdtps.audit.audit import audit
 from sdtps.config import ReidConfig
+from sdtps.config.load import merged
 from sdtps.data import cache as array_cache
 from sdtps.models.backbones import TinyVit
 from sdtps.run.folder import RunFolder
@@ -33,8 +34,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def config(**sections: dict[str, Any]) -> ReidConfig:
-    names = {*FROZEN, *sections}
-    return small.reid(**{n: {**FROZEN.get(n, {}), **sections.get(n, {})} for n in names})
+    return small.reid(**merged(FROZEN, sections))
 
 
 def task(chosen: ReidConfig, seed: int = 0) -> ReidTask:

@@ -16,7 +16,6 @@ from sdtps.config import ReidConfig, identity, parse_config
 from sdtps.data.inputs import look
 from sdtps.data.load import load_reid_data, load_splits
 from sdtps.data.reid_folders import ReidDataset
-from sdtps.run.folder import RunFolder
 from sdtps.system.errors import ConfigError, DataError
 from sdtps.training.job import execute
 from sdtps.training.reid import ReidTask
@@ -250,8 +249,7 @@ def test_a_table_of_captions_is_a_data_set(tmp_path: Path) -> None:
     splits, root = load_splits(chosen, ["train", "dev", "test"])
     assert root == tmp_path and [len(splits[n].images) for n in splits] == [4, 2, 2]
     assert splits["dev"].captions[0] == "a ramp, number 4 said 1 times" and splits["dev"].per_image == 2
-    folder = RunFolder(tmp_path / "run")
-    folder.create(chosen, {"study": "s", "variant": "v", "seed": 0, "identity": identity(chosen, 0)})
+    folder = small.planted(tmp_path / "run", chosen)
     assert execute(folder.path) == "completed"
     assert folder.run()["data"]["counts"]["train"] == {"images": 4, "captions": 8, "dense_texts": 0}
 
