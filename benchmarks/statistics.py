@@ -220,8 +220,9 @@ def table_results(scores: np.ndarray, lost: int = 0) -> Results:
         for seed, values in enumerate(rows.tolist()):
             named = dict(zip(METRICS, values, strict=True))
             state = "diverged" if seed in gone else "completed"
-            runs.append(Run(study="s", variant=name, seed=seed, state=state, best=named, last=named))
-        found[name] = Outcome("s", name, name, name, tuple(runs), selected_on="test")
+            own: dict[str, Any] = {"selected_on": "test", "state": state, "best": named, "last": named}
+            runs.append(Run(study="s", variant=name, seed=seed, **own))
+        found[name] = Outcome("s", name, name, name, tuple(runs))
     study: Any = SimpleNamespace(
         name="s", baseline="v0", tables=(), rounds=None, metrics=dict.fromkeys(METRICS, PERCENT)
     )

@@ -21,7 +21,7 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy import special
@@ -59,8 +59,7 @@ class Effect:
         return self.adjusted_p < ALPHA
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """The 2 x 2 of one setting and all others: alone + others alone + interaction = whole."""
 
     alone: Summary

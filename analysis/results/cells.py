@@ -222,10 +222,7 @@ def _share(found: Attributed, change: str) -> str:
     share = found.effects.shares.get(change)
     if share is None:
         return ""
-    alone, others, interaction, whole = (
-        _with_interval(value, found.metric)
-        for value in (share.alone, share.others, share.interaction, share.whole)
-    )
+    alone, others, interaction, whole = (_with_interval(value, found.metric) for value in share)
     z = share.interaction
     told = "" if z.low > 0 or z.high < 0 else " (not distinguishable from none)"
     unit = {"%": " points", "": ""}.get(found.metric.unit, f" {found.metric.unit}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -27,8 +28,6 @@ class Outcome:
         key: names it among the outcomes of its study: the variant, and ` (imported)` behind it where a
             planned variant has the same name.
         imported: these runs are other people's logs.
-        dataset: the data that its runs name; several joined by `, `.
-        selected_on: the split on which its best epochs were selected; several joined by ` and `.
     """
 
     study: str
@@ -37,8 +36,16 @@ class Outcome:
     label: str
     runs: tuple[Run, ...]
     imported: bool = False
-    dataset: str = ""
-    selected_on: str = ""
+
+    @cached_property
+    def dataset(self) -> str:
+        """The data that its runs name; several joined by `, `."""
+        return ", ".join(sorted({run.dataset for run in self.runs if run.dataset}))
+
+    @cached_property
+    def selected_on(self) -> str:
+        """The split on which its best epochs were selected; several joined by ` and `."""
+        return " and ".join(sorted({run.selected_on for run in self.runs if run.selected_on}))
 
     @property
     def planned(self) -> int:
@@ -112,25 +119,13 @@ def _outcomes(runs: Sequence[Run], study: Study) -> dict[str, Outcome]:
         elif run.imported:
             strangers.setdefault(run.variant, []).append(run)
 
-    def outcome(key: str, variant: str, label: str, runs: Sequence[Run], imported: bool) -> Outcome:
-        return Outcome(
-            study=study.name,
-            key=key,
-            variant=variant,
-            label=label,
-            runs=tuple(runs),
-            imported=imported,
-            dataset=", ".join(sorted({run.dataset for run in runs if run.dataset})),
-            selected_on=" and ".join(sorted({run.selected_on for run in runs if run.selected_on})),
-        )
-
     found = {
-        name: outcome(name, name, variant.label, own[name], all_imported)
+        name: Outcome(study.name, name, name, variant.label, tuple(own[name]), all_imported)
         for name, variant in study.variants.items()
     }
     for name in sorted(strangers):
         key = name if name not in found else f"{name} (imported)"
-        found[key] = outcome(key, name, name, strangers[name], True)
+        found[key] = Outcome(study.name, key, name, name, tuple(strangers[name]), True)
     return found
 
 

@@ -63,14 +63,6 @@ class Queries:
     identities: np.ndarray
 
     @property
-    def higher(self) -> int:
-        return int((self.difference > 0).sum())
-
-    @property
-    def lower(self) -> int:
-        return int((self.difference < 0).sum())
-
-    @property
     def drawn(self) -> int:
         return len(np.unique(self.identities))
 

@@ -63,14 +63,12 @@ class Rounds:
 
     def why(self, variant: str) -> str:
         """What is decided of a variant, in one line."""
-        own = {metric: v for (name, metric), v in self.verdicts.items() if name == variant}
         texts = []
-        for metric, verdict in own.items():
-            if verdict.state == "open":
-                at = f" at {verdict.look} seeds" if verdict.look else ""
-                texts.append(f"{metric} open{at}{f' ({verdict.waits})' if verdict.waits else ''}")
-            else:
-                texts.append(f"{metric} {verdict.state} at {verdict.look} seeds")
+        for (name, metric), found in self.verdicts.items():
+            if name == variant:
+                at = f" at {found.look} seeds" if found.look else ""
+                waits = f" ({found.waits})" if found.waits else ""
+                texts.append(f"{metric} {found.state}{at}{waits}")
         return "; ".join(texts)
 
 

@@ -213,7 +213,9 @@ def compare(found: Results, a: str, name: str, epoch: Epoch, margin: float | Non
     if queries is not None:
         low, high = queries.interval(differences) or (math.nan, math.nan)
         answer["queries"] = {
-            **{"n": len(queries.difference), "higher": queries.higher, "lower": queries.lower},
+            "n": len(queries.difference),
+            "higher": int((queries.difference > 0).sum()),
+            "lower": int((queries.difference < 0).sum()),
             **{"low": low, "high": high},
         }
     if margin is not None:

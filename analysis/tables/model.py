@@ -153,13 +153,9 @@ class Table:
         return (self.shading, *self.notes) if shaded and self.shading else self.notes
 
     def cell(self, row: str, column: str) -> Cell:
-        """Raises KeyError with what there is."""
-        rows = [r for r in self.rows if r.cells and r.key == row]
         keys = [c.key for c in self.columns]
-        if not rows or column not in keys:
-            known = sorted({r.key for r in self.rows if r.cells})
-            raise KeyError(f"{self.name} has rows {known} and columns {keys}")
-        return rows[0].cells[keys.index(column)]
+        cells = {r.key: r.cells for r in self.rows if r.cells}
+        return cells[row][keys.index(column)]
 
 
 def groups(columns: Sequence[Column]) -> list[tuple[str, int]]:

@@ -82,14 +82,10 @@ def _legend(rows: Sequence[Row], compared: Sequence[Reported]) -> str:
     """What Δ and the verdicts of these rows mean."""
     cells = [row.cells[-2:] for row in rows if row.cells]
     given = {word.text for _, word in cells}
-    words: dict[str, list[str]] = {}
-    for word, meaning in VERDICTS.items():
-        if word in given:
-            words.setdefault(meaning, []).append(word)
-    parts = [f"{' or '.join(same)}: {meaning}" for meaning, same in words.items()]
+    parts = [f"{word}: {meaning}" for word, meaning in VERDICTS.items() if word in given]
     if any(difference.kind == "number" for difference, _ in cells):
         parts.insert(0, "Δ: ours minus reported, from unrounded values")
-    if words.keys() - {VERDICTS["unit unclear"]}:
+    if given & VERDICTS.keys() - {"unit unclear"}:
         parts.append(
             "a reported number may lie half a unit of its last digit away; a spread that is not "
             "reported is taken to be ours, and seeds to be normally distributed"

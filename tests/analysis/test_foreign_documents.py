@@ -150,25 +150,12 @@ def test_a_character_that_no_font_has_is_named():
 
 def test_a_missing_class_of_documents_is_installed_with_latex(tmp_path):
     """.ci/packages asks kpsewhich for classes: a TeX without them is not complete."""
-    bash, true = shutil.which("bash"), shutil.which("true")
-    script = Path(__file__).parents[2] / ".ci" / "packages"
-    for program in ("pdflatex", "latexmk", "pdftoppm", "pdftotext", "kpsewhich"):
-        (tmp_path / program).symlink_to(true)
-    (tmp_path / "id").write_text(f"#!{bash}\necho 1000\n")  # nobody who may install
-    (tmp_path / "id").chmod(0o755)
-
-    def said() -> str:
-        done = subprocess.run(
-            [bash, script, "latex"],
-            env={"PATH": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return done.stdout
-
-    assert said() == ""
-    (tmp_path / "kpsewhich").unlink()
-    (tmp_path / "kpsewhich").write_text(f"#!{bash}\n[[ $1 != acmart.cls ]]\n")
-    (tmp_path / "kpsewhich").chmod(0o755)
-    assert "'acmart.cls' is not installed" in said() and "texlive-publishers" in said()
+    bash = shutil.which("bash")
+    answers = {program: "exit 0" for program in ("pdflatex", "latexmk", "pdftoppm", "pdftotext")}
+    answers |= {"id": "echo 1000", "kpsewhich": "[[ $1 != acmart.cls ]]"}  # nobody who may install
+    for program, answer in answers.items():
+        (tmp_path / program).write_text(f"#!{bash}\n{answer}\n")
+        (tmp_path / program).chmod(0o755)
+    words = [bash, Path(__file__).parents[2] / ".ci" / "packages", "latex"]
+    found = subprocess.run(words, env={"PATH": str(tmp_path)}, capture_output=True, text=True)
+    assert "'acmart.cls' is not installed" in found.stdout and "texlive-publishers" in found.stdout

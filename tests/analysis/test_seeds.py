@@ -103,10 +103,7 @@ def test_spreads_are_moderated_by_other_variants():
 
 def test_the_error_of_queries_counts_identities_and_widens_the_interval():
     queries = Queries(np.repeat([0.0, 1.0, 2.0], 4), np.repeat([3, 7, 9], 4))
-    assert queries.error == pytest.approx(1 / math.sqrt(3)) and (queries.higher, queries.lower) == (
-        8,
-        0,
-    )
+    assert queries.error == pytest.approx(1 / math.sqrt(3))
     seeds = [0.9, 1.0, 1.1]
     own, (low, high) = stats.summary(seeds), queries.interval(seeds)
     assert low < own.low and high > own.high
