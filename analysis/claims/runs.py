@@ -147,7 +147,7 @@ def statement(collected: Collected, study: Study, claimed: Comparison) -> Statem
         return missing("; ".join(wrong))
     seeds = seeds_of(collected, study, claimed)
     if not seeds:
-        return missing(f"{command} (no run has finished)")
+        return missing(f"finished runs: {command}")
     names = list(dict.fromkeys((claimed.of, claimed.than)))
     sides = [side(collected, study, name, claimed.value) for name in names]
     own, other = ([s.values[seed] for seed in seeds] for s in (sides[0], sides[-1]))
