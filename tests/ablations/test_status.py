@@ -354,5 +354,5 @@ def test_a_running_run_that_is_silent_says_so(
 ) -> None:
     queued.begin(360)
     queued.fakes.set("1_0", state="RUNNING")
-    cli.room(["status", str(queued.study.path), "--runs-dir", str(queued.runs)])
+    cli.main(["status", str(queued.study.path), "--runs-dir", str(queued.runs)])
     assert "running 40 % (no heartbeat for 6 min)" in capsys.readouterr().out
