@@ -120,11 +120,6 @@ def test_a_budget_sends_what_fits_seed_by_seed_and_counts_failed_attempts(tmp_pa
     assert len(plan.submitted) == 2
 
 
-def test_a_study_without_a_budget_is_planned_as_before(tmp_path: Path) -> None:
-    plan = planned(load(tmp_path, HEAD), tmp_path / "runs")
-    assert plan.spending is None and len(plan.submitted) == 6
-
-
 @pytest.mark.parametrize("cells", ["no JSON", "{}", "[1]", '{"good": "topk", "sets": 3, "seeds": [0]}'])
 def test_cells_that_attribute_did_not_give_are_a_message(
     tmp_path: Path, cells: str, capsys: pytest.CaptureFixture[str]

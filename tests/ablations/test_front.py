@@ -184,17 +184,6 @@ def test_with_strict_a_finding_of_the_audit_is_a_refusal(
     assert sent == []
 
 
-def test_filters_take_names_patterns_and_seeds(
-    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ("plan", manifest, "--runs-dir", tmp_path, "--json")
-    assert call(*words, "-v", "t*", "--variant", "soft", "-s", 1) == 0
-    runs = json.loads(capsys.readouterr().out)["runs"]
-    assert [(r["variant"], r["seed"]) for r in runs] == [("topk", 1), ("soft", 1)]
-    assert call(*words, "--variant", "softt") == 2
-    assert "Did you mean 'soft'?" in capsys.readouterr().err
-
-
 def test_a_data_root_that_is_not_there_is_a_warning_and_on_local_slots_a_mistake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -346,27 +335,6 @@ def test_with_canaries_a_script_gets_one_document_also_where_they_fail(
     assert len(json.loads(bad.stdout)["submitted"]) == 0
 
 
-def test_watch_shows_state_epoch_loss_curve_and_metric(
-    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
-    runs = load_study(manifest).runs()
-    running = create(runs[0], tmp_path)
-    running.write_status("running", attempt=1, epoch=3, progress=0.5, eta_s=600)
-    for step, loss in enumerate((3.0, 2.0, 1.0), start=1):
-        running.append_metrics(
-            {"attempt": 1, "kind": "train", "epoch": step, "step": step, "loss": loss}
-        )
-    running.append_metrics({"attempt": 1, "kind": "eval", "epoch": 3, "step": 3, "mAP": 0.4321})
-    fail(runs[1], tmp_path)
-    assert call("watch", manifest, "--runs-dir", tmp_path, "--once") == 0
-    out = capsys.readouterr().out
-    line = next(line for line in out.splitlines() if line.startswith("topk/seed0"))
-    assert "running 50 %" in line and "█▅▁" in line and "43.2" in line
-    assert "topk/seed1  failed (error)" in out
-    assert "1 running, 4 planned, 1 failed" in out
-
-
 def test_every_command_that_is_named_works_on_the_same_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -391,13 +359,6 @@ def test_every_command_that_is_named_works_on_the_same_runs(
     [hint] = re.findall(r"see: sdtps (.*)\)", capsys.readouterr().err)
     assert shlex.split(hint) == ["status", *map(str, words), "--seed", "0"]
     assert call(*shlex.split(hint)) == 1
-
-
-@pytest.mark.parametrize(
-    "words", [("--slots", "0"), ("--slots", "x"), ("--executor", "cloud"), ("--frob",)]
-)
-def test_options_that_make_no_sense_are_refused(manifest: Path, words: tuple[str, ...]) -> None:
-    assert call("submit", manifest, *words) == 2
 
 
 def test_a_run_is_tried_here_apart_from_the_store(

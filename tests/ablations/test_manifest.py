@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -106,22 +104,16 @@ variants:
         ("tables: [{name: c, kind: conditions, rows: [topk]}]\n", "metrics such as mAP@missing_r"),
         ("tables: [{name: m, kind: components}]\n", "no variant has 'components'"),
         ("tables: [{name: s, kind: sweep}]\n", "'axis' (a dotted configuration key) goes with"),
-        ("tables: {name: m}\n", "must be a list"),
         ("figures: [{name: f, panel_by: sdtps.tau}]\n", "is not a configuration key"),
         ("figures: [{name: ../f}]\n", "names a file"),
         ("resources: {gpu: 1}\n", "unknown key 'gpu'. Did you mean 'gpus'?"),
-        ("resources: {gpus: -1}\n", "'-1' is not allowed: write a number of GPUs from 0"),
-        ("resources: {gpus: 0.5}\n", "'0.5' is not allowed: write a number"),
         ("resources: {nodes: 2.0}\n", "Did you mean 2? Allowed: a whole number from 1 to 65533."),
         ("resources: {cpus: 65537}\n", "65537 is not allowed. Allowed: a whole number from 1 to"),
         ("resources: {mem_gb: 1e-9}\n", "Allowed: a number of GB from 0.001 (1 MB) to 1048576"),
-        ("resources: {mem_gb: 0}\n", "Allowed: a number of GB from 0.001 (1 MB) to 1048576"),
         ("resources: {timeout_min: 4294967297}\n", "Allowed: whole minutes from 1 to 35791394"),
-        ("resources: {timeout_min: '0-00:00'}\n", "Allowed: whole minutes from 1 to 35791394"),
         ("resources: {max_parallel: 4294967297}\n", "a whole number from 1 to 4000001 or null"),
         ("resources: {runs_per_gpu: 9000, cpus: 8, gpus: 1}\n", "are more CPUs than a job may ask"),
         ("resources: {gpus: a100}\n", "or a type with a number (a100:2)"),
-        ("resources: {gpus: 'a100:0'}\n", "or a type with a number (a100:2)"),
         ("resources: {gpus: 'a b:2'}\n", "or a type with a number (a100:2)"),
         ("resources: {gpus: 1, sbatch: {gres: 'gpu:2'}}\n", "'gres' contradicts gpus (1)"),
         ("resources: {srun: --mpi=pmix}\n", "Did you mean [--mpi=pmix]? Allowed: a list, each item"),
@@ -133,15 +125,11 @@ variants:
             "contradicts gpus (1): set gpus instead",
         ),
         ("resources: {sbatch: {x: [1]}}\n", "Allowed: text or a whole number or true or false."),
-        ("tables: [{name: m, metrics: mAP}]\n", "Did you mean [mAP]? Allowed: a list, each item text."),
-        ("tables: [{name: m, caption: [x]}]\n", "['x'] is not allowed. Allowed: text."),
-        ("figures: [{name: f, log_y: yes}]\n", "Did you mean true, without quotes? Allowed: true or"),
         (
             "figures: [{name: f, kind: differences, metric: mAP, margin: 0}]\n",
             "Allowed: a number above 0 or",
         ),
         ("resources: {timeout_min: 1:30}\n", "'1:30' is not a time limit"),
-        ("resources: [1]\n", "must be a mapping"),
         (
             "reported: [{variant: topk, source: x, values: {mAP: about 79}}]\n",
             "Allowed: a number as it is printed",
@@ -153,7 +141,6 @@ variants:
         ("overrides: {sdtps.beta: 7}\n", "7 is not allowed. Allowed: a number from 0 to 1."),
         ("grid: 3\n", "must be a mapping"),
         ("title: 基\n", "7: title: LaTeX cannot print 基 (U+57FA)"),
-        ("notes: 基\n", "7: notes: LaTeX cannot print 基 (U+57FA)"),
         ("tables: [{name: x, caption: 'a 基'}]\n", "7: tables[0].caption: LaTeX cannot print 基"),
     ],
 )
@@ -330,23 +317,12 @@ def test_base_may_be_nested_or_dotted_and_overrides_lie_between(load: Load, tmp_
 
 
 def test_names_are_free_text_and_folders_are_safe_and_distinct(load: Load) -> None:
-    names = [
-        "off",
-        "none",
-        "1",
-        "1e-4",
-        "w/o_msa & 5% #1 {x} ~^\\",
-        "../..",
-        "w/o msa",
-        "w_o msa",
-        ".x",
-        "é",
-    ]
-    quoted = "\n".join(
-        f"  {'' if n in ('off', 'none', '1', '1e-4') else chr(39)}{n}"
-        f"{'' if n in ('off', 'none', '1', '1e-4') else chr(39)}: {{sdtps.keep_ratio: {0.1 + i / 25}}}"
-        for i, n in enumerate(names)
-    )
+    plain = ["off", "none", "1", "1e-4"]
+    odd = ["w/o_msa & 5% #1 {x} ~^\\", "../..", "w/o msa", "w_o msa", ".x", "é"]
+    names = [*plain, *odd]
+    written = [*plain, *(f"'{name}'" for name in odd)]
+    lines = [f"  {name}: {{sdtps.keep_ratio: {0.1 + i / 25}}}" for i, name in enumerate(written)]
+    quoted = "\n".join(lines)
     study = load(f"{HEAD}{VARIANTS}{quoted}\n")
     assert list(study.variants)[2:] == names
     slugs = [study.variants[n].slug for n in names]
@@ -409,18 +385,9 @@ def test_digest_changes_with_manifest_and_base(load: Load, tmp_path: Path) -> No
 
 def test_selection_of_variants_and_seeds(load: Load) -> None:
     study = load(HEAD + VARIANTS)
-    assert [(r.variant, r.seed) for r in filtered(study, ["gumbel"], [1]).runs()] == [("gumbel", 1)]
+    assert [(r.variant, r.seed) for r in filtered(study, ["gum*"], [1]).runs()] == [("gumbel", 1)]
     with pytest.raises(ManifestError, match=r"(?s)no variant 'gumbl'.*'gumbel'.*no seed 7"):
         filtered(study, ["gumbl"], [7])
-
-
-def test_reading_a_manifest_imports_no_torch() -> None:
-    code = (
-        "import sys, ablations.study.manifest\n"
-        "sys.exit(any(m in sys.modules for m in ('torch', 'pandas')))"
-    )
-    root = Path(__file__).resolve().parents[2]
-    assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("written", ["vareis: [optim.lr]", "varies: optim.lr", "", "varies: []"])
@@ -450,11 +417,6 @@ def test_what_a_terminal_would_obey_is_printed_as_escapes(load: Load) -> None:
     )
     assert all(line.isprintable() for line in found), found
     assert any(r"\x1b[2Jtopk" in line for line in found)
-
-
-def test_a_table_and_a_figure_may_have_one_name(load: Load) -> None:
-    study = load(HEAD + "tables: [{name: main}]\nfigures: [{name: main}, {name: compute}]\n" + VARIANTS)
-    assert study.tables[0].name == study.figures[0].name == "main"
 
 
 def test_a_variant_extends_another_and_its_own_keys_win(load: Load) -> None:

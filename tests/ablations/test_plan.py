@@ -131,12 +131,7 @@ def test_cost_comes_from_the_same_variant_then_others_then_the_limit(
     bound = plan_of(study, tmp_path, "planned").estimate
     assert (bound.run_hours, bound.gpu_hours, bound.is_bound) == (8.0, 8.0, True)
     create(study.runs()[0], tmp_path, seconds=1800)
-    states = [
-        Life(state="completed"),
-        Life(state="planned"),
-        Life(state="planned"),
-        Life(state="running"),
-    ]
+    states = [Life(state=word) for word in ("completed", "planned", "planned", "running")]
     estimate = make_plan(study, tmp_path, states).estimate
     assert estimate.basis == {"same variant": 1, "other variants": 1}
     assert (estimate.run_hours, estimate.gpu_hours) == (1.0, 1.0)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ablations.study.manifest import load_study
 from ablations.study.model import Study
-from sdtps.config import RetrievalConfig, identity
-from sdtps.config.retrieval import GeneratedRetrievalConfig
-from sdtps.run.folder import RunFolder
+from sdtps.config import AnyConfig, RetrievalConfig, parse_config, resolved
+from sdtps.config.load import merged
 from sdtps.training.job import execute
+from tests.sdtps.small import RETRIEVAL, planted
 
 ROOT = Path(__file__).parents[2]
 DATASETS = {"flickr30k": ["flickr30k_1k"], "coco": ["coco_1k", "coco_5k"]}
@@ -54,67 +53,35 @@ def test_our_method_is_compared_in_every_table_of_the_paper(studies: dict[str, S
     assert len([v for v in compared if v.startswith("lambda")]) == 11
 
 
-def toy(config: Any) -> RetrievalConfig:
+def toy(config: AnyConfig) -> AnyConfig:
     """ViT, Swin and BERT as the variant has them, built from configuration at the size of a toy."""
     assert isinstance(config, RetrievalConfig)
     swin = config.image_encoder.name == "swin_b"
-    changes: dict[str, dict[str, Any]] = {
-        "data": {
-            "generate": GeneratedRetrievalConfig(train_images=4, dev_images=2, test_images=2),
-            "batch_size": 4,
-            "test_batch_size": 10,
-            "max_words": 12,
-            "max_dense_words": 30,
-            "workers": 0,
-        },
-        "image_encoder": {
-            "name": "tiny_swin" if swin else "tiny_vit",
-            "weights": "random",
-            "size": 32,
-            "patch": 2 if swin else 4,  # 64 patches
-            "width": 16,
-            "depth": 1,
-            "heads": 2,
-        },
-        "text_encoder": {"name": "tiny_bert", "weights": "random", "width": 16, "depth": 1, "heads": 2},
-        "matching": {"embed": 16},
+    name, patch = ("tiny_swin", 2) if swin else ("tiny_vit", 4)  # 64 patches
+    small = {key: RETRIEVAL[key] for key in ("data", "image_encoder", "text_encoder", "matching")}
+    changes = {
+        "image_encoder": {"name": name, "weights": "random", "size": 32, "patch": patch},
+        "text_encoder": {"weights": "random"},
         "train": {"epochs": 1, "max_steps": 2, "device": "cpu"},
         "eval": {"protocol": "full"},
     }
-    sections = {
-        name: getattr(config, name).model_copy(update=values) for name, values in changes.items()
-    }
-    return config.model_copy(update=sections)
+    return parse_config(merged(merged(resolved(config), small), changes), idle=True)
 
 
 VARIANTS = [
-    ("flickr30k", "laps_vit224"),
-    ("flickr30k", "released_swin224"),
-    ("flickr30k", "paper_vit384"),
-    ("flickr30k", "paper_swin384"),
-    ("flickr30k", "paper_recipe_vit224"),
-    ("flickr30k", "only_dense_text"),
-    ("flickr30k", "without_aggregation"),
-    ("flickr30k", "introduce_hrpa"),
-    ("flickr30k", "rho0.1_vit224"),
+    *(("flickr30k", v) for v in ("laps_vit224", "released_swin224", "paper_vit384", "paper_swin384")),
+    *(("flickr30k", v) for v in ("paper_recipe_vit224", "only_dense_text", "without_aggregation")),
+    *(("flickr30k", v) for v in ("introduce_hrpa", "rho0.1_vit224")),
     ("coco", "paper_swin224"),
 ]
 
 
 @pytest.mark.parametrize(("study", "variant"), VARIANTS)
 def test_the_same_manifest_trains_at_the_size_of_a_toy(
-    study: str,
-    variant: str,
-    studies: dict[str, Study],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    study: str, variant: str, studies: dict[str, Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SDTPS_CACHE", str(tmp_path))
-    config = toy(studies[study].variants[variant].config)
-    folder = RunFolder(tmp_path / "run")
-    folder.create(
-        config, {"study": study, "variant": variant, "seed": 0, "identity": identity(config, 0)}
-    )
+    folder = planted(tmp_path / "run", toy(studies[study].variants[variant].config))
     assert execute(folder.path) == "completed"
     result = folder.result()
     assert result is not None and "rsum@none" in result["final"]

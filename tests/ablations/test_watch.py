@@ -20,14 +20,11 @@ def row(loss: float | None, kind: str = "train") -> bytes:
 def test_a_sparkline_falls_with_the_loss_and_marks_what_is_not_finite() -> None:
     assert sparkline([]) == ""
     assert sparkline([3.0, 2.0, 1.0]) == "█▅▁"
+    assert sparkline([1.0, 10.0, 100.0]) == "▁▅█"  # an explosion: on a logarithmic scale
     assert sparkline([1.0, 1.0]) == "▁▁"
     assert sparkline([1.0, float("inf"), 2.0]) == "▁×█"
     assert sparkline([float("nan")] * 3) == "×××"
     assert len(sparkline([float(i) for i in range(1000)], width=16)) == 16
-
-
-def test_an_explosion_is_drawn_on_a_logarithmic_scale() -> None:
-    assert sparkline([1.0, 10.0, 100.0]) == "▁▅█"
 
 
 def test_a_curve_is_read_on_from_where_it_was(tmp_path: Path) -> None:
@@ -54,6 +51,7 @@ def test_the_table_fits_the_terminal_and_keeps_what_matters(tmp_path: Path, widt
     folder.create(study.runs()[0].config, {"seed": 0})
     for step in range(20):
         folder.append_metrics({"kind": "train", "step": step + 1, "epoch": 1, "loss": 5.0 - step / 5})
+    folder.append_metrics({"kind": "eval", "step": 20, "epoch": 1, "mAP": 0.4321})
     folder.write_status("running", attempt=1, epoch=1, step=20, progress=0.5)
     statuses = life.run_states(study.runs(), tmp_path / "runs")
     console = Console(width=width, record=True, file=io.StringIO())
@@ -62,3 +60,4 @@ def test_the_table_fits_the_terminal_and_keeps_what_matters(tmp_path: Path, widt
     row = next(line for line in lines if "running" in line and "/" in line)
     assert max(map(len, lines)) <= width
     assert "1.2" in row and "▁" in row, lines
+    assert ("43.2" in row and "50 %" in row) == (width >= 64)
