@@ -17,11 +17,12 @@ from sdtps.training.job import execute
 from tests.sdtps.small import planted, reid, retrieval
 
 GUMBEL = {"decision": "gumbel_ste", "mask": "log", "no_grad": "none"}
+DEEPER = {"backbone": {"depth": 2}}
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "reid": (reid, {}),
     "reid gumbel": (reid, {"sdtps": {**GUMBEL, "aggregation": "single"}}),
     "reid soft": (reid, {"sdtps": {"decision": "soft"}}),
-    "reid demo": (reid, {"sdtps": {"enabled": False}, "fusion": {"kind": "hdm_atmoe"}}),
+    "reid demo": (reid, {**DEEPER, "sdtps": {"enabled": False}, "fusion": {"kind": "hdm_atmoe"}}),
     "retrieval": (retrieval, {}),
     "retrieval gumbel": (retrieval, {"sdtps": GUMBEL}),
 }
