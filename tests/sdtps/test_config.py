@@ -14,9 +14,9 @@ from sdtps.system.errors import ConfigError
 
 
 def test_all_mistakes_are_told_at_once_with_the_nearest_key() -> None:
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as error:
         parse_config({"sdtps": {"temprature": 1.0, "beta": "x", "mask": "subtract"}, "dta": {}})
-    text = str(told.value)
+    text = str(error.value)
     assert "sdtps.temprature: unknown key 'temprature'. Did you mean 'temperature'?" in text
     assert "Did you mean 'data'?" in text
     assert "sdtps.beta" in text
@@ -106,9 +106,9 @@ IDLE = [
 
 @pytest.mark.parametrize(("tree", "key", "needs"), IDLE, ids=lambda v: v if isinstance(v, str) else "")
 def test_a_setting_that_nothing_reads_is_refused_with_what_makes_it_act(tree, key, needs) -> None:
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as error:
         parse_config(tree)
-    (line,) = [line for line in str(told.value).splitlines() if f" {key}: " in line]
+    (line,) = [line for line in str(error.value).splitlines() if f" {key}: " in line]
     assert "does nothing here" in line
     assert f"it acts with {needs}" in line
 

@@ -293,17 +293,17 @@ def test_auto_is_chosen_by_the_machine_and_goes_on_nowhere_else(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "V100")
     monkeypatch.setattr("importlib.util.find_spec", lambda _: True)
-    asked = config(amp="auto", compile="auto")
-    found, notes = for_machine(asked, torch.device("cpu" if native is None else "cuda"))
-    assert (found.train.amp, found.train.compile) == chosen and bool(notes) == warned
-    assert identity(asked, 0) == identity(config(amp="bf16"), 0)
+    auto = config(amp="auto", compile="auto")
+    chosen_here, notes = for_machine(auto, torch.device("cpu" if native is None else "cuda"))
+    assert (chosen_here.train.amp, chosen_here.train.compile) == chosen and bool(notes) == warned
+    assert identity(auto, 0) == identity(config(amp="bf16"), 0)
     began = Origin.of({"amp": "bf16"})
-    again = Origin.of({"amp": chosen[0]})
+    resumed = Origin.of({"amp": chosen[0]})
     if chosen[0] == "bf16":
-        assert again.resumed_from(began.as_dict(), tmp_path).amp == "bf16"
+        assert resumed.resumed_from(began.as_dict(), tmp_path).amp == "bf16"
     else:
         with pytest.raises(RunError, match="trained with amp bf16, which on this machine is"):
-            again.resumed_from(began.as_dict(), tmp_path)
+            resumed.resumed_from(began.as_dict(), tmp_path)
 
 
 @pytest.mark.parametrize("log_every", [1, 2])
@@ -338,8 +338,8 @@ def test_the_weights_of_the_best_and_the_last_epoch_are_kept_and_give_their_numb
         task = ToyTask(seed=9)
         task.model.load_state_dict(weights)
         assert (about["which"], about["seed"], about["step"]) == (which, 3, row["step"])
-        again = score(task, about["seed"], about["step"])
-        assert again == {name: row[name] for name in again} == about["metrics"]
+        scores = score(task, about["seed"], about["step"])
+        assert scores == {name: row[name] for name in scores} == about["metrics"]
     assert not run.checkpoint_file.exists() and not list(run.path.glob("step*"))
 
 
@@ -428,13 +428,13 @@ def test_accumulated_batches_move_the_weights_as_their_mean_gradient(tmp_path: P
 
 
 def test_the_average_of_the_weights_is_what_is_evaluated_and_kept(tmp_path: Path) -> None:
-    task, again = ToyTask(), ToyTask()
+    task, other = ToyTask(), ToyTask()
     run = trained(tmp_path / "r", config(ema=0.5), task)
     weights, about = checkpoint.load_weights(run.weights_file("last"))
     assert not torch.equal(weights["0.weight"], task.model.state_dict()["0.weight"])
-    again.model.load_state_dict(weights)
+    other.model.load_state_dict(weights)
     row = result_of(run)["final"]
-    assert score(again, 3, row["step"])["accuracy"] == row["accuracy"] == about["metrics"]["accuracy"]
+    assert score(other, 3, row["step"])["accuracy"] == row["accuracy"] == about["metrics"]["accuracy"]
 
 
 def test_a_frozen_trunk_stays_for_its_epochs_and_then_trains(tmp_path: Path) -> None:
