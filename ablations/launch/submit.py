@@ -201,9 +201,7 @@ def plan_study(
     plan = within_budget(plan)
     if not on_slurm:
         return plan
-    plan = without_nodes(plan, options.known_nodes(failing_nodes(states)))
-    arrays = [(array.resources, len(array.runs)) for array in plan.arrays]
-    return dataclasses.replace(plan, warnings=(*plan.warnings, *options.check(arrays)))
+    return without_nodes(plan, options.known_nodes(failing_nodes(states)))
 
 
 def submit(

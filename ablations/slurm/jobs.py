@@ -22,12 +22,11 @@ from ablations.store.life import Life
 from sdtps.run.folder import RunFolder
 from sdtps.system.errors import SubmissionError
 
-# What submitit calls our states. Jobs of the first four, and UNKNOWN, are not done.
+# What submitit calls our states, where it is not the same in capitals. Jobs in READY, PENDING, RUNNING,
+# REQUEUED and UNKNOWN are not done.
 WORDS = {
     "planned": "READY",
     "queued": "PENDING",
-    "running": "RUNNING",
-    "requeued": "REQUEUED",
 }
 
 

@@ -81,10 +81,6 @@ class Answers:
         known = submitted < since <= time.time()
         return not self.error and self.find(element, name) is None and known
 
-    def age(self, array: str) -> float:
-        """Seconds since the scheduler last answered about the array."""
-        return time.time() - self.answers(array)[1]
-
 
 @dataclass
 class _Kept:

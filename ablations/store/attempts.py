@@ -126,24 +126,23 @@ def ended_by_itself(folder: Path, submission: str) -> bool:
 def write_start(folder: Path, submission: str, job: str, restart: int) -> None:
     """This process begins the run."""
     me = Process.this()
-    process = f"{me.host} {me.pid} {me.boot or '-'} {me.started}"
-    _append(folder, f"start {submission} {job} {restart} {process} {time.time():.0f}")
+    _append(folder, "start", submission, job, restart, me.host, me.pid, me.boot or "-", me.started)
 
 
 def write_began(folder: Path, submission: str, job: str, restart: int) -> None:
     """Python runs."""
-    _append(folder, f"began {submission} {job} {restart} {time.time():.0f}")
+    _append(folder, "began", submission, job, restart)
 
 
 def write_end(
     folder: Path, submission: str, job: str, restart: int, code: int, *, terminated: bool
 ) -> None:
     """The run's process ended, or was found dead."""
-    signal = "TERM" if terminated else "-"
-    _append(folder, f"end {submission} {job} {restart} {code} {signal} {time.time():.0f}")
+    _append(folder, "end", submission, job, restart, code, "TERM" if terminated else "-")
 
 
-def _append(folder: Path, line: str) -> None:
+def _append(folder: Path, *words: object) -> None:
+    line = " ".join(map(str, (*words, f"{time.time():.0f}")))
     file = attempts_file(folder)
     file.parent.mkdir(exist_ok=True)
     handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o664)

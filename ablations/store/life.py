@@ -584,10 +584,11 @@ class _OnCluster:
 
     def _no_answer(self, found: _Records, answers: Answers, job: JobInfo | None) -> Life:
         """The last answer counts for ten minutes; then the state is unknown."""
-        elsewhere = found.array and found.array[0] != slurm.cluster_name()
-        where = f"on {found.submission.cluster}" if elsewhere else "here"
+        assert found.array is not None
+        cluster, array = found.array
+        where = "here" if cluster == slurm.cluster_name() else f"on {cluster}"
         why = f"the scheduler does not answer: {answers.error.strip()[:200]}"
-        old = answers.age(found.array[1]) if found.array else float("inf")
+        old = time.time() - answers.answers(array)[1]
         if job is not None and (job.ended or old < STILL_TRUE_SECONDS):
             life = self._by_job(found, job)
             note = f"as of {old / 60:.0f} min ago; {why}"
@@ -634,9 +635,8 @@ class _OnCluster:
     def _preempted(self, found: _Records, job: JobInfo) -> Life:
         """On its way back (PreemptMode=REQUEUE), or ended (CANCEL): the latter stays PREEMPTED."""
         start, end = found.attempts.last_start, found.attempts.last_end
-        beat = found.status.get("heartbeat")
-        seen = [start.time if start else found.submission.time, end.time if end else 0.0]
-        last = max([*seen, float(beat) if isinstance(beat, (int, float)) else 0.0])
+        began = start.time if start else found.submission.time
+        last = max(began, end.time if end else 0.0, time.time() - age(found.status))
         if time.time() - last < PREEMPTED_SECONDS:
             return self._waits_again(found, job, "preempted; it may be queued again")
         return found.ended_by("preempted", job)

@@ -13,7 +13,6 @@ from ablations.launch import dispatch, local
 from ablations.launch.plan import make_plan
 from ablations.slurm import endings
 from ablations.slurm.arrays import chunks
-from ablations.slurm.options import misfits, nodes_of
 from ablations.store import attempts as records
 from ablations.store.life import run_states
 from ablations.store.submissions import Submission
@@ -103,14 +102,3 @@ def test_what_starts_again_with_its_job(
 def test_local_slots_share_gpus() -> None:
     shared = Resources(gpus=1, runs_per_gpu=3)
     assert local.default_slots(shared, ["0", "1"]) == 6
-
-
-def test_what_runs_need_together_is_held_against_the_partition() -> None:
-    nodes = nodes_of("gpu*|infinite|8|16384|gpu:2|1|up")
-    assert not misfits(Resources(gpus=1, cpus=2, mem_gb=4, runs_per_gpu=4), nodes, 8)
-    assert not misfits(Resources(gpus=1, cpus=2, mem_gb=4, runs_per_gpu=5), nodes, 4)
-    found = misfits(Resources(gpus=1, cpus=2, mem_gb=4, runs_per_gpu=5), nodes, 5)
-    assert found == [
-        "resources.cpus: 10 (2 for each of 5) is more than partition gpu gives, 8",
-        "resources.mem_gb: 20 (4 for each of 5) is more than partition gpu gives, 16",
-    ]
