@@ -88,13 +88,18 @@ def submit(
 
 
 def take_over(actions: Sequence[Action]) -> list[Path]:
-    """Link each run to the completed equal run that stands for it; returns the folders made."""
+    """Link each run to the completed equal run that stands for it; returns the folders made.
+
+    What a run that was stopped holds is put aside, with its lock.
+    """
     made = []
     for action in actions:
         assert action.equal is not None
         folder = action.folder
         folder.parent.mkdir(parents=True, exist_ok=True)
         target = Path("../..") / action.equal.parent.parent.name / submissions.key(action.equal)
+        if folder.is_dir() and not folder.is_symlink():
+            submissions.put_aside_whole(folder, folder.parents[2])
         try:
             folder.symlink_to(target, target_is_directory=True)
         except FileExistsError:

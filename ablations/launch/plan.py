@@ -47,6 +47,9 @@ from sdtps.system.errors import counted
 
 BEYOND = "beyond the budget"
 FAILED_ON_NODE = 2  # runs that fail on one node before it is excluded
+_TO_DO = frozenset(
+    {"planned", "interrupted", "failed", "cancelled"}
+)  # what has no result, and may get one
 _BY_NODE = frozenset({"node", "start", "killed", "lost"})
 
 # new: nothing there. resume: from the run's checkpoint. over: from nothing, what is there is put aside.
@@ -224,13 +227,10 @@ def make_plan(
     runs = study.runs()
     retry, retry_runs = frozenset(retry), frozenset(retry_runs)
     digest = functools.cache(code) if callable(code) else lambda: code
-    new = [
-        run.folder(runs_dir)
-        for run, status in zip(runs, states, strict=True)
-        if status.state == "planned" and not status.detail
-    ]
-    seen = equal_holders(new, runs_dir)  # before their states are read
-    equal = equal_runs(new, runs_dir)
+    folders = [run.folder(runs_dir) for run in runs]
+    seen = equal_holders(folders, runs_dir)  # before their states are read
+    to_do = {f for f, s in zip(folders, states, strict=True) if s.state in _TO_DO}
+    equal = equal_runs(to_do, runs_dir)
     made_by_other = 0
     mixed: list[str] = []
     actions = []
@@ -248,7 +248,9 @@ def make_plan(
             action = Action(run, "submit" if over else "skip", reason, folder, status, "over")
             mixed += [] if over else [f"{run.name}: {reason}"]
         made_by_other += stale and status.state == "completed" and action.action == "skip"
-        actions.append(_of_equal(action, equal.get(folder, ()), retry, digest, contents))
+        if action.action == "submit" and action.start != "over":
+            action = _of_equal(action, equal.get(folder, ()), retry, digest, contents)
+        actions.append(action)
     warnings = []
     if made_by_other:
         warnings.append(
@@ -373,7 +375,7 @@ def _of_equal(
     digest: Callable[[], str | None],
     contents: Contents,
 ) -> Action:
-    """What is done with a run that is not there, where equal runs elsewhere in the store are."""
+    """What is done with a run that would begin or go on, where equal ones are elsewhere in the store."""
     why = action.reason
     same = []
     for one in equal:

@@ -18,7 +18,6 @@ Runs that are there already are not started again; a job is a handle on its run 
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import sys
 from collections import deque
@@ -245,24 +244,20 @@ class RunsExecutor(core.Executor):
         locked = Locked(Submission(self.folder / study / JOBS / new_name(study)))
         with locked.given_back_on_error():
             locked.submission.begin(Lock.new(locked.submission.name, self.word))
-            new = [f for f in (run.folder(self.folder) for run in chunk.runs) if not self._judged[f]]
-            jobs = locked.submission.folder.parent
-            with contextlib.ExitStack() as files_held:  # once for all of them
-                if new:  # nobody locks an equal run elsewhere meanwhile
-                    files_held.enter_context(locks.file_lock(self.folder))
-                if len(new) < len(chunk.runs):
-                    files_held.enter_context(locks.file_lock(jobs))
-                holders = equal_holders(new, self.folder) - (self._seen or frozenset())
+            folders = [run.folder(self.folder) for run in chunk.runs]
+            study_lock = locks.file_lock(locked.submission.folder.parent)
+            # Once for all of them. While the store's is held, nobody locks an equal run elsewhere.
+            with locks.file_lock(self.folder), study_lock:
+                holders = equal_holders(folders, self.folder) - (self._seen or frozenset())
                 equal = {folder.name: folder for folder, _ in holders}
-                for run in chunk.runs:
-                    run_folder = run.folder(self.folder)
-                    if other := equal.get(run_folder.name):
+                for run, folder in zip(chunk.runs, folders, strict=True):
+                    if other := equal.get(folder.name):
                         why = f"equal to {'/'.join(other.parts[-3:])}, which another submission began"
-                        self.report.skipped[run_folder] = why
-                    elif locked.take(run_folder, self._judged[run_folder]):
+                        self.report.skipped[folder] = why
+                    elif locked.take(folder, self._judged[folder]):
                         locked.runs.append(run)
                     else:
-                        self.report.skipped[run_folder] = "another submission was first"
+                        self.report.skipped[folder] = "another submission was first"
         if not locked.runs:
             locked.submission.discard()
         return locked

@@ -376,3 +376,10 @@ def put_aside(folder: Path, runs_dir: Path) -> None:
     for path in [*first, *others]:
         if path.exists():
             path.rename(target / path.name)
+
+
+def put_aside_whole(folder: Path, runs_dir: Path) -> None:
+    """Move a run that another stands for to runs/_aside/; a job that should come finds no lock."""
+    target = _aside(folder, runs_dir)
+    target.rmdir()
+    folder.rename(target)

@@ -22,6 +22,7 @@ from ablations.store.life import run_states
 from ablations.store.submissions import Submission
 from ablations.study.model import Study
 from sdtps.run.folder import RunFolder
+from sdtps.run.provenance import source_digest
 from sdtps.system.errors import SubmissionError
 from tests.ablations import plant
 from tests.ablations.fakes import Fakes
@@ -107,6 +108,25 @@ def test_two_who_submit_equal_runs_in_the_same_second_start_them_once(store: Sto
     ]
     assert [len(report.submitted) for report in reports] == [2, 0]
     assert all("another submission began" in why for why in reports[1].skipped.values())
+
+
+def test_a_killed_run_does_not_go_on_beside_an_equal_one_and_is_taken_over_when_that_completes(
+    store: Store,
+) -> None:
+    first = store.sent(["ok"], name="first")
+    (folder,) = (run.folder(store.runs) for run in first.runs())
+    records.write_start(folder, store.fakes.arrays()[0]["name"], "1_0", 0)
+    store.fakes.set("1_0", state="FAILED", status=9)
+    second = store.sent(["ok"], name="second")
+    store.submit(first)
+    assert len(store.fakes.arrays()) == 2
+    assert "which is queued" in store.json("plan", first)["runs"][0]["reason"]
+    other = RunFolder(second.runs()[0].folder(store.runs))
+    other.update_run(code={"digest": source_digest()})
+    other.write_result({"attempt": 1})
+    store.submit(first)
+    assert folder.resolve() == other.path and store.states(first) == ["completed"]
+    assert len(store.fakes.arrays()) == 2 and list(store.runs.glob("_aside/first/ok/*/lock.json"))
 
 
 def test_an_equal_run_that_has_failed_stands_in_nobody_s_way(store: Store) -> None:

@@ -138,7 +138,7 @@ class World:
         pairs = zip(clusters, (self.study, self.twin), users, strict=True)
         both = [self.submitter(c, *limit, study=study, user=user) for c, study, user in pairs]
         killed = self.random.choice(both)
-        time.sleep(self.random.uniform(0.5, 6))
+        time.sleep(self.random.uniform(0.5, 8))
         with contextlib.suppress(ProcessLookupError):
             os.killpg(killed.pid, signal.SIGKILL)
         for process in both:
@@ -146,12 +146,19 @@ class World:
 
     def kill_a_job(self) -> bool:
         """Kill the Python of a run that has begun and not ended."""
-        lines = [line.split() for line in self.ledger.read_text().splitlines()]
-        ended = {words[2] for words in lines if words[0] == "end"}
-        for words in reversed(lines):
-            if words[0] == "start" and words[2] not in ended:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(words[2]), signal.SIGKILL)
+
+        def pids(what: str) -> list[int]:
+            rows = [line.split() for line in self.ledger.read_text().splitlines()]
+            return [int(row[2]) for row in rows if row[0] == what]
+
+        for pid in reversed(pids("start")):
+            with contextlib.suppress(OSError):
+                if b"ablations.launch.worker" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    continue  # another process by now
+                os.kill(pid, signal.SIGSTOP)
+                over = pid in pids("end")  # looked up while it cannot write any more
+                os.kill(pid, signal.SIGCONT if over else signal.SIGKILL)
+                if not over:
                     return True
         return False
 
