@@ -375,7 +375,7 @@ def _of_equal(
     digest: Callable[[], str | None],
     contents: Contents,
 ) -> Action:
-    """What is done with a run that would begin or go on, where equal ones are elsewhere in the store."""
+    """What is done with a run that would begin or go on, where equal ones are elsewhere."""
     why = action.reason
     same = []
     for one in equal:
