@@ -6,7 +6,7 @@ Planning is read-only and quick: one listing for each variant, small JSON files,
 
     state                         without --retry        with it
     planned (nothing there)       submit                 submit
-    planned, equal run elsewhere  link or skip           the same
+    to submit, equal run elsewhere  link, or skip while it is on its way
     interrupted                   submit                 submit: resumes from its checkpoint
     queued, running, requeued     skip                   `held`: its held job is released
     unknown                       skip                   `unknown`: from its checkpoint
