@@ -16,7 +16,7 @@ from ablations.study.schema import FigureSpec
 from analysis.figures.attribution import cells_figure
 from analysis.figures.curves import Plot, curve_figure, metric_name, plot
 from analysis.figures.differences import forest
-from analysis.figures.style import ENDINGS, palette, saved, styled, undrawable
+from analysis.figures.style import ENDINGS, FONTS, palette, saved, styled, undrawable
 from analysis.figures.sweep import sweep
 from analysis.results import curves as curveframe
 from analysis.results.cells import Attributed, started
@@ -30,7 +30,7 @@ from analysis.tables.captions import sentence
 from analysis.tables.forms import write_if_changed
 from analysis.tables.model import file_name
 from analysis.venues import VENUES
-from sdtps.system.errors import SdtpsError, counted
+from sdtps.system.errors import SdtpsError
 
 if TYPE_CHECKING:
     from ablations.study.model import Study
@@ -136,7 +136,7 @@ def draw(
     """One figure, in PDF, SVG and PNG unless `endings` says less; curves with their CSV.
 
     Raises:
-        FigureError: letters that no font of this machine has.
+        FigureError: letters that our fonts lack.
     """
     size = VENUES[venue]
     width = size.width(spec.width)
@@ -148,7 +148,7 @@ def draw(
     styles = palette(study, tuple(n for n in found if n not in study.variants))
     data: dict[str, bytes] = {}
     shown_part: tuple[str, ...] = ()
-    with styled(size, *labels, *study.variants):
+    with styled(size):
         if spec.kind == "curves":
             shown = plot(collected, study, spec)
             picture, caption = curve_figure(shown, width, styles), curve_caption(shown)
@@ -185,12 +185,12 @@ def differences_figure(study: Study) -> FigureSpec | None:
 
 
 def _check_letters(spec: FigureSpec, labels: Iterable[str]) -> None:
-    """Raises FigureError for letters that no font of this machine has."""
+    """Raises FigureError for letters that our fonts lack."""
     for label in (*labels, spec.title or ""):
         if letters := undrawable(label):
             raise FigureError(
-                f"figure {spec.name}: no font of this machine has {', '.join(letters)} of the label "
-                f"'{label}'. Install one that does, or write the label in letters that it has"
+                f"figure {spec.name}: {' and '.join(FONTS)} lack {', '.join(letters)} of the label "
+                f"'{label}'. Write the label in letters that they have"
             )
 
 
@@ -246,84 +246,47 @@ def _environment(drawn: Drawn, folder: Path, caption: str) -> str:
 
 
 BANDS = {
-    "minmax": "the range of all values of all seeds",
-    "sd": "± one sample standard deviation (ddof 1) over seeds, also where no seed is",
-    "t95": "the 95 % t interval of the mean over seeds, also where no seed is",
+    "minmax": "; band: the range of all values of all seeds",
+    "sd": "; band: ± one sample standard deviation (ddof 1) over seeds, also where no seed is",
+    "t95": "; band: the 95 % t interval of the mean over seeds, also where no seed is",
     "none": "",
 }
 
 
 def curve_caption(shown: Plot) -> tuple[str, ...]:
-    """Sentences of a curve figure's caption; the manifest's own comes first."""
+    """Sentences of a curve figure's caption, on what is in it; the manifest's own comes first."""
     study, spec, found = shown.study, shown.spec, shown.curves
     name = metric_name(study, spec.metric)
-    train = any(c.kind == "train" for c in found)
-    what = "Training" if train else "Evaluation"
+    what = "Training" if any(c.kind == "train" for c in found) else "Evaluation"
     title = spec.caption or spec.title or f"{what} curves: {name} of the study {study.name}."
-    said = [sentence(title)]
-    if any(len(curve.seeds) > 1 for curve in found):
-        said += _seeds(shown, name)
-    if not spec.panel_by and len(shown.shown) > 1:
-        said.append(
-            "The legend lists the curves from the highest last value to the lowest; markers only tell "
-            "them apart."
-        )
-    if unlogged := shown.unlogged():
-        said.append(f"No {name} was logged for: {'; '.join(unlogged)}.")
-    if any(len(seed.broken) for curve in found for seed in curve.seeds):
-        said.append(
-            "Triangles at the upper border: steps at which a seed's value was not finite; the mean has "
-            "a gap where a seed has no finite value."
-        )
-    said += _points(shown)
+    band, several = BANDS[spec.band], any(len(curve.seeds) > 1 for curve in found)
+    fewer = any((np.isfinite(c.mean) & (c.n < c.planned)).any() for c in found)
+    unlogged = "; ".join(shown.unlogged())
     ends = {seed.end for curve in found for seed in curve.seeds if seed.last}
-    if "diverged" in ends:
-        said.append("A cross marks the last finite value of a seed that diverged.")
-    if "stopped" in ends:
-        said.append("A bar marks where a seed stopped without finishing.")
-    if "shorter" in ends:
-        said.append("A bar marks the end of a seed that is shorter than the others.")
-    if any(len(c.outcome.completed) < c.planned for c in shown.shown):
-        said.append("k/N behind a name: k of N seeds completed.")
-    return (*said, *_axes(shown))
-
-
-def _seeds(shown: Plot, name: str) -> list[str]:
-    """What thick, thin and dotted lines are."""
-    band = BANDS[shown.spec.band]
-    fewer = any((np.isfinite(c.mean) & (c.n < c.planned)).any() for c in shown.curves)
-    said = [
-        f"Thick: {name}, mean over seeds in linear space; thin: single seeds"
-        f"{f'; band: {band}' if band else ''}."
-    ]
-    if fewer:
-        said.append(
-            "Dotted: mean over the seeds that are left; where a seed ends, the line of all ends and "
-            "that of the others begins."
-        )
-    if any(c.interpolated for c in shown.curves):
-        said.append(
-            "Seeds that log at different steps are interpolated linearly between their own values."
-        )
-    return said
-
-
-def _points(shown: Plot) -> list[str]:
-    """How steps became points of the thick line."""
-    said = []
-    if widths := {round(c.merged) for c in shown.curves if c.merged}:
-        few, many = min(widths), max(widths)
-        steps = counted(few, "step") if few == many else f"{few} to {many} steps"
-        said.append(f"A point of a mean is a window of {steps}; single seeds keep their extremes.")
-    return said
-
-
-def _axes(shown: Plot) -> list[str]:
-    said = ["The vertical axis is logarithmic."] if shown.log else []
-    if below := shown.below_axis():
-        listed = "; ".join(f"{label} ({count})" for label, count in below.items())
-        said.append(
-            "Zero and negative values have no place on it; triangles at the lower border mark their "
-            f"steps: {listed}."
-        )
-    return said
+    widths = sorted({round(c.merged) for c in found if c.merged})
+    steps = " to ".join(dict.fromkeys(str(width) for width in (widths[:1] + widths[-1:])))
+    below = "; ".join(f"{label} ({count})" for label, count in shown.below_axis().items())
+    said = {
+        sentence(title): True,
+        f"Thick: {name}, mean over seeds in linear space; thin: single seeds{band}.": several,
+        "Dotted: mean over the seeds that are left; where a seed ends, the line of all ends and that "
+        "of the others begins.": several and fewer,
+        "Seeds that log at different steps are interpolated linearly between their own values.": several
+        and any(c.interpolated for c in found),
+        "The legend lists the curves from the highest last value to the lowest; markers only tell them "
+        "apart.": not spec.panel_by and len(shown.shown) > 1,
+        f"No {name} was logged for: {unlogged}.": unlogged,
+        "Triangles at the upper border: steps at which a seed's value was not finite; the mean has a "
+        "gap where a seed has no finite value.": any(len(s.broken) for c in found for s in c.seeds),
+        f"A point of a mean is a window of {steps} steps; single seeds keep their extremes.": widths,
+        "A cross marks the last finite value of a seed that diverged.": "diverged" in ends,
+        "A bar marks where a seed stopped without finishing.": "stopped" in ends,
+        "A bar marks the end of a seed that is shorter than the others.": "shorter" in ends,
+        "k/N behind a name: k of N seeds completed.": any(
+            len(c.outcome.completed) < c.planned for c in shown.shown
+        ),
+        "The vertical axis is logarithmic.": shown.log,
+        "Zero and negative values have no place on it; triangles at the lower border mark their steps: "
+        f"{below}.": below,
+    }
+    return tuple(text for text, holds in said.items() if holds)

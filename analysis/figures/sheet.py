@@ -65,8 +65,7 @@ def drawn(groups: Sequence[Group], legend: str, tile: float) -> bytes:
     letters = int(tile / LETTER)
     lines = max(len(textwrap.wrap(t.below, letters)) for c in columns if c for t in c[1])
     down = len(tiles) * (tile * height / width + 0.15 * lines + 0.05) + 0.7
-    every = [legend, *(g.title for g in groups), *(t.below for c in columns if c for t in c[1])]
-    with styled(VENUES["article"], *every):
+    with styled(VENUES["article"]):
         near = ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02, wspace=0, hspace=0)
         figure = Figure(figsize=(tile * 1.03 * sum(shares), down), layout=near)
         places = figure.subplots(len(tiles), len(columns), squeeze=False, width_ratios=shares)

@@ -7,7 +7,6 @@ import io
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from analysis.venues import Venue
@@ -48,12 +47,8 @@ NO_DATES = {
 ENDINGS = tuple(NO_DATES)
 
 
-def styled(venue: Venue, *texts: str) -> AbstractContextManager[None]:
-    """Draw and save inside this: our settings and the venue's type size, nothing global afterwards.
-
-    Args:
-        texts: what will be written; fonts of this machine are added for letters that ours lack.
-    """
+def styled(venue: Venue) -> AbstractContextManager[None]:
+    """Draw and save inside this: our settings and the venue's type size, nothing global afterwards."""
     import matplotlib as mpl
 
     size = {
@@ -64,8 +59,7 @@ def styled(venue: Venue, *texts: str) -> AbstractContextManager[None]:
         "xtick.labelsize": max(SMALLEST, venue.text - 1),
         "ytick.labelsize": max(SMALLEST, venue.text - 1),
     }
-    families: Any = [*FALLBACKS, *_more_fonts("".join(texts))]
-    fonts = {"font.family": families, "mathtext.fontset": "stix"}
+    fonts = {"font.family": [*FONTS], "mathtext.fontset": "stix"}
     spines = {"axes.spines.top": False, "axes.spines.right": False}
     settings: Any = {**STYLE, **spines, **size, **fonts}
     return mpl.rc_context(settings)
@@ -85,38 +79,16 @@ def saved(picture: Figure, endings: Iterable[str] = ENDINGS) -> dict[str, bytes]
 
 # STIX, a Times, and DejaVu come with matplotlib, so that every machine draws the same.
 # Venues set papers in Times, and so does this project.
-FALLBACKS = ("STIXGeneral", "DejaVu Sans")
+FONTS = ("STIXGeneral", "DejaVu Sans")
 
 
 def undrawable(text: str) -> str:
-    """The letters of `text` for which no font of this machine has a glyph, each once."""
-    missing = [c for c in dict.fromkeys(text) if not c.isspace() and not _drawn_by(c)]
-    return "".join(missing)
+    """The letters of `text` for which neither font has a glyph, each once."""
+    from matplotlib.font_manager import findfont, get_font
 
-
-def _more_fonts(text: str) -> list[str]:
-    found = [_drawn_by(c) for c in dict.fromkeys(text) if ord(c) > 0x7F]
-    return [name for name in dict.fromkeys(found) if name and name not in FALLBACKS]
-
-
-@cache
-def _drawn_by(char: str) -> str | None:
-    """The family that draws a character: ours, or the first by name of this machine's."""
-    from matplotlib import font_manager
-
-    entries = font_manager.fontManager.ttflist
-    ours = [next(e for e in entries if e.name == name and e.weight == 400) for name in FALLBACKS]
-    others = sorted((e for e in entries if e.name not in FALLBACKS), key=lambda e: (e.name, e.fname))
-    for entry in (*ours, *others):
-        if "LastResort" in entry.fname:  # it draws a box with the code point for everything
-            continue
-        try:
-            font = font_manager.get_font(entry.fname)
-        except (OSError, RuntimeError):
-            continue
-        if font.get_char_index(ord(char)):
-            return entry.name
-    return None
+    fonts = [get_font(findfont(name)) for name in FONTS]
+    letters = (c for c in dict.fromkeys(text) if not c.isspace())
+    return "".join(c for c in letters if not any(font.get_char_index(ord(c)) for font in fonts))
 
 
 # -- colours ------------------------------------------------------------------------------------

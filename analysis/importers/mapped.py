@@ -222,31 +222,27 @@ class _Plan:
     def _describe(self, column: str, entry: MetricEntry, name: str) -> None:
         """What a column's metric is, or a mistake for what nothing says."""
         split = entry.split or ("row" if self.mapping.split else self.options.split)
-        if name in ("kind", "attempt", "epoch", "step"):
-            text = f"no metric can be called {name}: name it with `as`, or ignore it"
-            self.mistakes.append(f"column '{column}': {text}")
-        elif split == "train":
-            self.metrics[column] = Metric(name, split, "none", entry.unit or "raw")
-        else:
-            self._describe_score(column, entry, name, split)
-
-    def _describe_score(self, column: str, entry: MetricEntry, name: str, split: str | None) -> None:
         known = names.direction_of(name)
         direction: Direction | None = entry.direction or known
         unit: Unit | None = entry.unit or (
             "raw" if known is not None and not names.is_share(name) else self.options.unit
         )
-        if split and direction and unit:
-            name = name if split == "row" else self.with_split(name, split)
-            self.metrics[column] = Metric(name, split, direction, unit)
-            return
         asked = {
             "split (train, val, test, eval)": split,
             "direction (up, down, none)": direction,
             "unit (percent, fraction, raw)": unit,
         }
         missing = ", ".join(word for word, value in asked.items() if value is None)
-        self.mistakes.append(f"column '{column}': say its {missing}")
+        if name in ("kind", "attempt", "epoch", "step"):
+            text = f"no metric can be called {name}: name it with `as`, or ignore it"
+            self.mistakes.append(f"column '{column}': {text}")
+        elif split == "train":
+            self.metrics[column] = Metric(name, split, "none", entry.unit or "raw")
+        elif split and direction and unit:
+            name = name if split == "row" else self.with_split(name, split)
+            self.metrics[column] = Metric(name, split, direction, unit)
+        else:
+            self.mistakes.append(f"column '{column}': say its {missing}")
 
     def with_split(self, name: str, split: str) -> str:
         """An evaluated metric's name: with its split where several are evaluated, and for a loss."""

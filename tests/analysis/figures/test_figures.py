@@ -318,12 +318,14 @@ def test_a_bad_figure_stops_no_other_says_why_and_fails_the_command(tmp_path, mo
     for variant in study.variants:
         plant(tmp_path / "runs", study, variant, 0)
     bad, good = figures(collect([study], tmp_path / "runs"), study)
-    assert "no font of this machine has" in bad.problem
+    assert "STIXGeneral and DejaVu Sans lack" in bad.problem
     assert good.problem is None and set(good.files) == {"pdf", "svg", "png", "csv"}
     monkeypatch.setattr("analysis.commands.load", lambda _: [study])
     out = tmp_path / "out"
     assert main(["curves", "--runs-dir", str(tmp_path / "runs"), "--out", str(out)]) == 1
-    assert "no font of this machine has" in capsys.readouterr().out and (out / "s-good.pdf").exists()
+    assert (
+        "STIXGeneral and DejaVu Sans lack" in capsys.readouterr().out and (out / "s-good.pdf").exists()
+    )
     written = (out / "s-bad.tex").read_text()
     assert "could not be drawn" in written and "includegraphics" not in written
 

@@ -103,7 +103,7 @@ def test_markers_of_curves_that_lie_on_each_other_take_turns(tmp_path, epochs):
 
 def test_letters_are_drawn_as_themselves_in_times():
     text = 'a_b <c> {d} | ~ ^ \\ " τ = 5 ± 2 × 3 – — “q” ≥ é'
-    with styled(VENUES["article"], text):
+    with styled(VENUES["article"]):
         picture = Figure(figsize=(5, 1))
         picture.text(0.1, 0.5, text, parse_math=False)
         content = saved(picture, ("pdf",))["pdf"]
