@@ -79,18 +79,14 @@ def test_a_diverged_seed_ends_in_a_mark_and_leaves_the_label(exploding):
     assert curve(exploding, "fine").label == "fine"
 
 
-def test_an_explosion_turns_the_axis_logarithmic(exploding):
+def test_an_explosion_turns_the_axis_logarithmic_and_percentages_stay_linear(exploding, tmp_path):
     study, collected = exploding
     assert plot(collected, study, FigureSpec(name="f")).log
     calm = FigureSpec(name="f", variants=("fine",))
     assert not plot(collected, study, calm).log
-    assert "The vertical axis is logarithmic." in draw(collected, study, FigureSpec(name="f")).caption
-
-
-def test_percentages_stay_linear_unless_the_manifest_says_otherwise(tmp_path):
-    study = planted_study("x", ["learns"], seeds=(0,))
-    plant(tmp_path, study, "learns", 0, scores={"mAP": [0.001, 0.2, 0.9]})
-    collected = collect([study], tmp_path)
+    study = planted_study("learns", ["learns"], seeds=(0,))
+    plant(tmp_path / "learns", study, "learns", 0, scores={"mAP": [0.001, 0.2, 0.9]})
+    collected = collect([study], tmp_path / "learns")
     assert not plot(collected, study, FigureSpec(name="f", metric="mAP")).log
     assert plot(collected, study, FigureSpec(name="f", metric="mAP", log_y=True)).log
 
@@ -98,7 +94,10 @@ def test_percentages_stay_linear_unless_the_manifest_says_otherwise(tmp_path):
 def test_the_caption_follows_from_what_is_drawn(exploding):
     study, collected = exploding
     text = " ".join(draw(collected, study, FigureSpec(name="f", band="t95")).caption)
-    assert "95 % t interval" in text and "cross marks" in text
+    assert "95 % t interval" in text and "cross marks" in text and "axis is logarithmic" in text
+    calm = " ".join(draw(collected, study, FigureSpec(name="f", variants=("fine",))).caption)
+    for word in ("Dotted", "Triangles", "cross", "bar marks", "k/N", "logarithmic", "legend lists"):
+        assert word not in calm, word  # what a caption explains is in the figure
     assert "k of N seeds completed" in text
 
 
@@ -180,13 +179,6 @@ def test_a_value_that_is_not_finite_on_the_way_is_marked_and_ends_no_curve(tmp_p
     assert list(np.isfinite(curve.mean)) == [False] * 3 + [True] * 7
     text = " ".join(draw(collected, study, FigureSpec(name="f")).caption)
     assert "Triangles at the upper border" in text and "a gap where a seed has no finite value" in text
-
-
-def test_what_a_caption_explains_is_in_the_figure(exploding):
-    study, collected = exploding
-    calm = " ".join(draw(collected, study, FigureSpec(name="f", variants=("fine",))).caption)
-    for word in ("Dotted", "Triangles", "cross", "bar marks", "k/N", "logarithmic", "legend lists"):
-        assert word not in calm, word
 
 
 def test_a_variant_without_the_metric_is_named_and_has_no_entry(tmp_path):

@@ -73,28 +73,16 @@ def _found(run: ImportedRun) -> dict[str, str]:
     }
 
 
-def test_every_value_of_every_log(runs: dict[str, ImportedRun]) -> None:
+def test_every_value_and_setting_of_every_log(runs: dict[str, ImportedRun]) -> None:
     wrong = []
     rows = _expected()
     for row in rows:
-        found = _found(runs[row["path"]])
-        wrong += [(row["path"], k, row[k], v) for k, v in found.items() if row[k] != v]
-    assert not wrong
-    assert len(rows) == 32
-
-
-def test_every_setting_of_every_log(runs: dict[str, ImportedRun]) -> None:
-    wrong = []
-    for row in _expected():
-        config = runs[row["path"]].config
-        for pair in row["params"].split(";"):
-            key, value = pair.split("=", 1)
+        run = runs[row["path"]]
+        wrong += [(row["path"], k, row[k], v) for k, v in _found(run).items() if row[k] != v]
+        for key, value in (pair.split("=", 1) for pair in row["params"].split(";")):
             sections = ("SOLVER.", "MODEL.", "DATALOADER.", "TEST.")
-            found = next((config[s + key] for s in sections if s + key in config), None)
+            found = next((run.config[s + key] for s in sections if s + key in run.config), None)
             if found != value:
                 wrong.append((row["path"], key, value, found))
     assert not wrong
-
-
-def test_no_line_is_left_unread(runs: dict[str, ImportedRun]) -> None:
-    assert {path: run.unread for path, run in runs.items() if run.unread} == {}
+    assert len(rows) == 32 and not any(run.unread for run in runs.values())

@@ -70,6 +70,11 @@ def test_its_tables_print_what_the_logs_print(runs: Path) -> None:
     assert components.cell("b_full", "SDTPS").text == "✓"
     for made in tables(collected, study):
         forms.to_latex(made)
+    report.write(collected, runs / "report.html")  # without a manifest
+    text = (runs / "report.html").read_text()
+    assert '"63.2"' in text and "a_base" in text
+    with pytest.raises(LogError, match="Did you mean 'grid'"):
+        imported_study("gird", runs)
 
 
 def test_imported_runs_stand_beside_planned_ones_and_are_marked(tmp_path: Path) -> None:
@@ -82,18 +87,6 @@ def test_imported_runs_stand_beside_planned_ones_and_are_marked(tmp_path: Path) 
         ("ours", False),
         ("theirs", True),
     ]
-
-
-def test_the_report_of_imported_runs_needs_no_manifest(runs: Path, tmp_path: Path) -> None:
-    study = imported_study("grid", runs)
-    report.write(collect([study], runs), tmp_path / "report.html")
-    text = (tmp_path / "report.html").read_text()
-    assert '"63.2"' in text and "a_base" in text
-
-
-def test_an_unknown_study_gets_the_nearest_name(runs: Path) -> None:
-    with pytest.raises(LogError, match="Did you mean 'grid'"):
-        imported_study("gird", runs)
 
 
 @pytest.mark.real_data
