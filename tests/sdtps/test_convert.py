@@ -15,6 +15,7 @@ from torch import Tensor
 
 from sdtps.models.published import LAYOUTS, convert, convert_file, find_layout
 from sdtps.system.errors import WeightsError
+from tests.sdtps.test_backbones import small_tower
 
 VECTORS = Path(__file__).parents[1] / "golden" / "vectors"
 # One golden case of each published module that has parameters.
@@ -105,8 +106,6 @@ def test_clip_is_split_and_transposed_as_transformers_expects() -> None:
 
 def reid_state(**parts: Any) -> dict[str, Tensor]:
     """State of our whole model around a small CLIP tower."""
-    from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
-
     from sdtps.config import ReidConfig, parse_config
     from sdtps.models.backbones import ClipVit
     from sdtps.models.reid import ReidModel
@@ -114,15 +113,7 @@ def reid_state(**parts: Any) -> dict[str, Tensor]:
     config = parse_config({"backbone": {"name": "tiny_vit", "weights": "random"}, **parts})
     assert isinstance(config, ReidConfig)
     model = ReidModel(config, pids=5, cameras=4)
-    vision = CLIPVisionConfig(
-        hidden_size=8,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        projection_dim=64,
-    )
-    tower = CLIPVisionModelWithProjection(vision)
-    model.backbone = ClipVit(tower, config.backbone, 256, 128, cameras=4)
+    model.backbone = ClipVit(small_tower(), config.backbone, 256, 128, cameras=4)
     return model.state_dict()
 
 
@@ -144,7 +135,7 @@ def test_whole_models_have_the_published_names(parts: dict[str, Any], names: set
     ours = reid_state(**parts)
     state = convert(ours, LAYOUTS["demo"], "published")
     assert names <= state.keys()
-    assert state["BACKBONE.cv_embed"].shape == (4, 1, 8)
+    assert state["BACKBONE.cv_embed"].shape == (4, 1, 32)
     back = convert(state, find_layout(list(state), "ours"), "ours")
     assert all(torch.equal(back[name], ours[name]) for name in ours)
 

@@ -11,14 +11,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sdtps.config import identity, parse_config
 from sdtps.config.retrieval import ImageEncoderConfig
 from sdtps.models.encoders import build_image_encoder
 from sdtps.models.published import TIMM_SWIN, TIMM_VIT
 from sdtps.models.weights import load_exactly, read_tensors
-from sdtps.run.folder import RunFolder
 from sdtps.system.errors import WeightsError
 from sdtps.training.job import execute
+from tests.sdtps.small import planted, retrieval
 
 TINY = ImageEncoderConfig(name="tiny_vit", size=16, patch=4, width=16, depth=2, heads=2)
 SWIN = TINY.model_copy(update={"name": "tiny_swin", "patch": 2, "depth": 1})
@@ -202,22 +201,7 @@ def test_a_run_says_that_positions_were_interpolated(
     monkeypatch.setenv("SDTPS_CACHE", str(tmp_path / "cache"))
     save_file(dict(build_image_encoder(TINY).network.state_dict()), tmp_path / "w.safetensors")
     size = {"size": 32, "weights": str(tmp_path / "w.safetensors"), "resize_positions": True}
-    config = parse_config(
-        {
-            "task": "retrieval",
-            "data": {
-                "generate": {"train_images": 2, "dev_images": 1, "test_images": 1},
-                "batch_size": 4,
-                "workers": 0,
-            },
-            "image_encoder": {**TINY.model_dump(), **size},
-            "text_encoder": {"name": "tiny_bert", "width": 16, "depth": 1, "heads": 2},
-            "matching": {"embed": 16},
-            "train": {"epochs": 1, "max_steps": 1},
-        }
-    )
-    folder = RunFolder(tmp_path / "run")
-    folder.create(config, {"study": "s", "variant": "v", "seed": 0, "identity": identity(config, 0)})
+    folder = planted(tmp_path / "run", retrieval(image_encoder={**TINY.model_dump(), **size}))
     assert execute(folder.path) == "completed"
     (note,) = folder.run()["weights"]["image_encoder"]["interpolated"]
     assert note == "embeddings.position_embeddings: interpolated from 4x4 to 8x8"
