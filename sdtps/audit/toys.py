@@ -133,7 +133,7 @@ class RetrievalToy:
         shape = ImageShape(small.patches, small.width, class_token)
         encoder: ImageEncoder = build_image_encoder(config.image_encoder)
         if not class_token:
-            encoder = _WithoutClassToken(encoder.network, shape)
+            encoder = _WithoutClassToken(encoder.network)
         texts = build_text_encoder(config.text_encoder, [" ".join(f"w{i}" for i in range(WORDS))])
         self.model: Any = retrieval.RetrievalModel(
             config,

@@ -62,10 +62,9 @@ class ImageShape:
 class ImageEncoder(nn.Module):
     """Pixels (B, 3, S, S) -> tokens (B, N, width), or (B, 1 + N, width) with a class token."""
 
-    def __init__(self, network: nn.Module, shape: ImageShape) -> None:
+    def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
-        self.shape = shape
         self.adapted: list[str] = []  # what of the weights was interpolated, for the run's record
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -84,8 +83,8 @@ class FeatureMap(ImageEncoder):
     Channels lie last in memory, which a CPU convolves a third faster.
     """
 
-    def __init__(self, network: nn.Module, shape: ImageShape) -> None:
-        super().__init__(network, shape)
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__(network)
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def compile(self, **options: Any) -> None:
@@ -156,17 +155,17 @@ def build_image_encoder(config: ImageEncoderConfig) -> ImageEncoder:
     """
     shape = image_shape(config)
     if config.name == "checkpoint":
-        return ImageEncoder(ImageTower(read_image(config.weights)), shape)
+        return ImageEncoder(ImageTower(read_image(config.weights)))
     if config.name == "efficientnet_lite0":
         library = _package("efficientnet_lite_pytorch", "efficientnet-lite-pytorch")
         network = library.EfficientNet.from_name("efficientnet-lite0")
         del network._fc  # the classifier; its tensors are left out below
-        encoder: ImageEncoder = FeatureMap(network, shape)
+        encoder: ImageEncoder = FeatureMap(network)
     else:
         from transformers import SwinModel, ViTModel
 
         kind = ViTModel if shape.class_token else SwinModel
-        encoder = ImageEncoder(kind(_settings(config), add_pooling_layer=False), shape)
+        encoder = ImageEncoder(kind(_settings(config), add_pooling_layer=False))
     encoder.adapted = _load(encoder.network, config)
     return encoder
 
