@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
@@ -151,7 +152,13 @@ def failures(change: tuple[str, str, str] | None, patch: pytest.MonkeyPatch) -> 
         path = ROOT / "sdtps" / f"{module.replace('.', '/')}.py"
         source = path.read_text(encoding="utf-8")
         assert source.count(old) == 1, f"{path.name} must hold {old!r} exactly once"
-        run(f"sdtps.{module}", path, source.replace(old, new), patch)
+        mutated = compile(source.replace(old, new), str(path), "exec")
+        plain = SourceFileLoader.get_code
+
+        def get_code(loader: SourceFileLoader, name: str) -> object:
+            return mutated if name == f"sdtps.{module}" else plain(loader, name)
+
+        patch.setattr(SourceFileLoader, "get_code", get_code)
     for suite in SUITES:
         tests = run(f"mutated_{suite.stem}", suite, suite.read_text(encoding="utf-8"), patch)
         for name, test in vars(tests).items():
