@@ -47,8 +47,11 @@ def _reid(trained: Trained, config: ReidConfig, pictures: Sequence[Picture]) -> 
     cameras = 0 if table is None else len(table)
     camids = {str(number + 1): number for number in range(cameras)}
     if table is not None:
-        wrong = [f"{p.name}: camid '{p.camid}'" for p in pictures if p.camid not in {"", *camids}]
-        raise_mistakes(f"the model has cameras 1 to {cameras}; leave an unknown camid empty", wrong)
+        wrong = {p.camid: f"camid '{p.camid}', of {p.name} for one" for p in pictures}
+        told = [text for camid, text in wrong.items() if camid not in {"", *camids}]
+        raise_mistakes(
+            f"the model has cameras 1 to {cameras}, numbered in sorted order; leave others empty", told
+        )
         if not all(p.camid for p in pictures):
             print(
                 "The model has an embedding for each training camera; pictures without a camid are "
