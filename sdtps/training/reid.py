@@ -51,6 +51,7 @@ class ReidTask:
     ) -> None:
         self.config = config
         self.device = device
+        self.conditions = config.eval.also  # under which the finished model is scored too
         self.dataset = load_reid_data(config, trains=trained is None)
         raise_mistakes("eval.also", impossible(config.eval.also, self.dataset.absent))
         pids, cameras = self.dataset.train_pids, self.dataset.cameras
@@ -111,11 +112,6 @@ class ReidTask:
     def loss(self, batch: ReidBatch, epoch: int, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         """`reid_loss` of the batch."""
         return reid_loss(self.model, self.config, batch)
-
-    @property
-    def conditions(self) -> tuple[str, ...]:
-        """Under which the finished model is scored too."""
-        return self.config.eval.also
 
     def evaluate(
         self, conditions: Sequence[str] = ("",), progress: Progress = no_progress

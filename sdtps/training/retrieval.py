@@ -49,7 +49,12 @@ class RetrievalTask:
         self.selected_on = "dev" if selects_on_dev else "test"
         self.select_metric = "dev_rsum" if selects_on_dev else "rsum"
         splits, root = load_splits(config, split_names(config))
-        self._check_folds(len(splits[config.eval.test_split].images))
+        images, fold = len(splits[config.eval.test_split].images), evaluation.FOLD_IMAGES
+        if config.eval.protocol != "full" and images < fold:
+            raise DataError(
+                f"eval.protocol {config.eval.protocol} needs folds of {fold} images, but "
+                f"{config.eval.test_split} has {images}; set eval.protocol to full"
+            )
         if not config.image_encoder.frozen:  # else all are decoded for the features
             check_images(images_of(splits))
         encoders = Encoders(config, splits["train"], device)
@@ -76,14 +81,6 @@ class RetrievalTask:
                 "text_encoder": weights_record("text_encoder", config.text_encoder),
             },
         }
-
-    def _check_folds(self, images: int) -> None:
-        settings, fold = self.config.eval, evaluation.FOLD_IMAGES
-        if settings.protocol != "full" and images < fold:
-            raise DataError(
-                f"eval.protocol {settings.protocol} needs folds of {fold} images, but "
-                f"{settings.test_split} has {images}; set eval.protocol to full"
-            )
 
     def train_batches(self, epoch: int, first: int) -> Iterator[RetrievalBatch]:
         return self.batches.epoch(epoch, first)

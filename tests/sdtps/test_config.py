@@ -133,6 +133,8 @@ def test_a_part_that_is_switched_off_keeps_what_its_base_says_and_counts_as_one(
         ({"sdtps": {"aggregation": "none", "mask": "log"}}, "needs aggregation single or dual"),
         ({"fusion": {"kind": "hdm"}}, "exclude each other"),
         ({"loss": {"global_branch": False}, "eval": {"feature": "global"}}, "untrained branch"),
+        ({"task": "retrieval", "image_encoder": {"frozen": True}}, "set data.augment to false"),
+        ({"task": "retrieval", "text_encoder": {"frozen": True}}, "set data.word_noise to 0"),
         *(
             (
                 {"task": "retrieval", "matching": {"form": form, **NO_DENSE}},

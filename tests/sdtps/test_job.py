@@ -16,7 +16,7 @@ import pytest
 from sdtps.config.load import merged
 from sdtps.run import provenance
 from sdtps.run.folder import RunFolder
-from sdtps.system.errors import DataError, RunError, WeightsError
+from sdtps.system.errors import DataError, RunError
 from sdtps.training.job import execute
 from tests.sdtps.small import comparable, planted, reid, spawn, train_in_two_processes
 
@@ -55,7 +55,9 @@ def test_a_run_completes_with_its_provenance(tmp_path: Path) -> None:
     assert run["data"]["generated"]["train_pids"] == 6 and len(run["data"]["digest"]) == 32
     assert run["parameters"] > 1000
     completed(folder)  # again: nothing happens
-    assert [a["ended_as"] for a in folder.run()["attempts"]] == ["completed"]
+    (attempt,) = folder.run()["attempts"]
+    assert attempt["ended_as"] == "completed"
+    assert attempt["peak_memory_mib"] >= result["peak_memory_mib"] > 50
     weights = {f"{name}.safetensors" for name in ("best", "last", "queries")}
     records = {"config.yaml", "run.json", "metrics.jsonl", "status.json", "result.json", "train.log"}
     assert {p.name for p in folder.path.iterdir()} == records | weights
@@ -151,19 +153,8 @@ def test_a_failure_is_recorded_before_it_is_raised(tmp_path: Path) -> None:
     assert (status["state"], status["kind"]) == ("failed", "error")
     assert "folder is missing" in status["reason"]
     assert "Traceback" in folder.log_file.read_text()
-    assert folder.run()["attempts"][0]["ended_as"] == "failed"
-
-
-def test_every_attempt_records_the_memory_it_took(tmp_path: Path) -> None:
-    completed, failed = make(tmp_path / "c"), make(tmp_path / "f", backbone={"weights": "nowhere.pt"})
-    assert execute(completed.path, max_steps=2) == "requeued" and execute(completed.path) == "completed"
-    with pytest.raises(WeightsError):
-        execute(failed.path)
-    result = completed.result()
-    assert result is not None
-    peaks = [a["peak_memory_mib"] for run in (completed, failed) for a in run.run()["attempts"]]
-    assert len(peaks) == 3 and min(peaks) > 50
-    assert peaks[0] <= result["peak_memory_mib"] <= peaks[1]
+    (attempt,) = folder.run()["attempts"]
+    assert attempt["ended_as"] == "failed" and attempt["peak_memory_mib"] > 50
 
 
 def test_a_folder_without_a_seed_or_a_configuration_is_refused(tmp_path: Path) -> None:

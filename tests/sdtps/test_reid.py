@@ -233,14 +233,6 @@ def test_sizes_at_full_scale_are_the_reported_steps() -> None:
     assert moe / 1e6 == pytest.approx(98.79 - 87.99, abs=0.01)
 
 
-def test_gate_rows_sum_to_1_per_head() -> None:
-    fusion = Fusion("hdm_atmoe", 64, 4).eval()
-    assert fusion.moe is not None
-    gate = fusion.moe.gate(fusion.hdm(*inputs(3)))
-    assert gate.shape == (3, 4, len(SETS))
-    torch.testing.assert_close(gate.sum(-1), torch.ones(3, 4))
-
-
 def test_a_set_sees_its_members_only() -> None:
     fusion = Fusion("hdm", 64, 4).eval()
     patches, globals_ = inputs(2)

@@ -14,7 +14,7 @@ from sdtps.data.load import load_splits
 from sdtps.evaluation import retrieval
 from sdtps.evaluation.retrieval import similarities
 from sdtps.system import distributed
-from sdtps.system.errors import ConfigError, DataError
+from sdtps.system.errors import DataError
 from sdtps.training.job import execute
 from sdtps.training.retrieval import RetrievalTask
 from tests.sdtps.small import comparable, planted, train_in_two_processes
@@ -208,13 +208,6 @@ def test_another_picture_in_place_of_one_of_the_same_size_is_encoded_again(
     assert before is not None and after is not None
     assert (before[0] != after[0]).any()
     assert (after[0] == after[1]).all()
-
-
-def test_frozen_encoders_with_augmentation_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"set data\.augment to false"):
-        small(image_encoder={"frozen": True})
-    with pytest.raises(ConfigError, match=r"set data\.word_noise to 0"):
-        small(text_encoder={"frozen": True})
 
 
 @pytest.mark.parametrize("images", [2, 7, 100])
