@@ -49,6 +49,7 @@ SWIN = Encoder(49, False, 0.8, 0.6)  # Swin-B at 224
 
 Form = Literal["laps", "released", "paper"]
 Way = Literal["batched", "loop"]
+Kernel = Literal["plain", "fused"]
 
 
 @dataclass(frozen=True)
@@ -66,18 +67,13 @@ class Case:
     encoder: Encoder
     device: str
     per_text: int = 1
-    kernel: Literal["plain", "fused"] = "plain"
+    kernel: Kernel = "plain"
 
     def __str__(self) -> str:
-        words = [
-            "train" if self.training else "evaluate",
-            self.form,
-            f"images {self.images}, captions {self.captions}",
-            f"{self.encoder.patches} patches",
-        ]
-        words += [f"{self.per_text} captions a text"] * (self.per_text > 1)
-        words += ["fused"] * (self.kernel == "fused")
-        return ", ".join(words)
+        shape = f"images {self.images}, captions {self.captions}, {self.encoder.patches} patches"
+        texts = f", {self.per_text} captions a text" if self.per_text > 1 else ""
+        kernel = ", fused" if self.kernel == "fused" else ""
+        return f"{'train' if self.training else 'evaluate'}, {self.form}, {shape}{texts}{kernel}"
 
     def network(self) -> CrossNet:
         """In the arrangement of the form, seeded."""
@@ -182,10 +178,8 @@ def peak_by_itself(case: Case, way: Way) -> float:
 
 def _peak_resident_mib() -> float:
     """High-water mark of this process on Linux (getrusage's would survive exec: our own)."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError("/proc/self/status has no VmHWM")
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 def measure(case: Case, repeats: int) -> Row:
@@ -217,9 +211,8 @@ def run(device: torch.device, form: Form = "released", *, repeats: int = 5) -> I
 
 def cases(device: str, form: Form) -> list[Case]:
     pairs, block = ((64, 64), (128, 128)) if device == "cuda" else ((32, 32), (32, 65))
-    kernels: list[Literal["plain", "fused"]] = ["plain"]
-    if device == "cuda" and importlib.util.find_spec("triton") is not None:
-        kernels.append("fused")
+    has_kernel = device == "cuda" and importlib.util.find_spec("triton") is not None
+    kernels: tuple[Kernel, ...] = ("plain", "fused") if has_kernel else ("plain",)
     made = []
     for encoder in (VIT, SWIN):
         for kernel in kernels:
@@ -271,25 +264,28 @@ def _one_caption(
     draws: list[Tensor],
 ) -> Tensor:
     """Similarity (B) of all images with one caption of exact length."""
+
+    def score(tokens: Tensor, text: Tensor) -> Tensor:
+        tokens = tokens if classes is None else torch.cat([classes, tokens], dim=1)
+        text = F.normalize(text, dim=-1).expand(len(tokens), -1, -1)
+        return net.alignment(F.normalize(tokens, dim=-1), text)
+
     if net.sparse_selection is None:
-        return _align(net, _with_class(classes, patches), caption)
-    sparse_guide = [caption.mean(0)] if net.matching.sparse_guide else []
+        return score(patches, caption)
+    own = [caption.mean(0)] if net.matching.sparse_guide else []
+    other = [] if dense is None else [dense.mean(0)]
+    together = bool(other) and net.matching.axis.together
+    guides = own + other if together else own
+    first = _select(net, net.sparse_selection, patches, guides, draws[0])
     if dense is None:
-        chosen = [_select(net, net.sparse_selection, patches, sparse_guide, draws[0])]
-        return _align(net, _tokens(net, classes, chosen), caption)
+        return score(merged(net.aggregation, [first]), caption)
     assert net.dense_selection is not None
-    if not net.matching.axis.together:
-        first = _select(net, net.sparse_selection, patches, sparse_guide, draws[0])
-        second = _select(net, net.dense_selection, patches, [dense.mean(0)], draws[1])
-        return _align(net, _tokens(net, classes, [first]), caption) + _align(
-            net, _tokens(net, classes, [second]), dense
-        )
-    guides = [*sparse_guide, dense.mean(0)]
-    chosen = [
-        _select(net, net.sparse_selection, patches, guides, draws[0]),
-        _select(net, net.dense_selection, patches, guides[::-1], draws[1]),
-    ]
-    return _align(net, _tokens(net, classes, chosen), caption)
+    guides = other + own if together else other
+    second = _select(net, net.dense_selection, patches, guides, draws[1])
+    if together:
+        return score(merged(net.aggregation, [first, second]), caption)
+    alone = score(merged(net.aggregation, [first]), caption)
+    return alone + score(merged(net.aggregation, [second]), dense)
 
 
 def _select(
@@ -300,17 +296,3 @@ def _select(
             patches, patches.mean(1), [guide.expand(len(patches), -1) for guide in guides]
         )
         return selection(patches, own, guided, draws)
-
-
-def _tokens(net: CrossNet, classes: Tensor | None, chosen: list[Selection]) -> Tensor:
-    return _with_class(classes, merged(net.aggregation, chosen))
-
-
-def _with_class(classes: Tensor | None, tokens: Tensor) -> Tensor:
-    return tokens if classes is None else torch.cat([classes, tokens], dim=1)
-
-
-def _align(net: CrossNet, tokens: Tensor, caption: Tensor) -> Tensor:
-    """Similarity (B) of normalised tokens (B, V, C) with the normalised words of one caption (L, C)."""
-    words = F.normalize(caption, dim=-1).expand(len(tokens), -1, -1)
-    return net.alignment(F.normalize(tokens, dim=-1), words)

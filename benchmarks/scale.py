@@ -18,28 +18,19 @@ from sdtps.run.folder import RunFolder, config_text
 SEEDS = 10
 EPOCHS = 100  # rows of a run's metrics
 VERBS = {
-    "status": ("ablations.cli", ()),
-    "plan": ("ablations.cli", ()),
-    "tables": ("analysis.cli", ("--out",)),
-    "report": ("analysis.cli", ("--output",)),
-    "paper": ("analysis.cli", ("--out",)),
-}
+    "status": "",
+    "plan": "",
+    "tables": "--out",
+    "report": "--output",
+    "paper": "--out",
+}  # and output
 # Linux counts the memory of the process that started another into what getrusage tells of that one.
 _CHILD = """
-import importlib, re, sys, time
-code = importlib.import_module(sys.argv[1]).main(sys.argv[2:])
+import re, sys, time
+from ablations.cli import main
+code = main(sys.argv[1:])
 print(time.process_time(), re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
 sys.exit(code)
-"""
-_MANIFEST = """\
-study: bench
-task: reid
-seeds: {seeds}
-baseline: v0
-varies: [optim.lr]
-metrics: {{mAP: {{direction: up}}}}
-variants:
-{variants}
 """
 
 
@@ -49,20 +40,19 @@ def verbs(device: torch.device, sizes: tuple[int, ...] = (500, 5_000)) -> Iterat
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             manifest = write_runs(folder, size)
-            for verb, (module, options) in VERBS.items():
-                outputs = [word for option in options for word in (option, str(folder / verb))]
-                place = ["--runs-dir", str(folder / "runs")]
-                used, peak = _measure(module, [verb, str(manifest), *place, *outputs])
+            for verb, option in VERBS.items():
+                words = [verb, str(manifest), "--runs-dir", str(folder / "runs")]
+                used, peak = _measure([*words, option, str(folder / verb)] if option else words)
                 yield Row("scale", f"{verb}, runs {size}", used, peak_mib=peak)
 
 
-def _measure(module: str, words: list[str]) -> tuple[float, float]:
+def _measure(words: list[str]) -> tuple[float, float]:
     """Processor seconds and peak MiB of a verb.
 
     Raises:
         subprocess.CalledProcessError: it failed; its own messages went to standard error.
     """
-    command = [sys.executable, "-c", _CHILD, module, *words]
+    command = [sys.executable, "-c", _CHILD, *words]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     used, kib = done.stdout.split()[-2:]
     return float(used), int(kib) / 1024
@@ -71,8 +61,10 @@ def _measure(module: str, words: list[str]) -> tuple[float, float]:
 def write_runs(folder: Path, count: int) -> Path:
     """A manifest of `count` runs, and run folders as completed runs leave them in `folder`/runs."""
     path = folder / "bench.yaml"
-    variants = "\n".join(f"  v{n}: {{optim.lr: {n + 1}e-6}}" for n in range(max(1, count // SEEDS)))
-    path.write_text(_MANIFEST.format(seeds=list(range(SEEDS)), variants=variants))
+    variants = {f"v{n}": {"optim.lr": (n + 1) * 1e-6} for n in range(max(1, count // SEEDS))}
+    study = {"study": "bench", "task": "reid", "baseline": "v0", "varies": ["optim.lr"]}
+    seeds = {"seeds": list(range(SEEDS)), "metrics": {"mAP": {"direction": "up"}}}
+    path.write_text(json.dumps({**study, **seeds, "variants": variants}))
     texts: dict[str, str] = {}
     for number, run in enumerate(load_study(path).runs()):
         files = RunFolder(run.folder(folder / "runs"))

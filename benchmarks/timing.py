@@ -37,23 +37,15 @@ class Row:
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """Processor or GPU, threads and versions."""
+    """Processor or GPU, threads and versions, on Linux."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
     return {
-        "host": platform.node(),
-        "processor": _processor(),
+        "processor": next((x for x in lines if x.startswith("model name")), "").partition(": ")[2],
         "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((x.split(":", 1)[1].strip() for x in lines if x.startswith("model name")), "")
 
 
 def seconds(work: Callable[[], object], device: torch.device = CPU) -> float:

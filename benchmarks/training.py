@@ -1,6 +1,6 @@
-"""Re-identification: a training step, its data and its logging, beside plain ways.
+"""A training step of re-identification beside DeMo's on the same model and batch.
 
-`step`: DeMo's way on the same model and batch. It calls the encoder once for each modality, embeds
+DeMo's calls the encoder once for each modality, embeds
 patches by a convolution, runs CLIP's layers as transformers has them, gives Adam one group for each
 parameter, as DeMo's make_optimizer does, and reads loss and accuracy from the device after every step,
 as its loop does. Attention is torch's scaled-dot-product kernel on both sides, as DeMo's
@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,15 +29,12 @@ from sdtps.models.backbones import Block, ClipVit, TinyVit
 from sdtps.models.losses import batch_hard_triplet, label_smooth_cross_entropy
 from sdtps.models.reid import ReidModel
 from sdtps.multimodal import MODALITIES
-from sdtps.run.folder import RunFolder
 from sdtps.training.device import keep_freed_memory, seed_everything
-from sdtps.training.loop import Loop
 from sdtps.training.reid import ReidTask
 from sdtps.training.step import TrainingStep
 
 Size = tuple[int, int]  # height, width
 STEPS = 5  # in one turn, at whose end a GPU is waited for
-LOG_EVERY = 10
 
 
 def reid_config(device: torch.device, size: Size, batch: int) -> ReidConfig:
@@ -55,7 +51,7 @@ def reid_config(device: torch.device, size: Size, batch: int) -> ReidConfig:
             "data": {**images, **batches},
             "backbone": {"name": name, "weights": "random", "patch": 8},
             "sdtps": {"aggregation": "single"},
-            "train": {"amp": amp, "compile": on_gpu, "device": device.type, "log_every": LOG_EVERY},
+            "train": {"amp": amp, "compile": on_gpu, "device": device.type},
         }
     )
     assert isinstance(parsed, ReidConfig)
@@ -76,22 +72,11 @@ def own_cache() -> Iterator[Path]:
         yield Path(name)
 
 
-def _on(device: torch.device, small: tuple[Size, int], large: tuple[Size, int]) -> tuple[Size, int]:
-    return large if device.type == "cuda" else small
-
-
-def _words(config: ReidConfig) -> str:
-    data = config.data
-    return f"{config.backbone.name}, {data.height}x{data.width}, batch {data.batch_size}"
-
-
-# -- a step ---------------------------------------------------------------------------------------
-
-
 def step(device: torch.device, *, repeats: int = 7) -> Iterator[Row]:
     """A training step beside DeMo's."""
     with own_cache():
-        config = reid_config(device, *_on(device, ((64, 32), 8), ((256, 128), 64)))
+        size, number = ((256, 128), 64) if device.type == "cuda" else ((64, 32), 8)
+        config = reid_config(device, size, number)
         task = reid_task(config, device)
         batch = next(task.train_batches(1, 0))
         plain, training = PlainStep(task), TrainingStep(task, config)
@@ -105,9 +90,8 @@ def step(device: torch.device, *, repeats: int = 7) -> Iterator[Row]:
             for _ in range(STEPS):
                 plain(batch)
 
-        yield compare(
-            "step", _words(config), ours, reference, device, repeats=repeats, warmup=2, each=STEPS
-        )
+        case = f"{config.backbone.name}, {size[0]}x{size[1]}, batch {number}"
+        yield compare("step", case, ours, reference, device, repeats=repeats, warmup=2, each=STEPS)
 
 
 class PlainStep:
@@ -194,36 +178,3 @@ def plain_block(block: Block, x: Tensor) -> Tensor:
     mixed = F.scaled_dot_product_attention(*qkv.permute(2, 0, 3, 1, 4))
     x = x + block.out(mixed.transpose(1, 2).reshape(n, tokens, width))
     return x + block.mlp(block.norm_mlp(x))
-
-
-# -- logging --------------------------------------------------------------------------------------
-
-
-def logging(device: torch.device, *, repeats: int = 15) -> Iterator[Row]:
-    """Writing a row of metrics, beside the training steps between two rows.
-
-    A row is gradient norms of all groups, reading everything from the device, and appending to
-    metrics.jsonl.
-    """
-    size, number = _on(device, ((64, 32), 32), ((256, 128), 64))
-    with own_cache() as folder:
-        config = reid_config(device, size, number)
-        task = reid_task(config, device)
-        batch = next(task.train_batches(1, 0))
-        loop = Loop(task, RunFolder(folder), config, seed=0)
-        training = loop.training_step
-        rates = loop.schedule.apply(training.optimizer, 1, 1)
-        last = training.forward_backward(batch, epoch=1)
-
-        def row() -> None:
-            norms = {"grad_norm": training.norm(task.model.parameters()), **training.group_norms()}
-            loop.record({**loop.read_row(*last, norms, rates, 1, 1), "images_per_s": 1.0})
-
-        def steps() -> None:
-            for _ in range(LOG_EVERY):
-                training.forward_backward(batch, epoch=1)
-                training.update(measure=False)
-
-        with contextlib.redirect_stdout(sys.stderr):  # of the run's log
-            timed = compare("logging", _words(config), row, steps, device, repeats=repeats, warmup=3)
-        yield timed

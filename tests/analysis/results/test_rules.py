@@ -24,7 +24,7 @@ def rules():
 def test_no_rule_is_wrong_more_often_than_it_may(rules):
     assert SEEDS == (2, 3, 5) and len(rules) == 27
     for rule in rules.values():
-        assert rule.holds, (rule.name, rule.rates, rule.limit)
+        assert rule.holds, (rule.name, rule.rates, rule.low, rule.high)
     assert rules["tables of equal variants with a star"].trials == 1000
 
 
