@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from analysis import commands
 from analysis.results import numbers
@@ -12,9 +12,6 @@ from analysis.results.frames import Results, results, verdict
 from analysis.tables.reported import other_than_ours, reported_table
 from sdtps.system.commandline import add_json, add_runs_dir
 from sdtps.system.errors import ManifestError
-
-if TYPE_CHECKING:
-    from ablations.study.schema import Reported
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,25 +48,22 @@ def command(arguments: argparse.Namespace) -> int:
 
 def compared(found: Results, epoch: Any) -> Iterator[dict[str, Any]]:
     """Each reported number of a variant: theirs as printed, ours in the same unit, and the verdict."""
-    for entry in found.study.reported:
-        if entry.variant is not None and entry.variant in found.outcomes:
-            for name in entry.values:
-                yield _row(found, entry, name, epoch)
-
-
-def _row(found: Results, entry: Reported, name: str, epoch: Any) -> dict[str, Any]:
-    outcome, metric = found.outcomes[str(entry.variant)], found.study.metrics[name]
-    result = found.get(outcome.key, name, epoch)
-    printed, sd = entry.values[name], entry.sd.get(name)
-    ours = {"mean": result.mean, "sd": result.sd}
-    return {
-        "variant": outcome.key,
-        "metric": name,
-        "source": entry.source,
-        "by": entry.by,
-        "reported": {"value": printed, "sd": sd, "n": entry.n, "tolerance": entry.tolerance},
-        "ours": {k: float(numbers.in_unit(v, metric)) for k, v in ours.items()}
-        | {"n": result.n, "planned": result.planned},
-        "verdict": verdict(printed, result, metric, tolerance=entry.tolerance, n=entry.n, sd=sd),
-        "differs": other_than_ours(found.study, entry, outcome),
-    }
+    known = [entry for entry in found.study.reported if entry.variant in found.outcomes]
+    for entry, name in ((one, name) for one in known for name in one.values):
+        outcome, metric = found.outcomes[str(entry.variant)], found.study.metrics[name]
+        result = found.get(outcome.key, name, epoch)
+        printed, sd = entry.values[name], entry.sd.get(name)
+        ours = {"mean": result.mean, "sd": result.sd}
+        yield {
+            "variant": outcome.key,
+            "metric": name,
+            "source": entry.source,
+            "by": entry.by,
+            "reported": {"value": printed, "sd": sd, "n": entry.n, "tolerance": entry.tolerance},
+            "ours": {
+                **{key: float(numbers.in_unit(value, metric)) for key, value in ours.items()},
+                **{"n": result.n, "planned": result.planned},
+            },
+            "verdict": verdict(printed, result, metric, tolerance=entry.tolerance, n=entry.n, sd=sd),
+            "differs": other_than_ours(found.study, entry, outcome),
+        }

@@ -66,8 +66,6 @@ class SeedCurve:
             `shorter` (it completed with fewer steps); None where it does not, or still runs.
     """
 
-    seed: int
-    state: str
     step: np.ndarray
     value: np.ndarray
     broken: np.ndarray
@@ -214,15 +212,13 @@ def curve_of(
     mine = [run.rows.series(kind, metric) for run in outcome.runs]
     latest = max((int(step[-1]) for step, _ in mine if len(step)), default=0)
     seeds = tuple(
-        _seed(run.seed, run.state, step, value, latest, seed_points)
+        _seed(run.state, step, value, latest, seed_points)
         for run, (step, value) in zip(outcome.runs, mine, strict=True)
     )
     return Curve(outcome.study, outcome, kind, metric, seeds, epochs=clock, **_mean(mine, seeds))
 
 
-def _seed(
-    seed: int, state: str, step: np.ndarray, value: np.ndarray, latest: int, most: int
-) -> SeedCurve:
+def _seed(state: str, step: np.ndarray, value: np.ndarray, latest: int, most: int) -> SeedCurve:
     finite = np.flatnonzero(np.isfinite(value))
     last = (float(step[finite[-1]]), float(value[finite[-1]])) if len(finite) else None
     end = None
@@ -236,7 +232,7 @@ def _seed(
     broken = step[:until][~np.isfinite(value[:until])].astype(np.float64)
     index = kept(value, most)
     shown = np.where(np.isfinite(value[index]), value[index], np.nan)
-    return SeedCurve(seed, state, step[index].astype(np.float64), shown, broken, last, end)
+    return SeedCurve(step[index].astype(np.float64), shown, broken, last, end)
 
 
 def _interval(step: np.ndarray) -> float:
