@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
 
 from analysis.results import stats
 from analysis.results.cells import Attributed, sentences
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _GOOD, _BROKEN, _BETWEEN = "#0072B2", "#D55E00", "#666666"
 
@@ -20,8 +18,6 @@ def cells_figure(found: Attributed, width: float) -> tuple[Figure, tuple[str, ..
     Args:
         width: inches.
     """
-    from matplotlib.figure import Figure
-
     scale = 100.0 if found.metric.unit == "%" else 1.0
     cells = [c for c in found.attribution.cells if not c.equals and not c.impossible]
     cells.sort(key=lambda cell: len(cell.changes))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.figures.curves import metric_name
@@ -15,8 +16,6 @@ from analysis.tables import captions
 from analysis.tables.model import difference_cell
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from ablations.study.model import Study
     from ablations.study.schema import FigureSpec
 
