@@ -89,3 +89,12 @@ def test_a_program_that_is_cancelled_is_cancelled(slurm: Cluster, tmp_path: Path
     assert {r.state for r in found.values()} == {"cancelled"}
     folder = found["polite"].run.folder(look.runs)
     assert (folder / "place.txt").read_text() == "saved "
+
+
+def test_a_program_that_is_preempted_is_requeued(slurm: Cluster, tmp_path: Path) -> None:
+    look, (first, *_) = submitted(tmp_path, 10, "")
+    look.wait(lambda s: all(s[v].epoch == 1 for v in ("polite", "rude")))
+    for element in (0, 1):
+        slurm.run("scontrol", "requeue", f"{first}_{element}")
+    found = look.wait(lambda s: s["polite"].state == s["rude"].state == "requeued")
+    assert (found["polite"].run.folder(look.runs) / "place.txt").read_text() == "saved "
