@@ -22,7 +22,7 @@ claims:
     claim: b ends above a.
     source: nobody
     kind: training
-    runs: [{study: s, statements: [{says: above, holds: "final('b', 'mAP') > final('a', 'mAP')"}]}]
+    runs: [{study: s, statements: [{says: above, value: mAP, of: b, relation: above, than: a}]}]
 """
 
 
