@@ -292,17 +292,18 @@ def _shown(
     collected: Collected, study: Study, figures: Sequence[FigureSpec]
 ) -> list[tuple[Tex, list[Tex]]]:
     """Sentences on what tables and figures of a study show, each with the files of those it names."""
-    scores = [("tables", file_name(study, s.name), "the scores") for s in tables.declared_tables(study)]
     words = {"curves": "the training curves", "differences": "the differences to the baseline"}
-    drawn = {spec.name: words.get(spec.kind, "the results by setting") for spec in figures}
-    forest = [s.name for s in figures if s.kind == "differences"]
-    groups = [scores + [("figures", file_name(study, name), drawn[name]) for name in forest]]
-    groups.append([("figures", file_name(study, n), w) for n, w in drawn.items() if n not in forest])
+    placed = [("tables", file_name(study, s.name), "the scores") for s in tables.declared_tables(study)]
+    for spec in sorted(figures, key=lambda spec: spec.kind != "differences"):
+        what = words.get(spec.kind, "the results by setting")
+        placed.append(("figures", file_name(study, spec.name), what))
+    # More would stand too far from the sentence.
+    groups = [placed[at : at + 2] for at in range(0, len(placed), 2)]
     for found in started(collected, study):
         ends = f"what changes from {latex.escape(found.spec.good)} to {latex.escape(found.spec.broken)}"
         groups.append([(place, found.name, ends) for place in ("tables", "figures")])
     shown = []
-    for group in filter(None, groups):
+    for group in groups:
         of: dict[str, list[str]] = {}
         for place, name, what in group:
             of.setdefault(what, []).append(rf"{place[:-1].title()}~\ref{{{place[:3]}:{name}}}")
