@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
+import seaborn as sns
 from matplotlib.figure import Figure
 
 from analysis.figures.curves import metric_label, metric_name, setting_name
@@ -38,16 +40,23 @@ def sweep(
     picture = Figure(figsize=(width, min(2.6, width * 0.55)), layout="constrained")
     axes = picture.subplots()
     results = {name: found.get(name, spec.metric) for name in names}
+    seeds = pd.DataFrame(
+        {"variant": name, "place": places[name], "value": value * scale}
+        for name, result in results.items()
+        for value in result.values.values()
+    )
+    if len(seeds):
+        colours = {name: styles[name].colour for name in names}
+        look: Any = {"hue": "variant", "palette": colours, "alpha": 0.4, "s": 9, "linewidth": 0}
+        sns.scatterplot(seeds, x="place", y="value", legend=False, ax=axes, **look)
     for name, result in results.items():
         colour, place = styles[name].colour, places[name]
         if not result.n:
             word, at = found.outcomes[name].glyph(), axes.get_xaxis_transform()
-            look: Any = {"ha": "center", "size": SMALLEST, "style": "italic", "parse_math": False}
+            look = {"ha": "center", "size": SMALLEST, "style": "italic", "parse_math": False}
             axes.text(place, 0.02, word, transform=at, **look)
             axes.plot([place], [np.nan])
             continue
-        values = [value * scale for value in result.values.values()]
-        axes.plot([place] * len(values), values, "o", color=colour, alpha=0.4, ms=3, mew=0)
         axes.errorbar(
             [place],
             [result.mean * scale],
