@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from analysis.results import stats
 from analysis.results.frames import Epoch, Results
 from analysis.results.outcomes import Outcome, outcomes, seed_list
 from analysis.runs.collect import Collected
@@ -48,7 +50,10 @@ def declared(
     """A table of the manifest, whose caption begins with the manifest's words and ends with `marks`."""
     warned = warnings(marks, study.name)
     baseline = outcomes(collected, study).get(study.baseline)
-    computed = (statistic(shown, metrics, epochs[0]), which_epochs(epochs, shown)) if shown else ()
+    computed: tuple[str, ...] = ()
+    if shown:
+        words = statistic(shown, metrics, epochs[0]), beyond(study, shown, metrics, epochs)
+        computed = (*words, which_epochs(epochs, shown))
     first = sentence(spec.caption or spec.title or title)
     return Table(
         name=file_name(study, spec.name),
@@ -87,6 +92,20 @@ def statistic(rows: Sequence[Outcome], metrics: Sequence[str], epoch: Epoch = "l
         n = "the finished seeds, k/N where some are not"
     single = "; a single seed has no spread" if 1 in counts else ""
     return f"Mean ± sample standard deviation (ddof 1) over {n}{single}."
+
+
+def beyond(
+    study: Study, rows: Sequence[Outcome], metrics: Sequence[str], epochs: Sequence[Epoch]
+) -> str:
+    """A note where a spread reaches beyond what a share can be."""
+    shares = [metric for metric in metrics if study.metrics[metric].unit == "%"]
+    for row, metric, epoch in product(rows, shares, epochs):
+        if not (values := list(row.values(metric, epoch).values())):
+            continue
+        found = stats.summary(values)
+        if 0 <= found.mean <= 1 and (found.mean < found.sd or found.mean + found.sd > 1):
+            return "± is symmetric: where it reaches beyond 0 or 100 %, no seed does."
+    return ""
 
 
 def which_epochs(shown: Sequence[Epoch], rows: Sequence[Outcome]) -> str:

@@ -70,6 +70,16 @@ def test_every_mark_is_explained_and_nothing_else(hard):
     assert ("95 % t interval" in loo) == any(cell.signed and cell.spread for cell in cells)
 
 
+@pytest.mark.parametrize(("second", "noted"), [(0.996, True), (0.98, False)])
+def test_a_spread_beyond_the_scale_is_noted(tmp_path, second, noted):
+    study = planted_study("high", ["a", "b"], seeds=(0, 1), metrics={"mAP": PERCENT})
+    for variant in study.variants:
+        for seed, value in enumerate((second, 1.0 if noted else 0.97)):
+            plant(tmp_path, study, variant, seed, scores={"mAP": [value]})
+    caption = " ".join(table(collect([study], tmp_path), study, study.tables[0]).caption)
+    assert ("beyond 0 or 100 %" in caption) == noted
+
+
 def test_the_notes_name_each_seed_that_is_not_in_a_mean(hard):
     notes = " ".join(hard[2]["hard-main"].notes)
     assert "1: seed 2 diverged at epoch 2 (step 8)." in notes
