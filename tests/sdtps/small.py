@@ -39,6 +39,16 @@ RETRIEVAL: dict[str, Any] = {
     "train": {"epochs": 2, "log_every": 1, "checkpoint_every_steps": 2},
     "eval": {"also_dense_text": ["own", "shuffled", "none"]},
 }
+# The arrangements of the released codes.
+LAPS: dict[str, Any] = {
+    "sdtps": {"score": "attention_sum", "normalise": "none", "aggregation": "single"},
+    "matching": {"form": "laps", "alignment": "mean", "dense_text": "none", "eval_dense_text": "none"},
+}
+RELEASED: dict[str, Any] = {
+    "sdtps": {**LAPS["sdtps"], "no_grad": "selection"},
+    "matching": {"form": "released", "alignment": "mean"},
+    "loss": {"ratio": "released"},
+}
 
 
 def reid(**sections: dict[str, Any]) -> ReidConfig:

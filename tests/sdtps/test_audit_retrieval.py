@@ -8,32 +8,13 @@ import pytest
 
 from sdtps.audit.audit import Audit, audit
 from sdtps.config import Config, parse_config
+from tests.sdtps.small import LAPS, RELEASED
 
-RELEASED: dict[str, Any] = {
-    "sdtps": {
-        "score": "attention_sum",
-        "normalise": "none",
-        "no_grad": "selection",
-        "aggregation": "single",
-    },
-    "matching": {"form": "released", "alignment": "mean"},
-    "loss": {"ratio": "released"},
-}
-LAPS: dict[str, Any] = {
-    "sdtps": {**RELEASED["sdtps"], "no_grad": "attention"},
-    "matching": {
-        "form": "laps",
-        "alignment": "mean",
-        "dense_text": "none",
-        "eval_dense_text": "none",
-    },
-}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "paper": ("tiny_vit", {}),
     "released": ("tiny_vit", RELEASED),
     "released_swin": ("swin_b", RELEASED),
     "laps_swin": ("swin_b", LAPS),
-    "gumbel_1e10": ("tiny_vit", {"sdtps": {"decision": "gumbel_ste", "mask": "subtract_1e10"}}),
     "no_sdtps": ("tiny_vit", {"sdtps": {"enabled": False}}),
 }
 
@@ -86,9 +67,3 @@ def test_dense_words_only_guide_in_the_paper_form(audited: Audit) -> None:
 def test_the_ratio_loss_is_found_constant(audited: Audit) -> None:
     assert "the ratio loss trains nothing: it is a constant" in texts(audited, "released")
     assert "ratio" not in texts(audited, "no_sdtps")
-
-
-def test_the_mask_constant_is_found_here_too(audited: Audit) -> None:
-    assert audited.findings[0].variant == "gumbel_1e10"
-    assert "the factor is the mask constant 1e10" in audited.findings[0].text
-    assert 1e6 < (audited.findings[0].factor or 0) < 1e10

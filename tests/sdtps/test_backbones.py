@@ -128,14 +128,6 @@ def test_positions_are_interpolated_bilinearly_and_the_class_row_kept() -> None:
     assert torch.equal(interpolate_positions(table, (14, 14)), table)
 
 
-def test_a_tall_image_has_its_own_grid() -> None:
-    ours = ClipVit(small_tower(), RANDOM, 64, 16, cameras=0)
-    classes, patches = ours(torch.randn(3, 3, 64, 16))
-    assert classes.shape == (3, 16) and patches.shape == (3, 16, 16) and ours.patches == 16
-    names = dict(ours.named_parameters())
-    assert names["tower.vision_model.embeddings.position_embedding.weight"].shape == (17, 32)
-
-
 @pytest.mark.parametrize("kind", ["tiny", "clip"])
 def test_the_camera_moves_only_the_class_token_before_the_first_layer(kind: str) -> None:
     """With the encoder's blocks taken out, patches do not depend on the camera."""
@@ -179,14 +171,6 @@ def test_random_weights_must_be_asked_for(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="'random'"):
         build_backbone(missing, 16, 16, 0)
     assert isinstance(build_backbone(RANDOM, 16, 16, 0), TinyVit)
-
-
-def test_a_tiny_vit_can_be_saved_and_loaded(tmp_path: Path) -> None:
-    model = build_backbone(RANDOM, 16, 16, 2)
-    torch.save(model.state_dict(), tmp_path / "tiny.pt")
-    again = build_backbone(RANDOM.model_copy(update={"weights": str(tmp_path / "tiny.pt")}), 16, 16, 2)
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, again.state_dict()[name])
 
 
 def test_a_file_with_code_in_it_is_refused_without_advice_to_trust_it(tmp_path: Path) -> None:

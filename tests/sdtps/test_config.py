@@ -66,8 +66,6 @@ NO_DENSE = {"dense_text": "none", "eval_dense_text": "none"}
 IDLE = [
     ({"sdtps": {"temperature": 5.0}}, "sdtps.temperature", "sdtps.decision gumbel_ste or soft"),
     ({"sdtps": {"score": "attention_sum", "beta": 0.5}}, "sdtps.beta", "sdtps.score eq3"),
-    ({"backbone": {"patch": 8}}, "backbone.patch", "backbone.name tiny_vit"),
-    ({"optim": {"gamma": 0.5}}, "optim.gamma", "optim.schedule multistep"),
     ({"optim": {"milestones": [3]}}, "optim.milestones", "optim.schedule multistep"),
     (
         {"optim": {"warmup_epochs": 0.0, "warmup_factor": 0.5}},
@@ -75,26 +73,11 @@ IDLE = [
         "optim.warmup_epochs above 0",
     ),
     ({"optim": {"backbone_lr_factor": 0.1}}, "optim.backbone_lr_factor", "optim.backbone_lr null"),
-    (
-        {"backbone": {"camera_embedding": False, "camera_std": 0.5}},
-        "backbone.camera_std",
-        "backbone.camera_embedding true",
-    ),
-    (
-        {"loss": {"id_weight": 0.0, "label_smoothing": 0.2}},
-        "loss.label_smoothing",
-        "loss.id_weight above 0",
-    ),
     ({"task": "retrieval", "sdtps": {"loss_weight": 2.0}}, "sdtps.loss_weight", "task reid"),
     (
         {"task": "retrieval", "matching": {"alignment": "mean", "top_k": 3}},
         "matching.top_k",
         "matching.alignment mean_topk or topk",
-    ),
-    (
-        {"task": "retrieval", "loss": {"ratio": "released", "lambda_sparse": 0.5}},
-        "loss.lambda_sparse",
-        "loss.ratio separate or eq7",
     ),
     (
         {"task": "retrieval", "matching": NO_DENSE, "data": {"max_dense_words": 50}},
@@ -135,13 +118,7 @@ def test_a_part_that_is_switched_off_keeps_what_its_base_says_and_counts_as_one(
         ({"loss": {"global_branch": False}, "eval": {"feature": "global"}}, "untrained branch"),
         ({"task": "retrieval", "image_encoder": {"frozen": True}}, "set data.augment to false"),
         ({"task": "retrieval", "text_encoder": {"frozen": True}}, "set data.word_noise to 0"),
-        *(
-            (
-                {"task": "retrieval", "matching": {"form": form, **NO_DENSE}},
-                "set sdtps.aggregation to single or none",
-            )
-            for form in ("released", "laps")
-        ),
+        ({"task": "retrieval", "matching": {"form": "released"}}, "sdtps.aggregation to single"),
     ],
 )
 def test_parts_that_contradict_each_other_are_refused(tree, text) -> None:

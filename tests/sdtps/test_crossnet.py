@@ -181,32 +181,11 @@ def test_pairs_scored_at_once_follow_from_the_memory_they_take() -> None:
     assert crossnet.pairs_in(1, patches=196, tokens=41, width=512, words=96) == 1
 
 
-def test_a_pair_does_not_know_the_other_pairs() -> None:
-    net = build({}, {})
-    images, words, lengths, dense, dense_lengths = inputs(net)
-    whole = net(images, words, lengths, dense, dense_lengths).similarity
-    rows, columns = torch.tensor([2, 0]), torch.tensor([4, 1, 3])
-    part = net(
-        images[rows], words[columns], lengths[columns], dense[columns], dense_lengths[columns]
-    ).similarity
-    torch.testing.assert_close(part, whole[rows][:, columns], rtol=1e-12, atol=1e-12)
-
-
 def test_no_text_guides_the_selection_where_the_only_guide_is_left_out() -> None:
     """Trained with dense text as the only guide, evaluated without it."""
     net = build({}, {"sparse_guide": False}).eval()
     leaves = inputs(net)[:3]
     torch.testing.assert_close(net(*leaves).similarity, similarity_loop(net, *leaves))
-
-
-def test_padding_does_not_count() -> None:
-    net = build({}, {})
-    images, words, lengths, dense, dense_lengths = inputs(net)
-    noisy = torch.cat([words, torch.full((CAPTIONS, 4, WIDTH), 1e6, dtype=words.dtype)], 1)
-    torch.testing.assert_close(
-        net(images, noisy, lengths, dense, dense_lengths).similarity,
-        net(images, words, lengths, dense, dense_lengths).similarity,
-    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -218,21 +197,6 @@ def test_half_precision_inputs_are_scored_in_float32(dtype: torch.dtype) -> None
     assert ours.dtype == torch.float32
     loop = similarity_loop(net, *(x.float() if x.is_floating_point() else x for x in leaves))
     torch.testing.assert_close(ours, loop, rtol=1e-4, atol=1e-4)
-
-
-def test_released_form_gives_the_patches_no_gradient() -> None:
-    """FACTS of the released code: with a class token only that learns, without one nothing does."""
-    axes = {"score": "attention_sum", "normalise": "none", "no_grad": "selection"}
-    released = {"form": "released", "alignment": "mean"}
-    net = build({**axes, "aggregation": "single"}, released, class_token=True)
-    leaves = inputs(net)
-    net(*leaves).similarity.sum().backward()
-    assert leaves[0].grad[:, :1].abs().sum() > 0
-    assert not leaves[0].grad[:, 1:].any()
-    net = build({**axes, "aggregation": "single"}, released, class_token=False)
-    leaves = inputs(net)
-    net(*leaves).similarity.sum().backward()
-    assert leaves[0].grad is None
 
 
 @pytest.mark.parametrize("decision", ["topk", "gumbel_ste", "soft"])

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sdtps.config import RetrievalConfig, identity, parse_config
+from sdtps.config import RetrievalConfig, parse_config
 from sdtps.config.yaml12 import read
-from sdtps.data.captions import read_split
 from sdtps.data.inputs import look
-from sdtps.run.folder import RunFolder
 from sdtps.training.job import execute
+from tests.sdtps.small import planted
 
 pytestmark = [
     pytest.mark.real_data,
@@ -25,16 +24,6 @@ BASE = Path(__file__).parents[2] / "ablations/base/flickr_mini.yaml"
 @pytest.fixture(scope="module")
 def photographs() -> Path:
     return Path(os.environ["SDTPS_REAL_DATA"]) / "flickr_mini"
-
-
-@pytest.mark.parametrize(("split", "images"), [("train", 800), ("dev", 100), ("test", 100)])
-def test_reads_the_photographs(photographs: Path, split: str, images: int) -> None:
-    data = read_split("f30k", split, photographs)
-    assert len(data.images) == images and data.per_image == 5
-    assert data.dense is not None
-    # The stand-in dense text is the image's five captions joined: the leak at its plainest.
-    first_words = data.captions[0].split()[:3]
-    assert " ".join(first_words) in data.dense[0]
 
 
 @pytest.mark.parametrize(
@@ -96,9 +85,7 @@ def test_a_run_on_frozen_features_shares_them_with_the_next(
     assert isinstance(config, RetrievalConfig)
     times = []
     for seed in (0, 1):
-        folder = RunFolder(tmp_path / f"seed{seed}")
-        run = {"study": "s", "variant": "v", "seed": seed, "identity": identity(config, seed)}
-        folder.create(config, run)
+        folder = planted(tmp_path / f"seed{seed}", config, seed)
         assert execute(folder.path) == "completed"
         files = sorted((tmp_path / "cache").glob("*.npy"))
         assert len(files) == 8  # images and captions of three splits, dense texts of train and test

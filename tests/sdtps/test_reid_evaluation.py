@@ -58,14 +58,6 @@ def test_rank_equals_the_protocol_query_by_query(seed: int, q: int, g: int, pids
     assert q - len(ranking["AP"]) == skipped
 
 
-def test_camera_and_scene_rules_differ_only_in_the_views_given() -> None:
-    distances = torch.tensor([[0.1, 0.2, 0.3]])
-    pids, gallery = torch.tensor([7]), torch.tensor([7, 8, 7])
-    same_camera = rank(distances, pids, gallery, torch.tensor([0]), torch.tensor([0, 0, 1]))
-    other_scene = rank(distances, pids, gallery, torch.tensor([5]), torch.tensor([6, 6, 5]))
-    assert (same_camera["rank"].item(), other_scene["rank"].item()) == (2, 1)
-
-
 def test_a_diverged_model_is_not_ranked() -> None:
     with pytest.raises(FloatingPointError, match="diverged"):
         rank(torch.tensor([[float("nan")]]), *[torch.zeros(1)] * 4)

@@ -17,19 +17,10 @@ from sdtps.system import distributed
 from sdtps.system.errors import DataError
 from sdtps.training.job import execute
 from sdtps.training.retrieval import RetrievalTask
-from tests.sdtps.small import comparable, planted, train_in_two_processes
+from tests.sdtps.small import LAPS, RELEASED, comparable, planted, train_in_two_processes
 from tests.sdtps.small import retrieval as small
 
 CPU = torch.device("cpu")
-LAPS = {
-    "sdtps": {"score": "attention_sum", "normalise": "none", "aggregation": "single"},
-    "matching": {"form": "laps", "alignment": "mean", "dense_text": "none", "eval_dense_text": "none"},
-}
-RELEASED = {
-    "sdtps": {**LAPS["sdtps"], "no_grad": "selection"},
-    "matching": {"form": "released", "alignment": "mean"},
-    "loss": {"ratio": "released"},
-}
 FROZEN = {
     "data": {"augment": False, "word_noise": 0.0},
     "image_encoder": {"frozen": True},

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from pathlib import Path
 
 import pytest
@@ -15,24 +13,6 @@ from sdtps.system.errors import RunError
 
 def row(attempt: int, step: int, kind: str = "train", **values: float) -> dict:
     return {"attempt": attempt, "kind": kind, "epoch": 1, "step": step, **values}
-
-
-def test_metrics_stay_strict_json_when_a_loss_is_not_finite(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path)
-    run.append_metrics(row(1, 1, loss=math.nan, grad_norm=math.inf))
-    read = json.loads(run.metrics_file.read_text(), parse_constant=pytest.fail)
-    assert read["loss"] is None
-    assert read["nonfinite"] == {"loss": "nan", "grad_norm": "inf"}
-
-
-def test_a_torn_last_line_is_closed_and_told(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path)
-    run.append_metrics(row(1, 1, loss=2.0))
-    with run.metrics_file.open("a") as stream:
-        stream.write('{"attempt": 1, "kind": "tr')  # killed here
-    run.append_metrics(row(2, 2, loss=1.0))
-    assert [r["step"] for r in run.metrics()] == [1, 2]
-    assert len(run.metrics_file.read_text().splitlines()) == 3
 
 
 def test_a_later_attempt_replaces_what_was_logged_after_its_checkpoint(tmp_path: Path) -> None:

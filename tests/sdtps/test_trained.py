@@ -28,34 +28,24 @@ from sdtps.trained.features import features_of, similarities_of
 from sdtps.trained.model import load, task_of
 from sdtps.training.checkpoint import save_weights
 from sdtps.training.job import execute
-from tests.sdtps.small import planted
+from tests.sdtps import small
 
-REID: dict[str, Any] = {
-    "data": {
-        "generate": {"train_pids": 8, "test_pids": 4, "images_per_camera": 2},
-        **{"height": 32, "width": 16, "batch_size": 8, "instances": 2, "pad": 2, "workers": 0},
-        "test_batch_size": 5,
+HERE = {"threads": 1, "device": "cpu"}
+REID: dict[str, Any] = merged(
+    small.REID,
+    {
+        "data": {"generate": {"train_pids": 8, "images_per_camera": 2}},
+        "optim": {"lr": 1e-2, "backbone_lr": None, "warmup_epochs": 0.0, "lr_noise": False},
+        "train": {"epochs": 3, **HERE},
     },
-    "backbone": {"name": "tiny_vit", "weights": "random", "patch": 4, "width": 16, "depth": 1}
-    | {"heads": 2, "embed": 16},
-    "optim": {"lr": 1e-2, "backbone_lr": None, "warmup_epochs": 0.0, "lr_noise": False},
-    "train": {"amp": "off", "epochs": 3, "threads": 1, "device": "cpu"},
-}
-RETRIEVAL: dict[str, Any] = {
-    "task": "retrieval",
-    "data": {
-        "generate": {"train_images": 12, "dev_images": 6, "test_images": 6},
-        **{"batch_size": 8, "test_batch_size": 4, "workers": 0, "augment": False},
-    },
-    "image_encoder": {"name": "tiny_vit", "size": 32, "patch": 8, "width": 16, "depth": 1, "heads": 2},
-    "text_encoder": {"name": "tiny_bert", "width": 16, "depth": 1, "heads": 2},
-    "matching": {"embed": 16},
-    "train": {"epochs": 2, "threads": 1, "device": "cpu"},
-}
+)
+RETRIEVAL: dict[str, Any] = merged(
+    small.RETRIEVAL, {"data": {"test_batch_size": 4, "augment": False}, "train": HERE}
+)
 
 
 def trained(path: Path, tree: dict[str, Any], **sections: Any) -> RunFolder:
-    folder = planted(path, parse_config(merged(tree, sections)), seed=1)
+    folder = small.planted(path, parse_config(merged(tree, sections)), seed=1)
     assert execute(path) == "completed"
     return folder
 

@@ -9,11 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sdtps.config.reid import GeneratedReidConfig, ReidDataConfig
+from sdtps.config.reid import GeneratedReidConfig
 from sdtps.config.retrieval import GeneratedRetrievalConfig
 from sdtps.data.generated import generate_captions, generate_rgbnt201, identity_symbols
-from sdtps.data.images import BILINEAR
-from sdtps.data.reid_batches import decode
 from sdtps.data.reid_folders import read_dataset
 from sdtps.system.errors import DataError
 
@@ -34,14 +32,6 @@ def test_the_same_configuration_gives_the_same_bytes(tmp_path: Path) -> None:
     others = [generate_rgbnt201(SMALL, 128, 32, tmp_path / "a")]
     others.append(generate_rgbnt201(SMALL.model_copy(update={"seed": 1}), 64, 32, tmp_path / "a"))
     assert len({one, *others}) == 3 and digest(others[1]) != digest(one)
-
-
-def test_it_is_read_as_rgbnt201(tmp_path: Path) -> None:
-    dataset = read_dataset("rgbnt201", generate_rgbnt201(SMALL, 64, 32, tmp_path))
-    assert (len(dataset.train), len(dataset.query), dataset.train_pids) == (24, 16, 6)
-    assert dataset.cameras == 2
-    pixels = decode(dataset.train[0], ReidDataConfig(height=64, width=32), BILINEAR)
-    assert pixels.shape == (3, 3, 64, 32)
 
 
 def test_no_single_modality_tells_identities_apart_but_three_do() -> None:

@@ -219,15 +219,8 @@ def captions(root: Path, **data: Any) -> Any:
     tree = {
         "task": "retrieval",
         "data": {"dataset": "own", "root": str(root), "batch_size": 4, "workers": 0, **data},
-        "image_encoder": {
-            "name": "tiny_vit",
-            "size": 16,
-            "patch": 4,
-            "width": 16,
-            "depth": 1,
-            "heads": 2,
-        },
-        "text_encoder": {"name": "tiny_bert", "width": 16, "depth": 1, "heads": 2},
+        "image_encoder": small.RETRIEVAL["image_encoder"],
+        "text_encoder": small.RETRIEVAL["text_encoder"],
         "matching": {"embed": 16, "dense_text": "none", "eval_dense_text": "none"},
         "train": {"epochs": 1},
     }
