@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from sdtps.audit.examination import Examination, Gradient, cosine, examine
-from sdtps.audit.findings import Finding, findings, grouped
+from sdtps.audit.examination import Examination, cosine, examine
+from sdtps.audit.findings import Finding, factors, findings, grouped
 from sdtps.audit.table import gradient_table, terminal_table
 from sdtps.audit.toys import build_toy
 from sdtps.config import Config
@@ -67,6 +67,7 @@ class Audit:
                 ("initial", examined.initial, base.initial),
                 ("after", examined.after, base.after),
             ):
+                ratios = factors(look, reference)
                 gradients += [
                     {
                         "variant": name,
@@ -74,7 +75,7 @@ class Audit:
                         "part": part,
                         "state": gradient.state,
                         "norm": gradient.norm,
-                        "ratio": ratio(gradient, reference.parts.get(part)),
+                        "ratio": ratios.get(part),
                     }
                     for part, gradient in look.parts.items()
                     if gradient.state != "absent"
@@ -121,13 +122,6 @@ def audit(
     ordered = {name: found[name] for name in configs if name in found}
     said = findings(ordered, baseline, steps)
     return Audit(study, baseline, steps, ordered, said, labels or {})
-
-
-def ratio(gradient: Gradient, reference: Gradient | None) -> float | None:
-    """Norm over the reference's norm; None where either has none."""
-    if reference is None or not gradient.norm or not reference.norm:
-        return None
-    return gradient.norm / reference.norm
 
 
 def show(audited: Audit, console: Console) -> None:

@@ -128,8 +128,8 @@ def _nonfinite(name: str, examined: Examination, steps: int) -> list[Finding]:
 
 
 def _exploded(name: str, examined: Examination, baseline: str, reference: Examination) -> list[Finding]:
-    factors = _factors(examined.initial, reference.initial)
-    large = {part: factor for part, factor in factors.items() if factor >= EXPLODED}
+    times = factors(examined.initial, reference.initial)
+    large = {part: factor for part, factor in times.items() if factor >= EXPLODED}
     scaler = _scaler_sentence(examined.scaler)
     if not large:  # an overflow in fp16 that no factor explains
         return [Finding(name, "error", "scaler", scaler.strip())] if scaler else []
@@ -149,11 +149,11 @@ def _exploded(name: str, examined: Examination, baseline: str, reference: Examin
 def _cause(examined: Examination, reference: Examination, part: str) -> str:
     """How the sentence goes on: is the factor the mask's constant, gone with it and falling with it?"""
     tried = {
-        name: _factors(look, reference.initial).get(part)
+        name: factors(look, reference.initial).get(part)
         for name, look in examined.counterfactuals.items()
     }
     constant = examined.config.sdtps.axes.mask.constant
-    own = _factors(examined.initial, reference.initial)[part]
+    own = factors(examined.initial, reference.initial)[part]
     tenth = tried.get("constant / 10")
     if constant is None or tenth is None:
         return "; no constant mask is in play."
@@ -236,9 +236,8 @@ def _silent(name: str, examined: Examination) -> list[Finding]:
 def _no_effect(name: str, examined: Examination) -> list[Finding]:
     """A decision with noise whose removal changes no part's gradient enters nothing."""
     plain = examined.counterfactuals.get("decision topk")
-    if plain is None or plain.loss != examined.initial.loss:
-        return []
-    if not _same(plain, examined.initial):
+    initial = examined.initial
+    if plain is None or plain.loss != initial.loss or not _same(plain, initial):
         return []
     axis = examined.config.sdtps.axes.decision
     text = f"{axis.name} changes neither the loss nor any gradient: the decision enters nothing"
@@ -267,7 +266,7 @@ def _same(first: Look, second: Look) -> bool:
     )
 
 
-def _factors(look: Look, reference: Look) -> dict[str, float]:
+def factors(look: Look, reference: Look) -> dict[str, float]:
     """Norm over the reference's norm, of the parts where both have one."""
     return {
         part: gradient.norm / reference.parts[part].norm  # type: ignore[operator]

@@ -60,17 +60,8 @@ def folder_name(seed: int, identity: str) -> str:
 
 def finite(row: Mapping[str, Any]) -> dict[str, Any]:
     """`row` as strict JSON can hold it: non-finite numbers become null, named under `nonfinite`."""
-    clean: dict[str, Any] = {}
-    bad: dict[str, str] = {}
-    for key, value in row.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            clean[key] = None
-            bad[key] = "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
-        else:
-            clean[key] = value
-    if bad:
-        clean["nonfinite"] = bad
-    return clean
+    bad = {k: str(v) for k, v in row.items() if isinstance(v, float) and not math.isfinite(v)}
+    return {**row, **dict.fromkeys(bad), **({"nonfinite": bad} if bad else {})}
 
 
 def config_text(config: AnyConfig) -> str:

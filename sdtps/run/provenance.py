@@ -11,12 +11,14 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from sdtps.system.errors import RunError
+from sdtps.system.files import read_bytes
 
 PACKAGE = Path(__file__).resolve().parents[1]
 PACKAGES = ("torch", "transformers", "numpy", "pillow", "safetensors", "pydantic", "submitit")
@@ -104,12 +106,8 @@ def code_version(root: Path | None = None) -> dict[str, Any]:
     """
     root = PACKAGE.parent if root is None else Path(root)
     package = root / "sdtps"
-    try:
-        frozen = json.loads((root / SNAPSHOT_RECORD).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        pass
-    else:
-        return {**frozen, "digest": source_digest(package)}
+    if (frozen := read_bytes(root / SNAPSHOT_RECORD)) is not None:
+        return {**json.loads(frozen), "digest": source_digest(package)}
     commit = _git(root, "rev-parse", "HEAD")
     diff = _git(root, "diff", "HEAD", "--", "sdtps") or ""
     changed = _git(root, "status", "--porcelain", "--", "sdtps") or ""
@@ -142,10 +140,8 @@ def environment() -> dict[str, Any]:
     torch = sys.modules.get("torch")
     versions: dict[str, str] = {}
     for name in PACKAGES:
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),

@@ -33,12 +33,10 @@ def rank() -> int:
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
-def start(device: torch.device) -> bool:
-    """Join the processes that the environment describes; False where it describes only this one."""
-    if int(os.environ.get("WORLD_SIZE", "1")) <= 1 or dist.is_initialized():
-        return False
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    return True
+def start(device: torch.device) -> None:
+    """Join the processes that the environment describes, if it describes more than this one."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
 
 
 def stop() -> None:

@@ -81,12 +81,10 @@ def load(
     if folder is not None:
         file = folder.weights_file(which)
         if not file.is_file():
-            state = (
-                "has not completed"
-                if folder.result() is None
-                else "was trained before weights were kept"
+            raise RunError(
+                f"{target}: no {file.name}: the run has not completed, or the file was removed. "
+                f"Train it: sdtps run {target}"
             )
-            raise RunError(f"{target}: no {file.name}: the run {state}. Train it: sdtps run {target}")
     else:
         file = target
     if file.suffix == ".safetensors":

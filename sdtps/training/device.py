@@ -8,6 +8,7 @@ import os
 import random
 import resource
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -121,15 +122,12 @@ def seed_everything(seed: int, rank: int = 0) -> None:
     torch.manual_seed(seed)  # CUDA's too
 
 
-def keep_freed_memory() -> bool:
-    """Let this process reuse freed memory instead of giving it back; False where libc cannot."""
-    try:
+def keep_freed_memory() -> None:
+    """Let this process reuse freed memory instead of giving it back, where libc can."""
+    with suppress(OSError, AttributeError):  # not glibc
         mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):  # not glibc
-        return False
-    return bool(mallopt(_M_MMAP_THRESHOLD, _KEEP_BLOCKS_UP_TO)) and bool(
+        mallopt(_M_MMAP_THRESHOLD, _KEEP_BLOCKS_UP_TO)
         mallopt(_M_TRIM_THRESHOLD, _KEEP_IN_ALL)
-    )
 
 
 def process_peak_mib() -> float:
