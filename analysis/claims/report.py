@@ -30,7 +30,7 @@ KIND_TITLES = {
 # -- words --------------------------------------------------------------------------------------
 
 
-def evidence(answer: Answer, shown: int = SHOWN) -> str:
+def evidence(answer: Answer) -> str:
     """What a table says beside the verdict: the reason, or the most telling measurements.
 
     Where statements failed they come first: they are why a claim is refuted or only partly right.
@@ -47,9 +47,9 @@ def evidence(answer: Answer, shown: int = SHOWN) -> str:
             if s.measured
         )
     )
-    text = "; ".join(measured[:shown])
-    if len(measured) > shown:
-        text += f"; {counted(len(measured) - shown, 'more measurement')} in claims.json"
+    text = "; ".join(measured[:SHOWN])
+    if len(measured) > SHOWN:
+        text += f"; {counted(len(measured) - SHOWN, 'more measurement')} in claims.json"
     if scopes := list(dict.fromkeys(s.scope for s in answer.statements if s.scope)):
         text += f" ({'; '.join(scopes)})"
     if answer.verdict.why:

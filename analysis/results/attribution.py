@@ -272,9 +272,9 @@ def _minimal(items: list[str], test: Callable[[Sequence[Changes]], list[bool]]) 
     return frozenset(items)
 
 
-def majority(outcomes: Sequence[bool], seeds: int = SEEDS_OF_A_CELL) -> bool | None:
+def majority(outcomes: Sequence[bool]) -> bool | None:
     """Whether a cell explodes: most of its seeds; None while that is open."""
-    most = seeds // 2 + 1
+    most = SEEDS_OF_A_CELL // 2 + 1
     if sum(outcomes) >= most:
         return True
     return False if len(outcomes) - sum(outcomes) >= most else None

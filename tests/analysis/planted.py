@@ -93,6 +93,7 @@ def plant(
     state: str = "completed",
     scores: Mapping[str, Sequence[float]] | None = None,
     loss: Callable[[int], float] | None = None,
+    logged: Mapping[str, Callable[[int], float]] = {},
     steps_per_epoch: int = 5,
     stop: tuple[int, int] | None = None,
     reason: str | None = None,
@@ -109,6 +110,7 @@ def plant(
         state: completed, diverged, failed, cancelled, running, requeued or queued.
         scores: for each metric its value after each epoch, in [0, 1]; the first decides the best.
         loss: training loss at a step (from 1); None: falling, a little different for each seed.
+        logged: what else each training step logs, as `loss`.
         stop: (epoch, step) of the last row; a diverged run's loss there is NaN.
     """
     spec = next(r for r in study.runs() if r.variant == variant and r.seed == seed)
@@ -155,6 +157,7 @@ def plant(
         epoch = (step - 1) // steps_per_epoch + 1
         value = math.nan if state == "diverged" and step == last_step else loss(step)
         train = {"loss": value, "lr": 1e-3, "grad_norm": 1.0 + seed}
+        train |= {name: line(step) for name, line in logged.items()}
         folder.append_metrics(row("train", epoch, step, **train))
         if step % steps_per_epoch == 0 and epoch <= epochs and not math.isnan(value):
             reached = {name: values[epoch - 1] for name, values in scores.items()}

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from planted import CODE, WEIRD, hard_study, plant, plant_hard, planted_study
 
 from ablations.study.manifest import load_study
-from analysis.cli import VERBS, main
+from analysis.cli import main
 from analysis.paper.build import Options, build
 from analysis.paper.explain import ExplainError, describe, find
 from analysis.runs import hints
@@ -107,29 +105,6 @@ def test_paths_and_commands_stay_on_one_line_that_can_be_copied(built, capsys, m
 def test_a_wrong_name_gets_the_nearest_right_one(built, what, hint):
     with pytest.raises(ExplainError, match=hint):
         find(what, built / "generated")
-
-
-def test_the_command_line_prints_json_and_refuses_what_is_nothing(built, capsys):
-    where = ["--generated", str(built / "generated"), "--runs-dir", str(built / "runs")]
-    assert main(["explain", "hard-main:off:best/mAP", "--json", *where]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["seeds"] == {"0": 0.9, "2": 0.9} and answer["runs"][1]["state"] == "planned"
-    assert main(["explain", "nothing", *where]) == 2
-
-
-@pytest.mark.parametrize("command", sorted(VERBS))
-def test_every_command_has_help(command, capsys):
-    assert main([command, "--help"]) == 0
-    assert command in capsys.readouterr().out
-
-
-def test_help_loads_neither_torch_nor_matplotlib():
-    code = (
-        "import sys; from analysis.cli import main\n"
-        "try: main(['--help'])\nexcept SystemExit: pass\n"
-        "sys.exit(bool({'torch', 'matplotlib', 'pandas'} & set(sys.modules)))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
 
 
 def test_an_uncommitted_difference_is_pointed_at(tmp_path):

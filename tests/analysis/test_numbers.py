@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ablations.study.schema import MetricSpec
-from analysis.results.numbers import decimals, duration, fixed, in_unit, printed, signed
+from analysis.results.numbers import fixed, in_unit, printed, signed
 
 PERCENT = MetricSpec(direction="up", digits=1)
 
@@ -52,14 +52,6 @@ def test_per_cent_is_exact_before_it_is_rounded():
     assert in_unit(0.285, PERCENT) == Decimal("28.500")
     assert 0.285 * 100 != 28.5  # what multiplying floats would have printed from
     assert printed(12.345, MetricSpec(direction="down", digits=2, unit="px")) == "12.35"
-
-
-def test_precision_of_reported_numbers_is_read_from_their_text():
-    assert [decimals(t) for t in ("79.0", "79", "0.125")] == [1, 0, 3]
-
-
-def test_durations_read_in_their_unit():
-    assert [duration(s) for s in (42.4, 210, 7560)] == ["42 s", "3.5 min", "2.1 h"]
 
 
 @given(st.floats(-1e12, 1e12), st.integers(0, 6))

@@ -19,8 +19,6 @@ from analysis.runs.collect import collect
 from analysis.runs.comparable import KINDS, refuse_to_average
 from analysis.tables import forms
 from analysis.tables import study as tables
-from sdtps.run.folder import RunFolder
-from sdtps.system.files import read_bytes
 
 
 def _fifo(path: Path) -> None:
@@ -108,19 +106,3 @@ def test_without_a_result_the_status_decides_and_an_odd_one_is_named(
     shutil.rmtree(folder.path)
     odd(folder.path)  # in the place of the folder: no run
     assert collect([study], tmp_path).runs[0].state in ("failed", "planned")
-
-
-def test_the_last_bytes_of_a_file_are_read_without_the_rest(tmp_path: Path) -> None:
-    file = tmp_path / "log"
-    file.write_bytes(b"0123456789")
-    assert read_bytes(file) == b"0123456789"
-    assert read_bytes(file, last=4) == b"6789"
-    assert read_bytes(file, last=40) == b"0123456789"
-    assert read_bytes(tmp_path / "absent") is None
-
-
-def test_a_file_that_may_not_be_read_is_an_error_with_its_name(tmp_path: Path) -> None:
-    _unreadable(tmp_path / "status.json")
-    with pytest.raises(OSError) as error:
-        RunFolder(tmp_path).status()
-    assert str(error.value.filename).endswith("status.json")

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 from planted import WEIRD, plant, plant_all, planted_study
-from rich.console import Console
 
 from ablations.study.schema import MetricSpec, Reported, TableSpec
 from analysis.cli import main
@@ -122,20 +121,6 @@ def test_csv_and_markdown_keep_names_and_trailing_zeros(hard):
     assert dict(zip(rows[0], rows[3], strict=True))[BEST] == "90.0 ± 0.0 (2/3)"
     assert r"w/o\_msa & 5% \#1 \{x\}\~^\\" in forms.to_markdown(main)
     assert "**81.4** ± 0.2" in forms.to_markdown(main)
-
-
-def test_html_escapes_names_and_links_numbers_to_runs(hard):
-    text = forms.to_html(hard[2]["hard-main"])
-    assert "w/o_msa &amp; 5% #1 {x}~^\\" in text
-    runs = re.findall(r'data-runs="([^"]+)"', text)
-    assert "hard/none/seed0-" in runs[0]
-
-
-def test_the_terminal_shows_the_same_cells(hard):
-    console = Console(width=220, record=True, file=io.StringIO())
-    console.print(forms.to_terminal(hard[2]["hard-main"]))
-    text = console.export_text()
-    assert "81.4 ± 0.2" in text and "div. (ep. 1–3)" in text and WEIRD in text
 
 
 def test_components_have_check_marks_or_their_word(hard):

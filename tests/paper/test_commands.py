@@ -118,11 +118,3 @@ def test_building_twice_changes_no_file(words, tmp_path):
     before = files()
     assert main(QUICKLY) == 0
     assert files() == before
-
-
-def test_a_manifest_with_mistakes_is_reported_without_a_traceback(words, capsys, tmp_path):
-    path = tmp_path / "ablations" / "hard.yaml"
-    path.write_text(path.read_text().replace("direction: down", "direction: sideways"))
-    assert main(["tables"]) == 2
-    said = capsys.readouterr().err
-    assert "direction" in said and "Traceback" not in said

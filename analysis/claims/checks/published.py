@@ -97,11 +97,11 @@ def _present(tensor: Tensor | None) -> Tensor:
 
 
 @lru_cache(maxsize=32)
-def run(config: SdtpsConfig, *, noise_seed: int = 1, batch: int = BATCH) -> Pass:
+def run(config: SdtpsConfig, *, noise_seed: int = 1) -> Pass:
     """A pass in training mode on inputs and weights that are the same for every configuration."""
     torch.manual_seed(0)
-    patches = {m: torch.randn(batch, PATCHES, WIDTH).requires_grad_() for m in MODALITIES}
-    globals_ = {m: torch.randn(batch, WIDTH).requires_grad_() for m in MODALITIES}
+    patches = {m: torch.randn(BATCH, PATCHES, WIDTH).requires_grad_() for m in MODALITIES}
+    globals_ = {m: torch.randn(BATCH, WIDTH).requires_grad_() for m in MODALITIES}
     module = MultiModal(config, WIDTH, PATCHES)
     seed_weights(module)
     torch.manual_seed(noise_seed)

@@ -15,59 +15,12 @@ from pypdf import PdfReader
 from ablations.study.manifest import load_study
 from ablations.study.schema import FigureSpec
 from analysis.figures.curves import marker_places, plot
-from analysis.figures.style import BASELINE, COLOURS, Style, palette, saved, styled, undrawable
+from analysis.figures.style import Style, palette, saved, styled, undrawable
 from analysis.runs.collect import collect
 from analysis.venues import VENUES
 from sdtps.run.locations import shipped
 
 # Machado, Oliveira and Fernandes 2009, severity 1: linear sRGB as people with the dichromacy see it.
-VISION = {
-    "trichromat": np.eye(3),
-    "protanope": np.array(
-        [
-            [0.152286, 1.052583, -0.204868],
-            [0.114503, 0.786281, 0.099216],
-            [-0.003882, -0.048116, 1.051998],
-        ]
-    ),
-    "deuteranope": np.array(
-        [
-            [0.367322, 0.860646, -0.227968],
-            [0.280085, 0.672501, 0.047413],
-            [-0.011820, 0.042940, 0.968881],
-        ]
-    ),
-    "tritanope": np.array(
-        [
-            [1.255528, -0.076749, -0.178779],
-            [-0.078411, 0.930809, 0.147602],
-            [0.004733, 0.691367, 0.303900],
-        ]
-    ),
-}
-XYZ = np.array(
-    [
-        [0.4124564, 0.3575761, 0.1804375],
-        [0.2126729, 0.7151522, 0.0721750],
-        [0.0193339, 0.1191920, 0.9503041],
-    ]
-)
-
-
-def lab(colour: str, vision: str) -> np.ndarray:
-    """CIELAB of an sRGB colour as somebody sees it."""
-    srgb = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)]) / 255
-    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
-    x, y, z = XYZ @ np.clip(VISION[vision] @ linear, 0, 1) / (0.95047, 1.0, 1.08883)
-    x, y, z = (np.cbrt(v) if v > 0.008856 else 7.787 * v + 16 / 116 for v in (x, y, z))
-    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
-
-
-@pytest.mark.parametrize("vision", VISION)
-def test_any_two_colours_are_apart_for_everybody(vision):
-    seen = [lab(colour, vision) for colour in (BASELINE, *COLOURS)]
-    distances = [np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)]
-    assert min(distances) > 15  # two greens of an earlier palette: 6
 
 
 @pytest.mark.parametrize("count", [14, 30])

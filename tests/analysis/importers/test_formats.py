@@ -123,21 +123,6 @@ def test_an_unknown_format_name_gets_the_nearest() -> None:
         command.how("hugingface", Options())
 
 
-# -- stages, crashes and pointers ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "failure"),
-    [
-        ("Traceback (most recent call last):\n  File \"t.py\", line 3\nKeyError: 'TOY'\n", "error"),
-        ("slurmstepd: error: *** JOB 7 CANCELLED DUE TO TIME LIMIT ***\n", "timeout"),
-    ],
-)
-def test_a_crash_before_training_is_a_failed_run(tmp_path: Path, text: str, failure: str) -> None:
-    run = read(tmp_path / "broken.log", text)
-    assert (run.state, run.failure) == ("failed", failure)
-
-
 def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch) -> None:
     read(tmp_path / "a.log", logs.FASTREID)
     (tmp_path / "closed").mkdir()

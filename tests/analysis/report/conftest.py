@@ -17,7 +17,6 @@ from analysis.runs.collect import Collected, collect
 
 HOSTILE = "</script><script>document.title='owned'</script>"
 NAMES = ("topk", "none", "NA", "w/o_msa & 5% #1 {x}~^\\", HOSTILE, "gumbel")
-SPIKE_STEP, SPIKE = 77, 40.0
 PATIENCE = 120_000  # milliseconds that a busy machine may take to open a page
 
 
@@ -32,7 +31,7 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> Collected:
                 continue
 
             def loss(step: int, number: int = number, seed: int = seed) -> float:
-                spike = SPIKE if (number, seed, step) == (0, 0, SPIKE_STEP) else 0.0
+                spike = 40.0 if (number, seed, step) == (0, 0, 77) else 0.0
                 return 3 * math.exp(-step / 60) + 0.3 + 0.05 * number + 0.01 * seed + spike
 
             more: dict[str, Any] = {}

@@ -7,7 +7,6 @@ import re
 import shlex
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.report import command
-from analysis.report.payload import audit_parts, embedded, log_tail, page, payload
+from analysis.report.payload import embedded, log_tail, page, payload
 from analysis.results.curves import all_curves
 from analysis.runs.collect import Collected, collect
 from sdtps.run.folder import RunFolder
-from tests.analysis.report.conftest import HOSTILE, SPIKE, SPIKE_STEP
+from tests.analysis.report.conftest import HOSTILE
 
 
 def test_means_are_those_of_the_frame_point_by_point(collected: Collected) -> None:
@@ -34,28 +33,6 @@ def test_means_are_those_of_the_frame_point_by_point(collected: Collected) -> No
             drawn = np.array([np.nan if v is None else v for v in mean["y"]])
             np.testing.assert_allclose(drawn, curve.mean, rtol=1e-4)
             assert mean["n"] == curve.n.tolist() and mean["x"] == curve.step.tolist()
-
-
-def test_a_spike_of_one_step_is_in_the_page(collected: Collected) -> None:
-    data = payload(collected, tables={})
-    seeds = data["series"]["0|train|loss"]["seeds"]
-    spiked = next(s for s in seeds if max(v for v in s["y"] if v is not None) > SPIKE)
-    assert spiked["x"][int(np.argmax([v or 0 for v in spiked["y"]]))] == SPIKE_STEP
-
-
-def test_a_diverged_run_is_null_at_its_end_and_has_no_result(collected: Collected) -> None:
-    data = payload(collected, tables={})
-    number, run = next((i, r) for i, r in enumerate(data["runs"]) if r["state"] == "diverged")
-    assert run["best"] == {} and run["epoch"] == 8
-    line = next(s for s in data["series"]["0|train|loss"]["seeds"] if s["run"] == number)
-    assert line["y"][-1] is None
-
-
-def test_every_planned_run_is_there(collected: Collected) -> None:
-    data = payload(collected, tables={})
-    assert len(data["runs"]) == 18
-    assert sum(len(v["runs"]) for v in data["studies"][0]["variants"]) == 18
-    assert {r["state"] for r in data["runs"]} == {"completed", "diverged", "failed", "planned"}
 
 
 @given(
@@ -74,10 +51,6 @@ def test_names_cannot_leave_their_place(collected: Collected) -> None:
     assert text.count("</script>") == 2
     assert HOSTILE not in text
     assert "<title>a &lt;b&gt; &amp; &quot;c&quot; &lt;&lt; script &gt;&gt;</title>" in text
-
-
-def test_the_same_runs_give_the_same_bytes(collected: Collected) -> None:
-    assert page("t", payload(collected, tables={})) == page("t", payload(collected, tables={}))
 
 
 def test_a_store_that_was_copied_gives_the_same_report(tmp_path: Path, collected: Collected) -> None:
@@ -115,44 +88,6 @@ def test_commands_name_exactly_the_run_whatever_it_is_called(collected: Collecte
     hostile = next(r for r in data["runs"] if "{x}" in r["rerun"])["rerun"].splitlines()
     assert hostile[0] == f"git checkout {'a' * 40}"
     assert shlex.split(hostile[-1])[-6:-2] == ["--variant", "w/o_msa & 5% #1 {x}~^\\", "--seed", "0"]
-
-
-def audit_document() -> dict[str, Any]:
-    labels = {"a": "Variant A", "b": "B", "c": "C"}
-    rows = [
-        {"variant": v, "when": "initial", "part": "heads", "state": s, "norm": n, "ratio": r}
-        for v, s, n, r in (
-            ("a", "finite", 0.5, 1.0),
-            ("b", "finite", 7.0, 14.0),
-            ("c", "none", None, None),
-        )
-    ]
-    variants = [
-        {
-            **{"variant": name, "label": label, "loss": 1.0, "loss_after": 1.0},
-            **{"without_gradient": 0.0, "patch_cosine": 1.0},
-            **{"scaler_skipped": None, "scaler_scale": None},
-        }
-        for name, label in labels.items()
-    ]
-    found = [{"variant": "c", "severity": "error", "text": "no gradient reaches the heads"}]
-    return {
-        **{"study": "s", "baseline": "a", "steps": 2},
-        **{"findings": found, "variants": variants, "gradients": rows},
-    }
-
-
-def test_an_audit_becomes_words() -> None:
-    findings, gradients = audit_parts(audit_document())
-    assert findings["said"] == [
-        {"severity": "error", "text": "C: no gradient reaches the heads"},
-        {"severity": "ok", "text": "Nothing was found in: Variant A; B."},
-    ]
-    assert [row[:2] for row in gradients["rows"]] == [
-        ["Variant A", "1.0"],
-        ["B", "14"],
-        ["C", "no path"],
-    ]
 
 
 def test_another_stores_report_shows_no_claims_of_this_checkout(tmp_path: Path, monkeypatch) -> None:

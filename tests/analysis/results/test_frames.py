@@ -43,14 +43,6 @@ def test_a_row_holds_what_scipy_computes(tmp_path):
     assert math.isnan(base.difference) and not base.starred
 
 
-def test_there_is_a_row_for_each_variant_metric_and_epoch(tmp_path):
-    rows = list(planted(tmp_path, {"a": 0.7, "b": 0.75}))
-    assert [(row.variant, row.epoch) for row in rows] == [
-        *(("a", "last"), ("a", "best"), ("b", "last"), ("b", "best"))
-    ]
-    assert all(row.whole for row in rows) and {row.selected_on for row in rows} == {"", "test"}
-
-
 def test_the_best_epoch_has_no_star(tmp_path):
     found = planted(tmp_path, {"a": 0.7, "b": 0.75})
     best = found.get("b", "mAP", "best")
