@@ -206,12 +206,6 @@ def test_one_variant_brings_the_baseline_and_unknown_ones_are_refused() -> None:
         audit(configs, "topk", only=["logmask"])
 
 
-def test_notes_are_no_warnings(audited: Audit) -> None:
-    assert said(audited, "attention")[0].severity == "note"
-    assert {f.severity for f in audited.warnings()} == {"error", "warning"}
-    assert str(audited.warnings()[0]).startswith("gumbel_tau1: the score MLP's gradient is")
-
-
 def test_the_same_sentence_is_said_once_for_all_its_variants() -> None:
     def note(variant: str, value: str) -> Finding:
         return Finding(variant, "note", "no_effect", f"the ratio loss is a constant ({value}).")

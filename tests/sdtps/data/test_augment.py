@@ -134,15 +134,6 @@ def test_noise_is_normal_and_no_value_knows_another() -> None:
     assert len(normal_noise(0, 1)) == 0
 
 
-def test_without_augmentation_pixels_are_only_normalised() -> None:
-    none = config(0.0, 0)
-    pixels = np.random.default_rng(0).integers(0, 256, size=(64, 32, 3), dtype=np.uint8)
-    expected = pixels.transpose(2, 0, 1).astype(np.float32) / 127.5 - 1
-    batch = torch.from_numpy(pixels.transpose(2, 0, 1).copy())[None, None]
-    out = BatchAugmentation(none, torch.device("cpu"))(batch, np.random.default_rng(0))
-    assert np.allclose(out[0, 0].numpy(), expected, atol=1e-6)
-
-
 def test_the_modality_axis_comes_first_and_each_modality_moves_on_its_own() -> None:
     pixels = torch.randint(1, 256, (4, 1, 3, 64, 32), dtype=torch.uint8).expand(4, 3, 3, 64, 32)
     moving = config(0.5, 10)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -79,16 +77,6 @@ def test_what_several_variants_read_alike_is_looked_at_once(weights: Path) -> No
     one = config(weights)
     same = one.model_copy(update={"optim": one.optim.model_copy(update={"lr": 0.1})})
     assert len(look_at([one, same, config("random")])) == 2
-
-
-def test_no_torch_is_imported_for_a_first_look(weights: Path) -> None:
-
-    code = (
-        "import sys; from sdtps.config import parse_config; from sdtps.data.inputs import look\n"
-        f"look(parse_config({small.REID!r}), deep=False); print('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
 
 
 STUDY = """\
