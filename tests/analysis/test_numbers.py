@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ablations.study.schema import MetricSpec
-from analysis.results.numbers import fixed, in_unit, printed, signed
+from analysis.results.numbers import fixed, in_unit, printed
 
 PERCENT = MetricSpec(direction="up", digits=1)
 
@@ -40,11 +40,6 @@ def test_halves_go_up_and_zero_has_no_sign(value, digits, text):
 def test_what_is_no_number_is_refused(value):
     with pytest.raises(ValueError, match="cannot be printed"):
         fixed(value, 1)
-
-
-def test_differences_carry_their_sign():
-    texts = [signed(v, 1) for v in (0.44, -1.25, 0.04, -0.04, 0.0)]
-    assert texts == ["+0.4", "-1.3", "0.0", "0.0", "0.0"]
 
 
 def test_per_cent_is_exact_before_it_is_rounded():

@@ -15,7 +15,7 @@ from pypdf import PdfReader
 from ablations.study.manifest import load_study
 from ablations.study.schema import FigureSpec
 from analysis.figures.curves import marker_places, plot
-from analysis.figures.style import Style, palette, saved, styled, undrawable
+from analysis.figures.style import Style, palette, saved, styled
 from analysis.runs.collect import collect
 from analysis.venues import VENUES
 from sdtps.run.locations import shipped
@@ -64,8 +64,3 @@ def test_letters_are_drawn_as_themselves_in_times():
     assert page.extract_text().split() == text.split()
     names = {str(f.get_object()["/BaseFont"]) for f in page["/Resources"]["/Font"].values()}
     assert all("STIX" in name for name in names)
-
-
-def test_letters_that_no_font_has_are_named():
-    assert undrawable("τ ≥ Привет é") == ""
-    assert undrawable("a\U000f0000b\U000f0001") == "\U000f0000\U000f0001"  # for private use

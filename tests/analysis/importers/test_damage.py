@@ -10,7 +10,6 @@ import pytest
 
 from analysis.importers import command, store
 from analysis.importers.mapped import Options
-from analysis.importers.run import LogError
 from sdtps.run.folder import RunFolder
 from tests.analysis.importers import logs
 
@@ -98,8 +97,3 @@ def test_damaged_files_are_read_or_refused(tmp_path: Path, format_name: str) -> 
             assert RunFolder(written.path).run()["imported"]["sha256"] == run.sha256
             assert len(written.metrics()) == len(run.rows)
     assert read > 20 or format_name == "huggingface"  # JSON has no readable half
-
-
-def test_a_path_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LogError, match="no such file"):
-        command.read([tmp_path / "gone.log"])

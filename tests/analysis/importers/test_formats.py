@@ -87,18 +87,6 @@ def test_seps_one_line_form(tmp_path: Path) -> None:
     assert rows(run, "eval", "i2t_r5", "t2i_r1", "rsum") == [(0.852, 0.501, 4.432)]
 
 
-def test_our_own_metrics_read_back(tmp_path: Path) -> None:
-    own = RunFolder(tmp_path / "ours")
-    own.path.mkdir()
-    for step in (1, 2):
-        own.append_metrics(
-            {"kind": "train", "attempt": 1, "epoch": 1, "step": step, "loss": 1.0 / step}
-        )
-    own.append_metrics({"kind": "eval", "attempt": 1, "epoch": 1, "step": 2, "mAP": 0.5})
-    runs, _ = command.read([own.metrics_file])
-    assert runs[0].rows == own.metrics()
-
-
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 
 

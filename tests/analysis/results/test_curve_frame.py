@@ -107,18 +107,6 @@ def test_windows_keep_the_mean_and_every_extreme(
     assert curve.mean.mean() == pytest.approx(sum(map(spiked, range(1, 2001))) / 4000)
 
 
-def test_frames_have_a_row_a_point_and_epochs(tmp_path: Path) -> None:
-    study = planted_study("s", ["a", "b"], seeds=(0, 1))
-    for variant in study.variants:
-        for seed in study.seeds:
-            plant(tmp_path, study, variant, seed, scores={"mAP": [0.1] * 4})
-    found = curves(collect([study], tmp_path), study, "loss")
-    means = frame(found)
-    assert tuple(means.columns) == curveframe.FRAME and len(means) == 2 * 20
-    assert means["epoch"].tolist()[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
-    assert frame([]).empty
-
-
 @pytest.mark.parametrize(("state", "epoch"), [("completed", 1.0), ("failed", math.nan)])
 def test_a_run_that_ends_within_its_first_epoch_is_not_drawn_to_its_end(
     tmp_path: Path, state: str, epoch: float
