@@ -98,7 +98,6 @@ def audit(
     labels: Mapping[str, str] | None = None,
     only: list[str] | None = None,
     steps: int = STEPS,
-    seed: int = SEED,
 ) -> Audit:
     """Examine variants by name.
 
@@ -116,9 +115,9 @@ def audit(
             raise ConfigError(f"unknown variant '{name}'. {did_you_mean(name, configs)}")
     names = [baseline] + [n for n in configs if n != baseline and (only is None or n in only)]
     with _undisturbed():
-        weights = build_toy(configs[baseline], seed, None).model.state_dict()
+        weights = build_toy(configs[baseline], SEED, None).model.state_dict()
         weights = {name: value.clone() for name, value in weights.items()}
-        found = {name: examine(configs[name], weights, steps, seed) for name in names}
+        found = {name: examine(configs[name], weights, steps, SEED) for name in names}
     ordered = {name: found[name] for name in configs if name in found}
     said = findings(ordered, baseline, steps)
     return Audit(study, baseline, steps, ordered, said, labels or {})

@@ -160,8 +160,6 @@ def test_a_whole_retrieval_model_has_the_released_names() -> None:
         "cross_net.sparse_net_long.score_predictor.0.weight",
         "cross_net.hrpa.relevance_mlp.2.bias",
     } <= state.keys()
-    back = convert(state, find_layout(list(state), "ours"), "ours")
-    assert all(torch.equal(back[name], ours[name]) for name in ours)
 
 
 @pytest.mark.parametrize("kind", ["vit", "swin"])

@@ -256,15 +256,6 @@ def test_files_that_would_be_left_out_are_named(
         read_dataset(layout, tmp_path)
 
 
-def test_modalities_may_have_formats_of_their_own(tmp_path: Path, make: Make) -> None:
-    file = make("rgbnt201")
-    thermal = Path(str(file).replace("NI", "TI"))
-    thermal.with_suffix(".png").unlink()
-    save(thermal.with_suffix(".webp"), picture("rgbnt201"))
-    sample = read_dataset("rgbnt201", tmp_path).query[0]
-    assert [path.suffix for path in sample.images] == [".png", ".png", ".webp"]
-
-
 # -- names -------------------------------------------------------------------------------------------
 
 
