@@ -46,11 +46,9 @@ from sdtps.run.folder import RunFolder
 from sdtps.system.errors import counted
 
 BEYOND = "beyond the budget"
-FAILED_ON_NODE = 2  # runs that fail on one node before it is excluded
 _TO_DO = frozenset(
     {"planned", "interrupted", "failed", "cancelled"}
 )  # what has no result, and may get one
-_BY_NODE = frozenset({"node", "start", "killed", "lost"})
 
 # new: nothing there. resume: from the run's checkpoint. over: from nothing, what is there is put aside.
 Start = Literal["new", "resume", "over"]
@@ -165,7 +163,7 @@ class Plan:
         return self.skipping(lambda a: f"{a.reason}; over --limit" if a.run.name in later else "")
 
 
-def replan(plan: Plan, actions: tuple[Action, ...], *warnings: str) -> Plan:
+def replan(plan: Plan, actions: tuple[Action, ...]) -> Plan:
     """`plan` with other actions: arrays and estimate follow."""
     submitted = [a for a in actions if a.action == "submit"]
     arrays = tuple(chunks([a.run for a in submitted], plan.max_array_size))
@@ -174,32 +172,7 @@ def replan(plan: Plan, actions: tuple[Action, ...], *warnings: str) -> Plan:
         actions=actions,
         arrays=arrays,
         estimate=_estimate(actions, submitted, arrays),
-        warnings=(*plan.warnings, *warnings),
     )
-
-
-def failing_nodes(states: Iterable[Life]) -> dict[str, int]:
-    """Nodes on which several runs failed by the machine's fault or before Python began."""
-    failed = [s.node for s in states if s.state == "failed" and s.kind in _BY_NODE and s.node]
-    return {node: n for node, n in Counter(failed).items() if n >= FAILED_ON_NODE}
-
-
-def without_nodes(plan: Plan, nodes: dict[str, int]) -> Plan:
-    """`plan` with these nodes excluded from what is submitted, and a warning that says so."""
-    if not nodes or not plan.submitted:
-        return plan
-    names = ",".join(nodes)
-
-    def moved(action: Action) -> Action:
-        if action.action != "submit":
-            return action
-        given = action.run.resources
-        excluded = ",".join(filter(None, (given.exclude, names)))
-        resources = given.model_copy(update={"exclude": excluded})
-        return replace(action, run=replace(action.run, resources=resources))
-
-    listed = ", ".join(f"{node} (failed {counted(n, 'run')})" for node, n in nodes.items())
-    return replan(plan, tuple(map(moved, plan.actions)), f"excluded nodes: {listed}")
 
 
 def make_plan(

@@ -14,12 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablations.launch.budget import within_budget
-from ablations.launch.plan import (
-    Plan,
-    failing_nodes,
-    make_plan,
-    without_nodes,
-)
+from ablations.launch.plan import Plan, make_plan
 from ablations.slurm.queue import Scheduler
 from ablations.store import life
 from ablations.store.equal import shown_states
@@ -173,7 +168,6 @@ def plan_study(
 ) -> Plan:
     """What would be done now, against the run store and the scheduler."""
     from ablations.slurm import commands as slurm
-    from ablations.slurm import options
     from sdtps.run.provenance import source_digest
 
     runs_dir = arguments.runs_dir.resolve()
@@ -198,10 +192,7 @@ def plan_study(
         contents=contents,
         max_array_size=slurm.max_array_size() if on_slurm else slurm.DEFAULT_MAX_ARRAY_SIZE,
     )
-    plan = within_budget(plan)
-    if not on_slurm:
-        return plan
-    return without_nodes(plan, options.known_nodes(failing_nodes(states)))
+    return within_budget(plan)
 
 
 def submit(

@@ -1,4 +1,4 @@
-"""Every SLURM command that this project calls: sbatch, squeue, sacct, scancel, scontrol, sinfo.
+"""Every SLURM command that this project calls: sbatch, squeue, sacct, scancel, scontrol.
 
 No answer is no information: a job is not lost because a command failed.
 """

@@ -8,12 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ablations.slurm import commands as slurm
 from ablations.study.schema import Resources
 
 # A job gets its signal so many seconds before its time limit: enough to write a checkpoint.
 SIGNAL_SECONDS = 90
-SINFO_SECONDS = 20
 
 
 def signal_delay(timeout_min: int) -> int:
@@ -98,15 +96,3 @@ def parameters(
     }
     # submitit's own wckey would be refused where wckeys are checked.
     return {**{key: value for key, value in given.items() if value is not None}, "wckey": None}
-
-
-def known_nodes(nodes: dict[str, int]) -> dict[str, int]:
-    """Those of `nodes` that SLURM knows by this name; none where they are half of all nodes or more."""
-    if not nodes:
-        return {}
-    try:
-        names = set(slurm.ask(["sinfo", "-h", "-N", "-o", "%N"], SINFO_SECONDS).split())
-    except slurm.NoAnswer:
-        return {}
-    known = {node: failed for node, failed in nodes.items() if node in names}
-    return known if 2 * len(known) < len(names) else {}

@@ -4,9 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ablations.launch.plan import Plan, failing_nodes, make_plan, without_nodes
-from ablations.slurm import commands as slurm
-from ablations.slurm import options
+from ablations.launch.plan import Plan, make_plan
 from ablations.store.life import Life
 from ablations.study.manifest import load_study
 from ablations.study.model import RunSpec, Study
@@ -89,12 +87,6 @@ def test_the_decision_table(
         assert {a.start for a in plan.submitted} == {start}
 
 
-def test_a_run_can_be_retried_by_name_alone(study: Study, tmp_path: Path) -> None:
-    name = study.runs()[2].name
-    plan = plan_of(study, tmp_path, "diverged", retry_runs=[name])
-    assert [a.run.name for a in plan.submitted] == [name]
-
-
 def test_completed_runs_of_other_code_are_told_and_kept_unless_asked(
     study: Study, tmp_path: Path
 ) -> None:
@@ -108,21 +100,6 @@ def test_completed_runs_of_other_code_are_told_and_kept_unless_asked(
     assert [(a.run.seed, a.start) for a in again.submitted] == [(1, "over")]
     assert again.warnings == ()
     assert plan_of(study, tmp_path, "completed", code=None, retry=["stale"]).submitted == []
-
-
-def test_a_changed_setting_makes_a_new_run(study: Study, tmp_path: Path) -> None:
-    for run in study.runs():
-        create(run, tmp_path)
-    study.path.write_text(MANIFEST.replace("seeds:", "overrides: {sdtps.beta: 0.1}\nseeds:"))
-    changed = load_study(study.path)
-    assert len(make_plan(changed, tmp_path, [Life(state="planned")] * 4).submitted) == 4
-
-
-def test_runs_with_equal_resources_share_an_array(study: Study, tmp_path: Path) -> None:
-    plan = plan_of(study, tmp_path, "planned", max_array_size=2)
-    assert [(c.resources.gpus, len(c.runs)) for c in plan.arrays] == [(2, 1), (2, 1), (0, 1), (0, 1)]
-    whole = plan_of(study, tmp_path, "planned")
-    assert [(c.resources.gpus, len(c.runs)) for c in whole.arrays] == [(2, 2), (0, 2)]
 
 
 def test_cost_comes_from_the_same_variant_then_others_then_the_limit(
@@ -150,29 +127,3 @@ def test_runs_that_share_a_gpu_cost_it_once_and_a_job_that_is_not_full_costs_it_
     states = [Life(state="completed" if k in (0, 3) else "planned") for k in range(6)]
     estimate = make_plan(study, tmp_path, states).estimate
     assert (estimate.run_hours, estimate.gpu_hours) == (6.0, 2.0)  # as long as its longest run
-
-
-def test_torn_and_foreign_files_do_not_stop_a_plan(study: Study, tmp_path: Path) -> None:
-    folder = create(study.runs()[0], tmp_path, seconds=1)
-    folder.run_file.write_bytes(b'{"code": {"dig')
-    folder.result_file.write_bytes(b"[1]")
-    (tmp_path / "small" / "topk" / "seedx").mkdir()
-    (tmp_path / "small" / "soft").write_text("a file where a folder should be")
-    states = [Life(state="completed"), *[Life(state="planned")] * 3]
-    assert len(make_plan(study, tmp_path, states, code="new").submitted) == 3
-
-
-def test_a_node_that_failed_several_runs_is_named_and_excluded_on_retry(
-    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ends = [("node", "n1"), ("start", "n1"), ("node", "n2"), ("error", "n2")]
-    states = [Life(state="failed", kind=kind, node=node) for kind, node in ends]
-    assert failing_nodes(states) == {"n1": 2}
-    monkeypatch.setattr(slurm, "ask", lambda *_: "n1\nn2\nn3\n")
-    assert options.known_nodes({"n1": 2, "elsewhere": 3}) == {"n1": 2}
-    assert options.known_nodes({"n1": 2, "n2": 3}) == {}  # too many to be the nodes' fault
-    plan = make_plan(study, tmp_path, states, retry=["failed"])
-    kept = without_nodes(plan, {"n1": 2})
-    assert {array.resources.exclude for array in kept.arrays} == {"n1"}
-    assert "n1 (failed 2 runs)" in kept.warnings[-1]
-    assert without_nodes(plan, {}) is plan
