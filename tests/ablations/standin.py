@@ -86,11 +86,6 @@ def _twice(folder: RunFolder, attempt: int) -> str:
     return _sleep(folder, attempt) if attempt == 1 else _complete(folder, attempt)
 
 
-def _second(folder: RunFolder, attempt: int) -> str:
-    time.sleep(1)
-    return _complete(folder, attempt)
-
-
 def _show(folder: RunFolder, attempt: int) -> str:
     """Write down what the job was given; the process of rank k > 0 into a file of its own."""
     rank = int(os.environ.get("RANK", "0"))
@@ -155,7 +150,6 @@ ENDINGS = {
     "sleep": _sleep,
     "polite": _polite,
     "diverge": _diverge,
-    "second": _second,
     "ledger": _ledger,
     "twice": _twice,
     "show": _show,

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import time
 from collections import Counter
 from pathlib import Path
@@ -349,20 +348,6 @@ def test_out_of_memory_is_tried_again_with_more_of_it_and_only_when_asked(
     assert action.action == "submit" and "0.3 GB instead of 0.2" in action.reason
 
 
-def test_submitting_from_inside_a_job_passes_on_the_cluster_but_not_the_job(
-    tmp_path: Path, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLURM_CONF", "/etc/cluster.conf")
-    for name in ("SLURM_JOB_ID", "SLURM_CPU_BIND", "SBATCH_PARTITION", "SRUN_CPUS_PER_TASK", "RANK"):
-        monkeypatch.setenv(name, "7")
-    study = plant.study(tmp_path, ["ok"])
-    _submit(study, tmp_path / "runs")
-    env = fakes.calls("sbatch")[0]["env"]
-    assert env["SLURM_CONF"] == "/etc/cluster.conf"
-    leaked = {"SLURM_JOB_ID", "SLURM_CPU_BIND", "SBATCH_PARTITION", "SRUN_CPUS_PER_TASK", "RANK"}
-    assert not leaked & set(env)
-
-
 def test_a_retried_run_starts_over_only_where_asked_and_keeps_what_it_had(
     tmp_path: Path, fakes: Fakes
 ) -> None:
@@ -399,6 +384,8 @@ def test_four_processes_that_submit_200_runs_at_once_queue_200_jobs(
     for racer in racers:
         racer.join()
     assert [racer.exitcode for racer in racers] == [0] * 4
+    (frozen,) = (tmp_path / "runs/_code").iterdir()
+    assert (frozen / "code.json").is_file()
     counted = Counter(fakes.submitted_runs())
     assert len(counted) == 200
     assert set(counted.values()) == {1}
@@ -422,17 +409,3 @@ def test_an_sbatch_that_outlives_its_submitter_is_found(
     assert _submit(study, tmp_path / "runs").submitted == []
     assert len(fakes.arrays()) == 1
     assert _states(study, tmp_path / "runs") == ["queued", "queued"]
-
-
-def test_a_command_may_follow_the_runs(
-    tmp_path: Path, fakes: Fakes, capsys: pytest.CaptureFixture[str]
-) -> None:
-    study = plant.study(tmp_path, ["ok"], resources="{partition: gpu, gpus: 1}")
-    words = ["submit", str(study.path), "--runs-dir", str(tmp_path / "runs"), "--no-audit"]
-    assert cli.main([*words, "--then", "sdtps paper 'my study'"]) == 0
-    text = fakes.calls("sbatch")[1]["text"]
-    assert "#SBATCH --dependency=afterany:1\n" in text
-    assert "--gpus" not in text and "#SBATCH --partition=gpu" in text
-    done = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True)
-    assert done.stderr == ""
-    assert "my study" in text

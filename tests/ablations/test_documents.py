@@ -62,13 +62,6 @@ def test_the_study_of_the_readme_is_one(tmp_path: Path) -> None:
     assert len(load_study(tmp_path / "mine.yaml").runs()) == 4
 
 
-def test_what_a_program_may_name_is_said() -> None:
-    from sdtps.config.command import FIELDS
-
-    text = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
-    assert all(f"`{{{field}}}`" in text for field in FIELDS)
-
-
 def test_no_document_names_a_package_index() -> None:
     """Machines install from indexes of their own; PyTorch's install page tells about the CPU build."""
     index = re.compile(r"index-url|find-links|https?://\S*/(?:whl|simple)\b")

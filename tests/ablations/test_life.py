@@ -167,6 +167,7 @@ def test_no_variable_of_the_shell_reaches_a_command(
     names = ["PARTITION", "ACCOUNT", "QOS", "NAMES", "LICENSES", "USERS", "STATES", "SORT", "FORMAT2"]
     foreign = {f"SQUEUE_{name}": "x" for name in names}
     foreign |= {f"SACCT_{name}": "x" for name in ("FORMAT", "FEDERATION", "LOCAL")}
+    foreign |= {"SLURM_JOB_ID": "7", "SLURM_CPU_BIND": "7", "SRUN_CPUS_PER_TASK": "7", "RANK": "7"}
     foreign |= {"SBATCH_WAIT": "1", "SBATCH_CLUSTERS": "x", "SLURM_CLUSTERS": "x", "SCANCEL_QOS": "x"}
     for name, value in {**foreign, "SLURM_CONF": "/etc/x.conf"}.items():
         monkeypatch.setenv(name, value)
@@ -214,22 +215,17 @@ def test_preempted_for_good_ends_and_is_resumed(queued: Queued) -> None:
 
 @pytest.mark.parametrize(
     ("code", "kind"),
-    [
-        (128 + signal.SIGSEGV, "crash"),
-        (128 + signal.SIGABRT, "crash"),
-        (128 + signal.SIGBUS, "crash"),
-        (0, "exit"),
-        (3, "exit"),
-    ],
+    [(128 + signal.SIGSEGV, "crash"), (128 + signal.SIGBUS, "crash"), (3, "exit")],
 )
 def test_a_run_s_own_fault_is_not_submitted_again_by_itself(
     queued: Queued, code: int, kind: str
 ) -> None:
     queued.begin(10_000)
     queued.end(code)
-    queued.fakes.set("1_0", state="COMPLETED" if code == 0 else "FAILED")
+    queued.fakes.set("1_0", state="FAILED")
     found = queued.look()
     assert (found.state, found.kind) == ("failed", kind)
+    assert ("SIG" in found.detail) == (kind == "crash")
     assert queued.submit() == []
     plan = make_plan(queued.study, queued.runs, [found])
     assert [a.action for a in plan.actions] == ["skip"]

@@ -126,6 +126,7 @@ def test_slots_are_gpus_or_else_the_cpus_that_runs_ask_for(monkeypatch: pytest.M
     monkeypatch.setattr(local, "cpu_count", lambda: 8)
     assert local.default_slots(Resources(gpus=1), ["0", "1", "2"]) == 3
     assert local.default_slots(Resources(gpus=2), ["0", "1", "2"]) == 1
+    assert local.default_slots(Resources(gpus=1, runs_per_gpu=3), ["0", "1"]) == 6
     assert local.default_slots(Resources(gpus=1, cpus=4), []) == 2
     assert local.default_slots(Resources(gpus=0, cpus=16), []) == 1
 

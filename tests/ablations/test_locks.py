@@ -27,15 +27,6 @@ def _run(folder: Path, name: str = "run") -> Path:
     return path
 
 
-def test_a_second_submission_does_not_get_a_locked_run(tmp_path: Path) -> None:
-    run = _run(tmp_path)
-    assert locks.take(run, _submission(tmp_path, "a").lock_file)
-    assert not locks.take(run, _submission(tmp_path, "b").lock_file)
-    held = locks.read(run)
-    assert held is not None
-    assert held.submission == "a"
-
-
 def _compete(folder: Path, name: str, start: float, won: multiprocessing.SimpleQueue[str]) -> None:
     source = _submission(folder, name).lock_file
     held = Lock("old", "slurm", None, 0.0)
@@ -100,11 +91,15 @@ def test_a_torn_lock_is_left_alone_while_young_and_dead_when_old(tmp_path: Path)
     assert dead.time == 0
 
 
-def test_a_lock_works_where_hard_links_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("links", [True, False])
+def test_a_second_submission_does_not_get_a_locked_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(os, "link", refuse)
+    if not links:
+        monkeypatch.setattr(os, "link", refuse)
     run = _run(tmp_path)
     assert locks.take(run, _submission(tmp_path, "a").lock_file)
     assert not locks.take(run, _submission(tmp_path, "b").lock_file)

@@ -59,13 +59,3 @@ def test_both_commands_are_named_where_there_are_both(tmp_path: Path) -> None:
         [],
         ["diverged", "failed"],
     ]
-
-
-def test_what_no_command_mends_has_none(tmp_path: Path) -> None:
-    study = plant.study(tmp_path, ["ok"])
-    why = "lock.json: is not a regular file"
-    status = RunStatus(study.runs()[0], state="failed", kind="unreadable", detail=why)
-    text = "\n".join(
-        lines(study, [status], tmp_path / "runs", functools.partial(next_command, Namespace(), study))
-    )
-    assert "sdtps submit" not in text

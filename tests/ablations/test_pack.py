@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from ablations.launch import dispatch, local
+from ablations.launch import dispatch
 from ablations.launch.plan import make_plan
 from ablations.slurm import endings
 from ablations.slurm.arrays import chunks
@@ -97,8 +97,3 @@ def test_what_starts_again_with_its_job(
     elif wrote:
         RunFolder(tmp_path).write_status("diverged", attempt=1)
     assert records.ended_by_itself(tmp_path, "s") is ended
-
-
-def test_local_slots_share_gpus() -> None:
-    shared = Resources(gpus=1, runs_per_gpu=3)
-    assert local.default_slots(shared, ["0", "1"]) == 6

@@ -44,18 +44,6 @@ def test_shipped_files_are_found_in_an_installed_copy(
     assert locations.shipped("paper/templates") == there
 
 
-def test_submit_py_of_another_folder_uses_the_current_folders_runs(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "submit.py"), "nograd", "--dry-run", "--json"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert f'"runs_dir": "{tmp_path / "runs"}"' in done.stdout
-    assert list(tmp_path.iterdir()) == []
-
-
 # -- an installed copy, used from a folder that is no checkout -------------------------------------
 
 STUDY = """\

@@ -38,7 +38,7 @@ seeds: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
 baseline: base
 varies: [settings, command]
 metrics: {{accuracy: {{direction: up}}}}
-resources: {{cpus: 1, timeout_min: 2{resources}}}
+resources: {{cpus: 1, timeout_min: 2}}
 rounds: {{looks: [3, 6, 12], margin: 1.0}}
 variants:
   base: {{}}
@@ -48,10 +48,10 @@ variants:
 """
 
 
-def write(folder: Path, resources: str = "", more: str = "") -> Path:
+def write(folder: Path, more: str = "") -> Path:
     (folder / "p.py").write_text(PROGRAM)
     path = folder / "small.yaml"
-    path.write_text(MANIFEST.format(resources=resources, more=more))
+    path.write_text(MANIFEST.format(more=more))
     return path
 
 

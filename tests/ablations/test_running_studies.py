@@ -281,17 +281,19 @@ def test_a_dry_run_with_a_limit_shows_what_would_be_sent(store: Store) -> None:
 
 
 def test_then_follows_the_runs_or_runs_now_or_says_why_not(store: Store) -> None:
-    study = store.study(["ok"])
-    mark = store.folder / "mark"
-    then = ("--then", f"touch {mark}")
-    store.submit(study)
-    assert store.submit(study, *then) == 0  # nothing is sent: it waits for the run on its way
-    assert "--dependency=afterany:1\n" in store.fakes.calls("sbatch")[1]["text"]
+    study = store.study(["ok"], resources="{partition: gpu, gpus: 1}")
+    mark = store.folder / "my mark"
+    then = ("--then", f"touch '{mark}'")
+    for number in (1, 2):  # with the runs; then nothing is sent, and it waits for the run on its way
+        assert store.submit(study, *then) == 0
+        text = store.fakes.calls("sbatch")[number]["text"]
+        assert "--dependency=afterany:1\n" in text and str(mark) in text
+        assert "--gpus" not in text and "#SBATCH --partition=gpu" in text
     store.fakes.answer("squeue", *[DOWN] * 9)
     store.forget_answers()
     store.capsys.readouterr()
     assert store.submit(study, *then) == 1
-    assert f"touch {mark}" in store.capsys.readouterr().err and not mark.exists()
+    assert str(mark) in store.capsys.readouterr().err and not mark.exists()
     (store.fakes.folder / "squeue.script").unlink()
     RunFolder(study.runs()[0].folder(store.runs)).write_result({"attempt": 1})
     assert store.submit(study, *then) == 0

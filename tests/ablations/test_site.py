@@ -17,8 +17,7 @@ import pytest
 from ablations.cli import main
 from ablations.launch import site
 from ablations.slurm import commands
-from ablations.study.schema import Resources
-from ablations.study.site import Site, read_site
+from ablations.study.site import read_site
 from sdtps.system import files
 from sdtps.system.errors import ManifestError
 from tests.ablations.fakes import Fakes
@@ -102,11 +101,6 @@ def test_mistakes_in_a_site_file_are_told_with_their_lines(tmp_path: Path) -> No
     assert "site.yaml:2: environment: '1A' is not the name of an environment variable" in told
     with pytest.raises(ManifestError, match=r"absent/site\.yaml"):
         read_site(tmp_path / "absent" / "site.yaml")
-
-
-def test_an_empty_site_changes_nothing() -> None:
-    resources = Resources(gpus=1, mem_gb=4, setup=("x",))
-    assert Site().over(resources) == resources
 
 
 # -- site check: what is broken on a cluster is named -----------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import multiprocessing
 import os
 import subprocess
 from pathlib import Path
@@ -81,25 +80,6 @@ def test_a_folder_that_is_no_checkout_is_frozen_too(checkout: Path, tmp_path: Pa
     frozen = snapshot.freeze(tmp_path / "runs", checkout)
     again = snapshot.freeze(tmp_path / "other", frozen)
     assert again.name == frozen.name
-
-
-def _freeze(checkout: Path, runs: Path) -> None:
-    snapshot.freeze(runs, checkout)
-
-
-def test_submitters_that_freeze_at_once_leave_one_whole_snapshot(
-    checkout: Path, tmp_path: Path
-) -> None:
-    runs = tmp_path / "runs"
-    context = multiprocessing.get_context("fork")
-    racers = [context.Process(target=_freeze, args=(checkout, runs)) for _ in range(6)]
-    for racer in racers:
-        racer.start()
-    for racer in racers:
-        racer.join()
-    assert [racer.exitcode for racer in racers] == [0] * 6
-    (only,) = (runs / "_code").iterdir()
-    assert (only / "code.json").is_file()
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])

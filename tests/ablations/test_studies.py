@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
-import shlex
 from pathlib import Path
 
 import pytest
 
-from ablations.launch import submit as front
 from ablations.study.manifest import load_study
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,25 +19,6 @@ def test_every_study_loads_and_bears_its_files_name(path: Path) -> None:
     assert study.metrics
     assert study.tables or study.figures
     assert len({run.identity for run in study.runs()}) == len(study.runs())
-
-
-@pytest.mark.parametrize("path", STUDIES, ids=lambda p: p.stem)
-def test_every_studys_header_says_command_and_size(path: Path) -> None:
-    header = "".join(
-        line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line[0] == "#"
-    )
-    study = load_study(path)
-    commands = [
-        line.split("submit.py ")[1] for line in header.splitlines() if "python submit.py " in line
-    ]
-    assert commands
-    for command in commands:
-        words = shlex.split(command.partition("(")[0])
-        assert words[0] == f"ablations/{path.name}"
-        parser = argparse.ArgumentParser()
-        front.add_arguments(parser)
-        parser.parse_args(words)
-    assert f"{len(study.variants)} variants x {len(study.seeds)} seed" in header
 
 
 def test_every_published_arrangement_is_a_variant_of_the_main_study() -> None:

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ValidationError
 
 from ablations.study.schema import FigureSpec, MetricSpec, Reported, ReportedCsv, Resources, TableSpec
 from sdtps.config import ReidConfig, RetrievalConfig
-from sdtps.config.wording import allowed, sentences
+from sdtps.config.wording import sentences
 
 MODELS = (
     *(ReidConfig, RetrievalConfig),
@@ -40,14 +40,3 @@ def test_a_wrong_value_of_any_field_is_told_in_our_words(model: type[BaseModel])
                     assert not any(word in text for word in ITS_WORDS), text
                     assert "another kind" not in text, (name, text)
     assert told > len(model.model_fields)
-
-
-def test_what_is_allowed_is_told_with_its_bounds() -> None:
-    fields = {**Resources.model_fields, **ReidConfig().optim.__class__.model_fields}
-    words = {name: allowed(field.annotation, field.metadata) for name, field in fields.items()}
-    assert words["partition"] == "text or null"
-    assert words["max_requeues"] == "a whole number from 0 on"
-    assert words["warmup_factor"] == "a number from 0 to 1"
-    assert words["gamma"] == "a number above 0"
-    assert words["milestones"] == "a list, each item a whole number from 1 on"
-    assert words["name"] == "adam or adamw or sgd"

@@ -67,14 +67,3 @@ def test_cancelling_one_of_two_leaves_the_other(slurm: Cluster, tmp_path: Path) 
     found = look.wait(lambda s: s["polite-b"].state == "cancelled")
     assert found["polite"].state == "cancelled"
     assert f"{report.jobs[0]}_0" not in slurm.run("squeue", "-h", "-t", "running", "-r").stdout
-
-
-def test_a_job_dead_before_python_fails_all_its_runs(slurm: Cluster, tmp_path: Path) -> None:
-    study = plant.study(
-        tmp_path, ["ok", "second"], resources=f"{{{PACKED}, timeout_min: 5, python: /nope/python}}"
-    )
-    look = Look(study, tmp_path / "runs")
-    dispatch.submit(study.runs(), look.runs, entry=standin.ENTRY)
-    found = look.wait(lambda s: not any(r.active for r in s.values()))
-    assert {(s.state, s.kind) for s in found.values()} == {("failed", "start")}
-    assert all("/nope/python" in s.log_tail for s in found.values())
