@@ -36,12 +36,14 @@ class Cell:
     """One combination of changes.
 
     Attributes:
+        label: its name in words, with the labels of the two variants.
         equals: the earlier cell that trains the same network; empty where there is none.
         impossible: why there is no such configuration; empty where there is one.
     """
 
     changes: Changes
     name: str
+    label: str
     equals: str = ""
     impossible: str = ""
 
@@ -122,14 +124,15 @@ def design(study: Study, spec: AttributionSpec, sets: Sequence[Changes] | None =
     cells: list[Cell] = []
     variants: dict[str, Variant] = {}
     for chosen in sets if sets is not None else both_ends(list(changes)):
-        name = _name(spec, list(changes), chosen)
+        name = _name(spec.good, spec.broken, list(changes), chosen)
+        label = _name(f"{good.label} ", f"{broken.label} ", list(changes), chosen).strip()
         config, reason = _configuration(good, broken, chosen)
         if config is None:
-            cells.append(Cell(chosen, name, impossible=reason))
+            cells.append(Cell(chosen, name, label, impossible=reason))
             continue
-        variant = _variant(study, spec, name, chosen, config)
+        variant = _variant(study, spec, name, label, chosen, config)
         same = next((v.name for v in variants.values() if v.acting == variant.acting), "")
-        cells.append(Cell(chosen, name, equals=same))
+        cells.append(Cell(chosen, name, label, equals=same))
         if not same:
             variants[name] = variant
     first = spec.metric or next(iter(study.metrics), None)
@@ -145,7 +148,7 @@ def design(study: Study, spec: AttributionSpec, sets: Sequence[Changes] | None =
         reported=(),
         attributions=(),
         rounds=None,
-        title=f"What makes {broken.label} differ from {good.label}",
+        title=f"What makes “{broken.label}” differ from “{good.label}”",
         metrics={first: study.metrics[first]} if first else {},
     )
     return Attribution(spec, study.name, changes, tuple(cells), cell_study)
@@ -167,23 +170,21 @@ def _configuration(good: Variant, broken: Variant, chosen: Changes) -> tuple[Any
     return config, "; ".join(f"{key}: {text}" for key, text in mistakes)
 
 
-def _name(spec: AttributionSpec, changes: list[str], chosen: Changes) -> str:
+def _name(good: str, broken: str, changes: list[str], chosen: Changes) -> str:
     """GOOD, BROKEN, GOOD+mask or BROKEN-mask: whichever end is nearer."""
     ends = [key.rpartition(".")[2] for key in changes]
     short = {key: end if ends.count(end) == 1 else key for key, end in zip(changes, ends, strict=True)}
     added = [short[key] for key in changes if key in chosen]
     removed = [short[key] for key in changes if key not in chosen]
     if len(added) <= len(removed):
-        return "+".join([spec.good, *added])
-    return "-".join([spec.broken, *removed])
+        return "+".join([good, *added])
+    return "-".join([broken, *removed])
 
 
 def _variant(
-    study: Study, spec: AttributionSpec, name: str, chosen: Changes, config: AnyConfig
+    study: Study, spec: AttributionSpec, name: str, label: str, chosen: Changes, config: AnyConfig
 ) -> Variant:
-    declared = study.variants.get(name)
     nearest = study.variants[spec.broken if chosen else spec.good]
     flat = flatten(resolved(config))
     overrides = {key: flat[key] for key in chosen if key in flat}
-    label = declared.label if declared else name
     return Variant(name, slug(name), label, overrides, config, nearest.resources, line=nearest.line)

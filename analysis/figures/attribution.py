@@ -7,7 +7,7 @@ import math
 from matplotlib.figure import Figure
 
 from analysis.results import stats
-from analysis.results.cells import Attributed, sentences
+from analysis.results.cells import Attributed
 
 _GOOD, _BROKEN, _BETWEEN = "#0072B2", "#D55E00", "#666666"
 
@@ -40,17 +40,13 @@ def cells_figure(found: Attributed, width: float) -> tuple[Figure, tuple[str, ..
         axes.errorbar(
             [summary.mean], [place], xerr=error, fmt="o", color=colour, capsize=2, markersize=4
         )
-    axes.set_yticks(range(len(cells)), [cell.name for cell in cells], parse_math=False)
+    axes.set_yticks(range(len(cells)), [cell.label for cell in cells], parse_math=False)
     axes.set_ylim(len(cells) - 0.4, -0.6)
     label = found.metric.label or found.metric_name
     axes.set_xlabel(f"{label} ({found.metric.unit})" if found.metric.unit else label, parse_math=False)
     axes.grid(axis="x")
-    equal = [f"{c.name} equals {c.equals}" for c in found.attribution.cells if c.equals]
-    caption = [
-        f"Cells between {found.spec.good} and {found.spec.broken}: + adds a change, - takes one back.",
+    return figure, (
+        f"{found.study.title}. Blue: the good variant; vermilion: the broken one; grey: cells between "
+        "them. In their names + adds a change to the one, - takes one back from the other.",
         "Dot and bar: mean and 95 % t interval; ticks: seeds.",
-        *([f"Not run, because a setting does nothing there: {'; '.join(equal)}."] if equal else []),
-    ]
-    if not math.isnan(found.effects.effects[0].difference) or found.search is not None:
-        caption += sentences(found)
-    return figure, tuple(caption)
+    )

@@ -58,7 +58,8 @@ def forest(
     baseline = found.outcomes[found.baseline].label
     label = f"difference in {name} to {baseline}" + (f" ({unit})" if unit else "")
     axes.set_xlabel(label, parse_math=False)
-    return picture, _caption(spec, found, rows, standings, f"{name} against {baseline}", unit)
+    cut = any(line.get_marker() in ("<", ">") for line in axes.lines)
+    return picture, _caption(spec, found, rows, standings, f"{name} against {baseline}", unit, cut)
 
 
 def _limits(rows: Sequence[Result], scale: float) -> tuple[float, float]:
@@ -99,6 +100,7 @@ def _caption(
     standings: Sequence[str],
     title: str,
     unit: str,
+    cut: bool,
 ) -> tuple[str, ...]:
     shapes = {"D": "diamonds", "s": "squares", "o": "circles", "x": "crosses"}
     meanings = dict(STANDINGS)
@@ -116,7 +118,8 @@ def _caption(
             spec.caption or spec.title or f"Differences in {title}, study {found.study.name}."
         ),
         "Mean over seeds at the last epoch with its 95 % t interval, which assumes normal differences. "
-        "The vertical line: no difference. An arrow: the interval goes on.",
+        "Vertical line: no difference. Right: the difference ± half its interval's width; *: starred.",
+        "An arrow: the interval goes on." * cut,
         f"{legend[:1].upper()}{legend[1:]}." if legend else "",
     ]
     if families:

@@ -271,6 +271,7 @@ def _for_template(study: Study, collected: Collected) -> dict[str, Any]:
         "plain_name": study.name,
         "title": study.title,
         "notes": study.notes,
+        "attributions": started(collected, study),
         "nouns": [
             noun if number == 1 else f"{noun}s"
             for noun, number in zip(("variant", "seed", "run"), size, strict=True)
@@ -300,8 +301,8 @@ def _shown(
     # More would stand too far from the sentence.
     groups = [placed[at : at + 2] for at in range(0, len(placed), 2)]
     for found in started(collected, study):
-        ends = f"what changes from {latex.escape(found.spec.good)} to {latex.escape(found.spec.broken)}"
-        groups.append([(place, found.name, ends) for place in ("tables", "figures")])
+        what = latex.escape(found.study.title.replace("What", "what", 1))
+        groups.append([(place, found.name, what) for place in ("tables", "figures")])
     shown = []
     for group in groups:
         of: dict[str, list[str]] = {}

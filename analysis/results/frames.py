@@ -247,7 +247,7 @@ def _least_starred(row: Result, family: int) -> float:
 STANDINGS = {
     "starred": "p < 0.05 after Holm's correction",
     "equivalent": "shown to be nearer to 0 than the margin (two one-sided tests at 5 %)",
-    "open": "neither is shown",
+    "open": "neither a difference nor equivalence is shown",
     "not tested": "a seed is missing, one seed alone, or equal differences",
 }
 

@@ -26,14 +26,14 @@ def table(found: Attributed) -> Table:
     rows = []
     for cell in found.attribution.cells:
         marks = tuple(model.check(key in cell.changes) for key in changes)
-        cells = (model.text(cell.name), *marks, _score(found, cell))
+        cells = (model.text(cell.label), *marks, _score(found, cell))
         if explodes is not None:
             outcome = {True: "yes", False: "no", None: "--"}[explodes(cell.changes)]
             cells = (*cells, model.text(outcome))
         rows.append(Row(cell.name, cells))
     seeds = len(found.study.seeds)
     caption: tuple[str, ...] = (
-        f"Cells between {found.spec.good} and {found.spec.broken}: which changes each has.",
+        f"{found.study.title}: which changes each cell has.",
         f"Mean and sample standard deviation over {counted(seeds, 'seed')}, last epoch.",
     )
     if found.search is None:
@@ -57,6 +57,6 @@ def _score(found: Attributed, cell: Cell) -> model.Cell:
     if cell.impossible:
         return model.Cell("state", "cannot exist")
     if cell.equals:
-        return model.Cell("state", f"equals {cell.equals}")
+        return model.Cell("state", f"equals {found.outcomes[cell.equals].label}")
     result = results(found.collected, found.study).get(cell.name, found.metric_name)
     return model.score_cell(result, found.outcomes[cell.name], found.metric)

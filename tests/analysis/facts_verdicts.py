@@ -43,8 +43,9 @@ EXPECTED_WITHOUT_LETTER: dict[int, str] = {
     53: "partly",
     56: "supported",
 }
-# The reading counts any saving; a claim of saving is tested here by a least share of 5 %.
-STRICTER = {35: "refuted", 61: "refuted"}
+# The reading counts any saving; a claim of saving is tested here by a least share of 5 %. 34: an
+# encoder without a class token gets no gradient.
+STRICTER = {34: "partly", 35: "refuted", 61: "refuted"}
 # Only the third party's text would decide these; they stay open here.
 ONLY_BY_TEXT = {18, 39}
 

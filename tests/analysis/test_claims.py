@@ -133,6 +133,7 @@ def test_a_planted_explosion_decides_the_training_claims_and_cites_its_runs(tmp_
         "gumbel_tau1",
         "gumbel_tau5_clamp",
         "gumbel_tau10",
+        "gumbel_tau10_clamp",
         "gumbel_tau1_clip",
         "gumbel_tau1_log",
         "gumbel_tau1_clamp",

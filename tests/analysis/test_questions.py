@@ -75,7 +75,7 @@ def test_both_changes_are_named_together_and_the_inert_one_is_not(
     assert len([e for e in found["effects"] if e["starred"]]) == 2
     assert main(["tables", str(study.path), "--runs-dir", str(tmp_path / "runs")]) in (0, 1)
     printed = capsys.readouterr().out
-    assert f"{DECISION} and {MASK} act together" in printed and "equals topk+mask" in printed
+    assert f"{DECISION} and {MASK} act together" in printed and "equals topk +mask" in printed
     (drawn,) = figures(collect([study], tmp_path / "runs"), study)
     assert drawn.problem is None and drawn.files["pdf"].startswith(b"%PDF")
     assert set(drawn.runs) == {cell["name"] for cell in found["cells"] if not cell["equals"]}

@@ -153,14 +153,13 @@ def released_encoder_trains() -> Iterator[Statement]:
     vit, _ = backward(crossnet("released"), VIT)
     swin, _ = backward(crossnet("released", grid=SWIN), SWIN)
     assert vit.classes is not None
-    through_class, without = norm([vit.classes.grad]), norm([swin.patches.grad])
-    recipe = RetrievalConfig()
-    yield Statement(
-        "the encoder gets no gradient, or is switched off",
-        not through_class or recipe.image_encoder.frozen,
-        f"with a class token {shown(through_class)}, through that token alone; without one "
-        f"{shown(without)}; it learns at {recipe.optim.backbone_lr_factor:g} of the others' rate",
-    )
+    for which, part in {"with": vit.classes, "without": swin.patches}.items():
+        gradient = norm([part.grad])
+        yield Statement(
+            f"{which} a class token the encoder gets no gradient, or is switched off",
+            not gradient or RetrievalConfig().image_encoder.frozen,
+            f"{which} a class token the encoder's gradient is {shown(gradient)}",
+        )
 
 
 @check
