@@ -419,7 +419,7 @@ def test_a_local_queue_on_another_host_lives_by_its_heartbeat(tmp_path: Path) ->
 
 @pytest.mark.filterwarnings("ignore:flock not supported")
 def test_where_locks_do_not_work_a_run_is_taken_over_all_the_same(
-    queued: Queued, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lustre without `-o flock` answers ENOSYS."""
     import errno
@@ -429,6 +429,7 @@ def test_where_locks_do_not_work_a_run_is_taken_over_all_the_same(
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
+    queued = Queued(tmp_path, fakes)
     queued.fakes.set("1_0", state="NODE_FAIL")
     found = dispatch.submit(queued.study.runs(), queued.runs, resume=[queued.folder])
     assert found.submitted == [queued.folder]
