@@ -46,14 +46,13 @@ def main(words: list[str] | None = None) -> int:
     )
     parser.add_argument("names", nargs="*", choices=MEASUREMENTS, metavar="NAME", help="[all]")
     parser.add_argument("--device", choices=["cpu", "cuda"], help="default: a GPU if there is one")
-    parser.add_argument("--threads", type=at_least(1), help="CPU threads; default: torch's")
+    parser.add_argument("--threads", type=at_least(1), default=1, help="of the CPU [1]")
     forms = ["laps", "released", "paper"]
     parser.add_argument("--form", choices=forms, default="released", help="of crossnet [released]")
     parser.add_argument("--record", action="store_true", help="write a record to commit")
     options = parser.parse_args(words)
     device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
+    torch.set_num_threads(options.threads)
     rows = []
     for name in options.names or MEASUREMENTS:
         print(f"measuring {name} ...", file=sys.stderr)

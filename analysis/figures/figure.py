@@ -40,6 +40,14 @@ class FigureError(SdtpsError):
     """A figure that cannot be drawn, and why."""
 
 
+# What the paper's sentences say that a figure of a kind shows.
+SHOWS = {
+    "curves": "the training curves",
+    "differences": "the differences to the baseline",
+    "sweep": "the results by setting",
+}
+
+
 @dataclass(frozen=True)
 class Drawn:
     """A finished figure: its files' bytes by ending, its caption, and what it was drawn from.

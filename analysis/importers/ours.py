@@ -1,4 +1,4 @@
-"""Our own files: metrics.jsonl of a run, and values.csv and event files of `sdtps export`.
+"""Our own files: metrics.jsonl of a run, and values.csv and event files exported before 0.1.0.
 
 Scores are fractions, epochs count from 1. values.csv holds one value a row.
 """

@@ -293,11 +293,9 @@ def _shown(
     collected: Collected, study: Study, figures: Sequence[FigureSpec]
 ) -> list[tuple[Tex, list[Tex]]]:
     """Sentences on what tables and figures of a study show, each with the files of those it names."""
-    words = {"curves": "the training curves", "differences": "the differences to the baseline"}
     placed = [("tables", file_name(study, s.name), "the scores") for s in tables.declared_tables(study)]
     for spec in sorted(figures, key=lambda spec: spec.kind != "differences"):
-        what = words.get(spec.kind, "the results by setting")
-        placed.append(("figures", file_name(study, spec.name), what))
+        placed.append(("figures", file_name(study, spec.name), figure.SHOWS[spec.kind]))
     # More would stand too far from the sentence.
     groups = [placed[at : at + 2] for at in range(0, len(placed), 2)]
     for found in started(collected, study):

@@ -1,1 +1,1 @@
-"""Three questions of an ablation: which change did it, how many seeds, is it the published number."""
+"""Questions of an ablation: which change did it, how many seeds, is it the published number."""
