@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import submitit
+from submitit.core import core, utils
 
 import ablations
 from ablations.launch.dispatch import LocalRunsExecutor
@@ -34,6 +37,32 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(RunJob, "watcher", RunWatcher())
     return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "parameters"),
+    [
+        (core.Executor, "_internal_process_submissions", "self delayed_submissions"),
+        (core.Executor, "_valid_parameters", ""),
+        (core.Executor, "_equivalence_dict", ""),
+        (core.Job, "_get_outcome_and_result", "self"),
+        (core.Job, "_register_in_watcher", "self"),
+        (core.Job, "__init__", "self folder job_id tasks"),
+        (core.InfoWatcher, "register_job", "self job_id"),
+        (core.InfoWatcher, "update", "self"),
+        (core.InfoWatcher, "get_info", "self job_id mode"),
+        (core.InfoWatcher, "update_if_long_enough", "self mode"),
+        (submitit.SlurmExecutor, "_make_submission_file_text", "self command uid"),
+        (utils.JobPaths, "__init__", "self folder job_id task_id"),
+    ],
+)
+def test_submitit_has_the_hooks_that_are_used(owner: type, name: str, parameters: str) -> None:
+    assert list(inspect.signature(getattr(owner, name)).parameters) == parameters.split()
+
+
+def test_no_private_name_of_submitit_is_imported() -> None:
+    for file in (ROOT / "ablations").rglob("*.py"):
+        assert not re.search(r"from submitit\S* import .*\b_\w", file.read_text()), file
 
 
 def test_jobs_follow_their_runs_with_one_question_to_squeue(
