@@ -107,6 +107,7 @@ class _Reader:
                 self.source.mistake((key,), f"unknown key. {did_you_mean(key, _KEYS)}")
         maybe_misspelt = "varies" not in self.tree and not self.tree.keys() <= set(_KEYS)
         values = {k: v for k, v in self.tree.items() if k in _Header.model_fields}
+        values["varies"] = [] if values.get("varies") is None else values["varies"]
         header = self.source.check((), _Header, values, study="", baseline="", seeds=(), varies=None)
         assert header is not None  # without the keys that have a mistake
         resolver = Resolver(

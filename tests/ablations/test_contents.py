@@ -93,9 +93,6 @@ def test_seeds_on_different_data_are_not_averaged(
     assert analyse(["tables", "one.yaml"]) == 2
     assert "--allow-mixed-data" in capsys.readouterr().err
     assert analyse(["tables", "one.yaml", "--allow-mixed-data"]) == 0
-    capsys.readouterr()
-    main(["status", "one.yaml"])
-    assert "seed 0 on" in capsys.readouterr().out
 
 
 def test_what_init_cannot_be_is_told_by_plan(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,9 +112,5 @@ def test_what_init_cannot_be_is_told_by_plan(place: Path, capsys: pytest.Capture
         capsys.readouterr()
         main([*words, "one.yaml", "--data-root", "A"])
         text = capsys.readouterr().out
-        for told in (
-            "adam.pt: holds an optimiser's state",
-            "another architecture",
-            "runs/none: there is",
-        ):
+        for told in ("adam.pt:", f"{wide.name}", "the model's (64,)", "runs/none: there is"):
             assert told in text, (words, told)

@@ -391,7 +391,7 @@ def test_selection_of_variants_and_seeds(load: Load) -> None:
         filtered(study, ["gumbl"], [7])
 
 
-@pytest.mark.parametrize("written", ["varies: optim.lr", "", "varies: []"])
+@pytest.mark.parametrize("written", ["varies: optim.lr", "", "varies: []", "varies:"])
 def test_a_list_of_what_varies_that_is_wrong_or_missing_is_one_mistake(
     load: Load, written: str
 ) -> None:

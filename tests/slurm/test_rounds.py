@@ -13,7 +13,9 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
 
 
 def test_each_submission_trains_the_next_look_of_open_variants(slurm: Cluster, tmp_path: Path) -> None:
-    write(tmp_path, resources=", partition: gpu, mem_gb: 0.3")
+    path = write(tmp_path)
+    text = path.read_text().replace("timeout_min: 2", "timeout_min: 2, partition: gpu, mem_gb: 0.3")
+    path.write_text(text)
 
     def submit_and_wait(expected: dict[str, int]) -> None:
         done = sdtps(tmp_path, "ablations", "submit", "--executor", "slurm")
