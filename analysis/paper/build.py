@@ -299,8 +299,8 @@ def _shown(
     # More would stand too far from the sentence.
     groups = [placed[at : at + 2] for at in range(0, len(placed), 2)]
     for found in started(collected, study):
-        what = latex.escape(found.study.title.replace("What", "what", 1))
-        groups.append([(place, found.name, what) for place in ("tables", "figures")])
+        changes = latex.escape(found.study.title.replace("What", "what", 1))
+        groups.append([(place, found.name, str(changes)) for place in ("tables", "figures")])
     shown = []
     for group in groups:
         of: dict[str, list[str]] = {}
