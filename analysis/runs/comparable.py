@@ -141,6 +141,10 @@ def mixtures(study: Study, runs: Sequence[Run]) -> list[Mark]:
         file, weights = partial(_file, study, part), partial(_weights, part)
         named, what = list(filter(file, done)), f"weights of {part.replace('_', ' ')}"
         found.append(_mixture(study, "mixed_weights", what, named, file, weights))
+    for name in sorted({name for run in done for name in run.program}):  # of the study's own program
+        named = [run for run in done if name in run.program]
+        digest_of = partial(_program, name)
+        found.append(_mixture(study, "mixed_code", f"file {name}", named, lambda _: "", digest_of))
     auto = [run for run in done if setting(study, run.variant, "train.amp") == "auto"]
     found.append(
         _mixture(study, "mixed_precision", "precision", auto, lambda _: "", lambda run: run.precision)
@@ -188,6 +192,10 @@ def _evaluations(study: Study, done: Sequence[Run]) -> Mark | None:
 
 def _weights(part: str, run: Run) -> str | None:
     return run.weights.get(part)
+
+
+def _program(name: str, run: Run) -> str | None:
+    return run.program.get(name)
 
 
 def _file(study: Study, part: str, run: Run) -> str:

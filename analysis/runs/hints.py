@@ -70,12 +70,14 @@ def again(
         if run["study"] and not run["imported"]:
             key = (run["commit"], run["study"], data_root(RunFolder(run["folder"])))
             seeds.setdefault(key, {}).setdefault(run["variant"], []).append(str(run["seed"]))
-    there = None
+    there, known = None, known_studies()
     for (commit, study, root), variants in sorted(seeds.items(), key=lambda item: item[0][0] or ""):
         if commit and commit != there:
             lines.append(f"git checkout {commit}")
             there = commit
-        manifest = (manifests or {}).get(study, Path(f"ablations/{study}.yaml"))
+        usual = Path(f"ablations/{study}.yaml")
+        usual = usual if usual.exists() else known.get(study, usual)
+        manifest = (manifests or {}).get(study, usual)
         for chosen in dict.fromkeys(tuple(of) for of in variants.values()):
             names = [glob.escape(name) for name, of in variants.items() if tuple(of) == chosen]
             words = [word for name in names for word in ("--variant", name)]

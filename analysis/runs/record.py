@@ -59,6 +59,7 @@ class Run:
         codes: digests of the sources, in the order in which attempts used them.
         evaluated_by: metrics that `sdtps evaluate` added, each with the digest of the code that did.
         data, weights: digests. counts: what the data held, by split.
+        program: digest of each file that a program's command line names.
         precision: what `train.amp: auto` came to.
         wall_seconds: for which all attempts held a machine. peak_memory_mib: the most of any attempt.
         damage: what of its files has other contents than when it completed.
@@ -82,6 +83,7 @@ class Run:
     dataset: str | None = None
     data: str | None = None
     weights: Mapping[str, str] = field(default_factory=dict)
+    program: Mapping[str, str] = field(default_factory=dict)
     precision: str | None = None
     commit: str | None = None
     dirty: bool = False
@@ -212,7 +214,8 @@ def read(source: Source, runs_dir: Path, *, curves: bool = True) -> Run:
         evaluated_by=evaluated_by,
         dataset=_word(data.get("name")) or _word(mapping(imported.get("facts")).get("dataset")),
         data=_word(origin["data"] if "data" in origin else data.get("digest")),
-        weights=_weights(origin["weights"] if "weights" in origin else run.get("weights")),
+        weights=_digests(origin["weights"] if "weights" in origin else run.get("weights")),
+        program=_digests(run.get("program")),
         precision=_word(origin.get("amp")),
         commit=_word(code.get("commit")),
         dirty=bool(code.get("dirty")),
@@ -302,8 +305,8 @@ def _word(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _weights(found: Any) -> dict[str, str]:
-    """Digest of each part's file of weights, from `origin` of result.json or from run.json."""
+def _digests(found: Any) -> dict[str, str]:
+    """Digest of each part's file of weights, or of each file of a program."""
     parts = mapping(found)
     digests = {part: _word(mapping(file).get("digest") or file) for part, file in parts.items()}
     return {part: digest for part, digest in digests.items() if digest}

@@ -80,7 +80,8 @@ def statistic(rows: Sequence[Outcome], metrics: Sequence[str], epoch: Epoch = "l
     counts = {len(row.values(metric, epoch)) for row in rows for metric in metrics} - {0}
     planned = {row.planned for row in rows}
     if not counts:
-        return "No run has finished yet."
+        done = any(row.completed for row in rows)
+        return f"No finished run logged {' or '.join(metrics)}." if done else "No run has finished yet."
     if counts == {1}:
         holes = ", 1/N where more are planned" if planned != {1} else ""
         return f"Single runs (n = 1{holes}): no spread can be given."

@@ -48,6 +48,17 @@ def test_a_seed_on_other_data_is_refused_and_said_in_print_when_allowed(tmp_path
     assert any("f00d (5 runs); beef (1 run)" in s for s in tables(collected, study, [mark])[0].caption)
 
 
+def test_a_program_that_was_edited_between_two_runs_is_refused(tmp_path, study):
+    for variant in study.variants:
+        for seed in study.seeds:
+            edited = (variant, seed) == ("gumbel", 2)
+            files = {"train.py": "b" * 32 if edited else "a" * 32, f"{variant}.py": variant}
+            rest_on(plant(tmp_path, study, variant, seed, program=files))
+    (mark,) = marks(tmp_path, study)
+    assert mark.kind == "mixed_code" and "file train.py" in mark.text
+    assert [folder.rsplit("/", 2)[1] for folder in mark.runs] == ["gumbel"]
+
+
 def configured(**sections):
     return {"config": parse_config({"task": "reid", **sections})}
 
