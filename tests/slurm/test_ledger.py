@@ -5,7 +5,7 @@ submitters that are killed, a controller that is away, jobs that are killed, a n
 started again, a colleague who cancels and cleans what is not theirs, variants that are renamed twice.
 No run lives twice, none is lost, each completes once.
 
-`make slurm-large` does it with 1,000 runs, which takes 20 minutes on two quiet cores.
+`make slurm-large` does it with 1,000 runs, which takes a quarter of an hour on two cores.
 """
 
 from __future__ import annotations
