@@ -26,7 +26,7 @@ help:
 	@echo "make studies    run the small studies here (under 40 minutes on two cores), then decide the claims"
 	@echo "make bench      measured speeds of this machine"
 	@echo "make bench-gpu  the same at full size on a GPU, as a record to commit"
-	@echo "make slurm-large  1,000 one-second runs through two real SLURMs on which everything goes wrong (20 minutes)"
+	@echo "make slurm-large  1,000 one-second runs through two real SLURMs on which everything goes wrong (15 minutes)"
 	@echo "make clean      remove caches and generated files; runs/ and .venv/ stay"
 
 # Where submit.py exits with 1, runs have failed: they are results too, and what follows shows them so.
