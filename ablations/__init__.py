@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ablations.slurm.jobs import RunJob
+    from ablations.slurm.run_job import RunJob
 
 
 def submit(

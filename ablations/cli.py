@@ -24,11 +24,11 @@ VERBS = {
         "submit",
     ),
     "cancel": (
-        "ablations.store.stop",
+        "ablations.store.cancel",
         "cancel queued and running runs; without --yes only report",
         "submit",
     ),
-    "clean": ("ablations.store.stop:clean", "delete run folders; without --yes only report", "submit"),
+    "clean": ("ablations.store.clean", "delete run folders; without --yes only report", "submit"),
     "audit": (
         "ablations.launch.trial:audit",
         "measure gradients at toy size: which parts of each variant learn",

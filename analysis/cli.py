@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 VERBS = {
     "collect": (
-        "analysis.tables.command:collect",
+        "analysis.tables.verb:collect",
         "list every run of a study with its state and results",
         "results",
     ),
-    "tables": ("analysis.tables.command", "print a study's tables, or write them as files", "results"),
-    "curves": ("analysis.figures.command", "draw a study's figures as PDF, SVG and PNG", "results"),
+    "tables": ("analysis.tables.verb", "print a study's tables, or write them as files", "results"),
+    "curves": ("analysis.figures.verb", "draw a study's figures as PDF, SVG and PNG", "results"),
     "compare": (
-        "analysis.tables.command:compare",
+        "analysis.tables.verb:compare",
         "compare two variants: differences, intervals, tests",
         "results",
     ),
@@ -44,10 +44,10 @@ VERBS = {
         "draw the patches that runs kept, dropped and aggregated",
         "results",
     ),
-    "import": ("analysis.importers.command", "turn other people's logs into run folders", "results"),
-    "report": ("analysis.report.command", "write one self-contained report.html", "paper"),
-    "claims": ("analysis.claims.command", "compute the verdicts of the claims ledger", "paper"),
-    "paper": ("analysis.paper.command", "build tables, figures, numbers and the PDF", "paper"),
+    "import": ("analysis.importers.verb", "turn other people's logs into run folders", "results"),
+    "report": ("analysis.report.verb", "write one self-contained report.html", "paper"),
+    "claims": ("analysis.claims.verb", "compute the verdicts of the claims ledger", "paper"),
+    "paper": ("analysis.paper.verb", "build tables, figures, numbers and the PDF", "paper"),
     "check": (
         "analysis.paper.check",
         "fail when anything in the paper is stale, missing, mixed or edited",

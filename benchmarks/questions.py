@@ -18,7 +18,7 @@ import numpy as np
 
 from ablations.study.attribution import Changes, both_ends
 from analysis.results import power
-from analysis.results.attribution import effects, majority, search
+from analysis.results.effects import effects, majority, search
 from analysis.results.rounds import decide
 
 SETTINGS = tuple("abcdef")

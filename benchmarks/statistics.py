@@ -25,7 +25,7 @@ from scipy.stats import binomtest
 
 from ablations.study.schema import MetricSpec
 from analysis.results import stats
-from analysis.results.frames import Result, Results, from_outcomes, verdict
+from analysis.results.frames import Result, Results, from_outcomes, judge
 from analysis.results.numbers import fixed
 from analysis.results.outcomes import Outcome
 from analysis.runs.record import Run
@@ -262,7 +262,7 @@ def judged(rng: np.random.Generator, n: int, digits: int, gap: float, *, edge: b
     values = _seeds(ours / 100)
     result = Result("s", "v", "mAP", "last", "v", False, "", "", n, n, values=values)
     text = fixed(reported, digits)
-    return verdict(text, result, PERCENT, tolerance=1.0 if gap else None, n=10**6 if edge else 1)
+    return judge(text, result, PERCENT, tolerance=1.0 if gap else None, n=10**6 if edge else 1)
 
 
 def _called(verdicts: tuple[str, ...], gap: float, digits: int, edge: bool) -> Once:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 VERBS = {
-    "run": ("sdtps.training.job", "train the run in a folder, or resume it", "models"),
+    "run": ("sdtps.training.attempt", "train the run in a folder, or resume it", "models"),
     "evaluate": (
         "sdtps.trained.evaluate",
         "score a trained run again: other conditions, other data",
@@ -23,7 +23,7 @@ VERBS = {
         "list the image encoders and text towers in folders",
         "models",
     ),
-    "convert": ("sdtps.models.published", "convert published weights to ours, or back", "models"),
+    "convert": ("sdtps.models.convert", "convert published weights to ours, or back", "models"),
 }
 
 

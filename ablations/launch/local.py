@@ -36,7 +36,7 @@ from ablations.slurm import endings, options
 from ablations.store import attempts as records
 from ablations.store import locks, snapshot
 from ablations.store.attempts import KILLED
-from ablations.store.life import CANARIES
+from ablations.store.states import CANARIES
 from ablations.store.submissions import Submission
 from ablations.study.schema import Resources
 from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder

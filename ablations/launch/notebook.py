@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations.launch import submit as front
-from ablations.slurm.jobs import RunJob
+from ablations.slurm.run_job import RunJob
 from ablations.store import locks
 from ablations.store.equal import equal_runs
 from ablations.study.arguments import filtered, read_studies

@@ -36,9 +36,9 @@ from typing import Any, Literal
 from ablations.slurm import options
 from ablations.slurm.arrays import Chunk, chunks
 from ablations.slurm.commands import DEFAULT_MAX_ARRAY_SIZE
-from ablations.store import life
+from ablations.store import states
 from ablations.store.equal import equal_holders, equal_runs
-from ablations.store.life import Life
+from ablations.store.states import FolderStatus
 from ablations.store.submissions import read_json
 from ablations.study.model import RunSpec, Study
 from ablations.study.schema import Resources
@@ -75,7 +75,7 @@ class Action:
     action: What
     reason: str
     folder: Path
-    status: Life
+    status: FolderStatus
     start: Start = "new"
     equal: Path | None = None
 
@@ -178,7 +178,7 @@ def replan(plan: Plan, actions: tuple[Action, ...]) -> Plan:
 def make_plan(
     study: Study,
     runs_dir: Path | str,
-    states: Sequence[Life],
+    statuses: Sequence[FolderStatus],
     *,
     retry: Iterable[str] = (),
     retry_runs: Iterable[str] = (),
@@ -189,7 +189,7 @@ def make_plan(
     """Decide what happens with each run of `study`.
 
     Args:
-        states: of `study.runs()`, in that order.
+        statuses: of `study.runs()`, in that order.
         retry: states to run again; see the table above.
         retry_runs: names of runs (`RunSpec.name`) to run again whatever ended them.
         code: digest of the sources that would run, or a function that gives it, which is asked only
@@ -202,21 +202,21 @@ def make_plan(
     digest = functools.cache(code) if callable(code) else lambda: code
     folders = [run.folder(runs_dir) for run in runs]
     seen = equal_holders(folders, runs_dir)  # before their states are read
-    to_do = {f for f, s in zip(folders, states, strict=True) if s.state in _TO_DO}
+    to_do = {f for f, s in zip(folders, statuses, strict=True) if s.state in _TO_DO}
     equal = equal_runs(to_do, runs_dir)
     made_by_other = 0
     mixed: list[str] = []
     actions = []
-    for run, status in zip(runs, states, strict=True):
+    for run, status in zip(runs, statuses, strict=True):
         folder = run.folder(runs_dir)
         record = {} if status.state == "planned" else read_json(folder / "run.json")
         made_by = _code(record) if code and status.state in ("completed", "diverged") else None
         stale = made_by is not None and made_by != digest()
         action = _decide(run, folder, status, stale, made_by, retry, run.name in retry_runs)
         other = _other_contents(record, run, contents)
-        kept = ("completed", "diverged", *life.ACTIVE)
+        kept = ("completed", "diverged", *states.ACTIVE)
         if other and (status.state in kept or RunFolder(folder).checkpoint_file.exists()):
-            over = status.state not in life.ACTIVE and ("stale" in retry or run.name in retry_runs)
+            over = status.state not in states.ACTIVE and ("stale" in retry or run.name in retry_runs)
             reason = f"{status.state}, trained on {other}"
             action = Action(run, "submit" if over else "skip", reason, folder, status, "over")
             mixed += [] if over else [f"{run.name}: {reason}"]
@@ -257,7 +257,7 @@ def _other_contents(record: dict[str, Any], run: RunSpec, contents: Contents) ->
 def _decide(
     run: RunSpec,
     folder: Path,
-    status: Life,
+    status: FolderStatus,
     stale: bool,
     made_by: str | None,
     retry: frozenset[str],
@@ -279,7 +279,7 @@ def _decide(
     requested = state in retry or named
     if state == "planned":
         return submit(detail or "no run yet", "resume" if detail else "new")
-    if state in life.ACTIVE:
+    if state in states.ACTIVE:
         if status.held and ("held" in retry or named):
             return Action(run, "release", ended, folder, status, "resume")
         return skip(f"{ended}{' (--retry held releases it)' * status.held}")
@@ -322,7 +322,7 @@ def _after_oom(
     attempts = RunFolder(folder).run().get("attempts") or [{}]
     used = attempts[-1].get("peak_memory_mib")
     took = f" (it used {used / 1024:.1f} GB)" if isinstance(used, (int, float)) else ""
-    now, before = run.resources.mem_gb, life.memory_asked(folder)
+    now, before = run.resources.mem_gb, states.memory_asked(folder)
     if (raised or requested) and now is not None and before is not None and now > before:
         return f"{ended}{took}; again with {now:g} GB instead of {before:g}", run.resources
     had = before or now
@@ -343,7 +343,7 @@ def _code(record: dict[str, Any]) -> str | None:
 
 def _of_equal(
     action: Action,
-    equal: Sequence[Life],
+    equal: Sequence[FolderStatus],
     retry: frozenset[str],
     digest: Callable[[], str | None],
     contents: Contents,

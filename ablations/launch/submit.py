@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from ablations.launch.budget import within_budget
 from ablations.launch.plan import Plan, make_plan
-from ablations.slurm.queue import Scheduler
-from ablations.store import life
+from ablations.slurm.scheduler import Scheduler
+from ablations.store import states
 from ablations.store.equal import shown_states
-from ablations.store.life import run_states
+from ablations.store.states import run_states
 from ablations.study.arguments import (
     add_data_root,
     add_site,
@@ -34,7 +34,7 @@ from ablations.study.arguments import (
 )
 from ablations.study.model import Study
 from ablations.view.plan import plan_json, plan_text
-from sdtps.config import CommandConfig
+from sdtps.config import ProgramConfig
 from sdtps.system.commandline import at_least
 from sdtps.system.errors import RunError, SubmissionError, counted, visible, visible_lines
 
@@ -181,11 +181,11 @@ def plan_study(
         return input_digests(config, seen)
 
     scheduler = Scheduler(runs_dir, patience_s=site_of(arguments).squeue_seconds)
-    states = run_states(study.runs(), runs_dir, scheduler)
+    statuses = run_states(study.runs(), runs_dir, scheduler)
     plan = make_plan(
         study,
         runs_dir,
-        states,
+        statuses,
         retry=getattr(arguments, "retry", ()),
         retry_runs=retry_runs,
         code=source_digest,
@@ -298,7 +298,7 @@ def ended(plan: Plan, arguments: argparse.Namespace, report: SubmitReport) -> in
     if report.partial or plan.waiting:
         return PARTIAL
     unknown = [a.status for a in plan.of("skip") if a.state == "unknown"]
-    for text in life.of_unknown(unknown):
+    for text in states.of_unknown(unknown):
         _say(text)
     return 1 if unknown and not plan.submitted else 0
 
@@ -325,11 +325,11 @@ def release(plan: Plan, arguments: argparse.Namespace) -> None:
     Raises:
         SubmissionError: the scheduler does not: its words, and what else can be done.
     """
-    from ablations.store import stop as control
+    from ablations.store import cancel
 
     runs = [action.run for action in plan.of("release")]
     try:
-        done = control.release(run_states(runs, plan.runs_dir), plan.runs_dir)
+        done = cancel.release(run_states(runs, plan.runs_dir), plan.runs_dir)
     except SubmissionError as error:
         raise SubmissionError(
             f"{error}\n  Cancel what stays held and submit it again:\n"
@@ -353,7 +353,7 @@ def check_inputs(plan: Plan, *, here: bool, deep: bool = True, data: bool = True
     from sdtps.data.inputs import look_at
 
     configs = [action.run.config for action in plan.submitted]
-    ours = [config for config in configs if not isinstance(config, CommandConfig)]
+    ours = [config for config in configs if not isinstance(config, ProgramConfig)]
     looks = look_at(ours, deep=deep, data=data)
     unseen, wrong, known = (
         list(dict.fromkeys(text for look in looks for text in getattr(look, kind)))

@@ -39,7 +39,7 @@ def try_command(arguments: argparse.Namespace) -> int:
     from ablations.study.arguments import find_run
     from sdtps.run.folder import RunFolder
     from sdtps.system.errors import counted
-    from sdtps.training.job import execute
+    from sdtps.training.attempt import execute
 
     run = find_run(arguments.run, read_studies(arguments))
     folder = RunFolder(run.folder(arguments.runs_dir.resolve() / "_trials"))
@@ -145,7 +145,7 @@ def canaries(
     from ablations.launch.dispatch import submit
     from ablations.slurm import endings
     from ablations.store import attempts
-    from ablations.store.life import CANARIES
+    from ablations.store.states import CANARIES
 
     runs = []
     for action in pick(actions):

@@ -3,7 +3,7 @@
     python -m ablations.launch.worker runs/STUDY/_jobs/NAME [PLACE]
 
 PLACE is the run's line in runs.txt, by default the array index. The entry point is `module:function`
-(sdtps.training.job:execute). It gets the run folder's path and says how it ended. Exit codes are in
+(sdtps.training.attempt:execute). It gets the run folder's path and says how it ended. Exit codes are in
 ablations/slurm/endings.py; 0 is an end of the run's own.
 
 With resources.runs_per_gpu one job starts several runs on one GPU: each gets a process, a log and

@@ -1,6 +1,6 @@
 """What ended a job: from its exit code, its output and the scheduler's word.
 
-Nothing here reads a run folder; `ablations.store.life` decides with it.
+Nothing here reads a run folder; `ablations.store.states` decides with it.
 """
 
 from __future__ import annotations

@@ -33,12 +33,12 @@ from submitit.core.utils import DelayedSubmission
 from ablations.slurm import commands as slurm
 from ablations.slurm import script as batch
 from ablations.slurm.arrays import Chunk, chunks, halves
-from ablations.slurm.jobs import RunJob
-from ablations.slurm.queue import Scheduler
+from ablations.slurm.run_job import RunJob
+from ablations.slurm.scheduler import Scheduler
 from ablations.store import locks, snapshot, submissions
 from ablations.store.equal import equal_holders
-from ablations.store.life import run_states
 from ablations.store.locks import JOBS, Lock
+from ablations.store.states import run_states
 from ablations.store.submissions import Locked, Submission, new_name
 from ablations.study.model import RunSpec
 from ablations.study.schema import Resources
@@ -61,7 +61,7 @@ class Entry:
         return getattr(importlib.import_module(module), function)(folder, **options)
 
 
-train = Entry("sdtps.training.job:execute")
+train = Entry("sdtps.training.attempt:execute")
 
 
 @dataclass

@@ -9,24 +9,24 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ablations.slurm.queue import Scheduler
-from ablations.store import life, locks
-from ablations.store.life import Life, RunStatus
+from ablations.slurm.scheduler import Scheduler
+from ablations.store import locks, states
+from ablations.store.states import FolderStatus, RunStatus
 from ablations.study.model import RunSpec
 from sdtps.run.locations import run_folders
 
 
 def equal_runs(
     folders: Collection[Path], runs_dir: Path, scheduler: Scheduler | None = None
-) -> dict[Path, list[Life]]:
+) -> dict[Path, list[FolderStatus]]:
     """For each run folder that has any: the runs of the same hash elsewhere in the store.
 
     Links are left out: a run that was taken over is not taken over again.
     """
     names = {folder.name: folder for folder in folders}
     others = _equal_folders(folders, runs_dir)
-    found: dict[Path, list[Life]] = {}
-    for one in life.of_folders(others, scheduler or Scheduler(runs_dir)):
+    found: dict[Path, list[FolderStatus]] = {}
+    for one in states.of_folders(others, scheduler or Scheduler(runs_dir)):
         found.setdefault(names[one.folder.name], []).append(one)
     return found
 
@@ -50,8 +50,8 @@ def shown_states(runs: Sequence[RunSpec], runs_dir: Path) -> list[RunStatus]:
     """The state of each run; one that waits or runs under another name has that one's state."""
     runs_dir = runs_dir.resolve()
     scheduler = Scheduler(runs_dir)
-    states = life.run_states(runs, runs_dir, scheduler)
-    planned = {one.folder for one in states if one.state == "planned"}
+    statuses = states.run_states(runs, runs_dir, scheduler)
+    planned = {one.folder for one in statuses if one.state == "planned"}
     equal = equal_runs(planned, runs_dir, scheduler)
 
     def shown(status: RunStatus) -> RunStatus:
@@ -61,4 +61,4 @@ def shown_states(runs: Sequence[RunSpec], runs_dir: Path) -> list[RunStatus]:
         detail = "; ".join(filter(None, (f"as {other.name}", other.detail)))
         return replace(status, **{**vars(other), "folder": status.folder, "detail": detail})
 
-    return [shown(status) for status in states]
+    return [shown(status) for status in statuses]

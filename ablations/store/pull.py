@@ -2,7 +2,7 @@
 
 rsync does the work: what was interrupted is resumed, what is here already is not sent again, and runs
 may be running meanwhile. States of the copy come from its own files; nothing is submitted from it again
-unless somebody asks (see `ablations.store.life`).
+unless somebody asks (see `ablations.store.states`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Raises RunError where rsync is missing or fails."""
-    from ablations.store import life
+    from ablations.store import states
     from sdtps.run.locations import run_folders
 
     if shutil.which("rsync") is None:
@@ -69,7 +69,7 @@ def command(arguments: argparse.Namespace) -> int:
             )
     studies = arguments.study
     folders = [f for f in run_folders(runs_dir) if not studies or f.parts[-3] in studies]
-    states = Counter(life.from_records(folder).state for folder in folders)
-    told = ", ".join(f"{states[state]} {state}" for state in life.STATES if states[state])
+    counts = Counter(states.from_records(folder).state for folder in folders)
+    told = ", ".join(f"{counts[state]} {state}" for state in states.STATES if counts[state])
     print(f"{runs_dir}: {counted(len(folders), 'run')}: {told or 'nothing to copy'}")
     return 0

@@ -310,7 +310,7 @@ def _sweep_jobs(jobs: Path) -> None:
 
 
 def _dead(lock: Lock) -> bool:
-    """Its submitter cannot be about to write a receipt any more. `life` judges local queues."""
+    """Its submitter cannot be about to write a receipt any more. `states` judges local queues."""
     if lock.executor == "local":
         return False
     alive = lock.submitter.alive() if lock.submitter else False

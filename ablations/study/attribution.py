@@ -7,7 +7,7 @@ nothing (a temperature under Top-K) trains the network of another cell: it is sh
 not run.
 
 The cells are a study named STUDY.GOOD.BROKEN. Its runs have folders, states and curves like all others;
-runs of the first study that are equal are linked, not trained. `analysis.results.attribution` says what
+runs of the first study that are equal are linked, not trained. `analysis.results.effects` says what
 the cells show.
 """
 

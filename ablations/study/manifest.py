@@ -33,7 +33,7 @@ from ablations.study.schema import (
     TableSpec,
 )
 from ablations.study.variants import Draft, Text, VariantReader
-from sdtps.config import AnyConfig, CommandConfig, ReidConfig, config_keys, resolved
+from sdtps.config import AnyConfig, ProgramConfig, ReidConfig, config_keys, resolved
 from sdtps.config.common import Frozen
 from sdtps.config.identity import flatten
 from sdtps.config.load import tuples
@@ -253,7 +253,7 @@ def check_logged(
     figures: Entries,
 ) -> None:
     """Metrics that no run of the study will log: a misspelt one would be missed after the training."""
-    if any(isinstance(config, CommandConfig) for config in configs):
+    if any(isinstance(config, ProgramConfig) for config in configs):
         return  # another program logs what it likes
     evaluated = EVALUATED[task]
     conditions = {c for config in configs if isinstance(config, ReidConfig) for c in config.eval.also}

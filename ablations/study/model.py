@@ -22,7 +22,7 @@ from ablations.study.schema import (
     TableSpec,
     is_safe,
 )
-from sdtps.config import AnyConfig, CommandConfig, Config, resolved
+from sdtps.config import AnyConfig, Config, ProgramConfig, resolved
 from sdtps.config.acting import effective
 from sdtps.config.identity import NOT_IN_IDENTITY, canonical, flatten, identities
 from sdtps.run.folder import folder_name
@@ -164,7 +164,7 @@ class Study:
         return {
             name: variant.config
             for name, variant in self.variants.items()
-            if not isinstance(variant.config, CommandConfig)
+            if not isinstance(variant.config, ProgramConfig)
         }
 
     def differences(self, variant: str) -> dict[str, tuple[Any, Any]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ablations.study.mistakes import Source
-from sdtps.config import AnyConfig, CommandConfig, config_keys, mapping, resolved
+from sdtps.config import AnyConfig, ProgramConfig, config_keys, mapping, resolved
 from sdtps.config.acting import idle_settings
 from sdtps.config.identity import flatten
 from sdtps.config.load import TASKS, check_config
@@ -79,7 +79,7 @@ class Resolver:
         self.values = {key: setting.value for key, setting in settings.items()}
         self.base = config
         self._base_is_sound = len(source.found) == before
-        if isinstance(config, CommandConfig):
+        if isinstance(config, ProgramConfig):
             self._check_mapping(config, ("overrides",) if overrides else ())
         self._flat_base = flatten(resolved(config))
         self.varies = varies
@@ -113,7 +113,7 @@ class Resolver:
             self._place_directory(own)
         kept = self._without_idle(task, base, own)
         config, _ = self._resolve(task, kept, own, path)
-        if isinstance(config, CommandConfig):
+        if isinstance(config, ProgramConfig):
             if not config.command and self._base_is_sound:  # a misspelt `command` is named there
                 text = "has no command line: give `command` in 'overrides', the base or the variant"
                 self.source.mistake(path, text)
@@ -134,7 +134,7 @@ class Resolver:
                 return kept
             kept = {key: value for key, value in kept.items() if key not in idle}
 
-    def _check_mapping(self, config: CommandConfig, path: KeyPath) -> None:
+    def _check_mapping(self, config: ProgramConfig, path: KeyPath) -> None:
         """The mapping of a program's log, before anything is trained whose log could not be read."""
         if config.log is None or config.log.mapping is None:
             return

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ablations.study.arguments import add_data_root, add_study, filtered, read_whole
-from sdtps.config import CommandConfig
+from sdtps.config import ProgramConfig
 from sdtps.system.commandline import add_json, add_variants
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def command(arguments: argparse.Namespace) -> int:
 
     study = filtered(read_whole(arguments), arguments.variant, [])
     looks = look_at(study.models().values(), images=True)
-    programs = [v.config for v in study.variants.values() if isinstance(v.config, CommandConfig)]
+    programs = [v.config for v in study.variants.values() if isinstance(v.config, ProgramConfig)]
     absent = sorted({text for program in programs for text in program.absent()})
     if absent:
         looks.append(Look(unseen=absent))

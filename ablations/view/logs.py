@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ablations.store import life
+from ablations.store import states
 from sdtps.run.folder import RunFolder
 from sdtps.system.commandline import add_runs_dir
 from sdtps.system.files import oddity, open_regular
@@ -25,7 +25,7 @@ def log_files(folder: Path) -> list[Path]:
 
 def end_of(folder: Path) -> str | None:
     """How the run ended, or that nothing is known of it; None while it is active."""
-    found = life.from_records(folder)
+    found = states.from_records(folder)
     waits = found.state == "planned" or (found.state == "unknown" and not found.status)
     if found.active or waits:
         return None

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ablations.slurm.queue import Scheduler
-from ablations.store import life
-from ablations.store.life import Life, RunStatus
+from ablations.slurm.scheduler import Scheduler
+from ablations.store import states
+from ablations.store.states import FolderStatus, RunStatus
 from ablations.study.arguments import (
     add_steering,
     filtered,
@@ -40,20 +40,20 @@ def exit_code(statuses: Sequence[RunStatus]) -> int:
     Active wins over everything (wait and ask again), then failure, then what was never submitted or
     was interrupted. A held run is not waited for: it needs somebody.
     """
-    states = {s.state for s in statuses if not s.held}
-    if states & life.ACTIVE:
+    found = {s.state for s in statuses if not s.held}
+    if found & states.ACTIVE:
         return ACTIVE_RUNS
     odd = any(s.held or s.kind == DAMAGED for s in statuses)
-    if states & life.ENDED_BADLY or "unknown" in states or odd:
+    if found & states.ENDED_BADLY or "unknown" in found or odd:
         return ENDED_BADLY
-    return NOT_SUBMITTED if states & {"planned", "interrupted"} else COMPLETE
+    return NOT_SUBMITTED if found & {"planned", "interrupted"} else COMPLETE
 
 
 def with_damage(status: RunStatus, runs_dir: Path) -> RunStatus:
     """A completed run whose files were changed since then, as `completed (damaged)`."""
     if status.state != "completed":
         return status
-    damage = RunFolder(status.run.folder(runs_dir)).damage(only_newer=True)
+    damage = RunFolder(status.run.folder(runs_dir)).changed_since_end(only_newer=True)
     return replace(status, kind=DAMAGED, detail="; ".join(damage)) if damage else status
 
 
@@ -69,9 +69,9 @@ def word(status: RunStatus) -> str:
     return f"{status.state} ({status.kind})" if status.kind else status.state
 
 
-def counted(statuses: Sequence[Life]) -> str:
+def counted(statuses: Sequence[FolderStatus]) -> str:
     """`12 completed, 2 running, 1 failed`."""
-    numbers = {state: sum(s.state == state for s in statuses) for state in life.STATES}
+    numbers = {state: sum(s.state == state for s in statuses) for state in states.STATES}
     return ", ".join(f"{n} {state}" for state, n in numbers.items() if n) or "no runs"
 
 
@@ -80,7 +80,7 @@ def lines(
     statuses: Sequence[RunStatus],
     runs_dir: Path,
     command_for: Callable[..., str],
-    unplanned: Sequence[Life] = (),
+    unplanned: Sequence[FolderStatus] = (),
 ) -> Iterator[str]:
     """One line a variant, then what went wrong with its last log lines, for a terminal.
 
@@ -155,13 +155,13 @@ def _data_root(ended: Sequence[RunStatus], runs_dir: Path) -> str | None:
 
 
 def as_json(
-    study: Study, statuses: Sequence[RunStatus], runs_dir: Path, unplanned: Sequence[Life] = ()
+    study: Study, statuses: Sequence[RunStatus], runs_dir: Path, unplanned: Sequence[FolderStatus] = ()
 ) -> dict[str, Any]:
     """Counts and one object a run."""
     return {
         "study": study.name,
         "runs_dir": str(runs_dir),
-        "counts": {s: n for s in life.STATES if (n := sum(r.state == s for r in statuses))},
+        "counts": {s: n for s in states.STATES if (n := sum(r.state == s for r in statuses))},
         "runs": [
             {
                 "run": s.run.name,
@@ -197,9 +197,9 @@ def command(arguments: argparse.Namespace) -> int:
     documents: list[dict[str, Any]] = []
     for whole in read_studies(arguments):
         study = filtered(whole, arguments.variant, arguments.seed)
-        states = shown_states(study.runs(), runs_dir)
-        statuses = [with_damage(status, runs_dir) for status in states]
-        gone = life.of_folders(life.unplanned(whole, runs_dir), Scheduler(runs_dir))
+        shown = shown_states(study.runs(), runs_dir)
+        statuses = [with_damage(status, runs_dir) for status in shown]
+        gone = states.of_folders(states.unplanned(whole, runs_dir), Scheduler(runs_dir))
         if arguments.json:
             documents.append(as_json(study, statuses, runs_dir, gone))
         else:

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ablations.store.equal import shown_states
-from ablations.store.life import RunStatus
+from ablations.store.states import RunStatus
 from ablations.study.arguments import add_study, filtered, read_studies
 from ablations.study.model import Study
 from ablations.view.logs import Tail

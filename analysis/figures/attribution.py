@@ -7,7 +7,7 @@ import math
 from matplotlib.figure import Figure
 
 from analysis.results import stats
-from analysis.results.cells import Attributed
+from analysis.results.attribution import Attributed
 
 _GOOD, _BROKEN, _BETWEEN = "#0072B2", "#D55E00", "#666666"
 

@@ -19,7 +19,7 @@ from analysis.figures.differences import forest
 from analysis.figures.style import ENDINGS, FONTS, palette, saved, styled, undrawable
 from analysis.figures.sweep import sweep
 from analysis.results import curves as curveframe
-from analysis.results.cells import Attributed, started
+from analysis.results.attribution import Attributed, started
 from analysis.results.frames import results
 from analysis.results.outcomes import Outcome
 from analysis.runs.collect import Collected

@@ -26,8 +26,8 @@ from analysis.paper.findings import findings
 from analysis.paper.macros import Macro
 from analysis.paper.pdf import own_macros
 from analysis.paper.setup import least_significant, setups
-from analysis.report.command import write as write_report
-from analysis.results.cells import started
+from analysis.report.verb import write as write_report
+from analysis.results.attribution import started
 from analysis.results.frames import results
 from analysis.runs.collect import Collected, collect
 from analysis.runs.comparable import Mark, refuse_to_average

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis import commands
+from analysis import verbs
 from sdtps.system.commandline import add_json, add_runs_dir
 from sdtps.system.errors import SdtpsError, counted
 from sdtps.system.files import read_bytes
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the document [paper/main.tex]",
     )
     add_runs_dir(parser)
-    commands.add_allowances(parser)
+    verbs.add_allowances(parser)
     parser.add_argument("--no-pdf", action="store_true", help="do not check whether the PDF is current")
     add_json(parser)
 
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     from rich.markup import escape
 
-    console = commands.console()
+    console = verbs.console()
     say = (lambda _: None) if arguments.json else (lambda text: console.print(f"[dim]{text}[/]"))
     findings = check(
         arguments.main, arguments.runs_dir, allow=arguments.allow, pdf=not arguments.no_pdf, say=say

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis import commands
+from analysis import verbs
 from analysis.runs import hints
 from analysis.runs.record import Source, read, run_of
 from sdtps.run.folder import RunFolder
@@ -78,7 +78,7 @@ def of_runs(arguments: argparse.Namespace) -> Behind | None:
             study = load_study(find_study(stem)) if stem else None
         except SdtpsError:
             continue
-        if study is None or not commands.has_runs(study, arguments.runs_dir):
+        if study is None or not verbs.has_runs(study, arguments.runs_dir):
             return None
         collected = collect([study], arguments.runs_dir, curves=False)
         made = {t.name: t for t in tables(collected, study)}
@@ -221,7 +221,7 @@ def describe(where: str, runs_dir: Path) -> dict[str, Any]:
 
 def _show(found: Behind, runs: Sequence[dict[str, Any]], again: Sequence[str]) -> None:
     """Paths and commands on lines of their own, so that they can be copied."""
-    console = commands.console()
+    console = verbs.console()
 
     def say(text: str, style: str | None = None) -> None:
         console.print(text, style=style, markup=False)

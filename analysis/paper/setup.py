@@ -12,7 +12,7 @@ from analysis.results.frames import Results
 from analysis.results.outcomes import machines
 from analysis.results.stats import ALPHA
 from analysis.runs.record import Run, mapping
-from sdtps.config import CommandConfig, ReidConfig, resolved
+from sdtps.config import ProgramConfig, ReidConfig, resolved
 from sdtps.config.identity import flatten
 from sdtps.system.errors import counted
 
@@ -105,7 +105,7 @@ def _shared(study: Study, runs: Sequence[Run]) -> dict[str, Any]:
     """
     configs = [variant.config for variant in study.variants.values()]
     config, settings = configs[0], _Settings(configs)
-    if isinstance(config, CommandConfig):
+    if isinstance(config, ProgramConfig):
         return {"program": settings["command"]}
     reid = isinstance(config, ReidConfig)
     size = ("data.height", "data.width") if reid else ("image_encoder.size",) * 2

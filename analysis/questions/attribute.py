@@ -1,6 +1,6 @@
 """`sdtps attribute`: which of the changes between two variants did it.
 
-`analysis.results.cells` has the answer; this verb prints it and, where asked, submits the missing runs.
+`analysis.results.attribution` has the answer; this verb prints it, and submits missing runs if asked.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from ablations.study.arguments import add_study
 from ablations.study.schema import AttributionSpec
-from analysis import commands
-from analysis.results.cells import Attributed, attribute, sentences
+from analysis import verbs
+from analysis.results.attribution import Attributed, attribute, sentences
 from analysis.tables.attribution import table
 from sdtps.system.commandline import add_json, add_runs_dir
 from sdtps.system.errors import ManifestError, counted
@@ -61,7 +61,7 @@ def command(arguments: argparse.Namespace) -> int:
         first = next(declared, AttributionSpec(**ends))
         changes: dict[str, Any] = {"explodes": arguments.explodes or first.explodes}
         if arguments.metric:
-            (changes["metric"],) = commands.choose([arguments.metric], list(study.metrics), "metric")
+            (changes["metric"],) = verbs.choose([arguments.metric], list(study.metrics), "metric")
         specs = [first.model_copy(update=changes)]
     if not specs:
         raise ManifestError(
@@ -73,7 +73,7 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.submit:
         found = [_run_until_decided(study, one, arguments) for one in found]
     if arguments.json:
-        commands.print_json([as_json(one) for one in found])
+        verbs.print_json([as_json(one) for one in found])
     else:
         for one in found:
             _print(one, arguments)
@@ -83,7 +83,7 @@ def command(arguments: argparse.Namespace) -> int:
 def _print(found: Attributed, arguments: argparse.Namespace) -> None:
     from analysis.tables.forms import to_terminal
 
-    out = commands.console()
+    out = verbs.console()
     out.print(to_terminal(table(found)))
     if found.missing and not arguments.submit:
         words = f"sdtps attribute {found.attribution.parent} {found.spec.good} {found.spec.broken}"

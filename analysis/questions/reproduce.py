@@ -6,16 +6,16 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from analysis import commands
+from analysis import verbs
 from analysis.results import numbers
-from analysis.results.frames import Results, results, verdict
+from analysis.results.frames import Results, judge, results
 from analysis.tables.reported import other_than_ours, reported_table
 from sdtps.system.commandline import add_json, add_runs_dir
 from sdtps.system.errors import ManifestError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    commands.add_one_study(parser)
+    verbs.add_one_study(parser)
     parser.add_argument(
         "--epoch", choices=("last", "best"), default="last", help="the epoch of ours [last]"
     )
@@ -29,7 +29,7 @@ def command(arguments: argparse.Namespace) -> int:
     from analysis.runs.collect import collect
     from analysis.tables.forms import to_terminal
 
-    study = commands.load_one(arguments)
+    study = verbs.load_one(arguments)
     if not study.reported:
         raise ManifestError(
             f"{study.path}: has no reported numbers. Add, for example: reported: "
@@ -39,10 +39,10 @@ def command(arguments: argparse.Namespace) -> int:
     found = results(collected, study)
     rows = list(compared(found, arguments.epoch))
     if arguments.json:
-        commands.print_json(rows)
+        verbs.print_json(rows)
     else:
         spec = TableSpec(name="reproduce", kind="reported", epoch=arguments.epoch)
-        commands.console().print(to_terminal(reported_table(collected, study, spec)))
+        verbs.console().print(to_terminal(reported_table(collected, study, spec)))
     return int(any(row["verdict"] in ("higher", "lower", "unit unclear") for row in rows))
 
 
@@ -64,6 +64,6 @@ def compared(found: Results, epoch: Any) -> Iterator[dict[str, Any]]:
                 **{key: float(numbers.in_unit(value, metric)) for key, value in ours.items()},
                 **{"n": result.n, "planned": result.planned},
             },
-            "verdict": verdict(printed, result, metric, tolerance=entry.tolerance, n=entry.n, sd=sd),
+            "verdict": judge(printed, result, metric, tolerance=entry.tolerance, n=entry.n, sd=sd),
             "differs": other_than_ours(found.study, entry, outcome),
         }

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablations.study.arguments import add_study
-from analysis.results.cells import attribute
+from analysis.results.attribution import attribute
 from analysis.results.outcomes import outcomes
 from analysis.results.rounds import Rounds, of_outcomes
 from analysis.runs.collect import collect
@@ -70,15 +70,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     from ablations.study.manifest import load_study
-    from analysis import commands
+    from analysis import verbs
 
     study = load_study(arguments.study)
     if arguments.json:
-        commands.print_json(as_json(study, arguments.runs_dir))
+        verbs.print_json(as_json(study, arguments.runs_dir))
         return 0
     rounds = judge(study, arguments.runs_dir)
     assert study.rounds is not None
-    out = commands.console()
+    out = verbs.console()
     looks = ", ".join(map(str, study.rounds.looks))
     out.print(
         f"{study.name}: looks at {looks} seeds; differences below {study.rounds.margin:g} are none"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from analysis import commands
+from analysis import verbs
 from analysis.results import power
 from analysis.results.frames import Result, Results, results, standing
 from analysis.results.numbers import fixed, in_unit, printed_signed
@@ -46,7 +46,7 @@ class Plan:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    commands.add_one_study(parser)
+    verbs.add_one_study(parser)
     goal = parser.add_mutually_exclusive_group(required=True)
     goal.add_argument(
         "--difference", type=positive, metavar="D", help="star a difference of D, in the printed unit"
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         *("-v", "--variant"), action="append", default=[], metavar="NAME", help="only this; repeatable"
     )
-    commands.add_metrics(parser)
+    verbs.add_metrics(parser)
     add_runs_dir(parser)
     add_json(parser)
 
@@ -68,17 +68,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     from analysis.runs.collect import collect
 
-    study = commands.load_one(arguments)
+    study = verbs.load_one(arguments)
     collected = collect([study], arguments.runs_dir, curves=False)
     found = results(collected, study)
     others = [name for name in found.outcomes if name != study.baseline]
-    variants = commands.choose(arguments.variant, others, "variant") if arguments.variant else others
-    metrics = commands.choose(arguments.metric, list(study.metrics), "metric")
+    variants = verbs.choose(arguments.variant, others, "variant") if arguments.variant else others
+    metrics = verbs.choose(arguments.metric, list(study.metrics), "metric")
     plans = [plan(found, v, m, arguments) for v in variants for m in metrics]
     advice = _advice(study, found, plans, arguments)
     if arguments.json:
         rows = [asdict(one) for one in plans]
-        commands.print_json({"study": study.name, "plans": rows, "advice": advice})
+        verbs.print_json({"study": study.name, "plans": rows, "advice": advice})
         return 0
     _print(study, plans, advice)
     return 0
@@ -201,7 +201,7 @@ def _print(study: Study, plans: list[Plan], advice: list[str]) -> None:
         seeds = "" if one.seeds is None else str(one.seeds)
         cells = (one.variant, one.metric, one.difference, one.now, seeds, hours, note)
         shown.add_row(*map(escape, cells))
-    console = commands.console()
+    console = verbs.console()
     console.print(shown)
     for line in advice:
         console.print(line, markup=False)

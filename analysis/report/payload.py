@@ -76,7 +76,7 @@ def payload(
 
     Args:
         tables: study name to its tables.
-        audits, claims: see `analysis.report.command.report_data`.
+        audits, claims: see `analysis.report.verb.report_data`.
     """
     records = {run.where: run for run in collected.runs}
     place = {where: number for number, where in enumerate(records)}

@@ -1,280 +1,271 @@
-"""Which of the changes did it: effects at both ends, their interaction, and a search by explosions.
+"""An attribution with its runs: the cells between two variants, what they came to, and in words.
 
-Pure functions on the values of cells. `ablations.study.attribution` plans the cells,
-`analysis.results.cells` reads their runs, and tables, figures and the verb `attribute` show them.
-
-A is the good variant and B the broken one; they differ in r settings. With seeds as replicates, the
-effect of a setting is measured at both ends: changed alone in A, and taken back alone in B. A setting
-that acts by itself shows at both; one of several that are needed together shows at B only; one of
-several of which each suffices shows at A only. The 2r effects are one family of Holm's.
-
-Broken runs spread several times as much as good ones, so a pooled spread would name inert settings.
-Each cell's variance is moderated by the cells of its own state (nearer to A's mean or to B's): v = (own
-(n - 1) + 2 x mean of the others) / (n + 1), with n + 1 degrees of freedom, and effects are tested by
-Welch. Two settings have four cells, and plain Welch. Simulated error rates: `python -m benchmarks
-questions`.
+The cells are planned in `ablations.study.attribution` and judged in `analysis.results.effects`.
 """
 
 from __future__ import annotations
 
-import itertools
+import json
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from scipy import special
+from ablations.study.attribution import Attribution, Cell, Changes, design
+from ablations.study.model import slug
+from ablations.study.schema import AttributionSpec, MetricSpec
+from analysis.results import numbers
+from analysis.results.effects import SEEDS_OF_A_CELL, Effects, Search, effects, majority, search
+from analysis.results.outcomes import Outcome, outcomes
+from analysis.results.stats import Summary
+from analysis.runs.collect import Collected, collect
+from analysis.runs.record import Run
+from sdtps.system.errors import counted
 
-from analysis.results.stats import ALPHA, CONFIDENCE, Summary, holm
+if TYPE_CHECKING:
+    from ablations.study.model import Study
 
-Changes = frozenset[str]
-End = Literal["good", "broken"]
-Pattern = Literal["alone", "with another", "either", "none", "open"]
-
-SEEDS_OF_A_CELL = 3  # in a search by explosions; two of them decide
+EXPLODES_AT = 2.0  # times the good end's peak loss
 
 
 @dataclass(frozen=True)
-class Effect:
-    """What one setting does at one end: the mean of the cell with its change minus that without.
+class Attributed:
+    """An attribution with its runs.
 
     Attributes:
-        low, high: 95 % interval of the difference.
-        untested: why there is no test; empty where there is one.
-        adjusted_p: Holm's over the family of 2r.
+        collected: the runs of its cells.
+        search: of a search by explosions; None for a graded attribution.
     """
 
-    change: str
-    end: End
-    difference: float = math.nan
-    low: float = math.nan
-    high: float = math.nan
-    p: float = math.nan
-    adjusted_p: float = math.nan
-    untested: str = ""
+    attribution: Attribution
+    collected: Collected
+    search: Search | None = None
 
     @property
-    def starred(self) -> bool:
-        return self.adjusted_p < ALPHA
-
-
-class Share(NamedTuple):
-    """The 2 x 2 of one setting and all others: alone + others alone + interaction = whole."""
-
-    alone: Summary
-    others: Summary
-    interaction: Summary
-    whole: Summary
-
-
-@dataclass(frozen=True)
-class Effects:
-    """All effects, and what they say of each setting."""
-
-    effects: tuple[Effect, ...]
-    shares: Mapping[str, Share]
-
-    def of(self, change: str) -> dict[End, Effect]:
-        return {effect.end: effect for effect in self.effects if effect.change == change}
-
-    def pattern(self, change: str) -> Pattern:
-        """By the ends that are starred: alone both, with another the broken, either the good one."""
-        ends = self.of(change)
-        good, broken = ends["good"], ends["broken"]
-        if good.starred or broken.starred:
-            if good.starred and broken.starred:
-                return "alone"
-            return "with another" if broken.starred else "either"
-        equal = ("equal by construction", "")
-        return "none" if good.untested in equal and broken.untested in equal else "open"
+    def study(self) -> Study:
+        return self.attribution.study
 
     @property
-    def named(self) -> tuple[str, ...]:
-        """The settings that are shown to matter."""
-        every = dict.fromkeys(effect.change for effect in self.effects)
-        return tuple(c for c in every if self.pattern(c) in ("alone", "with another", "either"))
+    def spec(self) -> AttributionSpec:
+        return self.attribution.spec
+
+    @property
+    def name(self) -> str:
+        """What the files of its table and figure are called."""
+        return f"{self.attribution.parent}-{slug(self.spec.good)}-{slug(self.spec.broken)}"
+
+    @cached_property
+    def metric_name(self) -> str:
+        return next(iter(self.study.metrics))
+
+    @property
+    def metric(self) -> MetricSpec:
+        return self.study.metrics[self.metric_name]
+
+    @property
+    def outcomes(self) -> dict[str, Outcome]:
+        """Cell's name to what its runs came to, of the cells that are run."""
+        return outcomes(self.collected, self.study)
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for outcome in self.outcomes.values() for run in outcome.runs]
+
+    def runs_of(self, cell: Cell) -> tuple[Run, ...]:
+        return () if cell.impossible else self.outcomes[cell.equals or cell.name].runs
+
+    def values(self, cell: Cell) -> dict[int, float]:
+        """Seed to the metric at the last epoch, of completed runs."""
+        if cell.impossible:
+            return {}
+        return self.outcomes[cell.equals or cell.name].values(self.metric_name)
+
+    @cached_property
+    def effects(self) -> Effects:
+        """What each setting does at both ends. Of a search: only the cells that it looked at."""
+        cells = {c.changes: self.values(c) for c in self.attribution.cells if not c.impossible}
+        networks = {c.changes: c.equals or c.name for c in self.attribution.cells if not c.impossible}
+
+        def equal(one: Changes, other: Changes) -> bool:
+            return one in networks and networks.get(one) == networks.get(other)
+
+        return effects(list(self.attribution.changes), cells, len(self.study.seeds), equal)
+
+    @property
+    def missing(self) -> list[str]:
+        """Runs that have not ended."""
+        ended = ("completed", "diverged", "failed", "cancelled")
+        return [run.where for run in self.runs if run.state not in ended]
+
+    @property
+    def as_submitted(self) -> dict[str, Any]:
+        """The cells as `sdtps submit --cells` takes them."""
+        sets = [sorted(cell.changes) for cell in self.attribution.cells]
+        return {**self.spec.model_dump(mode="json"), "sets": sets}
+
+    @property
+    def decided(self) -> bool:
+        return not self.missing and not (self.search and self.search.needed)
 
 
-def effects(
-    changes: Sequence[str],
-    cells: Mapping[Changes, Mapping[int, float]],
-    planned: int,
-    equal: Callable[[Changes, Changes], bool] = lambda a, b: False,
-) -> Effects:
-    """The effects of all settings from the values of the cells of both ends.
-
-    Args:
-        cells: changes to seed to value, for every cell of the design that exists; a cell that equals
-            another has its values.
-        planned: seeds of each cell. A cell with fewer has no test: survivors alone would mislead.
-        equal: whether two cells are one network by construction.
-    """
-    every = frozenset(changes)
-    spread = _Spread(cells, every, pooled=len(changes) > 2)
-    found: list[Effect] = []
-    for change in changes:
-        ends: list[tuple[End, Changes, Changes]] = [
-            ("good", frozenset([change]), frozenset()),
-            ("broken", every, every - {change}),
-        ]
-        for end, with_it, without in ends:
-            effect = Effect(change, end)
-            if equal(with_it, without):
-                effect = replace(effect, difference=0.0, untested="equal by construction")
-            elif with_it not in cells or without not in cells:
-                effect = replace(effect, untested="the cell cannot exist")
-            else:
-                short = [s for s in (with_it, without) if len(cells[s]) < planned]
-                total = spread.combine({with_it: 1.0, without: -1.0})
-                if short:
-                    total = replace(total, p=math.nan, why="a seed has no result")
-                effect = Effect(
-                    change, end, total.mean, total.low, total.high, total.p, untested=total.why
-                )
-            found.append(effect)
-    adjusted = holm([effect.p for effect in found])
-    found = [replace(effect, adjusted_p=p) for effect, p in zip(found, adjusted, strict=True)]
-    shares = {}
-    for change in changes:
-        one, rest, nothing = frozenset([change]), every - {change}, frozenset[str]()
-        if all(cells.get(c) for c in (one, rest, nothing, every)):
-            parts = [
-                {one: 1.0, nothing: -1.0},
-                {rest: 1.0, nothing: -1.0},
-                {every: 1.0, one: -1.0, rest: -1.0, nothing: 1.0},
-                {every: 1.0, nothing: -1.0},
-            ]
-            shares[change] = Share(*map(spread.combine, parts))
-    return Effects(tuple(found), shares)
+def started(collected: Collected, study: Study) -> list[Attributed]:
+    """The manifest's attributions that have runs; read once for each `collected`, and kept there."""
+    every = collected.once(
+        ("attributions", study.name),
+        lambda: [attribute(study, spec, collected.runs_dir) for spec in study.attributions],
+    )
+    return [found for found in every if any(run.state != "planned" for run in found.runs)]
 
 
-class _Spread:
-    """Means and moderated variances of cells, and linear combinations of them."""
-
-    def __init__(
-        self, cells: Mapping[Changes, Mapping[int, float]], every: Changes, *, pooled: bool
-    ) -> None:
-        values = {key: np.array(list(found.values())) for key, found in cells.items() if found}
-        self.mean = {key: float(v.mean()) for key, v in values.items()}
-        self.count = {key: len(v) for key, v in values.items()}
-        own = {key: float(v.var(ddof=1)) for key, v in values.items() if len(v) > 1}
-        self.variance = {**dict.fromkeys(values, math.nan), **own}  # NaN: a single seed
-        self.freedom = {key: self.count[key] - 1.0 for key in own}
-        if not pooled or frozenset() not in self.mean or every not in self.mean:
-            return
-        low, high = self.mean[frozenset()], self.mean[every]
-        broken = {key: abs(m - high) < abs(m - low) for key, m in self.mean.items()}
-        # Cells that are one network have the same values; each network counts once.
-        distinct = {tuple(values[key]): key for key in own}
-        for key in own:
-            others = [
-                own[other]
-                for seen, other in distinct.items()
-                if broken[other] == broken[key] and seen != tuple(values[key])
-            ]
-            if others:
-                n = self.count[key]
-                self.variance[key] = (own[key] * (n - 1) + 2 * float(np.mean(others))) / (n + 1)
-                self.freedom[key] = n + 1.0
-
-    def combine(self, weights: Mapping[Changes, float]) -> Summary:
-        """A weighted sum of cell means, its 95 % interval and two-sided p (Welch-Satterthwaite)."""
-        if not weights.keys() <= self.mean.keys():
-            return Summary()
-        total = sum(w * self.mean[key] for key, w in weights.items())
-        parts = {key: w * w * self.variance[key] / self.count[key] for key, w in weights.items()}
-        error = math.sqrt(sum(parts.values()))
-        if not error > 1e-12 * max(abs(self.mean[key]) for key in weights):
-            return Summary(mean=total, why="no spread to test against")
-        freedom = error**4 / sum(part**2 / self.freedom[key] for key, part in parts.items())
-        half = float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
-        p = 2 * float(special.stdtr(freedom, -abs(total) / error))
-        return Summary(mean=total, low=total - half, high=total + half, p=p)
+def attribute(study: Study, spec: AttributionSpec, runs_dir: Path) -> Attributed:
+    """The attribution of two variants of `study` with the runs that there are."""
+    if spec.explodes:
+        return _explore(study, spec, runs_dir)
+    planned = design(study, spec)
+    return Attributed(planned, collect([planned.study], runs_dir, curves=False))
 
 
-# -- explosions ---------------------------------------------------------------------------------
+def _explore(study: Study, spec: AttributionSpec, runs_dir: Path) -> Attributed:
+    """The search, replayed from the runs; its cells are those that it has asked for so far."""
+    spec = first_seeds(spec)
+    ends = design(study, spec)
+    every = frozenset(ends.changes)
+    sets: list[Changes] = [frozenset(), every]
+    while True:
+        planned = design(study, spec, sets)
+        found = Attributed(planned, collect([planned.study], runs_dir))
+        result = search(list(ends.changes), exploding(found))
+        if not (new := [cell for cell in result.needed if cell not in sets]):
+            return replace(found, search=result)
+        sets += new
 
 
-@dataclass(frozen=True)
-class Search:
-    """A search for the settings that make training explode, as far as the outcomes allow.
-
-    Attributes:
-        named: minimal sets that explode on top of the good variant, each found without the ones before.
-        needed: cells whose outcome is needed next; empty when the search is done.
-        refusal: why there is nothing to search for: an end that is not as it should be.
-    """
-
-    named: tuple[Changes, ...] = ()
-    needed: tuple[Changes, ...] = ()
-    refusal: str = ""
+def first_seeds(spec: AttributionSpec) -> AttributionSpec:
+    """A search takes the first three seeds of each cell."""
+    return spec.model_copy(update={"seeds": spec.seeds[:SEEDS_OF_A_CELL]})
 
 
-class _Needed(Exception):
-    def __init__(self, cells: Collection[Changes]) -> None:
-        self.cells = tuple(cells)
+def exploding(found: Attributed) -> Callable[[Changes], bool | None]:
+    """Changes to whether most seeds explode; None where that is open."""
+    good = found.attribution.cell(frozenset())
+    assert good is not None
+    peaks = [peak for run in found.runs_of(good) if (peak := _peak_loss(run)) is not None]
+    limit = EXPLODES_AT * sum(peaks) / len(peaks) if peaks else None
+
+    def explodes(changes: Changes) -> bool | None:
+        cell = found.attribution.cell(changes)
+        if cell is None:
+            return None
+        if cell.impossible:
+            return False
+        outcomes = []
+        for run in found.runs_of(cell):
+            if run.state == "diverged":
+                outcomes.append(True)
+            elif run.state == "completed" and limit is not None:
+                peak = _peak_loss(run)
+                outcomes.append(peak is None or (peak >= limit and bool(changes)))
+        return majority(outcomes)
+
+    return explodes
 
 
-def search(changes: Sequence[str], explodes: Callable[[Changes], bool | None]) -> Search:
-    """Delta debugging (Zeller and Hildebrandt, 2002) over the settings, replayed from known outcomes.
-
-    After a minimal set is found the rest is searched alone, and so on while it explodes; at the end the
-    2 x 2 of all named settings and the rest is asked for. Calling it again with more outcomes goes on.
-
-    Args:
-        explodes: of the good variant with these changes; None where it is not known yet.
-    """
-    every = frozenset(changes)
-    named: list[Changes] = []
-
-    def test(sets: Sequence[Changes]) -> list[bool]:
-        answers = [explodes(s) for s in sets]
-        if unknown := [s for s, answer in zip(sets, answers, strict=True) if answer is None]:
-            raise _Needed(unknown)
-        return [bool(answer) for answer in answers]
-
-    try:
-        good, broken = test([frozenset(), every])
-        if good:
-            return Search(refusal="the good variant explodes, too")
-        if not broken:
-            return Search(refusal="the broken variant does not explode")
-        rest = every
-        while rest and test([rest])[0]:
-            named.append(_minimal(sorted(rest, key=list(changes).index), test))
-            rest -= named[-1]
-        union = frozenset[str]().union(*named)
-        test([union, every - union])
-    except _Needed as needed:
-        return Search(tuple(named), needed.cells)
-    return Search(tuple(named))
+def _peak_loss(run: Run) -> float | None:
+    """The largest training loss; None where it was not finite or not logged."""
+    _, values = run.rows.series("train", "loss")
+    finite = [float(v) for v in values if math.isfinite(v)]
+    return max(finite) if finite and len(finite) == len(values) else None
 
 
-def _minimal(items: list[str], test: Callable[[Sequence[Changes]], list[bool]]) -> Changes:
-    """A subset that explodes and of which no single item can be left out."""
-    parts = 2
-    while len(items) > 1:
-        bounds = [len(items) * k // parts for k in range(parts + 1)]
-        subsets = [items[a:b] for a, b in itertools.pairwise(bounds)]
-        answers = test([frozenset(subset) for subset in subsets])
-        if any(answers):
-            items, parts = subsets[answers.index(True)], 2
-            continue
-        rests = [[item for item in items if item not in subset] for subset in subsets]
-        answers = test([frozenset(rest) for rest in rests]) if parts > 2 else [False]
-        if any(answers):
-            items, parts = rests[answers.index(True)], max(parts - 1, 2)
-        elif parts < len(items):
-            parts = min(len(items), 2 * parts)
+# -- in words -----------------------------------------------------------------------------------
+
+
+def sentences(found: Attributed) -> list[str]:
+    """The answer in plain sentences: what is decided, and what is not."""
+    if found.search is not None:
+        return _of_search(found, found.search)
+    lines = []
+    result, names = found.effects, found.attribution.changes
+    for change in names:
+        ends = result.of(change)
+        pattern = result.pattern(change)
+        if pattern == "none":
+            equal = [end for end, effect in ends.items() if effect.untested]
+            why = " (it does nothing there by construction)" if len(equal) == 2 else ""
+            lines.append(f"{change}: no effect is shown at either end{why}.")
+        elif pattern == "open":
+            why = "; ".join(dict.fromkeys(e.untested for e in ends.values() if e.untested))
+            lines.append(f"{change}: cannot be told ({why}).")
         else:
-            break
-    return frozenset(items)
+            lines.append(f"{change} {_PATTERNS[pattern]}. {_share(found, change)}")
+    together = [c for c in names if result.pattern(c) == "with another"]
+    if len(together) > 1:
+        listed = " and ".join(together)
+        lines.insert(0, f"{listed} act together: taking back either one restores the result.")
+    either = [c for c in names if result.pattern(c) == "either"]
+    if len(either) > 1:
+        lines.insert(0, f"Either of {' and '.join(either)} suffices: taking back one changes nothing.")
+    return lines
 
 
-def majority(outcomes: Sequence[bool]) -> bool | None:
-    """Whether a cell explodes: most of its seeds; None while that is open."""
-    most = SEEDS_OF_A_CELL // 2 + 1
-    if sum(outcomes) >= most:
-        return True
-    return False if len(outcomes) - sum(outcomes) >= most else None
+_PATTERNS = {
+    "alone": "acts by itself",
+    "with another": "acts only with another change",
+    "either": "suffices by itself, but another change does the same",
+}
+
+
+def _share(found: Attributed, change: str) -> str:
+    share = found.effects.shares.get(change)
+    if share is None:
+        return ""
+    alone, others, interaction, whole = (_with_interval(value, found.metric) for value in share)
+    z = share.interaction
+    told = "" if z.low > 0 or z.high < 0 else " (not distinguishable from none)"
+    unit = {"%": " points", "": ""}.get(found.metric.unit, f" {found.metric.unit}")
+    return (
+        f"Alone it accounts for {alone} of {whole}{unit}, the other changes alone for {others}; "
+        f"their interaction is {interaction}{told}."
+    )
+
+
+def _with_interval(value: Summary, metric: MetricSpec) -> str:
+    texts = [
+        "" if math.isnan(number) else numbers.printed_signed(number, metric)
+        for number in (value.mean, value.low, value.high)
+    ]
+    return f"{texts[0]} [{texts[1]}, {texts[2]}]" if texts[1] else texts[0]
+
+
+def _of_search(found: Attributed, result: Search) -> list[str]:
+    if result.refusal:
+        return [f"There is nothing to search for: {result.refusal}."]
+    if result.needed:
+        names = [_name(found, changes) for changes in result.needed]
+        failed = [run.where for run in found.runs if run.state in ("failed", "cancelled")]
+        told = f"Not decided yet: {counted(len(names), 'cell')} to run ({', '.join(names)})."
+        if not failed:
+            return [told]
+        words = ["retry", found.attribution.parent, "--failed", "--cancelled", "--cells"]
+        again = shlex.join([*words, json.dumps(found.as_submitted)])
+        runs = counted(len(failed), "run")
+        return [told, f"{runs} of its cells failed: {', '.join(failed)}. Again: sdtps {again}"]
+    sets = [" and ".join(c for c in found.attribution.changes if c in s) for s in result.named]
+    inert = [c for c in found.attribution.changes if not any(c in s for s in result.named)]
+    lines = []
+    if len(sets) == 1:
+        together = " together" if len(result.named[0]) > 1 else ""
+        lines.append(f"{sets[0]}{together} make training explode; no smaller set of changes does.")
+    else:
+        lines.append(f"Each of these makes training explode by itself: {'; '.join(sets)}.")
+    if inert:
+        lines.append(f"Inert: {', '.join(inert)}: on their own they do not make it explode.")
+    return lines
+
+
+def _name(found: Attributed, changes: Changes) -> str:
+    cell = found.attribution.cell(changes)
+    return cell.name if cell else "+".join(sorted(changes))

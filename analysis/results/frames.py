@@ -4,8 +4,8 @@ One row for each (variant, metric, epoch). Tables, macros, claims, figures and t
 compute nothing of their own, so that one number is the same wherever it is printed. Values are in the
 metric's own scale: fractions where its unit is %.
 
-`verdict` says whether a row reproduces a number that somebody reports. A reported number is text: its
-digits say how exactly it was meant, and they are kept.
+`judge` says whether a row reproduces a number that somebody reports. A reported number is
+text: its digits say how exactly it was meant, and they are kept.
 """
 
 from __future__ import annotations
@@ -303,7 +303,7 @@ def _families(study: Study, baseline: str, rows: list[Result]) -> dict[tuple[str
 
 
 # Verdicts and what they mean. Ours is higher or lower.
-VERDICTS = {
+REPORTED_VERDICTS = {
     "reproduced": "shown to differ by less than the tolerance (two one-sided tests at 5 %)",
     "higher": "ours; the 95 % interval of the difference excludes 0",
     "lower": "ours; the 95 % interval of the difference excludes 0",
@@ -313,7 +313,7 @@ VERDICTS = {
 }
 
 
-def verdict(
+def judge(
     reported: str,
     result: Result,
     metric: MetricSpec,
@@ -322,7 +322,7 @@ def verdict(
     n: int | None = None,
     sd: str | None = None,
 ) -> str:
-    """Judge a reported number against our seeds; one of `VERDICTS`, or `not run`.
+    """Judge a reported number against our seeds; one of `REPORTED_VERDICTS`, or `not run`.
 
     A reported number is the interval of half a unit around its printed digits, and the mean of `n`
     runs (1 where the source does not say) with spread `sd`, text of its own digits (None: as ours).

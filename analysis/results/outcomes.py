@@ -9,7 +9,7 @@ from functools import cached_property
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from ablations.store.life import STATES
+from ablations.store.states import STATES
 from analysis.runs.collect import Collected
 from analysis.runs.record import Epoch, Run
 

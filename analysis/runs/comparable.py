@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from ablations.store.life import UNFINISHED
+from ablations.store.states import UNFINISHED
 from analysis.runs import hints
 from analysis.runs.collect import Collected
 from analysis.runs.record import Run

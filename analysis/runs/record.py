@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from ablations.store.life import from_records
+from ablations.store.states import from_records
 from analysis.runs.rows import NOT_A_METRIC, NOTHING, TIME, MetricRows, read_rows
 from sdtps.run.folder import RunFolder, machine_seconds
 from sdtps.system.errors import counted
@@ -23,7 +23,7 @@ _FILES = (
     *("train.log", "status.json", "lock.json"),
 )
 _NOT_A_SCORE = NOT_A_METRIC | {TIME}
-# Kinds of failures (`ablations.store.life`) in the words of a table's note.
+# Kinds of failures (`ablations.store.states`) in the words of a table's note.
 _FAILURES = {
     "error": "failed",
     "exit": "failed",
@@ -55,7 +55,7 @@ class Run:
 
     Attributes:
         where: its folder below the folder of runs, which is what generated files name.
-        state, kind, reason: see `ablations.store.life`; `damaged`: completed, and changed since then.
+        state, kind, reason: see `ablations.store.states`; `damaged`: completed, and changed since then.
         codes: digests of the sources, in the order in which attempts used them.
         evaluated_by: metrics that `sdtps evaluate` added, each with the digest of the code that did.
         data, weights: digests. counts: what the data held, by split.
@@ -172,10 +172,10 @@ def read(source: Source, runs_dir: Path, *, curves: bool = True) -> Run:
     folder = source.folder
     run, unread = run_of(folder)
     imported = mapping(run.get("imported"))
-    life = from_records(folder.path)
-    state, status = life.state, life.status
-    reason = life.detail
-    damage = tuple(folder.damage()) if state == "completed" else ()
+    known = from_records(folder.path)
+    state, status = known.state, known.status
+    reason = known.detail
+    damage = tuple(folder.changed_since_end()) if state == "completed" else ()
     if damage:  # neither its scores nor its curves are read
         state, curves = "damaged", False
         reason = "; ".join(damage)
@@ -191,7 +191,7 @@ def read(source: Source, runs_dir: Path, *, curves: bool = True) -> Run:
     best_row, last_row = (mapping(result.get(RECORDED[epoch])) for epoch in ("best", "last"))
     warnings = tuple(str(warning) for warning in _listed(data.get("warnings")))
     notes = [] if unread is None else [unread]
-    notes += _odd(folder, life.detail)
+    notes += _odd(folder, known.detail)
     if curves:
         notes += _about_rows(rows, state, notes, has_run=bool(run) or unread is not None)
     if imported and state == "completed" and status.get("reason"):
@@ -223,7 +223,7 @@ def read(source: Source, runs_dir: Path, *, curves: bool = True) -> Run:
         attempts=len(attempts) or None,
         epoch=count(status.get("epoch", last_row.get("epoch"))),
         step=count(status.get("step", result.get("steps", last_row.get("step")))),
-        kind=life.kind,
+        kind=known.kind,
         reason=reason or None,
         best_epoch=count(best_row.get("epoch")),
         final_epoch=count(last_row.get("epoch")),

@@ -1,10 +1,10 @@
-"""The table of an attribution's cells, which `analysis.results.cells` computes."""
+"""The table of an attribution's cells, which `analysis.results.attribution` computes."""
 
 from __future__ import annotations
 
 from ablations.study.attribution import Cell
 from ablations.study.model import as_written
-from analysis.results.cells import Attributed, exploding, sentences
+from analysis.results.attribution import Attributed, exploding, sentences
 from analysis.results.frames import results
 from analysis.tables import model
 from analysis.tables.model import Column, Row, Table

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from analysis.results import numbers
-from analysis.results.frames import VERDICTS, Epoch, Results, gap, results, verdict
+from analysis.results.frames import REPORTED_VERDICTS, Epoch, Results, gap, judge, results
 from analysis.results.outcomes import Outcome
 from analysis.runs.collect import Collected
 from analysis.runs.comparable import Mark, readable
@@ -82,10 +82,10 @@ def _legend(rows: Sequence[Row], compared: Sequence[Reported]) -> str:
     """What Δ and the verdicts of these rows mean."""
     cells = [row.cells[-2:] for row in rows if row.cells]
     given = {word.text for _, word in cells}
-    parts = [f"{word}: {meaning}" for word, meaning in VERDICTS.items() if word in given]
+    parts = [f"{word}: {meaning}" for word, meaning in REPORTED_VERDICTS.items() if word in given]
     if any(difference.kind == "number" for difference, _ in cells):
         parts.insert(0, "Δ: ours minus reported, from unrounded values")
-    if given & VERDICTS.keys() - {"unit unclear"}:
+    if given & REPORTED_VERDICTS.keys() - {"unit unclear"}:
         parts.append(
             "a reported number may lie half a unit of its last digit away; a spread that is not "
             "reported is taken to be ours, and seeds to be normally distributed"
@@ -114,7 +114,7 @@ def _row(entry: Reported, name: str, spec: TableSpec, found: Results, epoch: Epo
     if outcome is not None:
         result = found.get(outcome.key, name, epoch)
         ours = score_cell(result, outcome, metric)
-        judged = verdict(printed, result, metric, tolerance=entry.tolerance, n=entry.n, sd=sd)
+        judged = judge(printed, result, metric, tolerance=entry.tolerance, n=entry.n, sd=sd)
         glyph = outcome.glyph()
         word = Cell("text", judged if result.values or glyph == "--" else glyph, runs=ours.runs)
         if result.values and judged != "unit unclear":

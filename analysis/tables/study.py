@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ablations.study.schema import TableSpec
 from analysis.results import numbers
-from analysis.results.cells import started
+from analysis.results.attribution import started
 from analysis.results.frames import EPOCHS, Epoch, Results, differences_to, results
 from analysis.results.outcomes import Outcome, cost, machines
 from analysis.runs.collect import Collected

@@ -9,8 +9,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from sdtps.config.acting import idle_settings
-from sdtps.config.command import CommandConfig
 from sdtps.config.identity import resolved
+from sdtps.config.program import ProgramConfig
 from sdtps.config.reid import ReidConfig
 from sdtps.config.retrieval import RetrievalConfig
 from sdtps.config.wording import section_of, sentences
@@ -18,11 +18,11 @@ from sdtps.system.errors import ConfigError, did_you_mean
 from sdtps.system.files import read_bytes
 
 Config = ReidConfig | RetrievalConfig  # of a model of ours
-AnyConfig = Config | CommandConfig
-TASKS: dict[str, type[ReidConfig] | type[RetrievalConfig] | type[CommandConfig]] = {
+AnyConfig = Config | ProgramConfig
+TASKS: dict[str, type[ReidConfig] | type[RetrievalConfig] | type[ProgramConfig]] = {
     "reid": ReidConfig,
     "retrieval": RetrievalConfig,
-    "command": CommandConfig,
+    "command": ProgramConfig,
 }
 
 

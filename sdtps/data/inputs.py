@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sdtps.config import AnyConfig, CommandConfig, Config, ReidConfig
+from sdtps.config import AnyConfig, Config, ProgramConfig, ReidConfig
 from sdtps.data.captions import CaptionSplit, images_of, record_of, too_few_captions
 from sdtps.data.contents import check_once, values_digest
 from sdtps.data.images import check_images, raise_mistakes
@@ -73,7 +73,7 @@ def input_digests(config: AnyConfig, seen: dict[str, dict[str, str]]) -> dict[st
     Args:
         seen: takes the answers, so that what configurations read alike is read once.
     """
-    if isinstance(config, CommandConfig):  # another program's: unknown
+    if isinstance(config, ProgramConfig):  # another program's: unknown
         return {}
     key = _inputs_of(config)
     if key not in seen:

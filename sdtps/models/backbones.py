@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from sdtps.config.reid import BackboneConfig
 from sdtps.data.augment import DEVIATION, MEAN
 from sdtps.models.checkpoints import HEADS, OTHER_TOWER, ImageTower, compile_layers, read_image
-from sdtps.models.published import CLIP_VISUAL
+from sdtps.models.convert import CLIP_VISUAL
 from sdtps.models.weights import find_weights, load_exactly, read_tensors
 from sdtps.system.errors import ConfigError
 

@@ -30,7 +30,7 @@ from sdtps.models.checkpoints import (
     read_image,
     read_text,
 )
-from sdtps.models.published import TIMM_SWIN, TIMM_VIT, VISION
+from sdtps.models.convert import TIMM_SWIN, TIMM_VIT, VISION
 from sdtps.models.weights import find_weights, load_exactly, read_tensors, weights_digest
 from sdtps.system.errors import ConfigError, WeightsError
 

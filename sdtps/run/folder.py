@@ -14,7 +14,7 @@ what is no regular file (a directory, a FIFO, a link round in a circle) as nothi
 
 Only the existence of result.json means completed. A completed run has no checkpoint.pt any more, and is
 sealed: result.json holds the digests of config.yaml, metrics.jsonl and run.json as they were at the end
-(`RunFolder.damage`). That finds accidents; whoever forges a file can forge its seal too.
+(`RunFolder.changed_since_end`). That finds accidents; whoever forges a file can forge its seal too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 # States that the run itself records in status.json. Others (queued, lost, node, cancelled by the
-# scheduler ...) are told by ablations/store/life.py from the scheduler and the heartbeat's age.
+# scheduler ...) are told by ablations/store/states.py from the scheduler and the heartbeat's age.
 RunState = Literal["running", "requeued", "completed", "diverged", "failed", "cancelled"]
 HEARTBEAT_SECONDS = 15.0
 Weights = Literal["best", "last"]
@@ -252,7 +252,7 @@ class RunFolder:
                 file.unlink(missing_ok=True)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        """Write result.json, once and last: it seals the run (key `seal`, see `damage`).
+        """Write result.json, once and last: it seals the run (key `seal`, see `changed_since_end`).
 
         `result`: attempt, best (the evaluation row selected), final (the last evaluation row),
         selected_on (split), train_seconds, peak_memory_mib, steps, images_per_s.
@@ -301,7 +301,7 @@ class RunFolder:
             return None
         return _typed(row, _IN_RESULT)
 
-    def damage(self, *, only_newer: bool = False) -> list[str]:
+    def changed_since_end(self, *, only_newer: bool = False) -> list[str]:
         """What of a completed run has other contents than when it completed; empty: intact.
 
         A run that is not completed has no seal, and nothing is said of it.

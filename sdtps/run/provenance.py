@@ -22,7 +22,7 @@ from sdtps.system.files import read_bytes
 
 PACKAGE = Path(__file__).resolve().parents[1]
 PACKAGES = ("torch", "transformers", "numpy", "pillow", "safetensors", "pydantic", "submitit")
-RUN_ENTRY = "training/job.py"  # where a run begins
+RUN_ENTRY = "training/attempt.py"  # where a run begins
 SLURM_VARIABLES = {
     "job_id": "SLURM_JOB_ID",
     "array_job_id": "SLURM_ARRAY_JOB_ID",
@@ -51,7 +51,7 @@ def source_digest(package: Path = PACKAGE) -> str:
 def modules(package: Path = PACKAGE) -> set[Path]:
     """The modules that training a run imports, directly or through others: no audit, no command line.
 
-    Every module of a package that has no `training/job.py`.
+    Every module of a package that has no `training/attempt.py`.
     """
     todo, reached = [package / RUN_ENTRY], set()
     if not todo[0].is_file():

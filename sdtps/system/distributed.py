@@ -6,7 +6,7 @@ Launched by setting torch's own variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_
 Losses that compare samples (batch-hard triplet, hardest negative, batch normalisation) must see the
 whole batch, or two processes train something else than one: tasks pass features through `gather_batch`.
 Dropout is the exception: each process draws it for its own rows, from a generator that its rank seeds
-(`sdtps.training.job`). Two processes draw other dropout than one, and never the same as each other.
+(`sdtps.training.attempt`). Two processes draw other dropout than one, and never the same as each other.
 """
 
 from __future__ import annotations

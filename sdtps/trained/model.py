@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sdtps.config import AnyConfig, CommandConfig, Config, ReidConfig, load_config, parse_config
+from sdtps.config import AnyConfig, Config, ProgramConfig, ReidConfig, load_config, parse_config
 from sdtps.data.inputs import weights_file, weights_of
-from sdtps.models.published import convert, find_layout
+from sdtps.models.convert import convert, find_layout
 from sdtps.models.reid import ReidModel
 from sdtps.models.weights import load_exactly, read_tensors, weights_digest
 from sdtps.run.folder import RunFolder, Weights
@@ -103,7 +103,7 @@ def load(
             f"{file}: does not say its configuration (it was not written by a run). "
             "Give it: --config FILE, a run's config.yaml"
         )
-    if isinstance(chosen, CommandConfig):
+    if isinstance(chosen, ProgramConfig):
         raise ConfigError(f"{target}: a run of another program has no model that can be evaluated here")
     if device is not None:
         train = chosen.train.model_copy(update={"device": device})
@@ -149,7 +149,7 @@ def with_data(config: Config, place: Path | None, dataset: str | None) -> Config
     if data["dataset"] != "own" and config.task == "reid":
         data["file"] = None
     changed = parse_config(tree, where="--data-root, --dataset")
-    assert not isinstance(changed, CommandConfig)
+    assert not isinstance(changed, ProgramConfig)
     return changed
 
 

@@ -24,8 +24,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from sdtps.config.command import CommandConfig
 from sdtps.config.mapping import MappingError, load, shipped
+from sdtps.config.program import ProgramConfig
 from sdtps.log import ATTEMPT, RUN, SEED
 from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder, now, row_of
 from sdtps.system.errors import RunError
@@ -50,7 +50,7 @@ _AFTER = "\nexit $?\n"
 
 def run(
     folder: RunFolder,
-    config: CommandConfig,
+    config: ProgramConfig,
     seed: int,
     attempt: int,
     stop: Callable[[], bool],
@@ -259,7 +259,7 @@ def _say_where_it_began(
 class _LogImport:
     """Copies the rows of the program's log into metrics.jsonl, by `sdtps import` as a process."""
 
-    def __init__(self, folder: RunFolder, config: CommandConfig, attempt: int) -> None:
+    def __init__(self, folder: RunFolder, config: ProgramConfig, attempt: int) -> None:
         log = config.log
         assert log is not None
         self._folder, self._attempt = folder, attempt
@@ -329,7 +329,7 @@ def _last(rows: list[dict[str, Any]], kind: str) -> dict[str, Any]:
     return next((row for row in reversed(rows) if row.get("kind") == kind), {})
 
 
-def _result(folder: RunFolder, config: CommandConfig, about: dict[str, Any]) -> dict[str, Any] | None:
+def _result(folder: RunFolder, config: ProgramConfig, about: dict[str, Any]) -> dict[str, Any] | None:
     """What result.json holds: the last evaluation, and the selected one where anything selects.
 
     Args:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ablations.launch import dispatch
-from ablations.slurm.queue import Scheduler
+from ablations.slurm.scheduler import Scheduler
 from ablations.store import attempts
-from ablations.store.life import RunStatus, run_states
+from ablations.store.states import RunStatus, run_states
 from ablations.study.manifest import load_study
 from ablations.study.model import Study
 from tests.ablations.fakes import Fakes

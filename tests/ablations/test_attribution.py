@@ -9,7 +9,7 @@ import pytest
 from ablations.cli import main
 from ablations.launch.budget import within_budget
 from ablations.launch.plan import BEYOND, Plan, make_plan
-from ablations.store.life import run_states
+from ablations.store.states import run_states
 from ablations.study.attribution import attributions
 from ablations.study.manifest import load_study
 from ablations.study.model import Study

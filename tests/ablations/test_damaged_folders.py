@@ -17,7 +17,7 @@ from ablations.launch import dispatch
 from ablations.launch.plan import make_plan
 from ablations.store import attempts as records
 from ablations.store import submissions
-from ablations.store.life import RunStatus, run_states
+from ablations.store.states import RunStatus, run_states
 from sdtps.run.folder import RunFolder
 from tests.ablations import plant
 from tests.ablations.fakes import Fakes

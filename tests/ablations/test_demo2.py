@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from ablations.study.manifest import load_study
-from sdtps.config import CommandConfig, ReidConfig
+from sdtps.config import ProgramConfig, ReidConfig
 from sdtps.run.folder import RunFolder
 from sdtps.system.errors import RunError
-from sdtps.training.job import execute
+from sdtps.training.attempt import execute
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = ROOT / "paper/reported/demo2_runs.csv"
@@ -40,7 +40,7 @@ def test_every_log_is_a_command_with_its_score(seed: str) -> None:
     reported = {entry.variant: entry for entry in study.reported}
     for name, row in mine.items():
         config = study.variants[name].config
-        assert isinstance(config, CommandConfig)
+        assert isinstance(config, ProgramConfig)
         line = config.line(seed=int(seed), run="/r")
         assert f"SOLVER.SEED {seed} " in line and row["options"] in line
         assert f"cd {row['commit']} " in line

@@ -20,7 +20,7 @@ from ablations.launch.plan import Action, make_plan
 from ablations.slurm import commands as slurm
 from ablations.slurm.arrays import chunks
 from ablations.store import attempts as records
-from ablations.store.life import run_states
+from ablations.store.states import run_states
 from ablations.study.model import Study
 from sdtps.run.folder import RunFolder
 from sdtps.system.errors import SubmissionError

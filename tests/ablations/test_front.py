@@ -364,7 +364,7 @@ def test_every_command_that_is_named_works_on_the_same_runs(
 def test_a_run_is_tried_here_apart_from_the_store(
     manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import sdtps.training.job
+    import sdtps.training.attempt
 
     tried: list[tuple[Path, int | None]] = []
 
@@ -372,7 +372,7 @@ def test_a_run_is_tried_here_apart_from_the_store(
         tried.append((Path(path), max_steps))
         return "requeued"
 
-    monkeypatch.setattr(sdtps.training.job, "execute", execute)
+    monkeypatch.setattr(sdtps.training.attempt, "execute", execute)
     assert call("try", manifest, "soft/seed1", "--max-steps", 3, "--runs-dir", tmp_path) == 0
     [(folder, steps)] = tried
     assert steps == 3

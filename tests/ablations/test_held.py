@@ -13,7 +13,7 @@ import ablations.cli as control
 from ablations.launch import dispatch
 from ablations.launch.plan import make_plan
 from ablations.store import attempts as records
-from ablations.store.life import run_states
+from ablations.store.states import run_states
 from ablations.study.model import Study
 from tests.ablations import plant
 from tests.ablations.fakes import Fakes

@@ -16,9 +16,8 @@ import pytest
 
 from ablations.launch import dispatch, local
 from ablations.store import attempts as records
-from ablations.store import locks
-from ablations.store import stop as control
-from ablations.store.life import RunStatus, run_states
+from ablations.store import cancel, locks
+from ablations.store.states import RunStatus, run_states
 from ablations.study.model import Study
 from ablations.study.schema import Resources
 from tests.ablations import plant, standin
@@ -180,7 +179,7 @@ def test_a_cancelled_run_stops_or_never_starts(tmp_path: Path, cancelled: int) -
     runs = tmp_path / "runs"
     queue = _queue(study, runs, slots=1)
     _wait(lambda: _states(study, runs)[0].epoch == 1)
-    control.cancel(_states(study, runs)[:cancelled], runs)
+    cancel.cancel(_states(study, runs)[:cancelled], runs)
     queue.join(300)
     assert queue.exitcode == 0 or cancelled == 2
     ends = ["cancelled"] * cancelled + ["completed"] * (2 - cancelled)

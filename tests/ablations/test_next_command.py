@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ablations.launch.plan import make_plan
-from ablations.store.life import RunStatus
+from ablations.store.states import RunStatus
 from ablations.study.arguments import next_command
 from ablations.view.status import lines
 from tests.ablations import plant

@@ -14,7 +14,7 @@ from ablations.launch.plan import make_plan
 from ablations.slurm import endings
 from ablations.slurm.arrays import chunks
 from ablations.store import attempts as records
-from ablations.store.life import run_states
+from ablations.store.states import run_states
 from ablations.store.submissions import Submission
 from ablations.study.schema import Resources
 from sdtps.run.folder import RunFolder

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ablations.study.arguments import is_shipped, known_studies
-from analysis.commands import load, others
+from analysis.verbs import load, others
 from sdtps.run import locations
 from sdtps.system.errors import ManifestError
 

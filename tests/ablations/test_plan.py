@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ablations.launch.plan import Plan, make_plan
-from ablations.store.life import Life
+from ablations.store.states import FolderStatus
 from ablations.study.manifest import load_study
 from ablations.study.model import RunSpec, Study
 from sdtps.run.folder import RunFolder
@@ -41,7 +41,7 @@ def create(run: RunSpec, runs_dir: Path, code: str = "new", seconds: float | Non
 
 def plan_of(study: Study, runs_dir: Path, state: str, **options: object) -> Plan:
     state, _, kind = state.partition(":")
-    found = Life(state=state, detail="why", kind=kind or None)
+    found = FolderStatus(state=state, detail="why", kind=kind or None)
     return make_plan(study, runs_dir, [found] * 4, **options)  # type: ignore[arg-type]
 
 
@@ -108,7 +108,7 @@ def test_cost_comes_from_the_same_variant_then_others_then_the_limit(
     bound = plan_of(study, tmp_path, "planned").estimate
     assert (bound.run_hours, bound.gpu_hours, bound.is_bound) == (8.0, 8.0, True)
     create(study.runs()[0], tmp_path, seconds=1800)
-    states = [Life(state=word) for word in ("completed", "planned", "planned", "running")]
+    states = [FolderStatus(state=word) for word in ("completed", "planned", "planned", "running")]
     estimate = make_plan(study, tmp_path, states).estimate
     assert estimate.basis == {"same variant": 1, "other variants": 1}
     assert (estimate.run_hours, estimate.gpu_hours) == (1.0, 1.0)
@@ -120,10 +120,10 @@ def test_runs_that_share_a_gpu_cost_it_once_and_a_job_that_is_not_full_costs_it_
 ) -> None:
     resources = "{gpus: 1, runs_per_gpu: 4, timeout_min: 120}"
     study = plant.study(tmp_path, ["a", "b"], seeds=3, resources=resources)
-    bound = make_plan(study, tmp_path, [Life(state="planned")] * 6).estimate
+    bound = make_plan(study, tmp_path, [FolderStatus(state="planned")] * 6).estimate
     assert (bound.run_hours, bound.gpu_hours) == (12.0, 4.0)  # two jobs, of 4 and 2 runs
     create(study.runs()[0], tmp_path, seconds=3600)
     create(study.runs()[3], tmp_path, seconds=7200)
-    states = [Life(state="completed" if k in (0, 3) else "planned") for k in range(6)]
+    states = [FolderStatus(state="completed" if k in (0, 3) else "planned") for k in range(6)]
     estimate = make_plan(study, tmp_path, states).estimate
     assert (estimate.run_hours, estimate.gpu_hours) == (6.0, 2.0)  # as long as its longest run

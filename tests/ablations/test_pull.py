@@ -10,8 +10,8 @@ import pytest
 
 from ablations import cli
 from ablations.launch import dispatch
-from ablations.store import attempts, life
-from ablations.store.life import run_states
+from ablations.store import attempts, states
+from ablations.store.states import run_states
 from sdtps.run.folder import RunFolder
 from tests.ablations import plant
 from tests.ablations.fakes import Fakes
@@ -47,7 +47,7 @@ def test_a_store_is_pulled_while_runs_train_and_again_when_they_have_ended(
     assert (here / "metrics.jsonl").read_bytes() == (there / "metrics.jsonl").read_bytes()
     status = {**(RunFolder(here).status() or {}), "heartbeat": time.time() - 10_000}
     (here / "status.json").write_text(json.dumps(status))
-    assert life.from_records(here).state == "unknown"
+    assert states.from_records(here).state == "unknown"
     assert dispatch.submit(study.runs(), copy).submitted == []
     RunFolder(there).write_result({"attempt": 1, "best": {"mAP": 0.6}})
     assert cli.main([*words, "--weights"]) == 0

@@ -11,7 +11,7 @@ from ablations.study.manifest import load_study
 from ablations.study.model import Study
 from sdtps.config import AnyConfig, RetrievalConfig, parse_config, resolved
 from sdtps.config.load import merged
-from sdtps.training.job import execute
+from sdtps.training.attempt import execute
 from tests.sdtps.small import RETRIEVAL, planted
 
 ROOT = Path(__file__).parents[2]

@@ -14,11 +14,10 @@ from ablations import cli
 from ablations.launch import dispatch
 from ablations.launch.plan import make_plan
 from ablations.slurm import commands as slurm
-from ablations.slurm.queue import Scheduler
+from ablations.slurm.scheduler import Scheduler
 from ablations.store import attempts as records
-from ablations.store import locks
-from ablations.store import stop as control
-from ablations.store.life import run_states
+from ablations.store import cancel, locks
+from ablations.store.states import run_states
 from ablations.store.submissions import Submission
 from ablations.study.model import Study
 from sdtps.run.folder import RunFolder
@@ -182,7 +181,7 @@ def test_only_the_jobs_that_scancel_names_go_on(store: Store) -> None:
     words = "scancel: error: Kill job error on job id 1_1: Access/permission denied"
     store.fakes.answer("scancel", {"exit": 1, "stderr": words})
     with pytest.raises(SubmissionError, match="1 run of 3"):
-        control.cancel(run_states(study.runs(), store.runs), store.runs)
+        cancel.cancel(run_states(study.runs(), store.runs), store.runs)
     marked = [locks.read(run.folder(store.runs)) for run in study.runs()]
     assert [lock.cancelled for lock in marked if lock] == [True, False, True]
 
@@ -193,7 +192,7 @@ def test_a_cancelled_run_whose_job_came_all_the_same_is_cancelled(store: Store) 
 
     study = store.sent(["ok"])
     folder = study.runs()[0].folder(store.runs)
-    control.cancel(run_states(study.runs(), store.runs), store.runs)
+    cancel.cancel(run_states(study.runs(), store.runs), store.runs)
     store.fakes.set("1_0", state="FAILED", status=endings.NOT_OURS << 8)
     name = store.fakes.arrays()[0]["name"]
     records.write_start(folder, name, "1_0", 0)
@@ -252,7 +251,7 @@ def _killed_after_its_locks(store: Store, folders: list[Path]) -> None:
 def test_a_retry_that_was_killed_after_its_locks_goes_on(store: Store) -> None:
     study = store.sent(["ok"], seeds=3)
     runs = [run.folder(store.runs) for run in study.runs()]
-    control.cancel(run_states(study.runs(), store.runs), store.runs)
+    cancel.cancel(run_states(study.runs(), store.runs), store.runs)
     _killed_after_its_locks(store, runs[:2])
     answer = store.json("retry", study, "--cancelled", "--no-audit")
     assert len(answer["submitted"]) == 3
@@ -309,7 +308,7 @@ def test_submit_status_retry_and_watch_take_several_studies(store: Store) -> Non
     assert [d["study"] for d in store.json("status", first, more)] == ["first", "second"]
     assert store.call("watch", first, more, "--once") == 0
     for study in (first, second):
-        control.cancel(run_states(study.runs(), store.runs), store.runs)
+        cancel.cancel(run_states(study.runs(), store.runs), store.runs)
     sent = store.json("retry", first, more, "--cancelled", "--no-audit")
     assert [len(d["submitted"]) for d in sent] == [1, 1]
 

@@ -13,9 +13,9 @@ from ablations import cli
 from ablations.launch import dispatch
 from ablations.slurm import commands as slurm
 from ablations.slurm import endings
-from ablations.slurm.queue import Scheduler
-from ablations.store import stop as control
-from ablations.store.life import run_states
+from ablations.slurm.scheduler import Scheduler
+from ablations.store import cancel
+from ablations.store.states import run_states
 from sdtps.run.folder import RunFolder
 from tests.ablations import plant
 from tests.ablations.fakes import Fakes
@@ -111,12 +111,12 @@ def test_a_job_that_is_gone_ends_in_a_definite_state(
 
 
 def test_a_cancelled_job_stays_cancelled_when_it_is_forgotten(queued: Queued) -> None:
-    control.cancel([queued.look()], queued.runs)
+    cancel.cancel([queued.look()], queued.runs)
     assert queued.fakes.calls("scancel")[0]["argv"] == ["1_0"]
     assert queued.look().state == "cancelled"
     queued.forget()
     assert queued.look().state == "cancelled"
-    assert control.cancel([queued.look()], queued.runs) == []
+    assert cancel.cancel([queued.look()], queued.runs) == []
     assert len(queued.fakes.calls("scancel")) == 1  # nothing to cancel: nothing is asked
 
 
@@ -138,7 +138,7 @@ def test_a_cancelled_run_is_told_at_once_whatever_was_cached(tmp_path: Path, fak
     queued = Queued(tmp_path, fakes, count=2)
     queued.scheduler = Scheduler(queued.runs)
     assert queued.look().state == "queued"
-    control.cancel([queued.look()], queued.runs)
+    cancel.cancel([queued.look()], queued.runs)
     fakes.set("1_1", state="RUNNING")
     assert queued.look().state == "cancelled"
     before = len(fakes.calls("squeue"))
@@ -154,7 +154,7 @@ def test_an_answer_that_was_on_its_way_when_a_run_was_cancelled_is_not_kept(
     def squeue(*jobs: Any, **more: Any) -> dict[str, slurm.JobInfo]:
         found = ask(*jobs, **more)
         monkeypatch.setattr(slurm, "squeue", ask)
-        control.cancel([status], queued.runs)
+        cancel.cancel([status], queued.runs)
         return found
 
     queued.scheduler = Scheduler(queued.runs)

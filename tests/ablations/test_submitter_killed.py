@@ -14,7 +14,7 @@ import pytest
 from ablations.launch import dispatch
 from ablations.slurm import executor
 from ablations.store import snapshot
-from ablations.store.life import run_states
+from ablations.store.states import run_states
 from ablations.study.model import Study
 from tests.ablations import plant
 from tests.ablations.copies import Copies, in_process

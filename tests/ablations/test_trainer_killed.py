@@ -23,13 +23,14 @@ from ablations.launch import dispatch, local, worker
 from ablations.launch.plan import make_plan
 from ablations.store import attempts as records
 from ablations.store import locks, snapshot
-from ablations.store.life import run_states
+from ablations.store.states import run_states
 from ablations.study.manifest import load_study
 from ablations.study.model import Study
 from sdtps.run import provenance
 from sdtps.run.folder import RunFolder, row_of
 from sdtps.system.files import read_bytes
-from sdtps.training import checkpoint, job
+from sdtps.training import checkpoint
+from sdtps.training.attempt import execute
 from tests.ablations.copies import Copies, in_process
 from tests.sdtps.toy_task import ToyTask
 
@@ -205,13 +206,14 @@ def test_killed_at_any_write_the_next_submission_repairs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, study: Study, blow_up_at: int | None
 ) -> None:
     monkeypatch.setattr(
-        job, "build_task", lambda _, seed, __: ToyTask(seed, steps=STEPS, blow_up_at=blow_up_at)
+        "sdtps.training.attempt.build_task",
+        lambda _, seed, __: ToyTask(seed, steps=STEPS, blow_up_at=blow_up_at),
     )
     (run,) = study.runs()
     state = "completed" if blow_up_at is None else "diverged"
     warm = RunFolder(tmp_path / "warm")  # imports that each forked process would make anew
     warm.create(run.config, {"seed": run.seed})
-    job.execute(warm.path)
+    execute(warm.path)
     gc.freeze()  # a collection would copy every page of a forked process
     runs, seen = tmp_path / "runs", tmp_path / "seen"
     runs.mkdir()

@@ -8,7 +8,7 @@ import pytest
 
 from ablations.launch import dispatch, trial
 from ablations.launch.plan import Action, make_plan
-from ablations.store.life import CANARIES, run_states
+from ablations.store.states import CANARIES, run_states
 from ablations.store.submissions import Submission
 from ablations.study.manifest import load_study
 from sdtps.system.errors import SubmissionError

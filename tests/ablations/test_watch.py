@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ablations.store import life
+from ablations.store import states
 from ablations.view.watch import Curves, LossCurve, sparkline, table
 from sdtps.run.folder import RunFolder
 from tests.ablations import plant
@@ -53,7 +53,7 @@ def test_the_table_fits_the_terminal_and_keeps_what_matters(tmp_path: Path, widt
         folder.append_metrics({"kind": "train", "step": step + 1, "epoch": 1, "loss": 5.0 - step / 5})
     folder.append_metrics({"kind": "eval", "step": 20, "epoch": 1, "mAP": 0.4321})
     folder.write_status("running", attempt=1, epoch=1, step=20, progress=0.5)
-    statuses = life.run_states(study.runs(), tmp_path / "runs")
+    statuses = states.run_states(study.runs(), tmp_path / "runs")
     console = Console(width=width, record=True, file=io.StringIO())
     console.print(table(study, statuses, Curves(tmp_path / "runs"), 10, width))
     lines = console.export_text().splitlines()

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from planted import plant, plant_all, planted_study, reseal
 
-from ablations.store.life import from_records
+from ablations.store.states import from_records
 from analysis.runs.collect import collect
 from analysis.runs.comparable import refuse_to_average
 from analysis.runs.record import as_rows

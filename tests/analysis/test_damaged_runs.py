@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from planted import plant, planted_study, reseal
 
-from ablations.store.life import DAMAGED, from_records
+from ablations.store.states import DAMAGED, from_records
 from analysis.paper.explain import describe
 from analysis.runs.collect import collect
 from analysis.runs.rows import read_rows

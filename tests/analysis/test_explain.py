@@ -122,7 +122,7 @@ def test_a_terminal_is_shown_what_a_log_or_a_name_holds_and_obeys_none_of_it(
     study = planted_study("esc", {"a": {"label": "red\x1b[31m"}, "b": {}}, seeds=(0,))
     plant(tmp_path, study, "a", 0, state="failed", stop=(1, 2), reason="no\x1b[2Jthing")
     plant(tmp_path, study, "b", 0)
-    monkeypatch.setattr("analysis.commands.load", lambda _: [study])
+    monkeypatch.setattr("analysis.verbs.load", lambda _: [study])
     place = ["--runs-dir", str(tmp_path)]
     assert main(["collect", *place]) == 0 and main(["tables", *place]) == 0
     shown = capsys.readouterr().out

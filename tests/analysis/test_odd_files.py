@@ -14,7 +14,7 @@ from planted import plant, planted_study
 
 from analysis.figures import figure
 from analysis.paper.explain import describe
-from analysis.report.command import write as write_report
+from analysis.report.verb import write as write_report
 from analysis.runs.collect import collect
 from analysis.runs.comparable import KINDS, refuse_to_average
 from analysis.tables import forms

@@ -13,7 +13,7 @@ from planted import plant, planted_study
 from ablations.study.schema import MetricSpec, TableSpec
 from analysis.claims.runs import side
 from analysis.paper.macros import macros
-from analysis.report.command import report_data
+from analysis.report.verb import report_data
 from analysis.results.frames import EPOCHS, results
 from analysis.results.numbers import in_unit
 from analysis.runs.collect import collect

@@ -17,7 +17,7 @@ from ablations.study.model import Study
 from analysis.cli import main
 from analysis.figures.figure import figures
 from analysis.paper.build import Options, build
-from analysis.results.cells import attribute, sentences
+from analysis.results.attribution import attribute, sentences
 from analysis.runs.collect import collect
 from tests.analysis.planted import plant
 

@@ -28,7 +28,7 @@ def planted(tmp_path, monkeypatch, gaps, *, seeds=4, queries=False):
                 folder.write_queries(
                     {"AP": ap, "rank": np.ones(QUERIES), "identity": np.arange(QUERIES)}
                 )
-    monkeypatch.setattr("analysis.commands.load", lambda _: [study])
+    monkeypatch.setattr("analysis.verbs.load", lambda _: [study])
     return study
 
 

@@ -13,7 +13,7 @@ from planted import WEIRD, plant, plant_all, planted_study
 
 from ablations.study.schema import MetricSpec, Reported, TableSpec
 from analysis.cli import main
-from analysis.results.frames import Result, verdict
+from analysis.results.frames import Result, judge
 from analysis.runs.collect import collect
 from analysis.tables import forms
 from analysis.tables.study import table, tables
@@ -197,7 +197,7 @@ def judged(reported, values, metric=PERCENT, **options):
         len(values),
         dict(enumerate(values)),
     )
-    return verdict(reported, replace(result, values=dict(enumerate(values))), metric, **options)
+    return judge(reported, replace(result, values=dict(enumerate(values))), metric, **options)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_reproduce_says_whether_a_number_is_the_papers_and_what_differs(tmp_path
     far = Reported(variant="a", source="T3", values={"mAP": "79.0"}, sd={"mAP": "0.3"}, n=5, **there)
     study = planted_study("s", ["a", "b"], reported=(far,))
     plant_all(tmp_path, study)
-    monkeypatch.setattr("analysis.commands.load", lambda _: [study])
+    monkeypatch.setattr("analysis.verbs.load", lambda _: [study])
     words = ["reproduce", "s", "--runs-dir", str(tmp_path)]
     assert main([*words, "--json"]) == 1
     (row,) = json.loads(capsys.readouterr().out)
@@ -250,7 +250,7 @@ def test_reproduce_says_whether_a_number_is_the_papers_and_what_differs(tmp_path
     shown = " ".join(capsys.readouterr().out.split())
     assert "lower" in shown and "±" in shown
     assert "s-reproduce" in {t.name for t in tables(collect([study], tmp_path), study)}
-    monkeypatch.setattr("analysis.commands.load", lambda _: [planted_study("s", ["a"])])
+    monkeypatch.setattr("analysis.verbs.load", lambda _: [planted_study("s", ["a"])])
     assert main(words) == 2
 
 
@@ -319,7 +319,7 @@ def test_reported_numbers_stand_by_who_reports_them_with_their_digits_and_what_d
 def test_a_table_is_found_by_its_name_in_the_manifest(tmp_path, capsys, monkeypatch):
     study = planted_study("s", ["a"], seeds=(0,))
     plant_all(tmp_path, study)
-    monkeypatch.setattr("analysis.commands.load", lambda _: [study])
+    monkeypatch.setattr("analysis.verbs.load", lambda _: [study])
     assert main(["tables", "--table", "main", "--runs-dir", str(tmp_path)]) == 0
     assert "Variant" in capsys.readouterr().out
     assert main(["tables", "--table", "mian", "--runs-dir", str(tmp_path)]) == 2

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sdtps.config import SdtpsConfig
-from sdtps.models.published import MULTIMODAL_SDTPS, PATCH_ATTENTION, TOKEN_SPARSE
+from sdtps.models.convert import MULTIMODAL_SDTPS, PATCH_ATTENTION, TOKEN_SPARSE
 from sdtps.multimodal import MODALITIES, MultiModal
 from sdtps.selection import PatchAttention, TokenSelection
 from tests.golden.test_modules import gumbel, load

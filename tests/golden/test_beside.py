@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from sdtps.models.convert import Layout, same
 from sdtps.models.demo2 import Dgaf, Frca, Lif, MultiModalSacr, Sacr, lif_losses
-from sdtps.models.published import Layout, same
 from sdtps.multimodal import MODALITIES
 from tests.golden.test_modules import load
 

@@ -9,7 +9,7 @@ import pytest
 from sdtps.config import SdtpsConfig
 from sdtps.config.retrieval import MatchingConfig
 from sdtps.crossnet import CrossNet
-from sdtps.models.published import CROSSNET
+from sdtps.models.convert import CROSSNET
 from tests.golden.test_modules import load
 
 if TYPE_CHECKING:

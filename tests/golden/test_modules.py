@@ -8,7 +8,7 @@ from torch import nn
 
 from sdtps.aggregation import TokenAggregation
 from sdtps.config import SdtpsConfig
-from sdtps.models.published import (
+from sdtps.models.convert import (
     FUSION,
     MULTIMODAL_SDTPS,
     TOKEN_AGGREGATION,

@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT / "tests" / "analysis"))
 
 def copy_sources(folder: Path) -> Path:
     """The project's paper below `folder`; returns main.tex."""
-    from analysis.paper.command import copy_sources
+    from analysis.paper.verb import copy_sources
 
     copy_sources(folder)
     return folder / "main.tex"

@@ -18,7 +18,7 @@ from sdtps.models.backbones import (
     interpolate_positions,
     load_clip_weights,
 )
-from sdtps.models.published import CLIP_VISUAL
+from sdtps.models.convert import CLIP_VISUAL
 from sdtps.models.weights import find_weights, read_tensors
 from sdtps.system.errors import WeightsError
 

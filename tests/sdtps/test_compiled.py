@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from sdtps.training.job import execute
+from sdtps.training.attempt import execute
 from tests.sdtps.small import planted, reid, retrieval
 
 GUMBEL = {"decision": "gumbel_ste", "mask": "log", "no_grad": "none"}

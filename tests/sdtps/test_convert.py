@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from sdtps.models.published import LAYOUTS, convert, convert_file, find_layout
+from sdtps.models.convert import LAYOUTS, convert, convert_file, find_layout
 from sdtps.system.errors import WeightsError
 from tests.sdtps.test_backbones import small_tower
 

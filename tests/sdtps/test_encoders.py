@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from sdtps.config.retrieval import ImageEncoderConfig, TextEncoderConfig
+from sdtps.models.convert import VISION
 from sdtps.models.encoders import (
     _check_vocabulary,
     build_image_encoder,
@@ -19,7 +20,6 @@ from sdtps.models.encoders import (
     text_width,
     weight_file,
 )
-from sdtps.models.published import VISION
 from sdtps.system.errors import ConfigError, WeightsError
 
 TINY = ImageEncoderConfig(name="tiny_vit", size=16, patch=4, width=16, depth=1, heads=2)

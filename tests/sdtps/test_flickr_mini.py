@@ -11,7 +11,7 @@ import pytest
 from sdtps.config import RetrievalConfig, parse_config
 from sdtps.config.yaml12 import read
 from sdtps.data.inputs import look
-from sdtps.training.job import execute
+from sdtps.training.attempt import execute
 from tests.sdtps.small import planted
 
 pytestmark = [

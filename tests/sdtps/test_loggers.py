@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sdtps.config import CommandConfig, identity
+from sdtps.config import ProgramConfig, identity
 from sdtps.run.folder import RunFolder
 from sdtps.training import loggers, program
 from sdtps.training.loggers import Loggers
@@ -40,7 +40,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     for name in ("MLFLOW_TRACKING_URI", "WANDB_API_KEY", "WANDB_MODE"):
         monkeypatch.delenv(name, raising=False)
     folder = RunFolder(tmp_path / "runs" / "study" / "variant" / "seed0-abc")
-    config = CommandConfig(command="true {seed}")
+    config = ProgramConfig(command="true {seed}")
     folder.create(config, {"study": "study", "variant": "variant", "seed": 0})
     return folder
 
@@ -195,7 +195,7 @@ def test_a_program_s_rows_go_to_loggers_and_its_result_is_the_same(run: RunFolde
     root = Path(__file__).resolve().parents[2]
     code = "from sdtps.log import log; log('eval', epoch=1, step=1, accuracy=0.75)"
     fields: dict[str, Any] = {"command": f'PYTHONPATH={root} {sys.executable} -c "{code}" {{seed}}'}
-    plain, logged = CommandConfig(**fields), CommandConfig(**fields, loggers=("tensorboard",))
+    plain, logged = ProgramConfig(**fields), ProgramConfig(**fields, loggers=("tensorboard",))
     assert identity(plain, 0) == identity(logged, 0)
     assert program.run(run, logged, 0, 1, lambda: False) == "completed"
     assert _tensorboard(run) == {"eval/accuracy": [(1, 0.75)]}

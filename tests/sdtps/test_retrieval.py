@@ -15,7 +15,7 @@ from sdtps.evaluation import retrieval
 from sdtps.evaluation.retrieval import similarities
 from sdtps.system import distributed
 from sdtps.system.errors import DataError
-from sdtps.training.job import execute
+from sdtps.training.attempt import execute
 from sdtps.training.retrieval import RetrievalTask
 from tests.sdtps.small import LAPS, RELEASED, comparable, planted, train_in_two_processes
 from tests.sdtps.small import retrieval as small

@@ -51,7 +51,7 @@ def completed(folder: Path, variant: str = "topk", seed: int = 0) -> RunFolder:
     run.write_result({"attempt": 1, "best": {"mAP": 0.51}})
     run.append_evaluation({"weights": "best", "metrics": {"mAP@night": 0.25}})
     run.append_evaluation({"weights": "last", "metrics": {"mAP@night": 0.25}})
-    assert run.damage() == []
+    assert run.changed_since_end() == []
     return run
 
 
@@ -66,9 +66,9 @@ def test_any_changed_digit_of_a_completed_run_is_named(tmp_path: Path, name: str
     for place in (n for n, byte in enumerate(content) if byte in b"0123456789"):
         other = b"%d" % ((content[place] - ord("0") + 1) % 10)
         file.write_bytes(content[:place] + other + content[place + 1 :])
-        assert name in " ".join(run.damage()), (place, content[place - 9 : place + 9])
+        assert name in " ".join(run.changed_since_end()), (place, content[place - 9 : place + 9])
     file.unlink()
-    assert bool(run.damage()) == (name not in ("result.json", "evaluations.jsonl"))
+    assert bool(run.changed_since_end()) == (name not in ("result.json", "evaluations.jsonl"))
 
 
 @pytest.mark.parametrize("other", [("topk", 1), ("gumbel", 0)])
@@ -81,16 +81,16 @@ def test_swapped_files_and_folders_are_named(tmp_path: Path, other: tuple[str, i
 
     for name in ("metrics.jsonl", "evaluations.jsonl"):
         swap(runs[0].path / name, runs[1].path / name)
-        assert all(name in " ".join(run.damage()) for run in runs)
+        assert all(name in " ".join(run.changed_since_end()) for run in runs)
         swap(runs[0].path / name, runs[1].path / name)
     swap(runs[0].path, runs[1].path)
     for run, (variant, seed) in zip(runs, (other, ("topk", 0)), strict=True):
-        assert f"the run demo/{variant} seed {seed}" in " ".join(run.damage())
+        assert f"the run demo/{variant} seed {seed}" in " ".join(run.changed_since_end())
 
 
 def test_a_result_without_a_seal_and_a_file_that_is_gone_are_damage(tmp_path: Path) -> None:
     run = completed(tmp_path)
     run.metrics_file.unlink()
-    assert run.damage() == ["metrics.jsonl was deleted after the run had completed"]
+    assert run.changed_since_end() == ["metrics.jsonl was deleted after the run had completed"]
     run.result_file.write_text('{"attempt": 1}')
-    assert run.damage() == ["result.json has no seal"]
+    assert run.changed_since_end() == ["result.json has no seal"]

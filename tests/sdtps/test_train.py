@@ -16,7 +16,8 @@ from sdtps.config import ReidConfig, identity
 from sdtps.run.folder import RunFolder
 from sdtps.run.provenance import Origin, source_digest
 from sdtps.system.errors import LockLost, RunError, WeightsError
-from sdtps.training import checkpoint, job
+from sdtps.training import checkpoint
+from sdtps.training.attempt import execute
 from sdtps.training.device import for_machine, seed_everything
 from sdtps.training.loop import score
 from tests.sdtps.small import comparable, planted, reid
@@ -477,7 +478,7 @@ def test_a_run_starts_from_another_runs_best_weights(tmp_path: Path) -> None:
 def test_a_run_whose_result_cannot_be_written_has_failed_and_completes_when_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job, "build_task", lambda _, seed, __: ToyTask(seed))
+    monkeypatch.setattr("sdtps.training.attempt.build_task", lambda _, seed, __: ToyTask(seed))
     once = config(epochs=1, checkpoint_every_s=0.0)
     run, whole = planted(tmp_path / "r", once, 3), planted(tmp_path / "whole", once, 3)
 
@@ -487,9 +488,9 @@ def test_a_run_whose_result_cannot_be_written_has_failed_and_completes_when_ther
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "write_result", full)
         with pytest.raises(OSError, match="No space"):
-            job.execute(run.path)
+            execute(run.path)
     assert run.result() is None and status_of(run)["state"] == "failed"
     assert [a["ended_as"] for a in run.run()["attempts"]] == ["failed"]
-    assert job.execute(run.path) == "completed" == job.execute(whole.path)
+    assert execute(run.path) == "completed" == execute(whole.path)
     assert comparable(run) == comparable(whole)
     assert result_of(run)["final"]["accuracy"] == result_of(whole)["final"]["accuracy"]

@@ -19,15 +19,15 @@ from sdtps.config.reid import GeneratedReidConfig
 from sdtps.data.generated import generate_rgbnt201
 from sdtps.data.load import load_reid_data
 from sdtps.evaluation.retrieval import similarities
-from sdtps.models.published import LAYOUTS, convert
+from sdtps.models.convert import LAYOUTS, convert
 from sdtps.run.folder import RunFolder
 from sdtps.system.errors import SdtpsError
 from sdtps.trained.embed import read_pictures
 from sdtps.trained.evaluate import MISSING, evaluate
 from sdtps.trained.features import features_of, similarities_of
 from sdtps.trained.model import load, task_of
+from sdtps.training.attempt import execute
 from sdtps.training.checkpoint import save_weights
-from sdtps.training.job import execute
 from tests.sdtps import small
 
 HERE = {"threads": 1, "device": "cpu"}

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sdtps.config.retrieval import ImageEncoderConfig
+from sdtps.models.convert import TIMM_SWIN, TIMM_VIT
 from sdtps.models.encoders import build_image_encoder
-from sdtps.models.published import TIMM_SWIN, TIMM_VIT
 from sdtps.models.weights import load_exactly, read_tensors
 from sdtps.system.errors import WeightsError
-from sdtps.training.job import execute
+from sdtps.training.attempt import execute
 from tests.sdtps.small import planted, retrieval
 
 TINY = ImageEncoderConfig(name="tiny_vit", size=16, patch=4, width=16, depth=2, heads=2)

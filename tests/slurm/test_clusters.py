@@ -18,9 +18,9 @@ from ablations import cli
 from ablations.launch import dispatch, trial
 from ablations.launch.plan import make_plan
 from ablations.slurm import commands
-from ablations.slurm.queue import Scheduler
-from ablations.store import life
-from ablations.store.life import run_states
+from ablations.slurm.scheduler import Scheduler
+from ablations.store import states
+from ablations.store.states import run_states
 from ablations.study.model import Study
 from sdtps.run.folder import RunFolder
 from tests.ablations import plant, standin
@@ -41,7 +41,7 @@ def _send(study: Study, runs: Path, **more: object) -> Look:
 def test_a_run_that_is_preempted_for_good_ends_and_is_resumed(
     slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(life, "PREEMPTED_SECONDS", 3.0)
+    monkeypatch.setattr(states, "PREEMPTED_SECONDS", 3.0)
     study = plant.study(tmp_path, ["sleep"], resources=f"{{partition: scavenge, {SMALL}}}")
     look = _send(study, tmp_path / "runs")
     look.wait(lambda s: s["sleep"].state == "running" and s["sleep"].epoch == 1)

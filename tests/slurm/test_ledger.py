@@ -44,19 +44,19 @@ PACKAGES = [path for path in sys.path if path.endswith("-packages")]
 COLLEAGUE = """
 import contextlib, os, sys
 from pathlib import Path
-from ablations.store import locks, life, stop
-from ablations.slurm.queue import Scheduler
+from ablations.store import cancel, clean, locks, states
+from ablations.slurm.scheduler import Scheduler
 from ablations.study.manifest import load_study
 from sdtps.system.errors import SdtpsError
 study, runs = load_study(Path(sys.argv[1])), Path(sys.argv[2])
 study.runs()
 os.setgroups([]), os.setgid(int(sys.argv[3])), os.setuid(int(sys.argv[3]))
-found = life.run_states(study.runs(), runs)
+found = states.run_states(study.runs(), runs)
 others = [one for one in found if (lock := locks.read(one.folder)) and not lock.mine]
 with contextlib.suppress(SdtpsError, OSError):
-    stop.cancel(others, runs)
-chosen = stop.select_folders(study, runs, found, states=["interrupted"], unplanned=False)
-print(len(stop.delete_folders(chosen, runs)))
+    cancel.cancel(others, runs)
+chosen = clean.select_folders(study, runs, found, in_states=["interrupted"], unplanned=False)
+print(len(clean.delete_folders(chosen, runs)))
 """
 
 
@@ -226,7 +226,7 @@ def test_no_run_lives_twice_none_is_lost_each_completes_once(clusters: list[Clus
         time.sleep(5)
         world.submitter(clusters[0]).wait()  # takes over what completed under earlier names
         study = load_study(world.study.path)
-        states = Counter(s.state for s in shown_states(study.runs(), world.runs))
+        ended = Counter(s.state for s in shown_states(study.runs(), world.runs))
         rows = Counter(tuple(line.split()[:2]) for line in world.ledger.read_text().splitlines())
         twice = sum(n for (what, _), n in rows.items() if what == "twice")
         starts = Counter(n for (what, _), n in rows.items() if what == "start")
@@ -238,11 +238,11 @@ def test_no_run_lives_twice_none_is_lost_each_completes_once(clusters: list[Clus
             f"LEDGER of {COUNT} runs: starts of a run {dict(starts)}, ends of a run {dict(ends)}, "
             f"lived twice {twice}, lost {len(lost)}; {killed} jobs and {KILLED_SUBMITTERS} submitters "
             f"killed, {world.met()} runs refused to the second of two submitters; {renamed} renamings, "
-            f"controller away {AWAY_SECONDS:.0f} s; states {dict(states)}",
+            f"controller away {AWAY_SECONDS:.0f} s; states {dict(ended)}",
             flush=True,
         )
         assert (twice, len(lost), deleted) == (0, 0, 0)
         assert ends == {1: COUNT}
-        assert states == {"completed": COUNT}
+        assert ended == {"completed": COUNT}
     finally:
         shutil.rmtree(folder, ignore_errors=True)

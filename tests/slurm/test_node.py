@@ -9,7 +9,7 @@ import pytest
 
 from ablations.launch import dispatch
 from ablations.launch.plan import make_plan
-from ablations.store.life import RunStatus
+from ablations.store.states import RunStatus
 from tests.ablations import plant, standin
 from tests.slurm.cluster import NODE, Cluster
 from tests.slurm.test_states import Look

@@ -8,8 +8,7 @@ import pytest
 
 from ablations.launch import dispatch
 from ablations.store import attempts as records
-from ablations.store import locks
-from ablations.store import stop as control
+from ablations.store import cancel, locks
 from tests.ablations import plant, standin
 from tests.slurm.cluster import Cluster
 from tests.slurm.test_states import Look
@@ -60,10 +59,10 @@ def test_cancelling_one_of_two_leaves_the_other(slurm: Cluster, tmp_path: Path) 
     look = Look(study, tmp_path / "runs")
     report = dispatch.submit(study.runs(), look.runs, entry=standin.ENTRY)
     found = look.wait(lambda s: all(r.state == "running" and r.epoch == 1 for r in s.values()))
-    control.cancel([found["polite"]], look.runs)
+    cancel.cancel([found["polite"]], look.runs)
     found = look.wait(lambda s: s["polite"].state == "cancelled")
     assert found["polite-b"].state == "running"
-    control.cancel([found["polite-b"]], look.runs)
+    cancel.cancel([found["polite-b"]], look.runs)
     found = look.wait(lambda s: s["polite-b"].state == "cancelled")
     assert found["polite"].state == "cancelled"
     assert f"{report.jobs[0]}_0" not in slurm.run("squeue", "-h", "-t", "running", "-r").stdout

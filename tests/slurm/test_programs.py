@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ablations.launch import dispatch
-from ablations.store import stop
+from ablations.store import cancel
 from ablations.study.manifest import load_study
 from tests.slurm.cluster import Cluster
 from tests.slurm.test_states import Look
@@ -84,7 +84,7 @@ def test_at_its_time_limit_a_program_saves_and_goes_on(
 def test_a_program_that_is_cancelled_is_cancelled(slurm: Cluster, tmp_path: Path, more: str) -> None:
     look, _ = submitted(tmp_path, 10, more)
     found = look.wait(lambda s: all(s[v].epoch == 1 for v in ("polite", "rude")))
-    stop.cancel(list(found.values()), look.runs)
+    cancel.cancel(list(found.values()), look.runs)
     found = look.wait(lambda s: not any(r.active for r in s.values()))
     assert {r.state for r in found.values()} == {"cancelled"}
     folder = found["polite"].run.folder(look.runs)

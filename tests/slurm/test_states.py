@@ -11,9 +11,9 @@ import pytest
 from ablations.launch import dispatch
 from ablations.launch.plan import make_plan
 from ablations.slurm import commands as slurm
-from ablations.slurm.queue import Scheduler
-from ablations.store import stop as control
-from ablations.store.life import RunStatus, run_states
+from ablations.slurm.scheduler import Scheduler
+from ablations.store import cancel
+from ablations.store.states import RunStatus, run_states
 from ablations.study.model import Study
 from sdtps.system.errors import SubmissionError
 from tests.ablations import plant, standin
@@ -105,7 +105,7 @@ def test_every_end_has_its_own_word_and_retry_takes_exactly_the_failed(
                 if name == "sleep-scancelled":  # by somebody who does not know of us
                     cluster.run("scancel", str(status.job_id))
                 else:
-                    control.cancel([status], look.runs)
+                    cancel.cancel([status], look.runs)
         assert now < deadline, {k: (s.state, s.reason) for k, s in found.items()}
         time.sleep(0.5)
     late = {name: round(right[name] - ended[name], 1) for name in order}
@@ -187,7 +187,7 @@ def test_a_run_that_the_scheduler_holds_is_told_and_released(slurm: Cluster, tmp
     dispatch.submit(study.runs(), look.runs, entry=standin.ENTRY)
     found = look.wait(lambda found: found["ok"].held)["ok"]
     assert found.state == "queued" and "held (JobHeld" in found.detail
-    control.release([found], look.runs)
+    cancel.release([found], look.runs)
     look.wait(lambda found: found["ok"].state == "completed")
 
 
@@ -211,4 +211,4 @@ def test_what_a_cluster_with_limits_refuses_names_the_key(
     )
     report = dispatch.submit(study.runs(), runs, entry=standin.ENTRY)
     assert report.partial and 1 <= len(report.submitted) <= 3
-    assert control.cancel(run_states(study.runs(), runs), runs)
+    assert cancel.cancel(run_states(study.runs(), runs), runs)

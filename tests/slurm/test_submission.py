@@ -13,7 +13,7 @@ import pytest
 
 from ablations.launch import dispatch
 from ablations.store import snapshot
-from ablations.store.life import RunStatus
+from ablations.store.states import RunStatus
 from ablations.study.model import Study
 from tests.ablations import plant, standin
 from tests.slurm.cluster import PATIENCE_S, Cluster

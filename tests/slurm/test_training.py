@@ -10,7 +10,7 @@ import pytest
 
 from ablations import cli
 from ablations.launch import dispatch
-from ablations.store.life import RunStatus
+from ablations.store.states import RunStatus
 from ablations.study.manifest import load_study
 from ablations.study.model import Study
 from sdtps.run.folder import RunFolder

@@ -246,7 +246,7 @@ def test_a_metric_that_nothing_logs_is_named_instead_of_drawn_empty(
 ):
     study = planted_study("s", ["a"], seeds=(0,), figures=(FigureSpec(name="f", metric=figure),))
     plant(tmp_path / "runs", study, "a", 0)
-    monkeypatch.setattr("analysis.commands.load", lambda _: [study])
+    monkeypatch.setattr("analysis.verbs.load", lambda _: [study])
     place = ["--runs-dir", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
     assert main(["curves", *place, *words]) == code
     assert not code or "no run logged '" in capsys.readouterr().err
@@ -260,7 +260,7 @@ def test_a_bad_figure_stops_no_other_says_why_and_fails_the_command(tmp_path, mo
     bad, good = figures(collect([study], tmp_path / "runs"), study)
     assert "STIXGeneral and DejaVu Sans lack" in bad.problem
     assert good.problem is None and set(good.files) == {"pdf", "svg", "png", "csv"}
-    monkeypatch.setattr("analysis.commands.load", lambda _: [study])
+    monkeypatch.setattr("analysis.verbs.load", lambda _: [study])
     out = tmp_path / "out"
     assert main(["curves", "--runs-dir", str(tmp_path / "runs"), "--out", str(out)]) == 1
     assert (

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from analysis.cli import main
-from analysis.importers import command, store
+from analysis.importers import store, verb
 from analysis.importers.mapped import Options
 from analysis.importers.run import ImportedRun, LogError
 
@@ -23,8 +23,8 @@ def read(case: dict[str, Any], tmp_path: Path) -> tuple[dict[str, ImportedRun], 
     if as_ and "\n" in as_:
         (tmp_path / "mapping.yaml").write_text(as_)
         as_ = str(tmp_path / "mapping.yaml")
-    how = command.how(as_, Options(**case.get("options", {})))
-    runs, complaints = command.read([CASES / case["case"]], how)
+    how = verb.how(as_, Options(**case.get("options", {})))
+    runs, complaints = verb.read([CASES / case["case"]], how)
     kept = [run for study in store.by_study(runs).values() for run in store.settle(study)]
     return {f"{run.variant} {run.seed}": run for run in kept}, complaints
 
@@ -64,9 +64,9 @@ def test_it_is_refused_by_name(case, tmp_path):
 
 def test_two_data_sets_are_two_studies(tmp_path):
     path = CASES / "06_two_data_sets_one_table"
-    assert {run.study for run in command.read([path])[0]} == {"ToyA", "ToyB"}
+    assert {run.study for run in verb.read([path])[0]} == {"ToyA", "ToyB"}
     with pytest.raises(LogError, match="2 data sets"):
-        store.by_study(command.read([path], study="both")[0])
+        store.by_study(verb.read([path], study="both")[0])
 
 
 @pytest.mark.parametrize(("split", "shown"), [(None, "test"), ("val", "val")])

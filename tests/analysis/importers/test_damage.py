@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.importers import command, store
+from analysis.importers import store, verb
 from analysis.importers.mapped import Options
 from sdtps.run.folder import RunFolder
 from tests.analysis.importers import logs
@@ -87,7 +87,7 @@ def test_damaged_files_are_read_or_refused(tmp_path: Path, format_name: str) -> 
     for _ in range(250):
         path.write_bytes(damaged(text.encode(), rng))
         as_ = str(tmp_path / "mapping.yaml") if format_name in MAPPINGS else format_name
-        runs, complaints = command.read([path], command.how(as_, Options(unit="percent")))
+        runs, complaints = verb.read([path], verb.how(as_, Options(unit="percent")))
         assert runs or complaints
         read += bool(runs)
         for run in runs:

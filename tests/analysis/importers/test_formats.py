@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from analysis.cli import main
-from analysis.importers import command, store
+from analysis.importers import store, verb
 from analysis.importers.mapped import Options
 from analysis.importers.run import ImportedRun, LogError, fraction, percent
 from sdtps.config.mapping import MappingError
@@ -19,7 +19,7 @@ from tests.analysis.importers import logs
 def read(path: Path, text: str | bytes, as_: str | None = None) -> ImportedRun:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text.encode() if isinstance(text, str) else text)
-    runs, complaints = command.read([path], command.how(as_, Options(unit="fraction")))
+    runs, complaints = verb.read([path], verb.how(as_, Options(unit="fraction")))
     assert not complaints, complaints
     (run,) = runs
     return run
@@ -101,14 +101,14 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 def test_what_nobody_recognises_is_refused_and_why(tmp_path: Path, content: bytes, told: str) -> None:
     path = tmp_path / "x.log"
     path.write_bytes(content)
-    runs, complaints = command.read([path])
+    runs, complaints = verb.read([path])
     assert not runs
     assert told in complaints[0] and str(path) in complaints[0]
 
 
 def test_an_unknown_format_name_gets_the_nearest() -> None:
     with pytest.raises(MappingError, match="Did you mean 'huggingface'"):
-        command.how("hugingface", Options())
+        verb.how("hugingface", Options())
 
 
 def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch) -> None:
@@ -122,7 +122,7 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch) -> N
         return real(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    runs, complaints = command.read([tmp_path])
+    runs, complaints = verb.read([tmp_path])
     assert len(runs) == 1 and str(tmp_path / "closed") in complaints[0]
 
 
@@ -170,7 +170,7 @@ def test_copies_are_imported_once_and_namesakes_get_their_folder(tmp_path: Path)
     text = logs.demo_header(epochs=1) + logs.demo_epoch(1, {"[moe,ori]": "63.2"})
     for place, content in (("x", text), ("y", text), ("z", text.replace("63.2", "64.2"))):
         read(tmp_path / place / "a.log", content)
-    runs, _ = command.read([tmp_path])
+    runs, _ = verb.read([tmp_path])
     kept = store.settle(runs)
     assert [run.variant for run in kept] == ["x", "z"]
     assert any("byte-identical" in note for note in kept[0].notes)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.importers import command, names
+from analysis.importers import names, verb
 from analysis.importers.mapped import Options
 from analysis.importers.run import ImportedRun, LogError
 from sdtps.config.mapping import MappingError, load, shipped
@@ -24,7 +24,7 @@ def read(folder: Path, text: str, as_: str, name: str = "log.csv", **said: objec
     if "\n" in as_:
         (folder / "mapping.yaml").write_text(as_)
         as_ = str(folder / "mapping.yaml")
-    runs, complaints = command.read([path], command.how(as_, Options(**said)))  # type: ignore[arg-type]
+    runs, complaints = verb.read([path], verb.how(as_, Options(**said)))  # type: ignore[arg-type]
     if complaints:
         raise LogError("\n".join(complaints))
     return runs
@@ -76,7 +76,7 @@ def test_every_shipped_mapping_has_an_example_and_names_its_source():
     tested = {case.get("as") for case in EXPECTED["right"]} | EXAMPLES.keys() | {"wandb-runs"}
     assert set(shipped()) <= tested | {"ultralytics"}
     for name in shipped():
-        assert "# Source: " in command.propose([], name)
+        assert "# Source: " in verb.propose([], name)
 
 
 def test_lightnings_settings_say_seed_and_planned_length(tmp_path):
@@ -261,7 +261,7 @@ def test_variant_and_seed_from_the_path(tmp_path):
         for method in "ab":
             (tmp_path / "logs" / f"try{seed}" / method).mkdir(parents=True)
             (tmp_path / "logs" / f"try{seed}" / method / "x.csv").write_text("epoch,loss\n1,2\n")
-    runs, _ = command.read([tmp_path / "logs"], command.how(str(mapping), Options()))
+    runs, _ = verb.read([tmp_path / "logs"], verb.how(str(mapping), Options()))
     assert {(run.variant, run.seed) for run in runs} == {("a", 3), ("a", 4), ("b", 3), ("b", 4)}
 
 
@@ -303,7 +303,7 @@ def test_what_propose_writes_is_accepted_once_its_questions_are_answered(
     text = "\n".join(map(",".join, [every, *lines])) + "\n" if is_csv else text
     path = folder / "log.csv"
     path.write_text(text)
-    proposed = command.propose([path], None)
+    proposed = verb.propose([path], None)
     for question, answer in ANSWERS.items():
         proposed = proposed.replace(f"{question}: '?'", f"{question}: {answer}")
     (run,) = read(folder, text, proposed)
@@ -312,6 +312,6 @@ def test_what_propose_writes_is_accepted_once_its_questions_are_answered(
 
 def test_the_table_of_known_names_stands_in_the_documentation():
     docs = Path(__file__).parents[3] / "docs" / "importing.md"
-    assert command.describe_mappings() in docs.read_text(encoding="utf-8")
+    assert verb.describe_mappings() in docs.read_text(encoding="utf-8")
     assert {names.direction_of(n) for n in ("val_mAP", "rank1/market", "PSNR")} == {"up"}
     assert (names.direction_of("wer"), names.direction_of("zeta")) == ("down", None)

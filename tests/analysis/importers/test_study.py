@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from planted import plant, planted_study
 
-from analysis.importers import command, store
+from analysis.importers import store, verb
 from analysis.importers.run import LogError
 from analysis.importers.store import imported_names, imported_study
-from analysis.report import command as report
+from analysis.report import verb as report
 from analysis.runs.collect import collect
 from analysis.tables import forms
 from analysis.tables.study import table, tables
@@ -23,7 +23,7 @@ def imported(tmp_path: Path, study: str, **texts: str) -> Path:
     place.mkdir(parents=True)
     for name, text in texts.items():
         (place / f"{name}.log").write_text(text)
-    runs, _ = command.read([place])
+    runs, _ = verb.read([place])
     kept = store.settle(runs)
     store.label_runs(kept)
     for run in kept:
@@ -94,7 +94,7 @@ def test_grids_of_real_logs_give_their_tables_and_report(tmp_path: Path) -> None
     data = os.environ.get("SDTPS_REAL_DATA")
     if not data:
         pytest.skip("SDTPS_REAL_DATA is not set")
-    found, complaints = command.read([Path(data) / "demo_logs"])
+    found, complaints = verb.read([Path(data) / "demo_logs"])
     assert not complaints
     for name, members in store.by_study(found).items():
         store.label_runs(members)

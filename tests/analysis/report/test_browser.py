@@ -14,7 +14,7 @@ from planted import plant, planted_study
 from pypdf import PdfReader
 
 from ablations.study.schema import TableSpec
-from analysis.report import command, live
+from analysis.report import live, verb
 from analysis.report.payload import page, payload
 from analysis.runs.collect import Collected, collect
 from sdtps.system.errors import SdtpsError
@@ -37,7 +37,7 @@ def report(tmp_path_factory: pytest.TempPathFactory, collected: Collected) -> Pa
     variants = [{"variant": name, "label": name, **examined} for name in ("topk", HOSTILE)]
     audit = {"study": "demo", "baseline": "topk", "steps": 2, "variants": variants}
     audit |= {"findings": [finding], "gradients": [gradient]}
-    command.write(collected, folder / "report.html", claims=claims, audits=[audit])
+    verb.write(collected, folder / "report.html", claims=claims, audits=[audit])
     return folder / "report.html"
 
 
@@ -211,7 +211,7 @@ def test_half_precision_reads_on_a_logarithmic_axis_and_names_who_has_no_scale(
         for seed in study.seeds:
             logged = {"amp_scale": lambda step: 2.0 ** (16 - 3 * step)} if variant == "fp16" else {}
             plant(tmp_path / "runs", study, variant, seed, logged=logged)
-    command.write(collect([study], tmp_path / "runs"), tmp_path / "report.html")
+    verb.write(collect([study], tmp_path / "runs"), tmp_path / "report.html")
     tab = open_page(tmp_path / "report.html")
     assert not tab.is_checked("#log-axis")  # the loss falls by less than a factor of 50
     tab.select_option("#metric", "train|amp_scale")
@@ -264,7 +264,7 @@ def test_wall_clock_and_gpu_hours_are_axes(open_page, report: Path) -> None:
 def test_zeros_are_told_on_logarithmic_axes(open_page, tmp_path: Path) -> None:
     study = planted_study("zeros", ["a"], seeds=(0,))
     plant(tmp_path / "runs", study, "a", 0, loss=lambda step: 5.0 - step)
-    command.write(collect([study], tmp_path / "runs"), tmp_path / "report.html")
+    verb.write(collect([study], tmp_path / "runs"), tmp_path / "report.html")
     tab = open_page(tmp_path / "report.html")
     tab.check("#log-axis")
     assert "6 values of zero or less" in tab.inner_text("#curve-note")
@@ -368,7 +368,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 score = 0.5 + 0.1 * number + 0.001 * seed * (1 + number)
                 scores = {"mAP": [score - 0.1, score], "rank1": [score, score]}
                 plant(folder / "runs", study, variant, seed, scores=scores)
-    command.write(collect(studies, folder / "runs"), folder / "report.html")
+    verb.write(collect(studies, folder / "runs"), folder / "report.html")
     return folder / "report.html"
 
 
@@ -452,7 +452,7 @@ def test_a_live_page_follows_a_running_run(browser: Any, tmp_path: Path) -> None
     folder = plant(tmp_path / "live-runs", study, "a", 0, state="running", stop=(1, 4))
 
     def make() -> dict[str, Any]:
-        return command.report_data(collect([study], tmp_path / "live-runs"))
+        return verb.report_data(collect([study], tmp_path / "live-runs"))
 
     source = live.Source("Live", make, [tmp_path / "live-runs" / "live"])
     with live.served(source) as address, browser.new_context() as context:
@@ -470,7 +470,7 @@ def test_a_live_page_follows_a_running_run(browser: Any, tmp_path: Path) -> None
 
 def test_a_live_page_answers_no_other_host(tmp_path: Path) -> None:
     def make() -> dict[str, Any]:
-        return command.report_data(collect([planted_study("live", ["a"])], tmp_path))
+        return verb.report_data(collect([planted_study("live", ["a"])], tmp_path))
 
     with live.served(live.Source("Live", make, [tmp_path])) as address:
         port = int(address.rstrip("/").rpartition(":")[2])

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.report import command
+from analysis.report import verb
 from analysis.report.payload import embedded, log_tail, page, payload
 from analysis.results.curves import all_curves
 from analysis.runs.collect import Collected, collect
@@ -92,9 +92,9 @@ def test_commands_name_exactly_the_run_whatever_it_is_called(collected: Collecte
 
 def test_another_stores_report_shows_no_claims_of_this_checkout(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    command.CLAIMS.parent.mkdir(parents=True)
-    command.CLAIMS.write_text('{"claims": []}')
-    assert command.own_claims(Path("runs")) == []
-    assert command.own_claims(tmp_path / "elsewhere" / "runs") is None
-    command.CLAIMS.unlink()
-    assert command.own_claims(Path("runs")) is None
+    verb.CLAIMS.parent.mkdir(parents=True)
+    verb.CLAIMS.write_text('{"claims": []}')
+    assert verb.own_claims(Path("runs")) == []
+    assert verb.own_claims(tmp_path / "elsewhere" / "runs") is None
+    verb.CLAIMS.unlink()
+    assert verb.own_claims(Path("runs")) is None

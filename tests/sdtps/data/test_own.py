@@ -17,7 +17,7 @@ from sdtps.data.inputs import look
 from sdtps.data.load import load_reid_data, load_splits
 from sdtps.data.reid_folders import ReidDataset
 from sdtps.system.errors import ConfigError, DataError
-from sdtps.training.job import execute
+from sdtps.training.attempt import execute
 from sdtps.training.reid import ReidTask
 from tests.sdtps import small
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis import commands
+from analysis import verbs
 from analysis.venues import VENUES
 from sdtps.system.errors import SdtpsError, did_you_mean
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    commands.add_study_arguments(parser)
+    verbs.add_study_arguments(parser)
     parser.add_argument("--out", type=Path, default=Path("paper/generated/figures"), metavar="FOLDER")
     parser.add_argument(
         "--venue",
@@ -37,12 +37,12 @@ def command(arguments: argparse.Namespace) -> int:
     from analysis.runs.collect import collect
     from analysis.runs.comparable import KINDS, refuse_to_average
 
-    studies = commands.load(arguments)
+    studies = verbs.load(arguments)
     collected = collect(studies, arguments.runs_dir)
     for study in studies:
         _refuse_unlogged(collected, study, arguments.metric)
     marks = refuse_to_average(collected, allow=KINDS)
-    console = commands.console()
+    console = verbs.console()
     problems = 0
     for study in studies:
         specs = [

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis import commands
+from analysis import verbs
 from sdtps.system.commandline import at_least
 from sdtps.system.errors import SdtpsError
 
@@ -20,7 +20,7 @@ CLAIMS = Path("paper/generated/claims.json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    commands.add_study_arguments(parser)
+    verbs.add_study_arguments(parser)
     parser.add_argument("-o", "--output", type=Path, default=Path("report.html"), metavar="FILE.html")
     parser.add_argument("--title", default="SDTPS results")
     parser.add_argument(
@@ -35,7 +35,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Write the report, or serve it until Ctrl-C."""
     from analysis.runs.collect import collect
 
-    studies = commands.load(arguments)
+    studies = verbs.load(arguments)
     claims = own_claims(arguments.runs_dir)
     if not arguments.live:
         collected = collect(studies, arguments.runs_dir)

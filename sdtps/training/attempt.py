@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sdtps.config import CommandConfig, Config, ReidConfig
+from sdtps.config import Config, ProgramConfig, ReidConfig
 from sdtps.run import provenance
 from sdtps.run.folder import RunFolder, now
 from sdtps.system.commandline import at_least, on_signals
@@ -48,7 +48,7 @@ def execute(path: Path | str, *, max_steps: int | None = None) -> str:
         raise RunError(f"{folder.run_file}: holds no seed; submit the study again to write it")
 
     attempt = len(run.get("attempts", [])) + 1
-    is_program = isinstance(config, CommandConfig)  # torch is not imported then
+    is_program = isinstance(config, ProgramConfig)  # torch is not imported then
     train: Callable[..., str] = _train
     if is_program:
         from sdtps.training.program import peak_mib
@@ -84,7 +84,7 @@ def prepare(path: Path) -> None:
     No GPU is asked for anything: CUDA cannot be used in a fork of a process that has used it.
     """
     config = RunFolder(path).config()
-    if isinstance(config, CommandConfig):
+    if isinstance(config, ProgramConfig):
         return
     import torch._dynamo  # noqa: F401  # torch's optimisers import the compiler: a second a run
 

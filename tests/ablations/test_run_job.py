@@ -18,8 +18,8 @@ from submitit.core import core, utils
 import ablations
 from ablations.launch.dispatch import LocalRunsExecutor
 from ablations.slurm.executor import Entry, RunsExecutor, train
-from ablations.slurm.jobs import RunJob, RunWatcher
-from ablations.store.life import run_states
+from ablations.slurm.run_job import RunJob, RunWatcher
+from ablations.store.states import run_states
 from ablations.store.submissions import Submission
 from sdtps.run.folder import RunFolder
 from sdtps.system.errors import SubmissionError

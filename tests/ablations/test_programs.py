@@ -14,12 +14,12 @@ import pytest
 
 from ablations.cli import main
 from ablations.study.manifest import load_study
-from sdtps.config import CommandConfig, identity, load_config
-from sdtps.config.command import LogConfig
+from sdtps.config import ProgramConfig, identity, load_config
+from sdtps.config.program import LogConfig
 from sdtps.run.folder import RunFolder
 from sdtps.system.errors import ManifestError, RunError
 from sdtps.training import program
-from sdtps.training.job import execute
+from sdtps.training.attempt import execute
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = """\
@@ -56,7 +56,7 @@ def make(tmp_path: Path, text: str, line: str = "p.py {seed}", **fields: object)
     tmp_path.mkdir(exist_ok=True)
     (tmp_path / "p.py").write_text(text)
     command = f"PYTHONPATH={ROOT} {sys.executable} {line}"
-    config = CommandConfig(command=command, directory=str(tmp_path), **fields)  # type: ignore[arg-type]
+    config = ProgramConfig(command=command, directory=str(tmp_path), **fields)  # type: ignore[arg-type]
     folder = RunFolder(tmp_path / "runs" / "s" / "v" / "seed0-x")
     folder.create(config, {"study": "s", "variant": "v", "seed": 0})
     return folder
@@ -65,7 +65,7 @@ def make(tmp_path: Path, text: str, line: str = "p.py {seed}", **fields: object)
 def test_the_command_line_is_filled_in_one_word_for_each_field(tmp_path: Path) -> None:
     study = load_study(write(tmp_path, HEAD + VARIANTS))
     config = study.variants["b"].config
-    assert isinstance(config, CommandConfig)
+    assert isinstance(config, ProgramConfig)
     line = config.line(seed=3, run="/r")
     assert line == f"{sys.executable} p.py --lr 0.1 --name 'it'\"'\"'s $x' 3 ${{HOME}}"
     assert config.directory == str(tmp_path)
@@ -234,7 +234,7 @@ def test_a_stop_reaches_a_program_once_and_the_run_goes_on(
     tmp_path: Path, text: str, line: str, saved: str, number: signal.Signals, who: str
 ) -> None:
     folder = make(tmp_path, text, line)
-    code = f"from sdtps.training.job import execute; print(execute({str(folder.path)!r}))"
+    code = f"from sdtps.training.attempt import execute; print(execute({str(folder.path)!r}))"
     job = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     while not (tmp_path / "ready").exists():
         time.sleep(0.05)
@@ -257,7 +257,7 @@ def test_a_stop_reaches_a_program_once_and_the_run_goes_on(
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_a_program_does_not_outlive_a_job_that_is_killed(tmp_path: Path) -> None:
     folder = make(tmp_path, POLITE, "p.py {seed} | cat")
-    code = f"from sdtps.training.job import execute; print(execute({str(folder.path)!r}))"
+    code = f"from sdtps.training.attempt import execute; print(execute({str(folder.path)!r}))"
     job = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
     while not (tmp_path / "ready").exists():
         time.sleep(0.05)
@@ -290,7 +290,7 @@ time.sleep(60)
 """
     folder = make(tmp_path, text)
     config = folder.config()
-    assert isinstance(config, CommandConfig)
+    assert isinstance(config, ProgramConfig)
     assert program.run(folder, config, 0, 1, (tmp_path / "ready").exists) == outcome
 
 
@@ -335,7 +335,7 @@ def test_a_program_s_own_log_is_imported_while_it_runs(
     log = LogConfig(file="{run}/scores.csv", mapping="mapping.yaml")
     folder = make(tmp_path, CSV_PROGRAM, log=log, select="accuracy")
     config = folder.config()
-    assert isinstance(config, CommandConfig)
+    assert isinstance(config, ProgramConfig)
     config = config.model_copy(update={"command": config.command.replace("{seed}", "{run} {seed}")})
 
     def stop() -> bool:  # looked at all the time
@@ -350,7 +350,7 @@ def test_a_program_s_own_log_is_imported_while_it_runs(
     ]
     assert [r["loss"] for r in rows if r["kind"] == "train"] == [1.0, 0.5, pytest.approx(1 / 3)]
     assert (folder.result() or {})["best"]["accuracy"] == 0.7
-    without = CommandConfig(**{**config.model_dump(), "log": None})
+    without = ProgramConfig(**{**config.model_dump(), "log": None})
     assert identity(config, 0) != identity(without, 0)
 
 
@@ -366,7 +366,7 @@ def test_a_log_that_cannot_be_imported_is_told(tmp_path: Path) -> None:
 def test_no_torch_is_imported_to_run_a_program(tmp_path: Path) -> None:
     folder = make(tmp_path, PROGRAM)
     code = (
-        "import sys; from sdtps.training.job import execute\n"
+        "import sys; from sdtps.training.attempt import execute\n"
         f"print(execute({str(folder.path)!r}), 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

@@ -4,7 +4,7 @@
     jobs[0].state, jobs[0].done(), jobs[0].result()      # result(): result.json
     submitit.helpers.monitor_jobs(jobs)
 
-States come from the one record of life (`ablations.store.life`): one question to squeue for all jobs.
+States come from `ablations.store.states`: one question to squeue for all jobs.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 
 from submitit.core import core, utils
 
-from ablations.slurm.queue import Scheduler
-from ablations.store import attempts, life, stop
-from ablations.store.life import Life
+from ablations.slurm.scheduler import Scheduler
+from ablations.store import attempts, cancel, states
+from ablations.store.states import FolderStatus
 from sdtps.run.folder import RunFolder
 from sdtps.system.errors import SubmissionError
 
@@ -49,27 +49,27 @@ class RunWatcher(core.InfoWatcher):
 
     def __init__(self, delay_s: int = 60) -> None:
         super().__init__(delay_s)
-        self.lives: dict[Path, Life] = {}
+        self.known: dict[Path, FolderStatus] = {}
 
     def register_job(self, job_id: str) -> None:
-        self.lives.setdefault(Path(job_id), Life(state="planned", folder=Path(job_id)))
+        self.known.setdefault(Path(job_id), FolderStatus(state="planned", folder=Path(job_id)))
         super().register_job(job_id)
 
     def update(self) -> None:
         """Look at every run that is not completed."""
         stores: dict[Path, list[Path]] = {}
-        for folder, known in self.lives.items():
+        for folder, known in self.known.items():
             if known.state != "completed":
                 stores.setdefault(folder.parents[2], []).append(folder)
         for store, folders in stores.items():
-            self.lives |= zip(folders, life.of_folders(folders, Scheduler(store)), strict=True)
+            self.known |= zip(folders, states.of_folders(folders, Scheduler(store)), strict=True)
         self._last_status_check = time.time()
 
     def get_info(self, job_id: str, mode: str = "force") -> dict[str, str]:
-        if Path(job_id) not in self.lives:
+        if Path(job_id) not in self.known:
             self.register_job(job_id)
         self.update_if_long_enough(mode)
-        known = self.lives[Path(job_id)]
+        known = self.known[Path(job_id)]
         state = WORDS.get(known.state, known.state.upper())
         return {"State": state, "JobID": known.job_id or "", "NodeList": known.node or ""}
 
@@ -95,15 +95,15 @@ class RunJob(core.Job[dict[str, Any]]):
         self.watcher.register_job(str(self.folder))
 
     @property
-    def life(self) -> Life:
+    def status(self) -> FolderStatus:
         """State, kind, detail, epoch, progress; as of now."""
         self.watcher.get_info(str(self.folder), mode="force")
-        return type(self).watcher.lives[self.folder]
+        return type(self).watcher.known[self.folder]
 
     @property
     def job_id(self) -> str:
         """The scheduler's id, once it gave one (locally a process id); until then the run's name."""
-        known = self.watcher.lives.get(self.folder)
+        known = self.watcher.known.get(self.folder)
         return (known.job_id if known else None) or "/".join(self.folder.parts[-3:])
 
     @property
@@ -126,13 +126,13 @@ class RunJob(core.Job[dict[str, Any]]):
         """
         refused = () if check else (SubmissionError,)
         with contextlib.suppress(*refused):
-            stop.cancel([self.life], self.folder.parents[2])
+            cancel.cancel([self.status], self.folder.parents[2])
 
     def _get_outcome_and_result(self) -> tuple[str, Any]:
         result = RunFolder(self.folder).result()
         if result is not None:
             return "success", result
-        known = self.life
+        known = self.status
         return "error", "\n".join(
             filter(None, (f"{known.name}: {known.state}", known.reason, known.log_tail))
         )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis import commands
+from analysis import verbs
 from sdtps.system.commandline import add_json
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ MAIN = Path("paper/main.tex")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    commands.add_study_arguments(parser)
+    verbs.add_study_arguments(parser)
     parser.add_argument("--ledger", type=Path, metavar="FILE", help="default: paper/claims.yaml")
     parser.add_argument(
         "--only",
@@ -43,7 +43,7 @@ def command(arguments: argparse.Namespace) -> int:
 
     claims = load(arguments.ledger or ledger_of(MAIN))
     if arguments.only:
-        chosen = commands.choose(list(map(str, arguments.only)), [str(c.id) for c in claims], "claim")
+        chosen = verbs.choose(list(map(str, arguments.only)), [str(c.id) for c in claims], "claim")
         claims = [c for c in claims if str(c.id) in chosen]
     answers = evaluate(claims, runs_behind(claims, arguments))
     if arguments.json:
@@ -58,7 +58,7 @@ def runs_behind(claims: Sequence[Claim], arguments: argparse.Namespace) -> Colle
     from analysis.claims.ledger import studies_named
     from analysis.runs.collect import collect
 
-    studies = commands.load(arguments, needs_runs=False)
+    studies = verbs.load(arguments, needs_runs=False)
     named = studies_named(claims)
     chosen = studies if arguments.studies else [s for s in studies if s.name in named]
     return collect(chosen, arguments.runs_dir)
@@ -78,6 +78,6 @@ def _show(answers: Sequence[Answer], summary: str) -> None:
         word = a.verdict.word
         cells = (str(a.claim.id), a.claim.claim, f"[{colours[word]}]{word}[/]", evidence(a))
         table.add_row(*(c if i == 2 else c.replace("[", r"\[") for i, c in enumerate(cells)))
-    console = commands.console()
+    console = verbs.console()
     console.print(table)
     console.print(summary)

@@ -21,7 +21,7 @@ _FIELD = re.compile(r"(?<!\$)\{([A-Za-z_][\w.]*)\}")  # not ${VARIABLE}, not {a,
 FIELDS = ("seed", "run", "config", "data", "python")
 
 
-class CommandData(Frozen):
+class ProgramData(Frozen):
     """Where the program finds its data; not part of the identity."""
 
     root: str | None = None  # {data} in the command line
@@ -57,7 +57,7 @@ class LogConfig(Frozen):
         return self
 
 
-class CommandConfig(Frozen):
+class ProgramConfig(Frozen):
     """A program as a variant.
 
     `command` is a line for bash. Filled in, each as one word: {seed}; {settings.NAME}; {run}, the run's
@@ -82,12 +82,12 @@ class CommandConfig(Frozen):
     # The evaluation metric that selects the epoch that `best` stands for; null: the last one.
     select: str | None = None
     select_direction: Literal["up", "down"] = "up"
-    data: CommandData = Field(default_factory=CommandData)
+    data: ProgramData = Field(default_factory=ProgramData)
     # Tools that get the rows too, as `train.loggers` of our models; not part of the identity.
     loggers: tuple[LoggerName, ...] = ()
 
     @model_validator(mode="after")
-    def _fields_exist(self) -> CommandConfig:
+    def _fields_exist(self) -> ProgramConfig:
         known = [*FIELDS, *(f"settings.{name}" for name in flatten(self.settings))]
         named = set(_FIELD.findall(self.command))
         for field in sorted(named):

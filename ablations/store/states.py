@@ -37,7 +37,7 @@ from typing import Any
 from ablations.slurm import commands as slurm
 from ablations.slurm import endings
 from ablations.slurm.commands import JobInfo
-from ablations.slurm.queue import STILL_TRUE_SECONDS, Answers, Array, Scheduler
+from ablations.slurm.scheduler import STILL_TRUE_SECONDS, Answers, Array, Scheduler
 from ablations.store import attempts as records
 from ablations.store import locks
 from ablations.store.attempts import Attempts, End
@@ -74,7 +74,7 @@ _NO_RESULT = frozenset({"planned", "interrupted", "diverged", "failed", "cancell
 
 
 @dataclass(frozen=True, kw_only=True)
-class Life:
+class FolderStatus:
     """A run's state and what is known of it.
 
     Attributes:
@@ -137,8 +137,8 @@ class Life:
 
 
 @dataclass(frozen=True)
-class RunStatus(Life):
-    """The life of a planned run."""
+class RunStatus(FolderStatus):
+    """The state of a planned run, and what is known of it."""
 
     run: RunSpec
 
@@ -158,7 +158,7 @@ def run_states(
     return [RunStatus(run=run, **vars(one)) for run, one in zip(runs, found, strict=True)]
 
 
-def of_folders(folders: Sequence[Path], scheduler: Scheduler) -> list[Life]:
+def of_folders(folders: Sequence[Path], scheduler: Scheduler) -> list[FolderStatus]:
     """The state of each run folder, in order: by its records, and where they leave it open by SLURM.
 
     Records are read again after the scheduler was asked: else a run could end in between, and "ended"
@@ -169,7 +169,7 @@ def of_folders(folders: Sequence[Path], scheduler: Scheduler) -> list[Life]:
     arrays = {one.array for one in found if isinstance(one, _Records) and one.array is not None}
     cluster = _OnCluster(scheduler, scheduler.look(arrays))
     newest = [reader.look(one.folder) if isinstance(one, _Records) else one for one in found]
-    return [one if isinstance(one, Life) else cluster.settle(one) for one in newest]
+    return [one if isinstance(one, FolderStatus) else cluster.settle(one) for one in newest]
 
 
 def unplanned(study: Study, runs_dir: Path) -> list[Path]:
@@ -182,15 +182,15 @@ def unplanned(study: Study, runs_dir: Path) -> list[Path]:
     ]
 
 
-def from_records(folder: Path) -> Life:
+def from_records(folder: Path) -> FolderStatus:
     """The state by the run's own files alone; `unknown` where only the scheduler could tell."""
     found = _Reader().look(folder)
-    if isinstance(found, Life):
+    if isinstance(found, FolderStatus):
         return found
     return found.by_records("only its cluster can tell: sdtps status there")
 
 
-def of_unknown(runs: Sequence[Life]) -> list[str]:
+def of_unknown(runs: Sequence[FolderStatus]) -> list[str]:
     """For people: how many runs are unknown, why, and what can be done."""
     reasons = Counter(one.detail for one in runs if one.state == "unknown")
     return [
@@ -230,21 +230,21 @@ class _Reader:
         self._submissions = cache(Submission)  # each is read once
         self._locks: dict[int, Lock] = {}  # by inode: locks are links to one file
 
-    def look(self, folder: Path) -> Life | _Records:
+    def look(self, folder: Path) -> FolderStatus | _Records:
         """The state by the run's own records, or what the scheduler must be asked for."""
         try:
             return self._look(folder)
         except OSError as error:  # one such file must not hide the other runs
             name = Path(error.filename or folder).name
             why = f"{name}: {error.strerror}"
-            return Life(state="failed", folder=folder, kind="unreadable", detail=why)
+            return FolderStatus(state="failed", folder=folder, kind="unreadable", detail=why)
 
-    def _look(self, folder: Path) -> Life | _Records:
+    def _look(self, folder: Path) -> FolderStatus | _Records:
         try:
             with os.scandir(folder) as entries:
                 names = {entry.name: entry for entry in entries}
         except FileNotFoundError:  # also of a link to an equal run that was deleted
-            return Life(state="planned", folder=folder)
+            return FolderStatus(state="planned", folder=folder)
         except NotADirectoryError:
             raise OSError(errno.ENOTDIR, f"is {files.oddity(folder)}", str(folder)) from None
         run = RunFolder(folder)
@@ -270,18 +270,18 @@ class _Reader:
         return lock
 
 
-def _recorded(found: _Records) -> Life | _Records:
+def _recorded(found: _Records) -> FolderStatus | _Records:
     """The state of a run that a submission holds, where its records say it."""
     lock, work, end = found.lock, found.submission, found.attempts.last_end
     if ended := found.told_end():
         return ended
     if found.status.get("state") == "completed" and end is not None:
         # result.json is written after it: that write failed or was killed.
-        return found.life("interrupted", None, f"ended before result.json{_RESUMES}")
+        return found.in_state("interrupted", None, f"ended before result.json{_RESUMES}")
     if lock.executor == "local":
         return _local(found)
     if found.beats and age(found.status) < FRESH_SECONDS:
-        return found.life("running")  # whatever a scheduler says
+        return found.in_state("running")  # whatever a scheduler says
     if end is not None and end.code not in (0, endings.INTERRUPTED) and not end.terminated:
         # It ended by itself: the scheduler need not be asked. (Exit 0 without a result is no such
         # end: srun says it of a run whose node went down.)
@@ -344,7 +344,9 @@ class _Records:
             return None
         return self.submission.cluster or slurm.cluster_name(), self.submission.job_id
 
-    def life(self, state: str, kind: str | None = None, detail: str = "", **more: Any) -> Life:
+    def in_state(
+        self, state: str, kind: str | None = None, detail: str = "", **more: Any
+    ) -> FolderStatus:
         """The state, with what the run itself says filled in."""
         start = self.attempts.last_start
         known: dict[str, Any] = {
@@ -365,16 +367,16 @@ class _Records:
         detail = "; ".join(filter(None, (detail, self.odd)))
         if self.damaged and state in _NO_RESULT:
             state, kind, detail = "failed", "result", DAMAGED
-        return Life(state=state, kind=kind, detail=detail, **{**known, **more})
+        return FolderStatus(state=state, kind=kind, detail=detail, **{**known, **more})
 
-    def told_end(self) -> Life | None:
+    def told_end(self) -> FolderStatus | None:
         """Diverged or failed, as the run itself wrote down."""
         status, reason = self.status, str(self.status.get("reason") or "")
         if status.get("state") == "diverged":
             where = f"epoch {status.get('epoch')}, step {status.get('step')}"
-            return self.life("diverged", None, reason or where)
+            return self.in_state("diverged", None, reason or where)
         if status.get("state") == "failed":
-            return self.life("failed", str(status.get("kind") or "error"), reason)
+            return self.in_state("failed", str(status.get("kind") or "error"), reason)
         return None
 
     @property
@@ -397,8 +399,8 @@ class _Records:
         took = f"after {(end.time - start.time) / 60:.1f} min" if start and end else ""
         return ", ".join(filter(None, (_in_epoch(self.status).strip(), took)))
 
-    def cancelled(self, **more: Any) -> Life:
-        return self.life("cancelled", None, self.failed_canary() or self.course(), **more)
+    def cancelled(self, **more: Any) -> FolderStatus:
+        return self.in_state("cancelled", None, self.failed_canary() or self.course(), **more)
 
     def failed_canary(self) -> str:
         """Why a run never started whose canaries had to succeed first."""
@@ -409,7 +411,7 @@ class _Records:
         store = study.parent / CANARIES / study.name
         return f"its canary failed, so it was not started: sdtps logs {store}/VARIANT/seedK-HASH"
 
-    def ended_by(self, kind: str, job: JobInfo | None = None, **more: Any) -> Life:
+    def ended_by(self, kind: str, job: JobInfo | None = None, **more: Any) -> FolderStatus:
         """Failed by what the cluster did: what ended it, on which node, how far it came."""
         start = self.attempts.last_start
         node = (job.node if job else "") or (start.process.host if start else "")
@@ -421,20 +423,20 @@ class _Records:
             "preempted": "preempted, and not queued again",
         }[kind]
         words = filter(None, (what, node and f"on {node}", self.course()))
-        return self.life("failed", kind, " ".join(words), **more)
+        return self.in_state("failed", kind, " ".join(words), **more)
 
     @cached_property
     def said(self) -> str | None:
         """What the job's output says of its end."""
         return endings.from_log(endings.tail(self.log_file))
 
-    def unstarted(self) -> Life | None:
+    def unstarted(self) -> FolderStatus | None:
         """Failed, where its job looked for the run where the store was when it was submitted."""
         where = self.submission.moved
         why = f"the store was at {where} when it was submitted: its job found no run there"
-        return self.life("failed", "start", why) if where else None
+        return self.in_state("failed", "start", why) if where else None
 
-    def by_end(self, end: End) -> Life:
+    def by_end(self, end: End) -> FolderStatus:
         """From the exit record, and the output where the code alone does not say."""
         kind, what = endings.from_code(end.code)
         if end.code == endings.NOT_OURS and self.lock.cancelled:
@@ -448,42 +450,42 @@ class _Records:
             if end.terminated and said in ("preempted", "requeue"):
                 return self.ended_by("preempted")
         if kind == "exit" and end.code != 0 and not self.attempts.python_ran:
-            return self.life("failed", "start", f"Python did not come up (exit {end.code})")
+            return self.in_state("failed", "start", f"Python did not come up (exit {end.code})")
         if kind == "exit" and said in ("oom", "disk"):
             return self.ended_by(said)
         if end.code == endings.INTERRUPTED:
             if end.terminated:
-                return self.life("cancelled", None, "told to stop, and not queued again")
+                return self.in_state("cancelled", None, "told to stop, and not queued again")
             why = "stopped at its time limit, and could not be requeued"
-            return self.life("failed", "timeout", why)
-        return self.life("failed", kind, what)
+            return self.in_state("failed", "timeout", why)
+        return self.in_state("failed", kind, what)
 
-    def by_records(self, ask: str) -> Life:
+    def by_records(self, ask: str) -> FolderStatus:
         """Without a scheduler's answer: what is certain, else `unknown` with where to ask."""
         end = self.attempts.last_end
         if self.beats:
-            return self.life("running")
+            return self.in_state("running")
         if end is not None and end.code == 0:
             return self.by_end(end)
         if self.lock.cancelled and (end is not None or not self.began):
             return self.cancelled()
         if end is not None and end.code == endings.INTERRUPTED:
             ask = f"stopped with a checkpoint{_in_epoch(self.status)}; {ask}"
-            return self.life("unknown", None, ask)
+            return self.in_state("unknown", None, ask)
         if end is not None:
             return self.by_end(end)
         quiet = self.silence() or ("began" if self.began else "queued when last heard of")
-        return self.life("unknown", None, f"{quiet}; {ask}")
+        return self.in_state("unknown", None, f"{quiet}; {ask}")
 
 
 def _in_epoch(status: dict[str, Any]) -> str:
     return f" in epoch {status['epoch']}" if status.get("epoch") else ""
 
 
-def _completed(run: RunFolder, result: dict[str, Any]) -> Life:
+def _completed(run: RunFolder, result: dict[str, Any]) -> FolderStatus:
     best = result.get("best")
     epoch = best.get("epoch") if isinstance(best, dict) else None
-    return Life(
+    return FolderStatus(
         state="completed",
         folder=run.path,
         epoch=epoch if isinstance(epoch, int) else None,
@@ -493,55 +495,55 @@ def _completed(run: RunFolder, result: dict[str, Any]) -> Life:
     )
 
 
-def _unlocked(found: _Records) -> Life:
+def _unlocked(found: _Records) -> FolderStatus:
     """A run that somebody started by hand, that its queue gave back, or that was imported."""
     state = found.status.get("state")
     if ended := found.told_end():
         return ended
     if state == "cancelled":
-        return found.life("cancelled", None, str(found.status.get("reason") or ""))
+        return found.in_state("cancelled", None, str(found.status.get("reason") or ""))
     if state == "running" and not silent(found.status):
-        return found.life("running", None, "started by hand")
+        return found.in_state("running", None, "started by hand")
     if state in ("running", "requeued", "completed"):
-        return found.life("interrupted", None, f"stopped{_in_epoch(found.status)}{_RESUMES}")
-    return found.life("planned")
+        return found.in_state("interrupted", None, f"stopped{_in_epoch(found.status)}{_RESUMES}")
+    return found.in_state("planned")
 
 
-def _local(found: _Records) -> Life:
+def _local(found: _Records) -> FolderStatus:
     """A run of a local queue, which is the submitter."""
     start, end = found.attempts.last_start, found.attempts.last_end
     copied = found.submission.elsewhere
     if copied and end is None:  # the processes are those of the original
         return found.by_records(f"this store is a copy of {copied}: sdtps status there")
-    queue = None if copied else _queue_lives(found)
+    queue = None if copied else _queue_runs(found)
     host = found.lock.submitter.host if found.lock.submitter else "its host"
     cannot_tell = f"its local queue on {host} is silent: sdtps status there"
     if end is None and start is not None:
         alive = start.process.alive()
         if alive or (alive is None and found.beats):
-            return found.life("running", None, found.silence())
+            return found.in_state("running", None, found.silence())
         if queue:
-            return found.life("failed", "killed", "its process was killed")
+            return found.in_state("failed", "killed", "its process was killed")
         if alive is None and queue is None:
-            return found.life("unknown", None, cannot_tell)
-        return found.life("interrupted", None, f"killed{_in_epoch(found.status)}{_RESUMES}")
+            return found.in_state("unknown", None, cannot_tell)
+        return found.in_state("interrupted", None, f"killed{_in_epoch(found.status)}{_RESUMES}")
     if found.lock.cancelled:
         return found.cancelled()
     if end is None:
         if queue:
-            return found.life("queued")
+            return found.in_state("queued")
         if queue is None:
-            return found.life("unknown", None, cannot_tell)
-        return found.life("planned", None, "its local queue was stopped before it began")
+            return found.in_state("unknown", None, cannot_tell)
+        return found.in_state("planned", None, "its local queue was stopped before it began")
     if end.code == endings.INTERRUPTED:
         if queue:
-            return found.life("requeued", None, "waits for a slot")
-        return found.life("interrupted", None, f"stopped{_in_epoch(found.status)}{_RESUMES}")
+            return found.in_state("requeued", None, "waits for a slot")
+        return found.in_state("interrupted", None, f"stopped{_in_epoch(found.status)}{_RESUMES}")
     kind, what = endings.from_code(end.code)
-    return found.life("failed", kind, what)
+    return found.in_state("failed", kind, what)
 
 
-def _queue_lives(found: _Records) -> bool | None:
+def _queue_runs(found: _Records) -> bool | None:
     """Whether the local queue runs; None: it is another host's, and silent."""
     submitter = found.lock.submitter
     alive = submitter.alive() if submitter else False
@@ -566,7 +568,7 @@ class _OnCluster:
         self._answers = answers
         self._named = cache(_named)  # each submission is asked about once
 
-    def settle(self, found: _Records) -> Life:
+    def settle(self, found: _Records) -> FolderStatus:
         """The state of a run on the cluster."""
         if found.array is None:
             return self._without_receipt(found)
@@ -575,14 +577,14 @@ class _OnCluster:
         job = answers.find(found.job_id, found.submission.name, whole=not found.began)
         listed = job is not None and not job.missed and not answers.error
         if found.beats and not listed:
-            return found.life("running")  # silence of a scheduler is not death
+            return found.in_state("running")  # silence of a scheduler is not death
         if answers.error:
             return self._no_answer(found, answers, job)
         if job is not None and not job.missed:
             return self._by_job(found, job)
         return self._unlisted(found, answers, job)
 
-    def _no_answer(self, found: _Records, answers: Answers, job: JobInfo | None) -> Life:
+    def _no_answer(self, found: _Records, answers: Answers, job: JobInfo | None) -> FolderStatus:
         """The last answer counts for ten minutes; then the state is unknown."""
         assert found.array is not None
         cluster, array = found.array
@@ -590,34 +592,34 @@ class _OnCluster:
         why = f"the scheduler does not answer: {answers.error.strip()[:200]}"
         old = time.time() - answers.answers(array)[1]
         if job is not None and (job.ended or old < STILL_TRUE_SECONDS):
-            life = self._by_job(found, job)
+            told = self._by_job(found, job)
             note = f"as of {old / 60:.0f} min ago; {why}"
             if job.ended:
-                return life
-            return replace(life, detail="; ".join(filter(None, (life.detail, note))))
+                return told
+            return replace(told, detail="; ".join(filter(None, (told.detail, note))))
         return found.by_records(f"{why} (asked {where})")
 
-    def _by_job(self, found: _Records, job: JobInfo) -> Life:
+    def _by_job(self, found: _Records, job: JobInfo) -> FolderStatus:
         where = {"node": job.node or None}
         start, end = found.attempts.last_start, found.attempts.last_end
         newer = start is not None and end is None and start.restart >= job.restarts
         if job.state in ("PENDING", "CONFIGURING") and newer and not job.held:
             # It has begun since the scheduler was asked: answers are some seconds old.
-            return found.life("running", None, found.silence())
+            return found.in_state("running", None, found.silence())
         if job.state == "PREEMPTED":
             return self._preempted(found, job)
         if job.waiting:
             if found.lock.cancelled and found.submission.runs_per_job > 1:
-                return found.life("cancelled")  # its job waits for the sake of other runs
+                return found.in_state("cancelled")  # its job waits for the sake of other runs
             why = job.reason or job.state
             if "DependencyNeverSatisfied" in why:
                 why = "the job that it waits for failed, and it will never start: cancel it"
             waits = f"held ({why}): nothing starts it until it is released" if job.held else ""
             if found.began or job.restarts:
                 return self._waits_again(found, job, waits or f"waits to start again ({why})")
-            return found.life("queued", None, waits or (why if job.reason else ""), held=job.held)
+            return found.in_state("queued", None, waits or (why if job.reason else ""), held=job.held)
         if not job.ended:
-            return found.life("running", None, found.silence(), **where)
+            return found.in_state("running", None, found.silence(), **where)
         kind = endings.OF_STATE.get(job.state)
         if kind == "cancelled" or (kind is None and found.lock.cancelled):
             return found.cancelled(**where)
@@ -628,11 +630,11 @@ class _OnCluster:
         return self._by_exit(found, job)
 
     @staticmethod
-    def _waits_again(found: _Records, job: JobInfo, detail: str) -> Life:
+    def _waits_again(found: _Records, job: JobInfo, detail: str) -> FolderStatus:
         again = found.status.get("attempt") or max(job.restarts, len(found.attempts.starts))
-        return found.life("requeued", None, detail, attempt=again + 1, held=job.held)
+        return found.in_state("requeued", None, detail, attempt=again + 1, held=job.held)
 
-    def _preempted(self, found: _Records, job: JobInfo) -> Life:
+    def _preempted(self, found: _Records, job: JobInfo) -> FolderStatus:
         """On its way back (PreemptMode=REQUEUE), or ended (CANCEL): the latter stays PREEMPTED."""
         start, end = found.attempts.last_start, found.attempts.last_end
         began = start.time if start else found.submission.time
@@ -642,24 +644,24 @@ class _OnCluster:
         return found.ended_by("preempted", job)
 
     @staticmethod
-    def _by_exit(found: _Records, job: JobInfo) -> Life:
+    def _by_exit(found: _Records, job: JobInfo) -> FolderStatus:
         """The batch script could not record its end, but the scheduler knows its exit."""
         if found.said in _CERTAIN:
             return found.ended_by(found.said, job)
         if not found.began and job.state != "COMPLETED":
             how = f"signal {job.signal}" if job.signal else f"exit code {job.code}"
             why = f"the job ended before the run began ({how})"
-            return found.unstarted() or found.life("failed", "start", why)
+            return found.unstarted() or found.in_state("failed", "start", why)
         code = 128 + job.signal if job.signal else job.code
-        return found.life("failed", *endings.from_code(code))
+        return found.in_state("failed", *endings.from_code(code))
 
-    def _unlisted(self, found: _Records, answers: Answers, last: JobInfo | None) -> Life:
+    def _unlisted(self, found: _Records, answers: Answers, last: JobInfo | None) -> FolderStatus:
         """squeue does not name the job: it does not know it yet, or not any more, or hides it."""
         end = found.attempts.last_end
         assert found.job_id is not None and found.array is not None
         if not answers.gone(found.job_id, found.submission.name, found.submission.time + 5):
             state = "running" if found.began and end is None else "requeued" if end else "queued"
-            return found.life(state, None, found.silence())
+            return found.in_state(state, None, found.silence())
         known = self._scheduler.accounting(found.array).get(found.job_id)
         if known is not None and known.name == found.submission.name and known.state != "PENDING":
             return self._by_job(found, known)
@@ -684,23 +686,23 @@ class _OnCluster:
             return found.ended_by("preempted")
         if found.began:
             why = f"job {found.job_id} is gone and left no exit record"
-            return found.life("failed", "lost", why)
+            return found.in_state("failed", "lost", why)
         # Nobody looked while the scheduler still knew. What waits seldom leaves in another way.
         why = f"job {found.job_id} left the queue before it started: cancelled or forgotten"
         why = found.failed_canary() or why
-        return found.unstarted() or found.life("cancelled", "unstarted", why)
+        return found.unstarted() or found.in_state("cancelled", "unstarted", why)
 
-    def _without_receipt(self, found: _Records) -> Life:
+    def _without_receipt(self, found: _Records) -> FolderStatus:
         """No job id was written down: the submitter is at it, or died, or got no clear answer."""
         submitter = found.lock.submitter
         alive = submitter.alive() if submitter else False
         if alive or (alive is None and time.time() - found.lock.time < SUBMITTING_SECONDS):
-            return found.life("queued", None, "being submitted")
+            return found.in_state("queued", None, "being submitted")
         if not found.submission.intent:
             # What it was before still holds: a diverged run must not resume from its checkpoint.
             before = _unlocked(replace(found, status=RunFolder(found.folder).status() or {}))
             why = "its submitter died before it asked the scheduler"
-            return before if before.state != "planned" else found.life("planned", None, why)
+            return before if before.state != "planned" else found.in_state("planned", None, why)
         index = found.submission.index(found.folder)
         jobs = self._named(found.submission.name, str(found.submission.intent.get("cluster") or ""))
         if isinstance(jobs, str):
@@ -710,7 +712,7 @@ class _OnCluster:
                 return self._by_job(found, job)
         if found.began:
             return found.by_records("its submitter died, and no job of that name is queued")
-        return found.life("planned", None, "its submitter died; no job of that name is queued")
+        return found.in_state("planned", None, "its submitter died; no job of that name is queued")
 
 
 def _named(name: str, cluster: str) -> dict[str, JobInfo] | str:

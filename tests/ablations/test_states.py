@@ -16,12 +16,11 @@ from ablations.launch import dispatch
 from ablations.launch.plan import make_plan
 from ablations.slurm import commands as slurm
 from ablations.slurm import endings
-from ablations.slurm.queue import Scheduler
+from ablations.slurm.scheduler import Scheduler
 from ablations.store import attempts as records
-from ablations.store import life, locks
-from ablations.store import stop as control
-from ablations.store.life import run_states
+from ablations.store import cancel, clean, locks, states
 from ablations.store.locks import Process
+from ablations.store.states import run_states
 from ablations.store.submissions import Submission
 from sdtps.run.folder import RunFolder
 from tests.ablations import plant
@@ -61,10 +60,10 @@ def test_a_run_that_has_just_beaten_is_running_also_where_the_scheduler_says_it_
 
 
 def test_a_heartbeat_from_the_future_is_no_sign_of_life(queued: Queued) -> None:
-    assert life.silent({"heartbeat": time.time() + 3600})
-    assert not life.silent({"heartbeat": time.time() + 5})
-    assert not life.silent({"heartbeat": time.time() - life.SILENT_SECONDS + 5})
-    assert life.silent({"heartbeat": time.time() - life.SILENT_SECONDS - 5})
+    assert states.silent({"heartbeat": time.time() + 3600})
+    assert not states.silent({"heartbeat": time.time() + 5})
+    assert not states.silent({"heartbeat": time.time() - states.SILENT_SECONDS + 5})
+    assert states.silent({"heartbeat": time.time() - states.SILENT_SECONDS - 5})
     queued.begin(-3600)
     queued.fakes.set("1_0", state="RUNNING")
     assert queued.look().state == "running"  # by the scheduler's word
@@ -88,8 +87,8 @@ def test_a_silent_controller_leaves_a_silent_run_unknown_and_nothing_is_started(
     plan = make_plan(queued.study, queued.runs, [found])
     assert [a.action for a in plan.actions] == ["skip"]
     assert "--retry unknown" in plan.actions[0].reason
-    assert control.select_folders(queued.study, queued.runs, [found], states=control.CLEANED) == []
-    assert control.cancel([found], queued.runs) == []
+    assert clean.select_folders(queued.study, queued.runs, [found], in_states=clean.CLEANED) == []
+    assert cancel.cancel([found], queued.runs) == []
     assert make_plan(queued.study, queued.runs, [found], retry=["unknown"]).submitted
 
 
@@ -120,7 +119,7 @@ def test_another_user_s_job_that_the_scheduler_does_not_show_is_unknown(queued: 
     assert found.state == "unknown"
     assert "colleague" in found.detail
     assert queued.submit() == []
-    assert control.select_folders(queued.study, queued.runs, [found], states=control.CLEANED) == []
+    assert clean.select_folders(queued.study, queued.runs, [found], in_states=clean.CLEANED) == []
 
 
 def test_another_user_s_job_is_asked_for_by_its_id(queued: Queued) -> None:
@@ -175,7 +174,7 @@ def test_no_variable_of_the_shell_reaches_a_command(
     queued.begin(10_000)
     queued.look()
     slurm.requeue("1_0")
-    control.cancel([queued.look()], queued.runs)
+    cancel.cancel([queued.look()], queued.runs)
     queued.forget()
     assert fakes.calls(command)
     for call in fakes.calls(command):
@@ -233,7 +232,7 @@ def test_a_run_s_own_fault_is_not_submitted_again_by_itself(
 
 
 def test_a_run_that_is_killed_again_and_again_is_resumed_only_on_request(queued: Queued) -> None:
-    for number in range(life.MOST_KILLS):
+    for number in range(states.MOST_KILLS):
         queued.name = queued.fakes.arrays()[-1]["name"]
         job = f"{queued.fakes.arrays()[-1]['id']}_0"
         records.write_start(queued.folder, queued.name, job, 0)
@@ -241,7 +240,7 @@ def test_a_run_that_is_killed_again_and_again_is_resumed_only_on_request(queued:
         found = queued.look()
         assert (found.state, found.kind) == ("failed", "killed")
         again = make_plan(queued.study, queued.runs, [found]).submitted
-        assert bool(again) == (number < life.MOST_KILLS - 1), found.detail
+        assert bool(again) == (number < states.MOST_KILLS - 1), found.detail
         if again:
             dispatch.submit(queued.study.runs(), queued.runs, resume=[queued.folder])
 
@@ -332,7 +331,7 @@ def test_a_copy_cancels_nothing_of_the_original(queued: Queued) -> None:
     copy = _copied(queued, "copy")
     found = queued.look(copy)
     assert found.state == "running"  # as of the copy, a moment ago
-    assert control.cancel([found], copy) == []
+    assert cancel.cancel([found], copy) == []
     folder = queued.study.runs()[0].folder(copy)
     status = {**(RunFolder(folder).status() or {}), "heartbeat": time.time() - 10_000}
     (folder / "status.json").write_text(json.dumps(status))
@@ -364,12 +363,12 @@ def test_an_end_in_a_copy_is_told_as_in_the_original_but_not_resumed_by_itself(q
 
 
 def test_records_alone_say_the_same_as_a_silent_scheduler(queued: Queued) -> None:
-    assert life.from_records(queued.folder).state == "unknown"  # queued, for all we know
+    assert states.from_records(queued.folder).state == "unknown"  # queued, for all we know
     queued.begin(1.0)
-    assert life.from_records(queued.folder).state == "running"
+    assert states.from_records(queued.folder).state == "running"
     queued.end(3)
-    assert life.from_records(queued.folder).reason.startswith("exit")
-    assert life.from_records(queued.runs / "endings/ok/seed9-none").state == "planned"
+    assert states.from_records(queued.folder).reason.startswith("exit")
+    assert states.from_records(queued.runs / "endings/ok/seed9-none").state == "planned"
 
 
 # -- deleting -------------------------------------------------------------------------------------
@@ -382,16 +381,16 @@ def test_clean_leaves_what_waits_in_the_queue_though_no_variant_plans_it(
     for state, kept in (("PENDING", True), ("RUNNING", True), ("FAILED", False)):
         queued.fakes.set("1_0", state=state)
         Scheduler(queued.runs).expire()
-        (chosen,) = control.select_folders(other, queued.runs, [], unplanned=True)
+        (chosen,) = clean.select_folders(other, queued.runs, [], unplanned=True)
         assert bool(chosen.kept) is kept, state
 
 
 def test_clean_looks_once_more_before_it_deletes(queued: Queued) -> None:
     queued.fakes.set("1_0", state="FAILED", status=256)
-    doomed = control.select_folders(queued.study, queued.runs, [queued.look()])
+    doomed = clean.select_folders(queued.study, queued.runs, [queued.look()])
     assert [d.folder for d in doomed] == [queued.folder]
     dispatch.submit(queued.study.runs(), queued.runs, resume=[queued.folder])
-    assert control.delete_folders(doomed, queued.runs) == []
+    assert clean.delete_folders(doomed, queued.runs) == []
     assert queued.folder.is_dir()
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ablations.study.attribution import both_ends
-from analysis.results.attribution import Changes, Effects, effects, majority, search
+from analysis.results.effects import Changes, Effects, effects, majority, search
 
 SETTINGS = ["a", "b", "c", "d"]
 

@@ -8,7 +8,7 @@ import shutil
 import time
 from pathlib import Path
 
-from analysis import commands
+from analysis import verbs
 from sdtps.system.commandline import add_json
 
 MAIN = Path("paper/main.tex")
@@ -16,8 +16,8 @@ SOURCES = ("main.tex", "macros.tex", "references.bib", "sections")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    commands.add_study_arguments(parser)
-    commands.add_allowances(parser)
+    verbs.add_study_arguments(parser)
+    verbs.add_allowances(parser)
     parser.add_argument(
         "--main",
         type=Path,
@@ -61,12 +61,12 @@ def command(arguments: argparse.Namespace) -> int:
     from sdtps.system.errors import SdtpsError, counted, did_you_mean
 
     started = time.perf_counter()
-    console = commands.console()
+    console = verbs.console()
     say = (lambda _: None) if arguments.json else (lambda text: console.print(f"[dim]{text}[/]"))
     if arguments.venue not in VENUES:
         raise SdtpsError(f"--venue: {did_you_mean(arguments.venue, VENUES)}")
-    studies = commands.load(arguments)
-    others = commands.others(studies)
+    studies = verbs.load(arguments)
+    others = verbs.others(studies)
     main: Path = arguments.main
     if main == MAIN and not main.exists():
         say(f"copying this project's paper to {main.parent}/")

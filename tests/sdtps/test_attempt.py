@@ -17,7 +17,7 @@ from sdtps.config.load import merged
 from sdtps.run import provenance
 from sdtps.run.folder import RunFolder
 from sdtps.system.errors import DataError, RunError
-from sdtps.training.job import execute
+from sdtps.training.attempt import execute
 from tests.sdtps.small import comparable, planted, reid, spawn, train_in_two_processes
 
 
@@ -180,11 +180,11 @@ def test_the_digest_follows_the_sources_where_there_is_no_commit(tmp_path: Path)
 PACKAGE_FILES = {
     "__init__.py": '"""Doc."""',
     "training/__init__.py": "",
-    "training/job.py": "def execute():\n    from sdtps.models import model\n    return model.f(1)\n",
+    "training/attempt.py": "def run():\n    from sdtps.models import model\n    return model.f(1)\n",
     "models/__init__.py": "",
     "models/model.py": '"""Doc."""\n\ndef f(x: int) -> int:\n    """Doc."""\n    return x + 1  # a\n',
     "audit/__init__.py": "",
-    "audit/audit.py": "from sdtps.training import job\n",
+    "audit/audit.py": "from sdtps.training import attempt\n",
     "cli.py": "x = 1\n",
 }
 
@@ -214,7 +214,7 @@ def test_the_digest_covers_what_a_run_executes_without_comments_and_formatting(
 
 def test_the_digest_reaches_every_module_that_training_imports() -> None:
     program = (
-        "import sys, sdtps.training.job, sdtps.training.loop, sdtps.training.reid\n"
+        "import sys, sdtps.training.attempt, sdtps.training.loop, sdtps.training.reid\n"
         "import sdtps.training.retrieval\n"
         "print(*sorted(m.__file__ for n, m in sys.modules.items() if n.partition('.')[0] == 'sdtps'))"
     )

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis import commands
+from analysis import verbs
 from analysis.venues import VENUES
 from sdtps.system.commandline import add_json, add_runs_dir, positive
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    commands.add_study_arguments(parser)
+    verbs.add_study_arguments(parser)
     parser.add_argument(
         "--table", action="append", default=[], metavar="NAME", help="this table only; may be repeated"
     )
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--form", choices=("csv", "md", "html", "tex"), help="print in this format")
     parser.add_argument("--json", action="store_true", help="print the cells with the runs behind them")
-    commands.add_allowances(parser, *CONTENTS)
+    verbs.add_allowances(parser, *CONTENTS)
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -47,7 +47,7 @@ def command(arguments: argparse.Namespace) -> int:
     from analysis.tables.model import as_json, file_name
     from analysis.tables.study import tables
 
-    studies = commands.load(arguments)
+    studies = verbs.load(arguments)
     collected = collect(studies, arguments.runs_dir)
     marks = refuse_to_average(collected, allow={*KINDS} - {*CONTENTS} | {*arguments.allow})
     made = [table for study in studies for table in tables(collected, study, marks)]
@@ -55,13 +55,13 @@ def command(arguments: argparse.Namespace) -> int:
     files = {t.name: t.name for t in made}
     files |= {spec.name: file_name(study, spec.name) for study in studies for spec in study.tables}
     asked = [name for name in arguments.table if name not in files]
-    commands.choose(asked, list(files), "table")
+    verbs.choose(asked, list(files), "table")
     names = [files[name] for name in arguments.table] or list(files)
     chosen = [t for t in made if t.name in names]
     if arguments.json:
-        commands.print_json([as_json(t) for t in chosen])
+        verbs.print_json([as_json(t) for t in chosen])
         return 0
-    console = commands.console()
+    console = verbs.console()
     for table in chosen:
         if arguments.out:
             for path in forms.write(table, arguments.out, arguments.venue):
@@ -77,7 +77,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def collect_add_arguments(parser: argparse.ArgumentParser) -> None:
-    commands.add_study_arguments(parser)
+    verbs.add_study_arguments(parser)
     parser.add_argument("--json", action="store_true", help="all columns, one JSON object a run")
 
 
@@ -91,13 +91,13 @@ def collect_command(arguments: argparse.Namespace) -> int:
     from analysis.runs.record import RECORDED, as_rows
     from sdtps.system.errors import counted
 
-    studies = commands.load(arguments)
+    studies = verbs.load(arguments)
     collected = collect(studies, arguments.runs_dir)
     if arguments.json:
         for record in as_rows(collected.runs):
             print(json.dumps(record, ensure_ascii=False))
         return 0
-    console = commands.console()
+    console = verbs.console()
     for study in studies:
         runs = collected.runs_of(study.name)
         every = [(epoch, name) for name in study.metrics for epoch in RECORDED]
@@ -127,14 +127,14 @@ def collect_command(arguments: argparse.Namespace) -> int:
 
 
 def compare_add_arguments(parser: argparse.ArgumentParser) -> None:
-    commands.add_one_study(parser)
+    verbs.add_one_study(parser)
     first = parser.add_argument("a", metavar="A", help="variant")
     second = parser.add_argument(
         "b", nargs="?", metavar="B", help="variant; default: the study's baseline"
     )
     for argument in (first, second):
         argument.complete = dict.fromkeys(("bash", "zsh"), "_sdtps_variants")  # type: ignore[attr-defined]
-    commands.add_metrics(parser)
+    verbs.add_metrics(parser)
     parser.add_argument(
         "--epoch", choices=("last", "best"), default="last", help="the epoch to compare [last]"
     )
@@ -146,7 +146,7 @@ def compare_add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_runs_dir(parser)
     add_json(parser)
-    commands.add_allowances(parser, *CONTENTS)
+    verbs.add_allowances(parser, *CONTENTS)
 
 
 def compare_command(arguments: argparse.Namespace) -> int:
@@ -154,18 +154,18 @@ def compare_command(arguments: argparse.Namespace) -> int:
     from analysis.runs.collect import collect
     from analysis.runs.comparable import KINDS, refuse_to_average
 
-    study = commands.load_one(arguments)
+    study = verbs.load_one(arguments)
     collected = collect([study], arguments.runs_dir, curves=False)
     refuse_to_average(collected, allow={*KINDS} - {*CONTENTS} | {*arguments.allow})
     known = list(results(collected, study).outcomes)
-    a, b = commands.choose([arguments.a, arguments.b or study.baseline], known, "variant")
+    a, b = verbs.choose([arguments.a, arguments.b or study.baseline], known, "variant")
     found = results(collected, study, b)
-    metrics = commands.choose(arguments.metric, list(study.metrics), "metric")
+    metrics = verbs.choose(arguments.metric, list(study.metrics), "metric")
     answers = {name: compare(found, a, name, arguments.epoch, arguments.margin) for name in metrics}
     if arguments.json:
-        commands.print_json({"study": study.name, "epoch": arguments.epoch, "metrics": answers})
+        verbs.print_json({"study": study.name, "epoch": arguments.epoch, "metrics": answers})
         return 0
-    console = commands.console()
+    console = verbs.console()
     labels = [found.outcomes[name].label for name in (a, b)]
     console.print(f"{labels[0]} against {labels[1]}, {arguments.epoch} epoch", markup=False)
     for name, answer in answers.items():
