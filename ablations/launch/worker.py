@@ -85,17 +85,15 @@ def main(words: list[str] | None = None) -> int:
     """Run one array element. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m ablations.launch.worker", description=__doc__)
     parser.add_argument("submission", type=Path)
-    parser.add_argument("place", type=int, nargs="?")
+    element = os.environ.get("SLURM_ARRAY_TASK_ID")
+    parser.add_argument("place", type=int, nargs="?", default=element)
     arguments = parser.parse_args(words)
     submission = Submission(arguments.submission)
     share(submission.folder)
     job = Job.here()
     if not job.local and not job.packed and submission.runs_per_job > 1:
         return _several(submission, job)
-    place = arguments.place
-    if place is None:
-        place = int(os.environ["SLURM_ARRAY_TASK_ID"])
-    folder = submission.run(place)
+    folder = submission.run(arguments.place)
     if not locks.holds(folder, submission.name):
         lock = locks.read(folder)
         mine = lock is not None and lock.submission == submission.name

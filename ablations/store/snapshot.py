@@ -11,7 +11,6 @@ import hashlib
 import os
 import shutil
 import stat
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -62,12 +61,8 @@ def freeze(runs_dir: Path, root: Path | None = None) -> Path:
 
 def _files(root: Path) -> list[str]:
     """Relative paths of the packages' files, sorted."""
-    listing = ["git", "-C", str(root), "ls-files", "-z", "-co", "--exclude-standard", "--", *PACKAGES]
-    try:
-        done = subprocess.run(listing, capture_output=True, text=True, timeout=60, check=False)
-        names = done.stdout.split("\0") if done.returncode == 0 else []
-    except (OSError, subprocess.TimeoutExpired):
-        names = []
+    listing = ("ls-files", "-z", "-co", "--exclude-standard", "--", *PACKAGES)
+    names = (provenance.git(root, *listing) or "").split("\0")
     if not any(names):  # not a checkout: an unpacked archive, or a snapshot itself
         names = [
             file.relative_to(root).as_posix()

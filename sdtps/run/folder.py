@@ -31,12 +31,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from sdtps.config import AnyConfig, load_config, resolved
 from sdtps.system.errors import LockLost, RunError
 from sdtps.system.files import digest, read_bytes, write_bytes, write_json, write_text
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from sdtps.config import AnyConfig
 
 # States that the run itself records in status.json. Others (queued, lost, node, cancelled by the
 # scheduler ...) are told by ablations/store/states.py from the scheduler and the heartbeat's age.
@@ -66,6 +67,8 @@ def finite(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def config_text(config: AnyConfig) -> str:
     """config.yaml: the resolved configuration."""
+    from sdtps.config import resolved  # here: `sdtps.log` starts without it
+
     return yaml.dump(resolved(config), Dumper=_DUMPER, sort_keys=False, allow_unicode=True)
 
 
@@ -280,6 +283,8 @@ class RunFolder:
 
     def config(self) -> AnyConfig:
         """The resolved configuration. Raises ConfigError."""
+        from sdtps.config import load_config  # here: `sdtps.log` starts without it
+
         return load_config(self.config_file)
 
     def run(self) -> dict[str, Any]:

@@ -77,22 +77,30 @@ def _parsed(source: bytes) -> tuple[str, set[str]]:
     """A module's syntax tree as text, and what it imports, also inside functions."""
     imported: set[str] = set()
     try:
-        tree = ast.parse(source)
+        return _text(ast.parse(source), imported), imported
     except (SyntaxError, ValueError):  # half-edited; a run will say so itself
         return source.hex(), imported
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            imported.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            imported.add(node.module)
-            imported.update(f"{node.module}.{alias.name}" for alias in node.names)
-        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-            node.body = node.body[1:]
-        for name, value in list(ast.iter_fields(node)):
-            # Versions of Python differ in the empty and implied fields that they write.
-            if value is None or value == [] or name in ("ctx", "type_comment", "kind"):
-                delattr(node, name)
-    return ast.dump(tree), imported
+
+
+def _text(node: Any, imported: set[str]) -> str:
+    """The tree below `node`, in one walk, which every run waits for. Adds to `imported`."""
+    if isinstance(node, list):
+        return ",".join([_text(item, imported) for item in node])
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    if isinstance(node, ast.Import):
+        imported.update(alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        imported.update((node.module, *(f"{node.module}.{alias.name}" for alias in node.names)))
+    elif isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+        node.body = node.body[1:]
+    # Versions of Python differ in the empty and implied fields that they write.
+    shown = [
+        f"{name}=[{_text(value, imported)}]"
+        for name, value in ast.iter_fields(node)
+        if value is not None and value != [] and name not in ("ctx", "type_comment", "kind")
+    ]
+    return f"{type(node).__name__}({','.join(shown)})"
 
 
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -108,9 +116,9 @@ def code_version(root: Path | None = None) -> dict[str, Any]:
     package = root / "sdtps"
     if (frozen := read_bytes(root / SNAPSHOT_RECORD)) is not None:
         return {**json.loads(frozen), "digest": source_digest(package)}
-    commit = _git(root, "rev-parse", "HEAD")
-    diff = _git(root, "diff", "HEAD", "--", "sdtps") or ""
-    changed = _git(root, "status", "--porcelain", "--", "sdtps") or ""
+    commit = git(root, "rev-parse", "HEAD")
+    diff = git(root, "diff", "HEAD", "--", "sdtps") or ""
+    changed = git(root, "status", "--porcelain", "--", "sdtps") or ""
     if len(diff) > DIFF_LIMIT:
         diff = f"{diff[:DIFF_LIMIT]}\n... cut: {len(diff)} characters in all\n"
     return {
@@ -121,7 +129,8 @@ def code_version(root: Path | None = None) -> dict[str, Any]:
     }
 
 
-def _git(root: Path, *arguments: str) -> str | None:
+def git(root: Path, *arguments: str) -> str | None:
+    """What git says of `root`; None where there is no git or no checkout, or it takes half a minute."""
     try:
         done = subprocess.run(
             ["git", "-C", str(root), *arguments],

@@ -83,18 +83,17 @@ def prepare(path: Path) -> None:
 
     No GPU is asked for anything: CUDA cannot be used in a fork of a process that has used it.
     """
+    provenance.source_digest()
     config = RunFolder(path).config()
     if isinstance(config, ProgramConfig):
+        from sdtps.training import program  # noqa: F401
+
         return
     import torch._dynamo  # noqa: F401  # torch's optimisers import the compiler: a second a run
 
     from sdtps.training import loop  # noqa: F401
 
-    if isinstance(config, ReidConfig):
-        from sdtps.training import reid  # noqa: F401
-    else:
-        from sdtps.training import retrieval  # noqa: F401
-    provenance.source_digest()
+    _task_of(config)
 
 
 def _train(
@@ -129,13 +128,17 @@ def _train(
 
 def build_task(config: Config, seed: int, device: Any) -> Any:
     """The `task.Task` of a configuration: its data is read (or generated) and its model made."""
+    return _task_of(config)(config, seed, device)
+
+
+def _task_of(config: Config) -> Callable[..., Any]:
     if isinstance(config, ReidConfig):
         from sdtps.training.reid import ReidTask
 
-        return ReidTask(config, seed, device)
+        return ReidTask
     from sdtps.training.retrieval import RetrievalTask
 
-    return RetrievalTask(config, seed, device)
+    return RetrievalTask
 
 
 @contextmanager
