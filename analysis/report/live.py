@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -12,7 +11,7 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 
-from analysis.report.payload import page
+from analysis.report.payload import embedded, page
 from sdtps.system.errors import SdtpsError
 
 HOST = "127.0.0.1"
@@ -57,13 +56,13 @@ class Source:
             return self._data
 
     def page(self) -> bytes:
-        return page(self._title, self.data()).encode()
+        return b"".join(page(self._title, self.data()))
 
     def news(self, seen: str) -> bytes | None:
         """The data as JSON; None where the reader has seen this version."""
         if seen == self.version() == self._seen:
             return None
-        return json.dumps(self.data(), allow_nan=False, ensure_ascii=False).encode()
+        return embedded(self.data()).encode()
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import hashlib
 import html
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,8 @@ SCRIPTS = (
     *("compare.js", "runs.js", "sections.js", "view.js", "main.js"),
 )
 LINE_WIDTH = 2.0  # pixels; dashes are in line widths
-# Numbers in all curves of a report together: about 8 MB of text, which a browser opens in a second.
+# Numbers in all curves of single seeds, and as many in those of means: together about 10 MB of text,
+# which a browser opens in a second.
 CURVE_BUDGET = 900_000
 FEWEST_POINTS = 12
 LOG_BUDGET = 4_000_000  # bytes of all logs of a report together
@@ -80,15 +81,17 @@ def payload(
     """
     records = {run.where: run for run in collected.runs}
     place = {where: number for number, where in enumerate(records)}
-    logged = sum(len(collected.metrics_of(s.name, k)) for s in collected.studies for k in KIND)
-    share = CURVE_BUDGET // (2 * max(1, logged * len(records)))
-    most = max(FEWEST_POINTS, min(curveframe.SEED_POINTS, share))
+    logged, means, lines = [], 0, 0
+    for study in collected.studies:
+        logged.append([(kind, m) for kind in KIND for m in collected.metrics_of(study.name, kind)])
+        means += len(logged[-1]) * len(results(collected, study).outcomes)
+        lines += len(logged[-1]) * len(collected.runs_of(study.name))
+    points = _share(6 * means, curveframe.POINTS), _share(2 * lines, curveframe.SEED_POINTS)
     room = max(400, min(6000, LOG_BUDGET // max(1, len(records))))
     runs: list[dict[str, Any]] = [{} for _ in records]
     studies, series = [], {}
     for index, study in enumerate(collected.studies):
         found = results(collected, study)
-        curves = curveframe.all_curves(collected, study, seed_points=most)
         epochs = curveframe.epoch_clocks(collected, study)
         clocks = curveframe.second_clocks(collected, study)
         variants = _variants(study, found)
@@ -101,15 +104,16 @@ def payload(
                 runs[place[where]] = {
                     **_run(record, collected, study, room),
                     **{"study": index, "variant": number},
-                    **_times(clocks.get(where), study, record),
+                    **_times(clocks.get(where), study, record, min(MOST_TIMES, points[1])),
                 }
             variant["epoch_ends"] = _epoch_ends(epochs.get(outcome.key))
             variant["completed"] = len(outcome.completed)
             variant["planned"] = sum(runs[i]["planned"] for i in variant["runs"])
         places = {key: number for number, key in enumerate(found.outcomes)}
-        for (kind, metric), lines in curves.items():
-            series[f"{index}|{kind}|{metric}"] = _series(lines, places, place)
-        studies.append(_study(collected, study, variants, list(curves), tables.get(study.name, ())))
+        for kind, metric in logged[index]:
+            curves = curveframe.curves(collected, study, metric, kind, points=points)
+            series[f"{index}|{kind}|{metric}"] = _series(curves, places, place)
+        studies.append(_study(collected, study, variants, logged[index], tables.get(study.name, ())))
     named = dict(place)
     named |= {run.folder: place[where] for where, run in records.items()}
     return {
@@ -131,6 +135,11 @@ def payload(
             for claim in claims
         ],
     }
+
+
+def _share(numbers: int, most: int) -> int:
+    """Points of each curve, where one point of all of them is so many numbers."""
+    return max(FEWEST_POINTS, min(most, CURVE_BUDGET // max(1, numbers)))
 
 
 def _headline(collected: Collected) -> str:
@@ -250,7 +259,10 @@ def _to_baseline(found: Results, key: str) -> dict[str, dict[str, Any]]:
 def _series(
     curves: Sequence[Curve], places: Mapping[str, int], runs: Mapping[str, int]
 ) -> dict[str, Any]:
-    """The curves of one metric: single seeds, and the frame's means of variants with several."""
+    """The curves of one metric: single seeds, and the frame's means of variants with several.
+
+    Numbers stay arrays, a quarter of the size of lists; `embedded` writes them.
+    """
     seeds, means = [], []
     for curve in curves:
         pairs = zip(curve.outcome.runs, curve.seeds, strict=True)
@@ -258,7 +270,7 @@ def _series(
         seeds += [
             {
                 "run": runs[where],
-                "x": seed.step.astype(np.int64).tolist(),
+                "x": seed.step.astype(np.int32),
                 "y": rounded(seed.value),
             }
             for where, seed in logged
@@ -268,12 +280,12 @@ def _series(
                 {
                     "variant": places[curve.variant],
                     "planned": curve.planned,
-                    "x": [float(f"{step:.7g}") for step in curve.step.tolist()],
+                    "x": rounded(curve.step, 7),
                     "y": rounded(curve.mean),
                     "lo": rounded(curve.low),
                     "hi": rounded(curve.high),
-                    "n": curve.n.tolist(),
-                    "part": curve.stretch.tolist(),
+                    "n": curve.n.astype(np.int32),
+                    "part": curve.stretch.astype(np.int32),
                     "interpolated": curve.interpolated,
                     "merged": curve.merged and round(curve.merged, 1),
                 }
@@ -281,9 +293,9 @@ def _series(
     return {"seeds": seeds, "means": means}
 
 
-def rounded(values: np.ndarray) -> list[float | None]:
-    """Five significant digits, which is more than a screen shows; null where not finite."""
-    return [float(f"{v:.5g}") if math.isfinite(v) else None for v in values.tolist()]
+def rounded(values: np.ndarray, digits: int = 5) -> np.ndarray:
+    """The values with so many significant digits; five are more than a screen shows."""
+    return np.array([float(f"{v:.{digits}g}") for v in values.tolist()])
 
 
 def _epoch_ends(clock: Clock | None) -> list[list[float]]:
@@ -291,7 +303,7 @@ def _epoch_ends(clock: Clock | None) -> list[list[float]]:
     return [] if clock is None else _pairs(clock, MOST_EPOCH_ENDS)
 
 
-def _times(clock: tuple[Clock, bool] | None, study: Any, run: Run) -> dict[str, Any]:
+def _times(clock: tuple[Clock, bool] | None, study: Any, run: Run, most: int) -> dict[str, Any]:
     """The run's (step, seconds) pairs, whether its rows carry them, and how many GPUs it held."""
     if clock is None:
         return {"times": [], "timed": False, "gpus": 0}
@@ -299,7 +311,7 @@ def _times(clock: tuple[Clock, bool] | None, study: Any, run: Run) -> dict[str, 
     gpus = 0
     if run.gpu:
         gpus = max(1, getattr(getattr(variant, "resources", None), "gpus", 1) or 1)
-    return {"times": _pairs(clock[0], MOST_TIMES), "timed": clock[1], "gpus": gpus}
+    return {"times": _pairs(clock[0], most), "timed": clock[1], "gpus": gpus}
 
 
 def _pairs(clock: Clock, most: int) -> list[list[float]]:
@@ -411,8 +423,8 @@ def _found_in(document: Mapping[str, Any]) -> set[str]:
 # -- the page -----------------------------------------------------------------------------------
 
 
-def page(title: str, data: Mapping[str, Any]) -> str:
-    """The report as HTML. The same data give the same bytes: no date is in it.
+def page(title: str, data: Mapping[str, Any]) -> Iterator[bytes]:
+    """The report as HTML, in parts. The same data give the same bytes: no date is in it.
 
     Args:
         data: see `payload`; with `live` true the page asks `data.json` beside it for news.
@@ -432,13 +444,20 @@ def page(title: str, data: Mapping[str, Any]) -> str:
         "data": embedded(data),
     }
     marks = jinja2.Environment(variable_start_string="<<", variable_end_string=">>")
-    return marks.from_string(_asset("page.html")).render(parts)
+    return (part.encode() for part in marks.from_string(_asset("page.html")).generate(parts))
 
 
 def embedded(data: Mapping[str, Any]) -> str:
-    """JSON that is safe inside a script element: no `<`, no `&`, no line separators of JavaScript."""
-    text = json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-    for character in "<>&\u2028\u2029":
+    """JSON that is safe inside a script element: ASCII, without `<`, `>` and `&`.
+
+    A number of an array that is not finite becomes null; any other is refused.
+    """
+
+    def listed(array: np.ndarray) -> list[float | None]:
+        return [value if math.isfinite(value) else None for value in array.tolist()]
+
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"), default=listed)
+    for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
 

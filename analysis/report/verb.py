@@ -81,9 +81,11 @@ def write(
 ) -> None:
     """Write the report of `collected` to `output`, whole or not at all."""
     from analysis.report.payload import page
-    from sdtps.system.files import write_text
+    from sdtps.system.files import replacing
 
-    write_text(output, page(title, report_data(collected, audits=audits, claims=claims)))
+    parts = page(title, report_data(collected, audits=audits, claims=claims))
+    with replacing(output) as stream:
+        stream.writelines(parts)
 
 
 def report_data(

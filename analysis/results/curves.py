@@ -9,8 +9,8 @@ they were logged (fractions stay fractions). For one metric of one variant:
    value, there is no mean: the line has a gap.
 3. Where a seed leaves (it diverged, stopped or is shorter), a new stretch of the mean begins. Stretches
    are never joined, so no line jumps because a seed is gone; `n` says how many seeds are left.
-4. Above `POINTS` steps, each stretch is averaged over windows of equal width. Means are taken in linear
-   space, whatever axis shows them.
+4. Above a number of steps (`POINTS` in figures), each stretch is averaged over windows of equal width.
+   Means are taken in linear space, whatever axis shows them.
 """
 
 from __future__ import annotations
@@ -153,13 +153,14 @@ def curves(
     kind: str | None = None,
     variants: Sequence[str] | None = None,
     *,
-    seed_points: int = SEED_POINTS,
+    points: tuple[int, int] = (POINTS, SEED_POINTS),
 ) -> list[Curve]:
     """A metric's curves, one for each variant, in the manifest's order.
 
     Args:
         kind: `train` or `eval`; None: training rows where any variant has them, else evaluations.
         variants: names; None: all, imported ones last.
+        points: of a mean and of a single seed, at most about.
     """
     found = outcomes(collected, study)
     clocks = epoch_clocks(collected, study)
@@ -168,18 +169,7 @@ def curves(
         runs = (run for name in names for run in found[name].runs)
         trained = any(len(run.rows.series("train", metric)[0]) for run in runs)
         kind = "train" if trained else "eval"
-    return [curve_of(found[name], kind, metric, clocks.get(name), seed_points) for name in names]
-
-
-def all_curves(
-    collected: Collected, study: Study, *, seed_points: int = SEED_POINTS
-) -> dict[tuple[str, str], list[Curve]]:
-    """(kind, metric) to the curves of everything that a study logged, but the rows' times."""
-    return {
-        (kind, metric): curves(collected, study, metric, kind, seed_points=seed_points)
-        for kind in ("train", "eval")
-        for metric in collected.metrics_of(study.name, kind)
-    }
+    return [curve_of(found[name], kind, metric, clocks.get(name), points) for name in names]
 
 
 def frame(found: Sequence[Curve]) -> pd.DataFrame:
@@ -205,17 +195,18 @@ def curve_of(
     outcome: Outcome,
     kind: str,
     metric: str,
-    clock: Clock | None = None,
-    seed_points: int = SEED_POINTS,
+    clock: Clock | None,
+    points: tuple[int, int],
 ) -> Curve:
     """A variant's curve."""
     mine = [run.rows.series(kind, metric) for run in outcome.runs]
     latest = max((int(step[-1]) for step, _ in mine if len(step)), default=0)
     seeds = tuple(
-        _seed(run.state, step, value, latest, seed_points)
+        _seed(run.state, step, value, latest, points[1])
         for run, (step, value) in zip(outcome.runs, mine, strict=True)
     )
-    return Curve(outcome.study, outcome, kind, metric, seeds, epochs=clock, **_mean(mine, seeds))
+    mean = _mean(mine, seeds, points[0])
+    return Curve(outcome.study, outcome, kind, metric, seeds, epochs=clock, **mean)
 
 
 def _seed(state: str, step: np.ndarray, value: np.ndarray, latest: int, most: int) -> SeedCurve:
@@ -241,7 +232,7 @@ def _interval(step: np.ndarray) -> float:
 
 
 def _mean(
-    series: Sequence[tuple[np.ndarray, np.ndarray]], seeds: Sequence[SeedCurve]
+    series: Sequence[tuple[np.ndarray, np.ndarray]], seeds: Sequence[SeedCurve], points: int
 ) -> dict[str, Any]:
     """The fields of `Curve` that are computed over seeds."""
     present = [
@@ -279,8 +270,8 @@ def _mean(
     stretch = np.concatenate([[0], np.cumsum(changes)])
     merged = None
     window = np.arange(len(grid))
-    if len(grid) > POINTS:
-        merged = (float(grid[-1]) - float(grid[0]) + 1) / POINTS
+    if len(grid) > points:
+        merged = (float(grid[-1]) - float(grid[0]) + 1) / points
         window = ((grid - grid[0]) / merged).astype(np.int64)
     starts = np.flatnonzero(np.concatenate([[True], (np.diff(window) != 0) | (np.diff(stretch) != 0)]))
     averaged = _windows(grid, table, alive, sound, starts)

@@ -193,7 +193,7 @@ def test_many_runs_are_listed_and_sorted(open_page, tmp_path: Path, collected: C
     for number in range(18, 900):
         data["runs"].append({**template, "where": f"demo/x/seed{number}", "seed": number, "variant": 0})
         one["variants"][0]["runs"].append(number)
-    (tmp_path / "big.html").write_text(page("big", data))
+    (tmp_path / "big.html").write_bytes(b"".join(page("big", data)))
     tab = open_page(tmp_path / "big.html")
     assert tab.inner_text("#runs-count") == "900 of 900 runs"
     tab.click("#runs .sort[data-key='seed']")

@@ -41,9 +41,9 @@ def logged(
     return study, collect([study], place)
 
 
-def one(pair: tuple[object, Collected]) -> Curve:
+def one(pair: tuple[object, Collected], **points: tuple[int, int]) -> Curve:
     study, collected = pair
-    return curves(collected, study, "loss", variants=["a"])[0]  # type: ignore[arg-type]
+    return curves(collected, study, "loss", variants=["a"], **points)[0]  # type: ignore[arg-type]
 
 
 def falling(step: int) -> float:
@@ -92,16 +92,12 @@ def test_a_diverged_seed_leaves_at_its_last_finite_value(tmp_path: Path) -> None
     assert curve.pieces() == [slice(0, 11), slice(11, 20)]
 
 
-def test_windows_keep_the_mean_and_every_extreme(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(curveframe, "POINTS", 100)
-
+def test_windows_keep_the_mean_and_every_extreme(tmp_path: Path) -> None:
     def spiked(step: int) -> float:
         return 40.0 if step == 777 else math.sin(step)
 
     lines = {s: (range(1, 2001), spiked if s else lambda t: 0.0) for s in (0, 1)}
-    curve = one(logged(tmp_path, {"a": lines}))
+    curve = one(logged(tmp_path, {"a": lines}), points=(100, 1200))
     assert curve.merged == pytest.approx(20) and len(curve.step) == 100
     assert curve.high.max() == curve.seeds[1].value.max() == 40.0 and curve.mean.max() < 2.0
     assert curve.mean.mean() == pytest.approx(sum(map(spiked, range(1, 2001))) / 4000)
