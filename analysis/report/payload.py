@@ -55,6 +55,7 @@ LINE_WIDTH = 2.0  # pixels; dashes are in line widths
 CURVE_BUDGET = 900_000
 FEWEST_POINTS = 12
 LOG_BUDGET = 4_000_000  # bytes of all logs of a report together
+QUERY_BUDGET = 2_000_000  # characters of what is known of each query of all runs together
 MOST_EPOCH_ENDS, MOST_TIMES = 200, 60
 _SHOWN = (
     *("where", "planned", "imported", "identity", "state", "reason", "commit", "code", "dirty"),
@@ -121,6 +122,7 @@ def payload(
         "studies": studies,
         "runs": runs,
         "series": series,
+        "queries": _queries(collected.runs),
         "audit": [part for document in audits for part in audit_parts(document)] or None,
         "claims": None
         if claims is None
@@ -379,6 +381,34 @@ def _tail_of(path: Path, most: int) -> str:
     if len(content) > most:
         content = content[1:].partition(b"\n")[2] or content[1:]
     return clean(decode(content).replace("\r\n", "\n")).strip()
+
+
+def _queries(runs: Sequence[Run]) -> dict[str, Any]:
+    """What completed runs kept of each query of their last evaluation.
+
+    Returns:
+        runs: place of a run to its arrays in base64, by their names in queries.safetensors: AP as
+            float32, so that the page counts as `sdtps compare` does; ranks as bytes, 255 for any above.
+            `identity` is a place in `lists`, which holds the identities of each list of queries.
+        over: all would take more than `QUERY_BUDGET` characters; then there is nothing else.
+    """
+    found: dict[int, dict[str, Any]] = {}
+    lists: dict[tuple[int, ...], int] = {}
+    size = 0
+    for number, run in enumerate(runs):
+        arrays = RunFolder(run.folder).queries() if run.state == "completed" else {}
+        for name, values in arrays.items():
+            kept: Any
+            if name.endswith("identity"):
+                kept = lists.setdefault(tuple(values.tolist()), len(lists))
+            else:
+                small = values.astype("<f4") if name == "AP" else np.minimum(values, 255).astype("u1")
+                kept = base64.b64encode(small.tobytes()).decode()
+                size += len(kept)
+            found.setdefault(number, {})[name] = kept
+        if size > QUERY_BUDGET:
+            return {"over": True}
+    return {"runs": found, "lists": list(lists)}
 
 
 # -- audit --------------------------------------------------------------------------------------

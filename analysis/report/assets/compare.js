@@ -22,7 +22,7 @@ function buildCompare(study) {
   const plot = el("div", { class: "chart" });
   fill(host, el("div", { class: "card" },
     el("div", { class: "row" }, el("label", { class: "compact" }, "Left ", pick("compare-a", "a", "Left side")), el("label", { class: "compact" }, "Right ", pick("compare-b", "b", "Right side")), saveButtons(() => pairChart, () => `${study.name}-side-by-side-${chosen.metric}`, () => pairCsv(study))),
-    plot, el("div", { class: "scroll", id: "differences" }), el("p", { class: "small muted", id: "equal" })));
+    plot, el("div", { class: "scroll", id: "differences" }), el("p", { class: "small muted", id: "equal" }), el("div", { class: "scroll", id: "queries" })));
   pairChart = new Chart(plot, { height: 260 });
   drawCompared(study);
 }
@@ -44,7 +44,42 @@ function drawCompared(study) {
   fill(document.getElementById("differences"), differ.length ? grid(["Differs in", a.text, b.text], differ) : el("p", {}, "Nothing that this report knows differs."));
   const foreign = [a, b].some((side) => runsOf(side).some((r) => r.imported)), same = equal.length ? `${equal.join(", ")} ${equal.length === 1 ? "is" : "are"} equal.` : "";
   document.getElementById("equal").textContent = foreign ? `Of imported runs only those settings are known that their logs print. ${same}` : `All other settings are equal; ${same}`;
+  drawQueries(study, a, b);
   keepView();
+}
+
+// Which queries changed from the left to the right, by metric.
+function drawQueries(study, a, b) {
+  const host = document.getElementById("queries"), note = (text) => fill(host, el("p", { class: "small muted" }, text));
+  if (data.queries.over) return void note(`Which queries changed is not in this page, it would take more than 2 MB: sdtps compare ${study.name} A B counts them.`);
+  const rows = study.metrics.map((m) => [m, changedQueries(a, b, m.name)]).filter(([, found]) => found);
+  if (!rows.length) return void note("No run of the one or the other kept its queries.");
+  if (rows.some(([, found]) => !found.changed)) return void note("The two were tested on different queries.");
+  const { runs } = rows[0][1], percent = (v) => short(Number((100 * v).toFixed(1)));
+  fill(host, grid(["Queries that changed", { text: "Gained", value: true }, { text: "Lost", value: true }, { text: "Of", value: true }, "Most changed"], rows.map(([m, { changed, count }]) => {
+    const texts = changed.map((q) => `${q.query} (identity ${q.identity}) ${percent(q.from)} → ${percent(q.to)}`), rest = texts.slice(5);
+    return [m.label, ...[1, -1].map((way) => String(changed.filter((q) => (q.to - q.from) * way > 0).length)), String(count), [texts.slice(0, 5).join("; "), rest.length > 0 && el("details", {}, el("summary", {}, `and ${rest.length} more`), rest.join("; "))]];
+  })), el("p", { class: "small muted" }, `Of the last evaluation, from left to right, in per cent; ${runs[0] + runs[1] > 2 ? `means over ${runs[0]} and ${counted(runs[1], "run")}; ` : ""}numbered from 0, as in queries.safetensors.`));
+}
+
+// A metric's value for each query, as analysis/results/queries.py reads it; nothing where the run kept none.
+function byQuery(run, metric) {
+  const kept = data.queries.runs[run.index], hit = /^(?:(i2t|t2i)_r|rank)(\d+)$/.exec(metric), way = hit?.[1] ? `${hit[1]}_` : "", name = hit && hit[2] < 255 ? `${way}rank` : metric === "mAP" && "AP";
+  if (!kept?.[name]) return {};
+  const bytes = Uint8Array.from(atob(kept[name]), (c) => c.charCodeAt(0));
+  return { list: kept[`${way}identity`], values: hit ? Array.from(bytes, (rank) => Number(rank <= hit[2])) : new Float32Array(bytes.buffer) };
+}
+
+// Means over the runs of each side, of two variants over the seeds of both; without `changed` where their queries are others.
+function changedQueries(a, b, metric) {
+  const known = [a, b].map((side) => runsOf(side).map((run) => ({ seed: run.seed, ...byQuery(run, metric) })).filter((r) => r.values));
+  const [left, right] = a.run || b.run ? known : known.map((mine, i) => mine.filter((r) => known[1 - i].some((other) => other.seed === r.seed)));
+  if (!left.length || !right.length) return null;
+  const identities = data.queries.lists[left[0].list] ?? [], runs = [left.length, right.length], count = identities.length;
+  if ([...left, ...right].some((r) => r.list !== left[0].list || r.values.length !== count)) return { runs, count };
+  const mean = (side, i) => side.reduce((sum, r) => sum + r.values[i], 0) / side.length;
+  const all = identities.map((identity, query) => ({ query, identity, from: mean(left, query), to: mean(right, query) }));
+  return { runs, count, changed: all.filter((q) => q.from !== q.to).sort((p, q) => Math.abs(q.to - q.from) - Math.abs(p.to - p.from) || p.query - q.query) };
 }
 
 // Names with both values: settings, commit, machine, metrics.

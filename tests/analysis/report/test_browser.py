@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from planted import plant, planted_study
 from pypdf import PdfReader
@@ -16,7 +17,9 @@ from pypdf import PdfReader
 from ablations.study.schema import TableSpec
 from analysis.report import live, verb
 from analysis.report.payload import page, payload
+from analysis.results.frames import results
 from analysis.runs.collect import Collected, collect
+from analysis.tables.command import compare
 from sdtps.system.errors import SdtpsError
 from tests.analysis.report.conftest import HOSTILE, PATIENCE
 
@@ -314,6 +317,36 @@ def test_two_runs_side_by_side(open_page, report: Path) -> None:
     assert heads == ["Differs in", "topk, seed 0", "topk, seed 1"]
     names = tab.locator("#differences tbody th").all_inner_texts()
     assert "seed" in names and "commit" not in names and "sdtps.keep_ratio" not in names
+
+
+def test_queries_that_changed_are_those_that_compare_counts(
+    open_page, tmp_path: Path, monkeypatch
+) -> None:
+    study = planted_study("asked", ["a", "b", "other"], seeds=(0, 1))
+    rng = np.random.default_rng(0)
+    for variant in study.variants:
+        identity = np.arange(40) // (3 if variant == "other" else 2)
+        for seed in study.seeds:
+            folder = plant(tmp_path / "runs", study, variant, seed)
+            ranks = rng.integers(1, 400, 40) % np.array([2, 400] * 20)
+            folder.write_queries({"AP": rng.random(40), "rank": ranks, "identity": identity})
+    collected = collect([study], tmp_path / "runs")
+    command.write(collected, tmp_path / "report.html")
+    tab = open_page(tmp_path / "report.html", "#left=v|a&right=v|b")
+    rows = (text.split("\t") for text in tab.locator("#queries tbody tr").all_inner_texts())
+    shown = {name: (int(gained), int(lost), of) for name, gained, lost, of, _ in rows}
+    found = results(collected, study, "a")
+    for metric, label in (("mAP", "mAP"), ("rank1", "Rank-1")):
+        counted = compare(found, "b", metric, "last", None)["queries"]
+        assert shown[label] == (counted["higher"], counted["lower"], "40")
+    tab.focus("#queries summary")
+    tab.keyboard.press("Enter")
+    assert tab.inner_text("#queries tbody details[open]").count("→") == sum(shown["mAP"][:2]) - 5
+    tab.select_option("#compare-b", "v|other")
+    assert "different queries" in tab.inner_text("#queries")
+    monkeypatch.setattr("analysis.report.payload.QUERY_BUDGET", 100)
+    command.write(collected, tmp_path / "report.html")
+    assert "sdtps compare asked" in open_page(tmp_path / "report.html").inner_text("#queries")
 
 
 def test_everything_works_with_the_keyboard(open_page, report: Path) -> None:
