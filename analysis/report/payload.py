@@ -397,7 +397,7 @@ def _queries(runs: Sequence[Run]) -> dict[str, Any]:
     size = 0
     for number, run in enumerate(runs):
         arrays = RunFolder(run.folder).queries() if run.state == "completed" else {}
-        for name, values in arrays.items():
+        for name, values in sorted(arrays.items()):
             kept: Any
             if name.endswith("identity"):
                 kept = lists.setdefault(tuple(values.tolist()), len(lists))

@@ -96,17 +96,18 @@ class Chart {
     const style = getComputedStyle(document.documentElement);
     const ink = style.getPropertyValue("--ink"), muted = style.getPropertyValue("--muted"), grid = style.getPropertyValue("--line");
     const [x0, x1] = this.#xRange(), [y0, y1] = this.#yRange(x0, x1);
-    const box = { left: width < 500 ? 56 : 70, right: width - 12, top: 12, bottom: this.height - 42 };
+    const marks = (this.log ? logTicks(y0, y1) : ticks(y0, y1, 6)).map((v) => [v, this.format(v)]), longest = Math.max(...marks.map(([, text]) => text.length), 0);
+    const box = { left: Math.max(width < 500 ? 56 : 70, 34 + 7 * longest), right: width - 12, top: 12, bottom: this.height - 42 };
     const up = this.log ? Math.log10 : (v) => v;
     const X = (v) => box.left + (this.#across(v) - this.#across(x0)) / (this.#across(x1) - this.#across(x0)) * (box.right - box.left);
     const Y = (v) => box.bottom - (up(v) - up(y0)) / (up(y1) - up(y0)) * (box.bottom - box.top);
     this.frame = { box, x0, x1, X, Y, muted };
     c.font = "12px system-ui, sans-serif"; c.lineWidth = 1; c.strokeStyle = grid; c.fillStyle = muted;
     c.textAlign = "right"; c.textBaseline = "middle";
-    for (const tick of this.log ? logTicks(y0, y1) : ticks(y0, y1, 6)) {
+    for (const [tick, text] of marks) {
       const y = Math.round(Y(tick)) + 0.5;
       c.beginPath(); c.moveTo(box.left, y); c.lineTo(box.right, y); c.stroke();
-      c.fillText(this.format(tick), box.left - 8, y);
+      c.fillText(text, box.left - 8, y);
     }
     c.textAlign = "center"; c.textBaseline = "top";
     for (const tick of this.logX ? logTicks(x0, x1) : ticks(x0, x1, Math.max(2, Math.floor(width / 110)))) {
@@ -129,8 +130,12 @@ class Chart {
 
   #seen(x, y) { return x !== null && y !== null && y !== undefined && !(this.log && y <= 0) && !(this.logX && x <= 0); }
 
-  // The baseline is black on white paper; on a dark card it is the colour of the text.
-  static paint(color) { return color.toLowerCase() === "#000000" ? getComputedStyle(document.documentElement).getPropertyValue("--ink") : color; }
+  // The baseline is black on white paper; on a dark card it is the colour of the text, and dark colours are lighter.
+  static paint(color) {
+    if (color.toLowerCase() === "#000000") return getComputedStyle(document.documentElement).getPropertyValue("--ink");
+    const [r, g, b] = [1, 3, 5].map((i) => parseInt(color.slice(i, i + 2), 16)), dim = 0.3 * r + 0.59 * g + 0.11 * b < 90;
+    return dim && document.documentElement.dataset.theme === "dark" ? `rgb(${[r, g, b].map((v) => Math.round(0.75 * v + 64))})` : color;
+  }
 
   // Unbroken pieces [first, last] of a line.
   #pieces(line, ok) {

@@ -59,7 +59,7 @@ function drawQueries(study, a, b) {
   fill(host, grid(["Queries that changed", { text: "Gained", value: true }, { text: "Lost", value: true }, { text: "Of", value: true }, "Most changed"], rows.map(([m, { changed, count }]) => {
     const texts = changed.map((q) => `${q.query} (identity ${q.identity}) ${percent(q.from)} → ${percent(q.to)}`), rest = texts.slice(5);
     return [m.label, ...[1, -1].map((way) => String(changed.filter((q) => (q.to - q.from) * way > 0).length)), String(count), [texts.slice(0, 5).join("; "), rest.length > 0 && el("details", {}, el("summary", {}, `and ${rest.length} more`), rest.join("; "))]];
-  })), el("p", { class: "small muted" }, `Of the last evaluation, from left to right, in per cent; ${runs[0] + runs[1] > 2 ? `means over ${runs[0]} and ${counted(runs[1], "run")}; ` : ""}numbered from 0, as in queries.safetensors.`));
+  })), el("p", { class: "small muted" }, `In per cent, left → right, at the last evaluation${runs[0] + runs[1] > 2 ? `; means over ${runs[0]} and ${counted(runs[1], "run")}` : ""}. Queries are numbered from 0, as in queries.safetensors.`));
 }
 
 // A metric's value for each query, as analysis/results/queries.py reads it; nothing where the run kept none.

@@ -57,7 +57,7 @@ function start() {
   fill(select, data.studies.map((s, i) => el("option", { value: String(i) }, s.name)));
   select.addEventListener("change", () => changeStudy(Number(select.value)));
   document.getElementById("headline").textContent = data.headline;
-  fill(document.getElementById("nav"), [...document.querySelectorAll("main > section")].map((s) => el("a", { href: `#${s.id}`, on: { click: (event) => { event.preventDefault(); s.scrollIntoView(); } } }, s.querySelector("h2").textContent)));
+  fill(document.getElementById("nav"), [...document.querySelectorAll("main > section")].map((s) => el("a", { href: `#${s.id}`, on: { click: (event) => { event.preventDefault(); s.scrollIntoView(); s.tabIndex = -1; s.focus({ preventScroll: true }); } } }, s.querySelector("h2").textContent)));
   buildAudit(); buildClaims();
   if (data.live) setTimeout(follow, 1000);
   if (!data.studies.length) return void fill(body("overview"), el("p", { class: "mark" }, "No study was given to this report."));

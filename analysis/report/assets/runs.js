@@ -51,11 +51,11 @@ function drawRuns(study) {
   const ordered = [...groups].sort(([a], [b]) => compare(a, b)).flatMap(([of, members]) => members.map((run, i) => [run, i ? null : el("tr", { class: "heading" }, el("th", { colspan: columns.length, scope: "rowgroup" }, `${grouped.title}: ${of} (${counted(members.length, "run")})`))]));
   const rows = (grouped ? ordered : runs.map((run) => [run, null])).slice(0, table.shown).flatMap(([run, head]) => [head, line(run)]).filter(Boolean);
   fill(document.getElementById("runs-table"), el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows)));
-  fill(document.getElementById("runs-more"), runs.length > table.shown && el("button", { type: "button", on: { click: () => { table.shown += 500; drawRuns(study); } } }, `Show more (${runs.length - table.shown} left)`));
+  fill(document.getElementById("runs-more"), runs.length > table.shown && el("button", { type: "button", on: { click: () => { table.shown += 500; drawRuns(study); document.querySelector("#runs-more button")?.focus(); } } }, `Show more (${runs.length - table.shown} left)`));
   const text = `${runs.length} of ${counted(all, "run")}`;
   document.getElementById("runs-count").textContent = text;
   say(text);
-  fill(document.getElementById("runs-only"), table.only && el("button", { type: "button", class: "chip", "aria-pressed": "true", on: { click: () => { table.only = null; drawRuns(study); } } }, `Only: ${table.title} ✕`));
+  fill(document.getElementById("runs-only"), table.only && el("button", { type: "button", class: "chip", "aria-pressed": "true", on: { click: () => { table.only = null; drawRuns(study); document.getElementById("filter").focus(); } } }, `Only: ${table.title} ✕`));
   keepView();
 }
 

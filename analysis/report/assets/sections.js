@@ -17,7 +17,7 @@ function buildOverview(study) {
       el("p", {}, planned ? `${done} of ${counted(planned, "planned run")} completed: ${counted(study.variants.length, "variant")}, ${study.seeds.length === 1 ? "seed" : "seeds"} ${study.seeds.join(", ")}.` : `${done} of ${counted(runs.length, "imported run")} complete. Nothing was planned here.`),
       el("div", { class: "bar", role: "img", "aria-label": counts.map(([s, n]) => `${n} ${s}`).join(", ") }, counts.filter(([s]) => !["missing", "planned"].includes(s)).map(([s, n]) => el("i", { class: s, css: { width: `${100 * n / total}%` } }))),
       el("div", { class: "chips" }, counts.map(([s, n]) => el("span", { class: "tag" }, `${n} ${s}`))),
-      el("div", { class: "scroll" }, grid(["Variant", "What differs", "Finished", "Seeds"], study.variants.map((v) => [v.name === study.baseline ? [v.label, el("span", { class: "tag" }, "baseline")] : v.label, differs(v), `${v.completed}/${v.planned || v.runs.length}`, dots(v)])))));
+      el("div", { class: "scroll" }, grid(["Variant", "What differs", "Finished", "Seeds"], study.variants.map((v) => [v.name === study.baseline ? [v.label, " ", el("span", { class: "tag" }, "baseline")] : v.label, differs(v), `${v.completed}/${v.planned || v.runs.length}`, dots(v)])))));
 }
 
 // Tables as `sdtps tables` writes them in HTML; every number leads to the runs behind it.

@@ -58,7 +58,7 @@ function drawParallel(study, host) {
   const rows = study.variants.filter((v) => v.known).map((variant) => { const values = variant.runs.map((i) => data.runs[i].final[metric.name]?.[0]).filter((v) => v !== undefined); return { variant, mean: values.length ? inUnit(metric, values.reduce((a, b) => a + b, 0) / values.length) : null }; }).filter((row) => row.mean !== null);
   if (!keys.length || rows.length < 2) return void fill(host, el("p", { class: "muted" }, "Fewer than two finished variants differ in a setting."));
   const axes = [...keys.map((key) => ({ name: key, of: (row) => settingOf(study, row.variant, key) ?? "–" })), { name: metricLabel(metric), of: (row) => row.mean }].map((a) => ({ ...a, ...axisOf(rows.map(a.of)) }));
-  const width = Math.max(host.clientWidth, 150 * axes.length), height = 300, top = 34, bottom = height - 14, left = 50, right = width - 90;
+  const width = Math.max(host.clientWidth, 110 * axes.length), height = 300, top = 34, bottom = height - 14, left = 50, right = width - 90;
   const x = (i) => left + i * (right - left) / (axes.length - 1), y = (axis, value) => bottom - axis.at(value) * (bottom - top);
   fill(host, svg("svg", { viewBox: `0 0 ${width} ${height}`, width, class: "picture parallel", role: "img", "aria-label": `Settings and ${metric.label} of ${rows.length} variants` },
     rows.map((row) => svg("polyline", { points: axes.map((a, i) => `${x(i)},${y(a, a.of(row))}`).join(" "), fill: "none", stroke: Chart.paint(row.variant.color), "stroke-dasharray": row.variant.dash.join(" "), class: "variant-line", "data-variant": row.variant.name }, svg("title", {}, `${row.variant.label}: ${axes.map((a) => `${a.name} ${typeof a.of(row) === "number" ? short(a.of(row)) : a.of(row)}`).join(", ")}`))),

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from planted import plant, planted_study
 
@@ -25,6 +26,7 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> Collected:
     runs = tmp_path_factory.mktemp("runs")
     tables = (TableSpec(name="main"), TableSpec(name="loo", kind="leave_one_out"))
     study = planted_study("demo", NAMES, seeds=(0, 1, 2), tables=tables, title=f"Hostile {HOSTILE}")
+    rng = np.random.default_rng(0)
     for number, variant in enumerate(study.variants):
         for seed in study.seeds:
             if variant == "NA" and seed == 1:
@@ -48,6 +50,9 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> Collected:
             folder = plant(
                 runs, study, variant, seed, scores=scores, loss=loss, steps_per_epoch=50, **more
             )
+            identity = np.arange(40) // (3 if variant == HOSTILE else 2)
+            ranks = rng.integers(1, 400, 40) % np.array([2, 400] * 20)
+            folder.write_queries({"AP": rng.random(40), "rank": ranks, "identity": identity})
             folder.log_file.write_text(f"first line\nlast words of {variant} seed {seed}\n")
     return collect([study], runs)
 
