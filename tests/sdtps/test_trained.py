@@ -200,6 +200,7 @@ def test_rank_and_embed_read_tables_as_training_does(
     assert "16 queries" in said and "split test" in said and "32 times" in said
     assert page.read_text().count("<figure") == 16 * (1 + 14)
     assert page.read_text().count('class="right"') == 16 * 2
+    assert "Pictures: RGB, NIR, TIR." in page.read_text()
     assert main([*words, "--text", "a dog"]) == 2
     assert main([*words, "--split", "train", "--out", str(page)]) == 0
     assert "32 queries" in capsys.readouterr().out
