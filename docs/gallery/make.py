@@ -164,7 +164,7 @@ def printed(text: str, name: str) -> None:
 
 ATTRIBUTION = ("attribute", "gumbel", "topk_no_mask", "gumbel_tau5_clamp")
 OUTPUTS = {
-    "plan": ("plan", "gumbel", "-v", "gumbel_tau5*"),
+    "plan": ("plan", "mask_constant", "-v", "c1*"),
     "watch": ("watch", "quick", "--once"),
     "tables": ("tables", "quick", "--table", "quick_main"),
     "compare": ("compare", "quick", "log_mask", "gumbel_tau1", "--metric", "rank1"),

@@ -18,7 +18,7 @@ from analysis.report import live, verb
 from analysis.report.payload import page, payload
 from analysis.results.frames import results
 from analysis.runs.collect import Collected, collect
-from analysis.tables.command import compare
+from analysis.tables.verb import compare
 from sdtps.system.errors import SdtpsError
 from tests.analysis.report.conftest import HOSTILE, PATIENCE
 
@@ -320,7 +320,7 @@ def test_queries_that_changed_are_those_that_compare_counts(
     tab.select_option("#compare-b", f"v|{HOSTILE}")
     assert "different queries" in tab.inner_text("#queries")
     monkeypatch.setattr("analysis.report.payload.QUERY_BUDGET", 100)
-    command.write(collected, report.with_name("large.html"))
+    verb.write(collected, report.with_name("large.html"))
     assert "sdtps compare" in open_page(report.with_name("large.html")).inner_text("#queries")
 
 
