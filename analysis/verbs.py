@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ablations.study.model import Study
+    from analysis.runs.collect import Collected
 
 UNLIMITED = 10_000  # characters; rich wants a number
 
@@ -165,6 +166,15 @@ def print_json(document: Any) -> None:
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
     print(json.dumps(known(document), indent=1, ensure_ascii=False))
+
+
+def tell_unlogged(collected: Collected, names: Sequence[str] = ()) -> int:
+    """Name on standard error the metrics that no finished run has; returns 1 where there is one."""
+    from analysis.runs.comparable import unlogged
+
+    missing = list(unlogged(collected, names))
+    print(*missing, sep="\n", end="\n" * bool(missing), file=sys.stderr)
+    return 1 if missing else 0
 
 
 def choose(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:

@@ -43,6 +43,7 @@ from ablations.store.submissions import read_json
 from ablations.study.model import RunSpec, Study
 from ablations.study.schema import Resources
 from sdtps.run.folder import RunFolder
+from sdtps.system import files
 from sdtps.system.errors import counted
 
 BEYOND = "beyond the budget"
@@ -128,6 +129,7 @@ class Plan:
     contents: Contents = lambda config: {}
     seen: frozenset[tuple[Path, str]] = frozenset()  # who held equal runs elsewhere
     spending: Spending | None = None
+    local: bool = False  # on slots of this machine, and not by SLURM
 
     def of(self, action: What) -> list[Action]:
         """The runs with which this is done."""
@@ -193,26 +195,37 @@ def make_plan(
         retry: states to run again; see the table above.
         retry_runs: names of runs (`RunSpec.name`) to run again whatever ended them.
         code: digest of the sources that would run, or a function that gives it, which is asked only
-            where a run is there to compare with; None leaves staleness out.
+            where a run is there to compare with; None leaves staleness out, that of programs too.
         contents: what data and weights hold here, asked where a run records what it was trained on.
     """
     runs_dir = Path(runs_dir)
     runs = study.runs()
     retry, retry_runs = frozenset(retry), frozenset(retry_runs)
     digest = functools.cache(code) if callable(code) else lambda: code
+    content = functools.cache(lambda file: files.digest(file.read_bytes()))
+
+    def other_code(record: dict[str, Any], run: RunSpec) -> str | None:
+        """What made the run of a run.json and is another here, in words: a program's file, our code."""
+        program, made_by = record.get("program"), _code(record)
+        place = Path(getattr(run.config, "directory", None) or ".")
+        for name, known in program.items() if code and isinstance(program, dict) else ():
+            if (place / name).is_file() and content(place / name) != known:
+                return f"another version of {name} ({str(known)[:12]})"
+        return f"other code ({made_by})" if code and made_by != digest() else None
+
     folders = [run.folder(runs_dir) for run in runs]
     seen = equal_holders(folders, runs_dir)  # before their states are read
     to_do = {f for f, s in zip(folders, statuses, strict=True) if s.state in _TO_DO}
     equal = equal_runs(to_do, runs_dir)
-    made_by_other = 0
+    made_by_other: list[str] = []
     mixed: list[str] = []
     actions = []
     for run, status in zip(runs, statuses, strict=True):
         folder = run.folder(runs_dir)
         record = {} if status.state == "planned" else read_json(folder / "run.json")
-        made_by = _code(record) if code and status.state in ("completed", "diverged") else None
-        stale = made_by is not None and made_by != digest()
-        action = _decide(run, folder, status, stale, made_by, retry, run.name in retry_runs)
+        known = status.state in ("completed", "diverged") and _code(record) is not None
+        stale = other_code(record, run) if known else None
+        action = _decide(run, folder, status, stale, retry, run.name in retry_runs)
         other = _other_contents(record, run, contents)
         kept = ("completed", "diverged", *states.ACTIVE)
         if other and (status.state in kept or RunFolder(folder).checkpoint_file.exists()):
@@ -220,15 +233,16 @@ def make_plan(
             reason = f"{status.state}, trained on {other}"
             action = Action(run, "submit" if over else "skip", reason, folder, status, "over")
             mixed += [] if over else [f"{run.name}: {reason}"]
-        made_by_other += stale and status.state == "completed" and action.action == "skip"
+        if stale and status.state == "completed" and action.action == "skip":
+            made_by_other.append(f"{run.name} by {stale}")
         if action.action == "submit" and action.start != "over":
-            action = _of_equal(action, equal.get(folder, ()), retry, digest, contents)
+            action = _of_equal(action, equal.get(folder, ()), retry, other_code, contents)
         actions.append(action)
     warnings = []
     if made_by_other:
         warnings.append(
-            f"{made_by_other} completed run{'s were' * (made_by_other > 1) or ' was'} made by other "
-            "code than is here now; tables tell them apart. --retry stale runs them again"
+            f"{counted(len(made_by_other), 'completed run')} by other code than is here now "
+            f"({made_by_other[0]}); tables tell them apart. --retry stale runs them again"
         )
     if mixed:
         warnings.append(
@@ -258,12 +272,11 @@ def _decide(
     run: RunSpec,
     folder: Path,
     status: FolderStatus,
-    stale: bool,
-    made_by: str | None,
+    stale: str | None,
     retry: frozenset[str],
     named: bool,
 ) -> Action:
-    """The table at the top of this file."""
+    """The table at the top of this file. `stale`: the code that made the run, where it is another."""
     state = status.state
     word = f"{state} ({status.kind})" if status.kind else state
     detail = status.detail.partition("\n")[0][:160]
@@ -289,10 +302,10 @@ def _decide(
         return skip(f"{ended} (--retry unknown runs it again)")
     if state == "completed":
         if stale and ("stale" in retry or named):
-            return submit(f"made by other code ({made_by}): run again", "over")
+            return submit(f"made by {stale}: run again", "over")
         if named:
             return skip("completed: asked for by name, but its code and settings are unchanged")
-        return skip(f"completed by other code ({made_by})" if stale else "completed")
+        return skip(f"completed by {stale}" if stale else "completed")
     if status.kind == "unreadable":
         return skip(f"{ended}: repair or delete it")
     if state == "interrupted" or status.resumes:
@@ -345,7 +358,7 @@ def _of_equal(
     action: Action,
     equal: Sequence[FolderStatus],
     retry: frozenset[str],
-    digest: Callable[[], str | None],
+    other_code: Callable[[dict[str, Any], RunSpec], str | None],
     contents: Contents,
 ) -> Action:
     """What is done with a run that would begin or go on, where equal ones are elsewhere."""
@@ -355,16 +368,15 @@ def _of_equal(
         record = read_json(one.folder / "run.json")
         other = _other_contents(record, action.run, contents)
         if other is None:
-            same.append((one, _code(record)))
+            same.append((one, record))
         else:
             why = f"configured as {one.name}, which was trained on {other}"
-    for one, made_by in same:
+    for one, record in same:
         if one.state == "completed":
-            current = digest()
-            if current is None or made_by == current:
+            if (other := other_code(record, action.run)) is None:
                 why = f"equal to {one.name}, which is completed: taken over"
                 return replace(action, action="link", reason=why, equal=one.folder)
-            why = f"equal to {one.name}, but other code made that ({made_by})"
+            why = f"equal to {one.name}, but {other} made that"
     for one, _ in same:
         if one.active or (one.state == "unknown" and "unknown" not in retry):
             what = f"{one.state} ({one.detail})" if one.detail else one.state

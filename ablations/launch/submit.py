@@ -34,7 +34,6 @@ from ablations.study.arguments import (
 )
 from ablations.study.model import Study
 from ablations.view.plan import plan_json, plan_text
-from sdtps.config import ProgramConfig
 from sdtps.system.commandline import at_least
 from sdtps.system.errors import RunError, SubmissionError, counted, visible, visible_lines
 
@@ -192,7 +191,7 @@ def plan_study(
         contents=contents,
         max_array_size=slurm.max_array_size() if on_slurm else slurm.DEFAULT_MAX_ARRAY_SIZE,
     )
-    return within_budget(plan)
+    return within_budget(dataclasses.replace(plan, local=not on_slurm))
 
 
 def submit(
@@ -352,9 +351,7 @@ def check_inputs(plan: Plan, *, here: bool, deep: bool = True, data: bool = True
     """
     from sdtps.data.inputs import look_at
 
-    configs = [action.run.config for action in plan.submitted]
-    ours = [config for config in configs if not isinstance(config, ProgramConfig)]
-    looks = look_at(ours, deep=deep, data=data)
+    looks = look_at([action.run.config for action in plan.submitted], deep=deep, data=data)
     unseen, wrong, known = (
         list(dict.fromkeys(text for look in looks for text in getattr(look, kind)))
         for kind in ("unseen", "mistakes", "warnings")

@@ -69,11 +69,6 @@ class Attribution:
         return next((cell for cell in self.cells if cell.changes == frozenset(changes)), None)
 
 
-def attributions(study: Study) -> list[Attribution]:
-    """Every attribution that the manifest declares, at its full design."""
-    return [design(study, spec) for spec in study.attributions]
-
-
 def differing(good: Variant, broken: Variant) -> dict[str, tuple[Any, Any]]:
     """Setting to its two values, for the settings that can change a result."""
     ours, theirs = flatten(resolved(good.config)), flatten(resolved(broken.config))

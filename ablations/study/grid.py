@@ -34,6 +34,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from ablations.study.mistakes import Source
+from ablations.study.model import as_written
 from sdtps.config.common import Frozen
 from sdtps.config.yaml12 import KeyPath, scalar
 from sdtps.run.locations import shipped
@@ -220,17 +221,11 @@ def same(a: Any, b: Any) -> bool:
 
 def plain(value: Any) -> str:
     """A value inside a name: `1`, `0.0001`, `none`, `a+b`."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return f"{value:g}"
     if isinstance(value, tuple):
         return "+".join(plain(v) for v in value)
     if isinstance(value, dict):
         return "+".join(f"{k}={plain(v)}" for k, v in value.items())
-    return str(value)
+    return as_written(value, none="none")
 
 
 def _named(source: Source, path: KeyPath, spec: GridSpec, cells: list[Cell]) -> Points:

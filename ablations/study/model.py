@@ -193,12 +193,12 @@ class Study:
         }
 
 
-def as_written(item: Any) -> str:
+def as_written(item: Any, none: str = "null") -> str:
     """A configuration value as the manifest would write it."""
     if item is None:
-        return "null"
+        return none
     if isinstance(item, bool):
-        return "true" if item else "false"
+        return "true" if item else "false"  # `no` is text
     if isinstance(item, float):
         return f"{item:g}"
     if isinstance(item, dict):

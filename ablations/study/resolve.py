@@ -103,11 +103,12 @@ class Resolver:
         own: Settings = {}
         for key, value in overrides.items():
             own |= self._flatten(task, self.source, written[key][:-1], {key: value}, above=own)
-        for key, setting in own.items():
+        known = [key for key in self._flat_base if key.startswith("settings.")]
+        for key, setting in list(own.items()):
             self._check_allowed(setting, key)
-            known = [k for k in self._flat_base if k.startswith("settings.")]
-            if task == self.task == "command" and key.startswith("settings."):  # else a typing error
-                self.source.expect(setting.path, key, known, "is no setting of the base")
+            chosen = task == self.task == "command" and key.startswith("settings.")
+            if chosen and not self.source.expect(setting.path, key, known, "is no setting of the base"):
+                del own[key]
         base = self.values if task == self.task else {}
         if "directory" in own or task != self.task:
             self._place_directory(own)

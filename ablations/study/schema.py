@@ -201,9 +201,9 @@ class Resources(Frozen):
         """Equal for runs that may share an array; readable enough for a plan."""
         return self.model_dump_json()
 
-    def summary(self) -> str:
-        """`gpu · 1 GPU · 8 CPUs · 32 GB · 60 min`."""
-        parts = [self.partition or "default partition"]
+    def summary(self, *, local: bool = False) -> str:
+        """`gpu · 1 GPU · 8 CPUs · 32 GB · 60 min`; on local slots without the partition."""
+        parts = [] if local else [self.partition or "default partition"]
         if self.nodes > 1:
             parts.append(counted(self.nodes, "node"))
         if self.gpu_count:
@@ -217,13 +217,23 @@ class Resources(Frozen):
         return " · ".join(parts)
 
 
+def _no_scale(unit: str) -> str:
+    if re.sub(r"[\W_]", "", unit).casefold() in ("percent", "percentage", "pct", "fraction"):
+        raise ValueError(
+            f"'{unit}' would be printed as a word. Write '%' where runs log fractions (0.91 becomes "
+            "91.0), or '' where they log what is to be printed"
+        )
+    return unit
+
+
 class MetricSpec(Frozen):
     """How a metric is read and printed. Values are fractions in [0, 1] where unit is %."""
 
     # Which way is better; a manifest has to say it. None (imported logs only): nobody knows.
     direction: Literal["up", "down"] | None
     digits: int = Field(default=1, ge=0, le=6)  # printed, after the unit is applied
-    unit: str = "%"  # "%" prints 100 x value; anything else prints value and unit as they are
+    # "%" prints 100 x value; anything else prints value and unit as they are
+    unit: Annotated[str, AfterValidator(_no_scale)] = "%"
     label: str | None = None  # null: the metric's name
 
 

@@ -11,7 +11,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ablations.study.arguments import add_data_root, add_study, filtered, read_whole
-from sdtps.config import ProgramConfig
 from sdtps.system.commandline import add_json, add_variants
 
 if TYPE_CHECKING:
@@ -27,20 +26,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Look at each distinct input of the study's variants: names, images to their end, weights."""
-    from sdtps.data.inputs import Look, look_at
+    from sdtps.data.inputs import look_at
 
     study = filtered(read_whole(arguments), arguments.variant, [])
-    looks = look_at(study.models().values(), images=True)
-    programs = [v.config for v in study.variants.values() if isinstance(v.config, ProgramConfig)]
-    absent = sorted({text for program in programs for text in program.absent()})
-    if absent:
-        looks.append(Look(unseen=absent))
+    looks = look_at([variant.config for variant in study.variants.values()], images=True)
     if arguments.json:
         print(json.dumps([asdict(look) for look in looks], indent=2))
     elif looks:
         print("\n\n".join("\n".join(lines(look)) for look in looks))
     else:
-        print("Every variant is a program of its own, and what it declares in `needs` is here.")
+        print("Every variant is a program of its own, and what it needs is here.")
     return 1 if any(look.unseen or look.mistakes for look in looks) else 0
 
 

@@ -71,7 +71,8 @@ def _cost_lines(plan: Plan) -> Iterator[str]:
         limit = resources.max_parallel
         throttle = f", at most {limit} at once" if limit else ""
         runs = counted(sum(len(part.runs) for part in parts), "run")
-        yield f"{runs} in {counted(len(parts), 'array')}{throttle}: {resources.summary()}"
+        where = "on local slots" if plan.local else f"in {counted(len(parts), 'array')}{throttle}"
+        yield f"{runs} {where}: {resources.summary(local=plan.local)}"
     estimate = plan.estimate
     if plan.submitted:
         hours = [f"{estimate.run_hours:.1f} run-hours"]

@@ -113,34 +113,30 @@ def lines(
     stopped = [*ended, *held, *damaged]
     for status in stopped[:_LISTED]:
         yield ""
-        yield f"{status.run.name}: {word(status)}{': ' + status.detail if status.detail else ''}"
-        if status.log_tail:
-            yield from (f"    {text}" for text in status.log_tail.splitlines()[-_LOG_LINES:])
+        why, _, more = status.detail.partition("\n")
+        yield f"{status.run.name}: {word(status)}{': ' + why if why else ''}"
+        tail = (status.log_tail or more).splitlines()[-_LOG_LINES:]
+        yield from (f"    {text}" for text in tail if text.strip() not in why)
         if status.log_file and status.log_file.exists():
             yield f"  Log: {status.log_file}"
-    if len(stopped) > _LISTED:
-        yield ""
-        yield f"and {len(stopped) - _LISTED} more (see --json)"
-    for note in dict.fromkeys(s.detail for s in statuses if s.active and "does not answer" in s.detail):
-        yield ""
-        yield f"States are {note}"
+    advice = [f"and {len(stopped) - _LISTED} more (see --json)"] if len(stopped) > _LISTED else []
+    unheard = (s.detail for s in statuses if s.active and "does not answer" in s.detail)
+    advice += [f"States are {note}" for note in dict.fromkeys(unheard)]
     if damaged:
-        yield ""
-        yield "Restore the files of damaged runs, or delete their folders and submit again."
+        advice.append("Restore the files of damaged runs, or delete their folders and submit again.")
     if held:
-        yield ""
-        yield f"Release what is held: {command_for('retry', '--held')}"
+        advice.append(f"Release what is held: {command_for('retry', '--held')}")
     root = _data_root(ended, runs_dir)
     goes_on = [s for s in ended if s.state == "interrupted" or s.resumes]
     asked = [s for s in ended if s not in goes_on and s.kind != "unreadable" and s.state != "unknown"]
     retry = sorted({"oom" if s.kind == "oom" else s.state for s in asked})
     if goes_on:
-        yield ""
-        yield f"Resume interrupted runs: {command_for('submit', data_root=root)}"
+        advice.append(f"Resume interrupted runs: {command_for('submit', data_root=root)}")
     if retry:
-        yield ""
         words = [word for state in retry for word in ("--retry", state)]
-        yield f"Run them again: {command_for('submit', *words, data_root=root)}"
+        advice.append(f"Run them again: {command_for('submit', *words, data_root=root)}")
+    for text in advice:
+        yield from ("", text)
 
 
 def _data_root(ended: Sequence[RunStatus], runs_dir: Path) -> str | None:

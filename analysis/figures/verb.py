@@ -68,7 +68,9 @@ def _refuse_unlogged(collected: Collected, study: Study, asked: Sequence[str]) -
     known = {*collected.metrics_of(study.name, "train"), *collected.metrics_of(study.name, "eval")}
     if not known:
         return
-    if not asked:  # what runs log in other settings may be drawn empty: the manifest is no typing error
+    # What our models log in other settings, or any run later, may be drawn empty.
+    ended = any(run.state == "completed" for run in collected.runs_of(study.name))
+    if not asked and (study.models() or not ended):
         known |= {*NAMES, *study.metrics}
     declared = [spec.metric for spec in study.figures if spec.kind == "curves"]
     wrong = [name for name in dict.fromkeys(asked or declared) if name not in known]

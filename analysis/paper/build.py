@@ -30,7 +30,7 @@ from analysis.report.verb import write as write_report
 from analysis.results.attribution import started
 from analysis.results.frames import results
 from analysis.runs.collect import Collected, collect
-from analysis.runs.comparable import Mark, refuse_to_average
+from analysis.runs.comparable import Mark, refuse_to_average, unlogged
 from analysis.tables import forms, latex
 from analysis.tables import study as tables
 from analysis.tables.forms import write_if_changed
@@ -73,7 +73,7 @@ class Options:
 
 @dataclass
 class Built:
-    """What a build wrote; `problems`: figures that could not be drawn, as the paper says."""
+    """What a build wrote; `problems`: figures that could not be drawn, metrics that no run logged."""
 
     folder: Path
     files: list[Path] = field(default_factory=list)
@@ -115,6 +115,7 @@ def build(
     say("reading runs")
     collected = collect(studies, runs_dir)
     built = Built(folder, marks=refuse_to_average(collected, allow=options.allow))
+    built.problems += unlogged(collected)
     folder.mkdir(parents=True, exist_ok=True)
     if options.evidence:
         say("claims")

@@ -10,6 +10,7 @@ explain runs/quick/topk/seed0-1234567890          a run
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import re
 from collections.abc import Sequence
@@ -17,12 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ablations.study.arguments import known_studies
+from ablations.study.model import Study, slug
 from analysis import verbs
 from analysis.runs import hints
 from analysis.runs.record import Source, read, run_of
+from sdtps.config import ProgramConfig
 from sdtps.run.folder import RunFolder
 from sdtps.system.commandline import add_runs_dir
-from sdtps.system.errors import SdtpsError, did_you_mean
+from sdtps.system.errors import ConfigError, SdtpsError, did_you_mean
 
 
 class ExplainError(SdtpsError):
@@ -49,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    found = of_runs(arguments) or find(arguments.what, arguments.generated)
+    found = of_runs(arguments) or find(arguments.what, arguments.generated, arguments.runs_dir)
     runs = [describe(where, arguments.runs_dir) for where in found.runs]
     again = hints.again(runs, arguments.runs_dir, _manifests(arguments.generated))
     if arguments.json:
@@ -62,8 +66,6 @@ def command(arguments: argparse.Namespace) -> int:
 
 def of_runs(arguments: argparse.Namespace) -> Behind | None:
     """A table's cell made from the runs as they are, where no paper has been built with that table."""
-    from ablations.study.arguments import find_study
-    from ablations.study.manifest import load_study
     from analysis.runs.collect import collect
     from analysis.tables.model import as_json
     from analysis.tables.study import tables
@@ -71,26 +73,37 @@ def of_runs(arguments: argparse.Namespace) -> Behind | None:
     name, _, rest = str(arguments.what).partition(":")
     if (arguments.generated / "tables" / f"{name}.json").exists() or "/" in name:
         return None
-    stem = name
-    while stem:  # a table is called STUDY_TABLE or STUDY-TABLE
-        stem = re.sub(r"(^|[-_])[^-_]*$", "", stem)
-        try:
-            study = load_study(find_study(stem)) if stem else None
-        except SdtpsError:
-            continue
-        if study is None or not verbs.has_runs(study, arguments.runs_dir):
-            return None
-        collected = collect([study], arguments.runs_dir, curves=False)
-        made = {t.name: t for t in tables(collected, study)}
-        return _cell(as_json(made[name]), rest) if name in made else None
-    return None
+    study = _tables_of_runs(arguments.runs_dir).get(name)
+    if study is None:
+        return None
+    collected = collect([study], arguments.runs_dir, curves=False)
+    made = {t.name: t for t in tables(collected, study)}
+    return _cell(as_json(made[name]), rest) if name in made else None
+
+
+def _tables_of_runs(runs_dir: Path) -> dict[str, Study]:
+    """The tables of the studies known here that have runs, each with its study."""
+    from ablations.study.manifest import load_study
+    from analysis.tables.model import file_name
+    from analysis.tables.study import declared_tables
+
+    found: dict[str, Study] = {}
+    for path in known_studies().values():
+        with contextlib.suppress(SdtpsError):  # a manifest with mistakes is another one's matter
+            study = load_study(path)
+            names = [spec.name for spec in declared_tables(study)]
+            names += [f"{slug(spec.good)}-{slug(spec.broken)}" for spec in study.attributions]
+            if verbs.has_runs(study, runs_dir):
+                made = (*names, "variants", "compute")
+                found |= {file_name(study, name): study for name in made}
+    return found
 
 
 # -- what was asked about -----------------------------------------------------------------------
 
 
-def find(what: str, generated: Path) -> Behind:
-    """Raises ExplainError with the nearest right name."""
+def find(what: str, generated: Path, runs_dir: Path | None = None) -> Behind:
+    """Raises ExplainError with the nearest right name, also of tables that `of_runs` would make."""
     macro = re.fullmatch(r"\\?res\{([^{}]*)\}\{([^{}]*)\}\{([^{}]*)\}", what.strip())
     if macro is not None:
         return _number("/".join(macro.groups()), generated)
@@ -103,7 +116,8 @@ def find(what: str, generated: Path) -> Behind:
         return _figure(name, rest, generated)
     if what.count("/") >= 2:
         return _number(what, generated)
-    known = [p.stem for part in ("tables", "figures") for p in (generated / part).glob("*.json")]
+    known = {p.stem for part in ("tables", "figures") for p in (generated / part).glob("*.json")}
+    known |= _tables_of_runs(runs_dir).keys() if runs_dir else set()
     if not known:
         raise ExplainError(f"{generated}: nothing was built yet. Build it: sdtps paper")
     raise ExplainError(f"no table, figure or number '{what}'. {did_you_mean(name, known)}")
@@ -156,9 +170,9 @@ def _number(name: str, generated: Path) -> Behind:
     study, _, rest = name.partition("/")
     slugs = {entry["name"]: entry.get("slugs", {}) for entry in _studies(generated)}.get(study, {})
     numbers = _read(path)
-    for own, slug in slugs.items():  # as people call the variant
+    for own, short in slugs.items():  # as people call the variant
         if rest.startswith(f"{own}/") and name not in numbers:
-            name = f"{study}/{slug}/{name_part(rest.removeprefix(f'{own}/'))}"
+            name = f"{study}/{short}/{name_part(rest.removeprefix(f'{own}/'))}"
     if name not in numbers:
         raise ExplainError(f"no number '{name}'. {_nearest(name, numbers)}")
     entry = numbers[name]
@@ -203,6 +217,8 @@ def describe(where: str, runs_dir: Path) -> dict[str, Any]:
         "folder": str(folder.path),
         **{key: run.get(key) for key in ("study", "variant", "seed", "identity")},
         **{key: getattr(found, key) for key in ("state", "reason", "commit", "dirty", "code")},
+        "program": dict(found.program),
+        "command": _command(folder),
         "notes": "; ".join(found.notes) or None,
         "diff": diff if found.dirty else None,
         "host": found.host,
@@ -219,6 +235,15 @@ def describe(where: str, runs_dir: Path) -> dict[str, Any]:
     }
 
 
+def _command(folder: RunFolder) -> str | None:
+    """The command line of a run that is a program."""
+    with contextlib.suppress(ConfigError):
+        config = folder.config()
+        if isinstance(config, ProgramConfig):
+            return config.line(seed=folder.run().get("seed", 0), run=str(folder.path))
+    return None
+
+
 def _show(found: Behind, runs: Sequence[dict[str, Any]], again: Sequence[str]) -> None:
     """Paths and commands on lines of their own, so that they can be copied."""
     console = verbs.console()
@@ -233,10 +258,9 @@ def _show(found: Behind, runs: Sequence[dict[str, Any]], again: Sequence[str]) -
     for run in runs:
         say(f"\n{run['folder']}", "bold")
         say(f"  {_story(run)}")
-        for path in run["logs"]:
-            say(f"  {path}")
-        for note in filter(None, (run["notes"], _difference(run))):
-            say(f"  {note}")
+        difference = run["diff"] and f"uncommitted difference: {run['diff']}"
+        for line in filter(None, (run["command"], *run["logs"], run["notes"], difference)):
+            say(f"  {line}")
     if again:
         say("\nRun exactly these again:")
         for line in again:
@@ -245,14 +269,13 @@ def _show(found: Behind, runs: Sequence[dict[str, Any]], again: Sequence[str]) -
 
 def _story(run: dict[str, Any]) -> str:
     """A run's state and where it was made, in one line."""
-    commit = str(run["commit"] or "unknown")[:10] + (" with changes" if run["dirty"] else "")
+    code = f"commit {str(run['commit'] or 'unknown')[:10]}{' with changes' * bool(run['dirty'])}"
+    if run["command"]:
+        code = ", ".join(f"{name} {digest[:12]}" for name, digest in run["program"].items())
     parts = [run["state"] + (f": {run['reason']}" if run["reason"] else "")]
     if run["state"] != "planned":
-        parts += [f"commit {commit}", f"host {run['host'] or 'unknown'}", f"GPU {run['gpu'] or 'none'}"]
+        parts += [code] if code else []
+        parts += [f"host {run['host'] or 'unknown'}", f"GPU {run['gpu'] or 'none'}"]
     if run["jobs"]:
         parts.append(f"{'job' if len(run['jobs']) == 1 else 'jobs'} {', '.join(map(str, run['jobs']))}")
     return "; ".join(parts)
-
-
-def _difference(run: dict[str, Any]) -> str | None:
-    return f"uncommitted difference: {run['diff']}" if run["diff"] else None

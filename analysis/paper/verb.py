@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from analysis import verbs
+from analysis.venues import VENUES
 from sdtps.system.commandline import add_json
 
 MAIN = Path("paper/main.tex")
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write everything but the PDF here, and make no PDF [generated/ beside the main file]",
     )
     parser.add_argument(
-        "--venue", default="article", help="sets the figures' widths and font [article]"
+        "--venue", choices=sorted(VENUES), default="article", help="sets the figures' widths and font"
     )
     parser.add_argument(
         "--bundle", type=Path, metavar="OUT.zip", help="also write an archive that compiles elsewhere"
@@ -57,14 +58,11 @@ def command(arguments: argparse.Namespace) -> int:
         is_current,
         used,
     )
-    from analysis.venues import VENUES
-    from sdtps.system.errors import SdtpsError, counted, did_you_mean
+    from sdtps.system.errors import counted
 
     started = time.perf_counter()
     console = verbs.console()
     say = (lambda _: None) if arguments.json else (lambda text: console.print(f"[dim]{text}[/]"))
-    if arguments.venue not in VENUES:
-        raise SdtpsError(f"--venue: {did_you_mean(arguments.venue, VENUES)}")
     studies = verbs.load(arguments)
     others = verbs.others(studies)
     main: Path = arguments.main

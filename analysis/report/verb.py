@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Write the report, or serve it until Ctrl-C."""
+    """Write the report (1 where finished runs did not log a metric), or serve it until Ctrl-C."""
     from analysis.runs.collect import collect
 
     studies = verbs.load(arguments)
@@ -41,7 +41,7 @@ def command(arguments: argparse.Namespace) -> int:
         collected = collect(studies, arguments.runs_dir)
         write(collected, arguments.output, title=arguments.title, claims=claims)
         print(arguments.output)
-        return 0
+        return verbs.tell_unlogged(collected)
     from analysis.report.live import Source, served
 
     def make() -> dict[str, Any]:

@@ -88,7 +88,7 @@ def paired(a: Mapping[int, float], b: Mapping[int, float], unit: float = 0.0) ->
     """Difference a - b by seed of two variants; seeds that only one of them has do not enter."""
     by_seed = {seed: a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())}
     if not by_seed:
-        return Summary(why="no seed is finished in both variants")
+        return Summary(why="no seed has a value in both variants")
     return replace(summary(list(by_seed.values()), unit), by_seed=by_seed)
 
 

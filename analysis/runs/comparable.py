@@ -1,4 +1,4 @@
-"""What stops averaging over seeds: missing runs; runs of different code, data or weights.
+"""What stops averaging over seeds: missing runs; runs of different code, data or weights; no values.
 
 A run's identity names data and weights as its configuration does: by data set and file name, not by
 their content. The content is in `origin` of result.json (`sdtps.run.provenance`).
@@ -13,18 +13,16 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ablations.store.states import UNFINISHED
+from ablations.study.model import Study, as_written
 from analysis.runs import hints
 from analysis.runs.collect import Collected
 from analysis.runs.record import Run
 from sdtps.config import resolved
 from sdtps.config.identity import NOT_IN_IDENTITY, flatten
-from sdtps.system.errors import AggregationError, counted
-
-if TYPE_CHECKING:
-    from ablations.study.model import Study
+from sdtps.system.errors import AggregationError, counted, did_you_mean
 
 # Kinds of marks, each with what the option that allows it does: `--allow-mixed-code` for `mixed_code`.
 KINDS = {
@@ -237,6 +235,22 @@ def _listed(versions: Counter[str]) -> str:
     return "; ".join(f"{name} ({counted(n, 'run')})" for name, n in versions.most_common())
 
 
+def unlogged(collected: Collected, names: Sequence[str] = ()) -> Iterator[str]:
+    """A sentence for each metric (of `names`; none: all) that no finished run has in its result.
+
+    Of studies with programs, which log what they like: what our models log is known with the manifest.
+    """
+    for study in collected.studies:
+        programs = len(study.models()) < len(study.variants)
+        runs = [r for r in collected.runs_of(study.name) if programs and r.state == "completed"]
+        has = {name for run in runs for name in (*run.best, *run.last)}
+        has |= {name.partition("/")[2] for run in runs for name in run.not_finite}
+        for name in names or study.metrics:
+            if has and name not in has:
+                near = did_you_mean(name, has).replace("Allowed:", "Logged:")
+                yield f"{study.name}: no finished run has '{name}' in its last evaluation. {near}"
+
+
 # -- what variants are set to -------------------------------------------------------------------
 
 
@@ -256,15 +270,9 @@ def setting(study: Study, variant: str, key: str) -> Any:
 
 def readable(value: Any) -> str:
     """A configuration value as people write it."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "true" if value else "false"  # as a manifest has it: there, `no` is text
-    if isinstance(value, float):
-        return f"{value:g}"
     if isinstance(value, (list, tuple)):
         return ", ".join(readable(v) for v in value) or "none"
-    return str(value)
+    return str(value) if isinstance(value, dict) else as_written(value, none="none")
 
 
 def varying(study: Study, names: Sequence[str]) -> list[str]:

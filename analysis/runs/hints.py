@@ -68,7 +68,9 @@ def again(
     seeds: dict[tuple[str | None, str, str | None], dict[str, list[str]]] = {}
     for run in runs:
         if run["study"] and not run["imported"]:
-            key = (run["commit"], run["study"], data_root(RunFolder(run["folder"])))
+            config = config_of(RunFolder(run["folder"]))
+            own = config.get("task") == "command"  # a program is not in this project's repository
+            key = (None if own else run["commit"], run["study"], data_root(config))
             seeds.setdefault(key, {}).setdefault(run["variant"], []).append(str(run["seed"]))
     there, known = None, known_studies()
     for (commit, study, root), variants in sorted(seeds.items(), key=lambda item: item[0][0] or ""):
@@ -87,11 +89,15 @@ def again(
     return lines
 
 
-def data_root(folder: RunFolder) -> str | None:
-    """The folder that a run's data were read from; None where it generated them, or does not say."""
+def config_of(folder: RunFolder) -> dict[str, Any]:
+    """What config.yaml holds; empty where it cannot be read."""
     try:
-        config = yaml.load(read_bytes(folder.config_file) or b"", Loader=_LOADER)
+        return mapping(yaml.load(read_bytes(folder.config_file) or b"", Loader=_LOADER))
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
-        return None
-    data = mapping(mapping(config).get("data"))
+        return {}
+
+
+def data_root(config: Mapping[str, Any]) -> str | None:
+    """The folder that a run's data were read from; None where it generated them, or does not say."""
+    data = mapping(config.get("data"))
     return data["root"] if isinstance(data.get("root"), str) and data.get("generate") is None else None

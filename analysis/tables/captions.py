@@ -13,7 +13,7 @@ from analysis.results.outcomes import Outcome, outcomes, seed_list
 from analysis.runs.collect import Collected
 from analysis.runs.comparable import Mark, readable, setting, varying
 from analysis.tables.model import Column, Row, Table, file_name
-from sdtps.config import RetrievalConfig
+from sdtps.config import ProgramConfig, RetrievalConfig
 from sdtps.system.errors import counted
 
 if TYPE_CHECKING:
@@ -98,15 +98,21 @@ def statistic(rows: Sequence[Outcome], metrics: Sequence[str], epoch: Epoch = "l
 def beyond(
     study: Study, rows: Sequence[Outcome], metrics: Sequence[str], epochs: Sequence[Epoch]
 ) -> str:
-    """A note where a spread reaches beyond what a share can be."""
+    """Notes where a spread reaches beyond what a share can be, and where a program logs no shares."""
     shares = [metric for metric in metrics if study.metrics[metric].unit == "%"]
+    said: dict[str, None] = {}
     for row, metric, epoch in product(rows, shares, epochs):
         if not (values := list(row.values(metric, epoch).values())):
             continue
-        found = stats.summary(values)
+        found, variant = stats.summary(values), study.variants.get(row.key)
         if 0 <= found.mean <= 1 and (found.mean < found.sd or found.mean + found.sd > 1):
-            return "± is symmetric: where it reaches beyond 0 or 100 %, no seed does."
-    return ""
+            said["± is symmetric: where it reaches beyond 0 or 100 %, no seed does."] = None
+        elif found.mean > 1 and variant and isinstance(variant.config, ProgramConfig):
+            way = f'{metric}: {{direction: {study.metrics[metric].direction}, unit: ""}}'
+            said[
+                f"{metric} is logged above 1, which % prints as above 100: for per cent, write {way}."
+            ] = None
+    return " ".join(said)
 
 
 def which_epochs(shown: Sequence[Epoch], rows: Sequence[Outcome]) -> str:
@@ -173,7 +179,7 @@ def differences(
     ]
     cells = [cell for row in rows for cell in row.cells if cell.signed]
     if not cells:
-        return f"Δ: difference to {label}, empty where no seed is finished in both."
+        return f"Δ: difference to {label}, empty where no seed has a value in both."
     paired = {result.paired for result in shown if result.difference_n}
     how = "paired by seed" if paired == {True} else "of unpaired runs"
     if len(paired) > 1:
@@ -197,7 +203,7 @@ def differences(
     if any(0 < result.difference_n < result.difference_planned for result in shown):
         text += "; k/N: seeds that both have, not tested where some are missing"
     if any(not result.difference_n for result in shown):
-        text += "; empty where no seed is finished in both"
+        text += "; empty where no seed has a value in both"
     return f"{text}."
 
 

@@ -39,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Show partial results too: what is missing is in the cells and below the table.
 
+    Returns 1 where finished runs did not log a metric.
+
     Raises AggregationError where runs of other data or weights would be averaged.
     """
     from analysis.runs.collect import collect
@@ -58,9 +60,10 @@ def command(arguments: argparse.Namespace) -> int:
     verbs.choose(asked, list(files), "table")
     names = [files[name] for name in arguments.table] or list(files)
     chosen = [t for t in made if t.name in names]
+    code = verbs.tell_unlogged(collected)
     if arguments.json:
         verbs.print_json([as_json(t) for t in chosen])
-        return 0
+        return code
     console = verbs.console()
     for table in chosen:
         if arguments.out:
@@ -70,7 +73,7 @@ def command(arguments: argparse.Namespace) -> int:
             print(forms.FORMS[arguments.form](table))
         else:
             console.print(forms.to_terminal(table))
-    return 0
+    return code
 
 
 # -- collect: every run of a study and what became of it ----------------------------------------
@@ -162,9 +165,10 @@ def compare_command(arguments: argparse.Namespace) -> int:
     found = results(collected, study, b)
     metrics = verbs.choose(arguments.metric, list(study.metrics), "metric")
     answers = {name: compare(found, a, name, arguments.epoch, arguments.margin) for name in metrics}
+    code = verbs.tell_unlogged(collected, metrics)
     if arguments.json:
         verbs.print_json({"study": study.name, "epoch": arguments.epoch, "metrics": answers})
-        return 0
+        return code
     console = verbs.console()
     labels = [found.outcomes[name].label for name in (a, b)]
     console.print(f"{labels[0]} against {labels[1]}, {arguments.epoch} epoch", markup=False)
@@ -172,7 +176,7 @@ def compare_command(arguments: argparse.Namespace) -> int:
         console.print(f"{name}", style="bold", markup=False)
         for line in in_words(answer, study.metrics[name]):
             console.print(f"  {line}", markup=False)
-    return 0
+    return code
 
 
 def compare(found: Results, a: str, name: str, epoch: Epoch, margin: float | None) -> dict[str, Any]:

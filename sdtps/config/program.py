@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from sdtps.config.common import Frozen, LoggerName
 from sdtps.config.identity import flatten
@@ -19,6 +19,9 @@ from sdtps.system.errors import did_you_mean
 _FIELD = re.compile(r"(?<!\$)\{([A-Za-z_][\w.]*)\}")  # not ${VARIABLE}, not {a,b}
 # Fields of a command line beside {settings.NAME}.
 FIELDS = ("seed", "run", "config", "data", "python")
+# A word that is a script below the folder in which the program is started.
+_SCRIPT = re.compile(r"(?<!\S)[\w.-][\w./-]*\.(?:py|sh|R|jl|pl|rb|lua)(?!\S)")
+_ELSEWHERE = re.compile(r"\b(cd|pushd)\b|[>#]")  # a line that may leave the folder, or write a script
 
 
 class ProgramData(Frozen):
@@ -66,12 +69,12 @@ class ProgramConfig(Frozen):
     """
 
     task: Literal["command"] = "command"
-    command: str = Field(
-        default="", description="a line for bash, such as 'python train.py --seed {seed}'"
-    )
     # Free: numbers, texts, true and false, lists. What the command line does not name is refused,
     # unless the program reads {config}.
     settings: dict[str, Any] = Field(default_factory=dict)
+    command: str = Field(
+        default="", description="a line for bash, such as 'python train.py --seed {seed}'"
+    )
     environment: dict[str, str] = Field(default_factory=dict)
     # Where it is started, beside the manifest; not part of the identity. null: the manifest's folder.
     directory: str | None = None
@@ -86,36 +89,44 @@ class ProgramConfig(Frozen):
     # Tools that get the rows too, as `train.loggers` of our models; not part of the identity.
     loggers: tuple[LoggerName, ...] = ()
 
-    @model_validator(mode="after")
-    def _fields_exist(self) -> ProgramConfig:
-        known = [*FIELDS, *(f"settings.{name}" for name in flatten(self.settings))]
-        named = set(_FIELD.findall(self.command))
-        for field in sorted(named):
-            if field not in known:
-                raise ValueError(f"command names {{{field}}}. {did_you_mean(field, known)}")
-        unread = [
-            f"settings.{name}" for name in flatten(self.settings) if f"settings.{name}" not in named
-        ]
-        if self.command and unread and "config" not in named:
+    @field_validator("command")
+    @classmethod
+    def _fields_exist(cls, command: str, info: ValidationInfo) -> str:
+        if not command or "settings" not in info.data:  # those have a mistake of their own
+            return command
+        settings = [f"settings.{name}" for name in flatten(info.data["settings"])]
+        named = set(_FIELD.findall(command))
+        known = [*FIELDS, *settings]
+        if unknown := sorted(named.difference(known)):
+            told = (f"names {{{field}}}. {did_you_mean(field, known)}" for field in unknown)
+            raise ValueError("; ".join(told))
+        unread = [name for name in settings if name not in named]
+        if unread and "config" not in named:
             raise ValueError(
-                f"the command line does not name {', '.join(unread)}: write {{{unread[0]}}} where it "
+                f"does not name {', '.join(unread)}: write {{{unread[0]}}} where it "
                 "belongs, or {config} if the program reads the run's config.yaml"
             )
-        if self.command and "seed" not in named and "config" not in named:
+        if "seed" not in named and "config" not in named:
             raise ValueError(
-                "the command line does not name {seed}, so all seeds would be one run: write {seed} "
+                "does not name {seed}, so all seeds would be one run: write {seed} "
                 "where the program takes it (or set it by the environment and write SEED={seed} first)"
             )
-        return self
+        return command
 
     def absent(self) -> list[str]:
         """What the program needs and is not here, in words."""
         flat = {f"settings.{name}": _text(value) for name, value in flatten(self.settings).items()}
         named = (_FIELD.sub(lambda match: flat.get(match[1], match[0]), need) for need in self.needs)
-        paths = [Path(self.directory or ".") / need for need in named]
+        here = Path(self.directory or ".")
+        paths = [here / need for need in named]
         missing = [f"{path} is not visible here" for path in paths if not path.exists()]
         if "{data}" in self.command and self.data.root is None:
             missing.append("no data root: give --data-root or set SDTPS_DATA_ROOT")
+        script = None if _ELSEWHERE.search(self.command) else _SCRIPT.search(self.command)
+        if script and not (here / script[0]).exists():  # of several only the first: it may write others
+            others = (here / script[0]).parent.glob(f"*{Path(script[0]).suffix}")
+            near = did_you_mean(script[0], [str(file.relative_to(here)) for file in others])
+            missing.append(f"the command's {script[0]} is not in {here}. {near}".rstrip("."))
         return missing
 
     def line(self, *, seed: int, run: str) -> str:

@@ -43,12 +43,17 @@ class Look:
 
 
 def look_at(
-    configs: Iterable[Config], *, deep: bool = True, images: bool = False, data: bool = True
+    configs: Iterable[AnyConfig], *, deep: bool = True, images: bool = False, data: bool = True
 ) -> list[Look]:
-    """`look` at each configuration; those that read the same files alike are looked at once."""
-    # A variant that is another program (`task: command`) reads what it reads.
-    distinct = {_inputs_of(config): config for config in configs if hasattr(config, "data")}
-    return [look(config, deep=deep, images=images, data=data) for config in distinct.values()]
+    """`look` at each configuration; those that read the same files alike are looked at once.
+
+    Of other programs (`task: command`): what they need and is not here, in one `Look`.
+    """
+    given = list(configs)
+    distinct = {_inputs_of(one): one for one in given if not isinstance(one, ProgramConfig)}
+    looks = [look(config, deep=deep, images=images, data=data) for config in distinct.values()]
+    absent = {text for one in given if isinstance(one, ProgramConfig) for text in one.absent()}
+    return [*looks, Look(unseen=sorted(absent))] if absent else looks
 
 
 def look(config: Config, *, deep: bool = True, images: bool = False, data: bool = True) -> Look:

@@ -420,7 +420,10 @@ def resolve_attempts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         attempt = row.get("attempt", 1)
         if all(_place(row) < begun for later, begun in first.items() if later > attempt):
-            kept[row.get("kind", ""), row.get("step", 0)] = row
+            place = row.get("kind", ""), row.get("step", 0)
+            earlier = kept.get(place, {}) if place[0] == "eval" else {}
+            # A program may log one evaluation in several rows.
+            kept[place] = {**earlier, **row} if earlier.get("attempt", 1) == attempt else row
     return sorted(kept.values(), key=_place)
 
 

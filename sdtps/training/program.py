@@ -28,7 +28,7 @@ from sdtps.config.mapping import MappingError, load, shipped
 from sdtps.config.program import ProgramConfig
 from sdtps.log import ATTEMPT, RUN, SEED
 from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder, now, row_of
-from sdtps.system.errors import RunError
+from sdtps.system.errors import RunError, did_you_mean
 from sdtps.system.files import digest, read_bytes
 from sdtps.training.loggers import Loggers, start_module
 
@@ -346,7 +346,9 @@ def _result(folder: RunFolder, config: ProgramConfig, about: dict[str, Any]) -> 
     if metric is not None:
         scored = [row for row in rows if _is_number(row.get(metric))]
         if not scored:
-            raise RunError(f"no evaluation row holds '{metric}', which selects the epoch")
+            held = dict.fromkeys(name for row in rows for name in row if _is_number(row[name]))
+            near = did_you_mean(metric, held.keys() - {"attempt", "epoch", "step"})
+            raise RunError(f"select: no evaluation row holds '{metric}'. {near}")
         best = max(scored, key=lambda row: sign * row[metric])
     chosen = best or {}
     bare = [{k: v for k, v in r.items() if k not in ("kind", "attempt")} for r in (chosen, rows[-1])]

@@ -10,7 +10,7 @@ from ablations.cli import main
 from ablations.launch.budget import within_budget
 from ablations.launch.plan import BEYOND, Plan, make_plan
 from ablations.store.states import run_states
-from ablations.study.attribution import attributions
+from ablations.study.attribution import design
 from ablations.study.manifest import load_study
 from ablations.study.model import Study
 from sdtps.system.errors import ManifestError
@@ -40,7 +40,7 @@ def test_cells_have_readable_names_and_a_setting_that_does_nothing_makes_an_equa
     tmp_path: Path,
 ) -> None:
     study = load(tmp_path, HEAD + "attributions: [{good: topk, broken: gumbel}]\n")
-    (found,) = attributions(study)
+    found = design(study, study.attributions[0])
     assert set(found.changes) == {"sdtps.decision", "sdtps.mask", "sdtps.temperature"}
     equal = {cell.name: cell.equals for cell in found.cells if cell.equals}
     assert equal == {"topk+temperature": "topk", "gumbel-decision": "topk+mask"}
@@ -55,7 +55,7 @@ def test_cells_leave_the_study_and_its_runs_as_they_were(tmp_path: Path) -> None
     plain = load(tmp_path, HEAD)
     with_cells = load(tmp_path, HEAD + "attributions: [{good: topk, broken: gumbel}]\n")
     assert [run.name for run in plain.runs()] == [run.name for run in with_cells.runs()]
-    (found,) = attributions(with_cells)
+    found = design(with_cells, with_cells.attributions[0])
     own = {run.identity for run in plain.runs()}
     equal = {run.variant for run in found.study.runs() if run.identity in own}
     assert equal == {"topk", "gumbel"}

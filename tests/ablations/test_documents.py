@@ -11,6 +11,7 @@ import yaml
 
 from ablations.cli import all_verbs
 from ablations.study.manifest import load_study
+from ablations.study.schema import Resources
 from ablations.study.site import Site, read_site
 from sdtps.system.errors import ManifestError
 
@@ -49,6 +50,12 @@ def test_the_site_of_the_documents_is_one(tmp_path: Path) -> None:
     (tmp_path / "site.yaml").write_text(example)
     assert read_site(tmp_path / "site.yaml").gpu_type == "a100"
     assert yaml.safe_load(example).keys() <= Site.model_fields.keys()
+
+
+def test_the_schema_names_the_defaults_of_resources() -> None:
+    text = (ROOT / "ablations" / "README.md").read_text(encoding="utf-8")
+    defaults = {key: value for key, value in Resources().model_dump().items() if value}
+    assert not [key for key, value in defaults.items() if f"`{key}: {value}`" not in text]
 
 
 def test_the_study_of_the_readme_is_one(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_a_study_runs_on_local_slots_then_only_what_is_missing(manifest: Path, t
     options = (manifest, "--runs-dir", runs, "--executor", "local", "--slots", "2", "--no-audit")
     done = script("submit.py", *options, **env)
     assert done.returncode == 1, done.stderr + done.stdout
-    assert "6 to submit, 0 skipped" in done.stdout
+    assert "6 to submit, 0 skipped" in done.stdout and "6 runs on local slots: 1 CPU" in done.stdout
     again = script("submit.py", *options, **env)
     assert again.returncode == 0, again.stderr
     assert "0 to submit, 6 skipped" in again.stdout
@@ -231,11 +231,14 @@ def test_status_says_what_failed_and_its_exit_code_says_the_rest(
         complete(run, tmp_path)
     assert call(*words) == 4
     fail(runs[5], tmp_path)
+    log = runs[5].folder(tmp_path) / "submitit" / "job.log"
+    log.parent.mkdir()
+    log.write_text("starting\nValueError: x\n")
     capsys.readouterr()
     assert call(*words) == 1
     out = capsys.readouterr().out
     assert "5 completed, 1 failed" in out
-    assert "bad" in out and "ValueError: x" in out
+    assert "bad" in out and "    starting\n" in out and out.count("ValueError: x") == 1
     assert f"sdtps submit {manifest} --retry failed --runs-dir {tmp_path}\n" in out
     shutil.rmtree(runs[5].folder(tmp_path))
     complete(runs[5], tmp_path)

@@ -168,6 +168,7 @@ def test_a_mistake_anywhere_is_told_with_what_is_allowed(load: Load, extra: str,
             "direction: 'null' is not allowed. Allowed: down, up.",
         ),
         ("rank1: {direction: up}", "rank1: {direction: up, label: 基}", "cannot print 基 (U+57FA)"),
+        ("rank1: {direction: up}", "rank1: {direction: up, unit: percent}", "Write '%' where runs log"),
         ("varies: [sdtps.decision", "vareis: [x", "5: vareis: unknown key. Did you mean 'varies'?"),
     ],
 )

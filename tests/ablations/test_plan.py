@@ -95,7 +95,7 @@ def test_completed_runs_of_other_code_are_told_and_kept_unless_asked(
     plan = plan_of(study, tmp_path, "completed", code="new")
     assert plan.submitted == []
     assert plan.actions[1].reason == "completed by other code (old)"
-    assert "1 completed run was made by other code" in plan.warnings[0]
+    assert "1 completed run by other code than is here now" in plan.warnings[0]
     again = plan_of(study, tmp_path, "completed", code="new", retry=["stale"])
     assert [(a.run.seed, a.start) for a in again.submitted] == [(1, "over")]
     assert again.warnings == ()

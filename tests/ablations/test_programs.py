@@ -8,16 +8,20 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ablations.cli import main
+from ablations.launch.plan import make_plan
+from ablations.store.states import FolderStatus, run_states
 from ablations.study.manifest import load_study
 from sdtps.config import ProgramConfig, identity, load_config
 from sdtps.config.program import LogConfig
 from sdtps.run.folder import RunFolder
 from sdtps.system.errors import ManifestError, RunError
+from sdtps.system.files import digest
 from sdtps.training import program
 from sdtps.training.attempt import execute
 
@@ -95,7 +99,41 @@ def test_mistakes_are_told_before_anything_runs(tmp_path: Path, old: str, new: s
     assert old in text
     with pytest.raises(ManifestError) as caught:
         load_study(write(tmp_path, text.replace(old, new)))
-    assert says in str(caught.value)
+    assert says in str(caught.value) and "small.yaml: 1 mistake; nothing" in str(caught.value)
+
+
+def test_a_script_that_is_not_there_is_told_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "q.py").touch()
+    words = [str(write(tmp_path, HEAD + VARIANTS)), "--runs-dir", str(tmp_path / "runs")]
+    assert main(["plan", *words]) == 0
+    told = f"the command's p.py is not in {tmp_path}. Did you mean 'q.py'?"
+    assert told in capsys.readouterr().out
+    assert main(["submit", *words, "--executor", "local"]) == 2
+    assert told in capsys.readouterr().err and not (tmp_path / "runs" / "small").exists()
+    for line in ("cd x && p.py", "/other/p.py", "${HOME}/p.py", "q.py > p.py; p.py", "q.py p.py"):
+        assert not ProgramConfig(command=f"{line} {{seed}}", directory=str(tmp_path)).absent()
+
+
+def test_an_edited_program_is_other_code(tmp_path: Path) -> None:
+    manifest = write(tmp_path, HEAD + VARIANTS)
+    (tmp_path / "p.py").write_text(PROGRAM)
+    study, runs = load_study(manifest), tmp_path / "runs"
+    for run in study.runs():
+        files = {"p.py": "0" * 32 if run.seed else digest(PROGRAM.encode())}
+        folder = RunFolder(run.folder(runs))
+        folder.create(run.config, {"seed": run.seed, "code": {"digest": "c"}, "program": files})
+        folder.write_result({"attempt": 1})
+    done = [FolderStatus(state="completed")] * 4
+    plan = make_plan(study, runs, done, code="c")
+    reasons = ["completed", "completed by another version of p.py (000000000000)"] * 2
+    assert [a.reason for a in plan.actions] == reasons and "2 completed runs by" in plan.warnings[0]
+    again = make_plan(study, runs, done, code="c", retry=["stale"]).submitted
+    assert [(a.run.seed, a.start) for a in again] == [(1, "over")] * 2
+    other = replace(study, name="other")  # equal runs of another study are not taken over, either
+    planned = make_plan(other, runs, run_states(other.runs(), runs), code="c")
+    assert [a.action for a in planned.actions] == ["link", "submit"] * 2
 
 
 LOG = '  log: {file: "{run}/x.csv"%s}\n'
@@ -129,11 +167,12 @@ def test_a_pipe_fails_with_its_program(tmp_path: Path) -> None:
 
 
 def test_a_run_is_started_logged_and_completed(tmp_path: Path) -> None:
-    folder = make(tmp_path, PROGRAM, select="accuracy")
+    more = '    log("eval", epoch=epoch, step=epoch, f1=0.5)\n'  # in a row of its own
+    folder = make(tmp_path, PROGRAM + more, select="accuracy")
     assert execute(folder.path) == "completed"
-    result = folder.result()
-    assert result is not None and result["final"] == {"epoch": 2, "step": 2, "accuracy": 0.9}
-    assert [row["attempt"] for row in folder.metrics()] == [1] * 4
+    final = {"epoch": 2, "step": 2, "accuracy": 0.9, "f1": 0.5}
+    assert (folder.result() or {})["final"] == final
+    assert [row["attempt"] for row in folder.metrics()] == [1] * 6
     assert "seed 0" in folder.log_file.read_text()
     assert list(folder.run()["program"]) == ["p.py"]
     assert (folder.status() or {})["state"] == "completed"
@@ -145,6 +184,8 @@ def test_the_selected_epoch_is_the_best_in_its_direction(tmp_path: Path) -> None
     folder = make(tmp_path, text, select="error", select_direction="down")
     execute(folder.path)
     assert (folder.result() or {})["best"]["epoch"] == 1
+    with pytest.raises(RunError, match=r"'eror'\. Did you mean 'error'"):
+        execute(make(tmp_path / "b", text, select="eror").path)
 
 
 @pytest.mark.parametrize(

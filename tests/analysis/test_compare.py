@@ -44,7 +44,7 @@ def test_three_seeds_give_an_interval_and_no_sign_flip_test(tmp_path):
 @pytest.mark.parametrize(
     ("a", "b", "mean", "n", "why"),
     [
-        ([0.7, 0.8], [], math.nan, 0, "no seed is finished in both"),
+        ([0.7, 0.8], [], math.nan, 0, "no seed has a value in both"),
         ([0.7], [0.6], 0.1, 1, "at least 2 seeds"),
         ([0.9], [0.6, 0.7, 0.5, 0.6], 0.3, 1, "at least 2 seeds"),
     ],

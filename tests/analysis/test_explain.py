@@ -13,7 +13,7 @@ from analysis.cli import main
 from analysis.paper.build import Options, build
 from analysis.paper.explain import ExplainError, describe, find
 from analysis.runs import hints
-from sdtps.config import parse_config
+from sdtps.config import ProgramConfig, parse_config
 from sdtps.run.locations import shipped
 
 
@@ -65,19 +65,22 @@ def test_a_run_that_was_changed_after_it_completed_is_described_as_damaged(tmp_p
 def test_rerunning_names_each_run_once_and_where_its_data_are(tmp_path):
     """Seeds that variants share go into one command; names are no patterns."""
     config = parse_config({"task": "reid", "data": {"root": "/data/of it"}})
-    study = planted_study("s", {"a[1]": {}, "b": {}, "c": {}, "d": {"config": config}})
-    for variant, seed in (("a[1]", 0), ("a[1]", 1), ("b", 0), ("b", 1), ("c", 1), ("d", 1)):
-        plant(tmp_path / "runs", study, variant, seed)
+    program = {"config": ProgramConfig(command="python p.py {seed}")}
+    study = planted_study("s", {"a[1]": {}, "b": {}, "c": {}, "d": {"config": config}, "p": program})
+    for variant, seed in (("a[1]", 0), ("a[1]", 1), ("b", 0), ("b", 1), ("c", 1), ("d", 1), ("p", 1)):
+        plant(tmp_path / "runs", study, variant, seed, program={"p.py": "f00d"})
     where = [r.folder(tmp_path / "runs") for r in study.runs() if r.folder(tmp_path / "runs").exists()]
     runs = [describe(str(folder), tmp_path / "runs") for folder in where]
     submit, again = "sdtps submit ablations/s.yaml", f"--runs-dir {tmp_path / 'runs-again'}"
     assert hints.again(runs, tmp_path / "runs") == [
+        f"{submit} --variant p --seed 1 {again}",  # whose files no commit of this project holds
         f"git checkout {CODE['commit']}",
         f"{submit} --variant 'a[[]1]' --variant b --seed 0 --seed 1 {again}",
         f"{submit} --variant c --seed 1 {again}",
         f"{submit} --variant d --seed 1 --data-root '/data/of it' {again}",
     ]
-    theirs = hints.again(runs, Path("/b"), {"s": Path("/a/s.yaml")})[2]
+    assert (runs[-1]["command"], runs[-1]["program"]) == ("python p.py 1", {"p.py": "f00d"})
+    theirs = hints.again(runs, Path("/b"), {"s": Path("/a/s.yaml")})[3]
     assert theirs == "sdtps submit /a/s.yaml --variant c --seed 1 --runs-dir /b-again"
 
 
@@ -141,3 +144,5 @@ def test_a_cell_is_explained_without_a_paper(tmp_path, monkeypatch, capsys):
     assert answer["text"].startswith("60.0") and len(answer["runs"]) == 3
     assert main(["explain", "nograd_main:nono:mAP", *words]) == 2
     assert "none" in capsys.readouterr().err
+    assert main(["explain", "nograd_mian:none:mAP", *words]) == 2
+    assert "Did you mean 'nograd_main'?" in capsys.readouterr().err

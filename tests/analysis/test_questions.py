@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ablations.study.attribution import Changes, attributions
+from ablations.study.attribution import Changes, design
 from ablations.study.manifest import load_study
 from ablations.study.model import Study
 from analysis.cli import main
@@ -48,7 +48,7 @@ def manifest(tmp_path: Path) -> Callable[[str], Study]:
 def plant_cells(runs_dir: Path, study: Study, level: Callable[[Changes], float]) -> None:
     """Every cell of the study's first attribution; 0 is good, 1 is broken."""
     rng = np.random.default_rng(1)
-    (planned,) = attributions(study)
+    planned = design(study, study.attributions[0])
     for cell in planned.cells:
         if cell.equals or cell.impossible:
             continue
@@ -123,7 +123,7 @@ def test_a_good_end_that_explodes_is_refused_and_a_failed_one_is_to_run_again(
     manifest: Callable[[str], Study], tmp_path: Path, state: str, text: str
 ) -> None:
     study = manifest("attributions: [{good: topk, broken: gumbel, explodes: true}]\n")
-    (planned,) = attributions(study)
+    planned = design(study, study.attributions[0])
     for run in planned.study.runs():
         plant(tmp_path / "runs", planned.study, run.variant, run.seed, state=state, stop=(1, 3))
     assert text in sentences(attribute(study, study.attributions[0], tmp_path / "runs"))[-1]

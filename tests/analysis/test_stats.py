@@ -40,7 +40,7 @@ def test_paired_differences_equal_scipys_related_t_test():
     ("a", "b", "n", "why"),
     [
         ({0: 0.5}, {0: 0.25}, 1, "at least 2 seeds"),
-        ({0: 0.5}, {1: 0.25}, 0, "no seed is finished in both"),
+        ({0: 0.5}, {1: 0.25}, 0, "no seed has a value in both"),
         ({0: 0.5, 1: 0.6}, {0: 0.4, 1: 0.5}, 2, "no spread"),
     ],
 )

@@ -17,6 +17,7 @@ from analysis.results.frames import Result, judge
 from analysis.runs.collect import collect
 from analysis.tables import forms
 from analysis.tables.study import table, tables
+from sdtps.config import ProgramConfig
 
 FORBIDDEN = re.compile(r"\b(nan|inf|none|<na>|null)\b", re.IGNORECASE)
 PERCENT = MetricSpec(direction="up", digits=1)
@@ -77,6 +78,26 @@ def test_a_spread_beyond_the_scale_is_noted(tmp_path, second, noted):
             plant(tmp_path, study, variant, seed, scores={"mAP": [value]})
     caption = " ".join(table(collect([study], tmp_path), study, study.tables[0]).caption)
     assert ("beyond 0 or 100 %" in caption) == noted
+
+
+def test_what_programs_log_under_other_names_or_in_per_cent_is_told(tmp_path, monkeypatch, capsys):
+    program = {"config": ProgramConfig(command="p.py {seed}")}
+    metrics = {"acc": PERCENT, "acuracy": PERCENT}
+    study = planted_study("s", {"a": program, "b": program}, metrics=metrics)
+    plant_all(tmp_path, study, scores={"acc": [50.0, 99.5], "accuracy": [0.5, 0.6]})
+    monkeypatch.setattr("analysis.verbs.load", lambda _: [study])
+    compare = ["compare", "s", "a", "b", "--metric"]
+    report = ["report", "-o", str(tmp_path / "r.html")]
+    for words, code in (
+        (["tables"], 1),
+        (report, 1),
+        ([*compare, "acuracy"], 1),
+        ([*compare, "acc"], 0),
+    ):
+        assert main([*words, "--runs-dir", str(tmp_path)]) == code
+        out, told = capsys.readouterr()
+        assert ("'acuracy' in its last evaluation. Did you mean 'accuracy'?" in told) == bool(code)
+        assert words[0] != "tables" or out.count('acc: {direction: up, unit: ""}') == 1
 
 
 def test_the_notes_name_each_seed_that_is_not_in_a_mean(hard):

@@ -26,7 +26,7 @@ from analysis.results.frames import results
 from analysis.runs.collect import collect
 from analysis.tables.study import table
 from analysis.venues import VENUES
-from sdtps.config import parse_config
+from sdtps.config import ProgramConfig, ReidConfig, parse_config
 
 
 def draw(collected, study, spec, **options):
@@ -233,18 +233,20 @@ def test_a_study_without_any_run_still_draws(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "figure", "code"),
+    ("config", "words", "figure", "code"),
     [
-        (["--metric", "losss"], "loss", 2),
-        (["--metric", "loss"], "loss", 0),
-        ([], "mAPP", 2),
-        ([], "amp_scale", 0),
+        (ReidConfig(), ["--metric", "losss"], "loss", 2),
+        (ReidConfig(), ["--metric", "loss"], "loss", 0),
+        (ReidConfig(), [], "mAPP", 2),
+        (ReidConfig(), [], "amp_scale", 0),
+        (ProgramConfig(command="p.py {seed}"), [], "amp_scale", 2),
     ],
 )
 def test_a_metric_that_nothing_logs_is_named_instead_of_drawn_empty(
-    tmp_path, monkeypatch, capsys, words, figure, code
+    tmp_path, monkeypatch, capsys, config, words, figure, code
 ):
-    study = planted_study("s", ["a"], seeds=(0,), figures=(FigureSpec(name="f", metric=figure),))
+    specs = (FigureSpec(name="f", metric=figure),)
+    study = planted_study("s", {"a": {"config": config}}, seeds=(0,), figures=specs)
     plant(tmp_path / "runs", study, "a", 0)
     monkeypatch.setattr("analysis.verbs.load", lambda _: [study])
     place = ["--runs-dir", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
