@@ -30,7 +30,7 @@ VERBS = {
     ),
     "clean": ("ablations.store.clean", "delete run folders; without --yes only report", "submit"),
     "audit": (
-        "ablations.launch.trial:audit",
+        "ablations.launch.audit",
         "measure gradients at toy size: which parts of each variant learn",
         "submit",
     ),

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 VERBS = {
     "collect": (
-        "analysis.tables.verb:collect",
+        "analysis.runs.collect",
         "list every run of a study with its state and results",
         "results",
     ),
     "tables": ("analysis.tables.verb", "print a study's tables, or write them as files", "results"),
     "curves": ("analysis.figures.verb", "draw a study's figures as PDF, SVG and PNG", "results"),
     "compare": (
-        "analysis.tables.verb:compare",
+        "analysis.questions.compare",
         "compare two variants: differences, intervals, tests",
         "results",
     ),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ablations.study.arguments import add_studies, find_study, is_shipped, known_studies
 from sdtps.system.commandline import add_runs_dir
+from sdtps.system.errors import ManifestError, SdtpsError, did_you_mean, visible_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from analysis.runs.collect import Collected
 
 UNLIMITED = 10_000  # characters; rich wants a number
+CONTENTS = ("mixed_data", "mixed_weights")  # never averaged unless allowed, not even for a look
 
 
 def add_study_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,7 +75,6 @@ def load(arguments: argparse.Namespace, *, needs_runs: bool = True) -> list[Stud
     from ablations.study.manifest import load_study
     from analysis.importers.store import imported_names, imported_study
     from analysis.questions.rounds import with_seeds
-    from sdtps.system.errors import ManifestError
 
     runs_dir = arguments.runs_dir
     imported = imported_names(runs_dir)
@@ -86,12 +87,13 @@ def load(arguments: argparse.Namespace, *, needs_runs: bool = True) -> list[Stud
             study = load_study(find_study(word, others=imported))
             chosen.append(with_seeds(study, runs_dir))
     if not arguments.studies:
-        chosen = [with_seeds(s, runs_dir) for s in _known() if has_runs(s, runs_dir)]
+        chosen = [with_seeds(s, runs_dir) for s in _known() if has_runs(runs_dir / s.name)]
         planned = {study.name for study in chosen}
         chosen += [imported_study(name, runs_dir) for name in imported if name not in planned]
-        for folder in _unplanned(runs_dir, planned.union(imported)):
-            text = "left out: no manifest here plans these runs. Name the manifest that does."
-            print(f"{folder}: {text}", file=sys.stderr)
+        for folder in sorted(runs_dir.glob("*")):
+            if folder.name not in planned.union(imported) and has_runs(folder):
+                text = "left out: no manifest here plans these runs. Name the manifest that does."
+                print(f"{folder}: {text}", file=sys.stderr)
         if needs_runs and not chosen:
             raise ManifestError(
                 f"no study known here has runs in {runs_dir.absolute()}. Name a study or its "
@@ -121,19 +123,9 @@ def _known() -> list[Study]:
     return [study for study in every if study.name not in own or not is_shipped(study.path)]
 
 
-def has_runs(study: Study, runs_dir: Path) -> bool:
-    return _holds_runs(runs_dir / study.name)
-
-
-def _holds_runs(folder: Path) -> bool:
+def has_runs(folder: Path) -> bool:
+    """Of a study: below the runs folder."""
     return any(folder.glob("*/seed*/run.json"))
-
-
-def _unplanned(runs_dir: Path, known: set[str]) -> list[Path]:
-    """Folders with runs of studies that are not `known`."""
-    if not runs_dir.is_dir():
-        return []
-    return [f for f in sorted(runs_dir.iterdir()) if f.name not in known and _holds_runs(f)]
 
 
 def console() -> Console:
@@ -144,8 +136,6 @@ def console() -> Console:
     a terminal does not obey it.
     """
     from rich.console import Console
-
-    from sdtps.system.errors import visible_lines
 
     class Shown(Console):
         def render_str(self, text: str, **options: Any) -> Text:
@@ -179,8 +169,6 @@ def tell_unlogged(collected: Collected, names: Sequence[str] = ()) -> int:
 
 def choose(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
     """`names`, or all that are known. Raises SdtpsError for one that is not."""
-    from sdtps.system.errors import SdtpsError, did_you_mean
-
     for name in names:
         if name not in known:
             raise SdtpsError(f"no {what} '{name}'. {did_you_mean(name, known)}")

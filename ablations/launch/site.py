@@ -21,8 +21,10 @@ from typing import Any
 
 from filelock import Timeout
 
+from ablations.slurm import commands as slurm
 from ablations.store.locks import file_lock
 from ablations.study.arguments import add_site, site_of
+from sdtps.system import files
 from sdtps.system.commandline import add_json, add_runs_dir, at_least
 from sdtps.system.errors import SubmissionError
 
@@ -65,8 +67,6 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _here(store: Path) -> Iterator[Found]:
     """What this machine can tell."""
-    from ablations.slurm import commands as slurm
-
     if not slurm.configured():
         yield "slurm", False, "no sbatch here, or no cluster that it knows of"
         return
@@ -114,11 +114,9 @@ def _store(store: Path) -> Iterator[Found]:
 
 def _there(store: Path, arguments: argparse.Namespace) -> Iterator[Found]:
     """What a job finds."""
-    from ablations.slurm import commands as slurm
     from ablations.slurm import endings, script
     from ablations.store import snapshot
     from ablations.study.schema import Resources
-    from sdtps.system import files
 
     site = site_of(arguments)
     given = {key: getattr(arguments, key) for key in ("partition", "account", "gpus")}
@@ -173,8 +171,6 @@ def _compare_clocks(written: float, submitted: float) -> tuple[bool, str]:
 
 def _wait(probe: Path, element: str, seconds: int) -> tuple[str, str]:
     """Until the job has written its probe or ended; returns its last state and its name."""
-    from ablations.slurm import commands as slurm
-
     state, name = "not started", ""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and not probe.exists():
@@ -196,8 +192,6 @@ def _wait(probe: Path, element: str, seconds: int) -> tuple[str, str]:
 
 def probe(folder: Path) -> dict[str, tuple[bool, Any]]:
     """What a job finds, by what was looked at."""
-    from ablations.slurm import commands as slurm
-
     found: dict[str, tuple[bool, Any]] = {"time": (True, time.time())}
     found["python"] = True, f"{sys.version.split()[0]} {sys.executable}"
     wanted = int(os.environ.get("SDTPS_SITE_GPUS", "0"))
@@ -243,8 +237,6 @@ def _held(folder: Path) -> tuple[bool, str]:
 
 
 def main() -> int:
-    from sdtps.system import files
-
     folder = Path(sys.argv[1])
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a requeue ends the job; the probe is written first
     files.write_json(folder / "probe.json", probe(folder))

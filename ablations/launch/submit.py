@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from ablations.launch.budget import within_budget
 from ablations.launch.plan import Plan, make_plan
+from ablations.slurm import commands as slurm
 from ablations.slurm.scheduler import Scheduler
-from ablations.store import states
+from ablations.store import cancel, states
 from ablations.store.equal import shown_states
 from ablations.store.states import run_states
 from ablations.study.arguments import (
@@ -166,7 +167,6 @@ def plan_study(
     executor: str | None = None,
 ) -> Plan:
     """What would be done now, against the run store and the scheduler."""
-    from ablations.slurm import commands as slurm
     from sdtps.run.provenance import source_digest
 
     runs_dir = arguments.runs_dir.resolve()
@@ -304,8 +304,6 @@ def ended(plan: Plan, arguments: argparse.Namespace, report: SubmitReport) -> in
 
 def choose_executor(word: str) -> str:
     """`auto` is SLURM where it is set up, else local slots."""
-    from ablations.slurm import commands as slurm
-
     if word != "auto":
         return word
     return "slurm" if slurm.configured() else "local"
@@ -324,8 +322,6 @@ def release(plan: Plan, arguments: argparse.Namespace) -> None:
     Raises:
         SubmissionError: the scheduler does not: its words, and what else can be done.
     """
-    from ablations.store import cancel
-
     runs = [action.run for action in plan.of("release")]
     try:
         done = cancel.release(run_states(runs, plan.runs_dir), plan.runs_dir)

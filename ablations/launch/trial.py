@@ -1,4 +1,4 @@
-"""Tried before a study is queued: one run here, gradients at toy size, canaries on the cluster."""
+"""Tried before a study is queued: one run here (the verb `try`), canaries on the cluster."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ablations.study.arguments import add_data_root, add_study, filtered, read_studies
-from sdtps.system.commandline import add_runs_dir, add_variants, at_least
-from sdtps.system.errors import RunError, SubmissionError
-from sdtps.system.files import write_json
+from ablations.study.arguments import add_data_root, add_study, find_run, read_studies
+from sdtps.system.commandline import add_runs_dir, at_least
+from sdtps.system.errors import SubmissionError, counted
 
 if TYPE_CHECKING:
     from ablations.launch.plan import Action
@@ -36,9 +35,7 @@ def try_add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def try_command(arguments: argparse.Namespace) -> int:
     """Run in RUNS/_trials/..., whose earlier contents go; returns 0 unless it diverged (3)."""
-    from ablations.study.arguments import find_run
     from sdtps.run.folder import RunFolder
-    from sdtps.system.errors import counted
     from sdtps.training.attempt import execute
 
     run = find_run(arguments.run, read_studies(arguments))
@@ -53,53 +50,6 @@ def try_command(arguments: argparse.Namespace) -> int:
     tried = f" after {counted(steps, 'step')}" if outcome == "requeued" and steps else ""
     print(f"{run.name}: {'stopped as asked' if tried else outcome}{tried}; see {folder.path}")
     return 3 if outcome == "diverged" else 0
-
-
-# -- the verb `audit` -------------------------------------------------------------------------------
-
-
-def audit_add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_study(parser)
-    add_variants(parser)
-    parser.add_argument(
-        "--steps", type=at_least(1), default=10, help="training steps before the second measurement"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the measurements to FILE")
-    parser.add_argument("--strict", action="store_true", help="exit with 1 if there is a warning")
-
-
-def audit_command(arguments: argparse.Namespace) -> int:
-    """Print the findings; of retrieval also what leaks."""
-    from rich.console import Console
-
-    from ablations.study.manifest import load_study
-    from sdtps.audit.audit import audit as examine
-    from sdtps.audit.audit import show
-    from sdtps.config import RetrievalConfig
-
-    study = load_study(arguments.study)
-    if study.baseline not in study.models():
-        raise RunError(
-            f"{study.path}: the baseline is another program: its gradients cannot be audited"
-        )
-    audited = examine(
-        study.models(),
-        study.baseline,
-        study=study.name,
-        labels={name: variant.label for name, variant in study.variants.items()},
-        only=list(filtered(study, arguments.variant, []).variants) if arguments.variant else None,
-        steps=arguments.steps,
-    )
-    for name in audited.examinations:
-        config = study.variants[name].config
-        if isinstance(config, RetrievalConfig):
-            from sdtps.audit.leak import audit_leak, leak_findings
-
-            audited.findings.extend(leak_findings(name, audit_leak(config)))
-    show(audited, Console())
-    if arguments.json is not None:
-        write_json(arguments.json, audited.as_json())
-    return 1 if arguments.strict and audited.warnings() else 0
 
 
 # -- canaries: a few steps of each code path; the rest starts if they succeed ----------------------

@@ -21,15 +21,16 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ablations.study.manifest import load_study
+from ablations.study.model import Study
 from analysis import verbs
+from analysis.runs import hints
+from analysis.runs.comparable import KINDS, refuse_to_average
 from sdtps.system.commandline import add_json, add_runs_dir
 from sdtps.system.errors import SdtpsError, counted
 from sdtps.system.files import read_bytes
-
-if TYPE_CHECKING:
-    from ablations.study.model import Study
 
 
 @dataclass(frozen=True)
@@ -105,11 +106,8 @@ def check(
         pdf: make the PDF again, too.
         studies, others: default to those of the last build, read anew.
     """
-    from ablations.study.manifest import load_study
     from analysis.claims.ledger import ledger_of
     from analysis.paper.build import INDEX, Options, build, is_intact, made_with, read_index
-    from analysis.runs import hints
-    from analysis.runs.comparable import KINDS
 
     folder = main.parent / "generated"
     index = read_index(folder)
@@ -150,7 +148,6 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _load(entry: Mapping[str, str], runs_dir: Path) -> Any:
-    from ablations.study.manifest import load_study
     from analysis.importers.store import imported_study
 
     path = Path(entry["path"])
@@ -163,9 +160,7 @@ def _load(entry: Mapping[str, str], runs_dir: Path) -> Any:
 
 
 def _runs(studies: Sequence[Study], runs_dir: Path, allow: Collection[str]) -> list[Finding]:
-    from analysis.runs import hints
     from analysis.runs.collect import collect
-    from analysis.runs.comparable import KINDS, refuse_to_average
 
     collected = collect(studies, runs_dir)
     findings = []

@@ -93,7 +93,7 @@ def _tables_of_runs(runs_dir: Path) -> dict[str, Study]:
             study = load_study(path)
             names = [spec.name for spec in declared_tables(study)]
             names += [f"{slug(spec.good)}-{slug(spec.broken)}" for spec in study.attributions]
-            if verbs.has_runs(study, runs_dir):
+            if verbs.has_runs(runs_dir / study.name):
                 made = (*names, "variants", "compute")
                 found |= {file_name(study, name): study for name in made}
     return found

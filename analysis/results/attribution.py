@@ -129,8 +129,8 @@ def attribute(study: Study, spec: AttributionSpec, runs_dir: Path) -> Attributed
 
 
 def _explore(study: Study, spec: AttributionSpec, runs_dir: Path) -> Attributed:
-    """The search, replayed from the runs; its cells are those that it has asked for so far."""
-    spec = first_seeds(spec)
+    """The search, replayed from the first three seeds; its cells are those asked for so far."""
+    spec = spec.model_copy(update={"seeds": spec.seeds[:SEEDS_OF_A_CELL]})
     ends = design(study, spec)
     every = frozenset(ends.changes)
     sets: list[Changes] = [frozenset(), every]
@@ -141,11 +141,6 @@ def _explore(study: Study, spec: AttributionSpec, runs_dir: Path) -> Attributed:
         if not (new := [cell for cell in result.needed if cell not in sets]):
             return replace(found, search=result)
         sets += new
-
-
-def first_seeds(spec: AttributionSpec) -> AttributionSpec:
-    """A search takes the first three seeds of each cell."""
-    return spec.model_copy(update={"seeds": spec.seeds[:SEEDS_OF_A_CELL]})
 
 
 def exploding(found: Attributed) -> Callable[[Changes], bool | None]:

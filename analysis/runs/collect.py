@@ -6,6 +6,8 @@ because of what a run did: a diverged, failed, torn or missing run is a record w
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -18,8 +20,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pandas as pd
 
 from ablations.study.model import slug
+from analysis import verbs
 from analysis.runs import IMPORTED
-from analysis.runs.record import Run, Source, read, run_of
+from analysis.runs.record import RECORDED, Run, Source, as_rows, read, run_of
 from analysis.runs.rows import TIME
 from sdtps.run.folder import RunFolder
 
@@ -136,3 +139,51 @@ def _found(study: str, runs_dir: Path, known: set[Path]) -> tuple[list[Source], 
         else:
             strays.append(file.parent)
     return imported, strays
+
+
+# -- the verb `collect` ----------------------------------------------------------------------------
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    verbs.add_study_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="all columns, one JSON object a run")
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Print the runs; what must not be averaged is printed below, and nothing fails because of it."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from analysis.runs.comparable import KINDS, refuse_to_average
+    from sdtps.system.errors import counted
+
+    studies = verbs.load(arguments)
+    collected = collect(studies, arguments.runs_dir)
+    if arguments.json:
+        for record in as_rows(collected.runs):
+            print(json.dumps(record, ensure_ascii=False))
+        return 0
+    console = verbs.console()
+    for study in studies:
+        runs = collected.runs_of(study.name)
+        every = [(epoch, name) for name in study.metrics for epoch in RECORDED]
+        metrics = [(e, name) for e, name in every if any(name in run.scores(e) for run in runs)]
+        shown = Table(title=f"{study.name}: {counted(len(runs), 'run')}")
+        scored = [f"{RECORDED[e]}/{name}" for e, name in metrics]
+        for head in ("variant", "seed", "state", "epoch", *scored, "code", "notes"):
+            shown.add_column(head, overflow="fold")
+        for run in runs:
+            scores = [run.scores(epoch).get(name) for epoch, name in metrics]
+            shown.add_row(
+                *(escape(word) for word in (run.variant, str(run.seed), run.state)),
+                "" if run.epoch is None else str(run.epoch),
+                *("" if score is None else f"{score:.4f}" for score in scores),
+                (run.code or "")[:8] + ("+" if run.dirty else ""),
+                escape("; ".join(filter(None, (run.reason, *run.notes)))),
+            )
+        console.print(shown)
+    for mark in refuse_to_average(collected, allow=KINDS):
+        console.print(f"[yellow]{mark.study}: {mark.text}[/]")
+    for path in collected.unplanned:
+        console.print(f"[yellow]nothing plans {path}[/]")
+    return 0

@@ -19,6 +19,7 @@ from sdtps.data.contents import check_once, values_digest
 from sdtps.data.images import check_images, raise_mistakes
 from sdtps.data.load import load_reid_data, load_splits, split_names
 from sdtps.data.reid_folders import impossible, too_few
+from sdtps.models.weights import file_mistake, find_weights, initial_file, weights_digest
 from sdtps.run.locations import data_file, data_root
 from sdtps.system.errors import DataError, SdtpsError, WeightsError
 
@@ -82,8 +83,6 @@ def input_digests(config: AnyConfig, seen: dict[str, dict[str, str]]) -> dict[st
         return {}
     key = _inputs_of(config)
     if key not in seen:
-        from sdtps.models.weights import weights_digest
-
         seen[key] = found = {}
         with suppress(SdtpsError, OSError):  # not here or not right: told where runs are submitted
             if config.data.generate is None:
@@ -175,8 +174,6 @@ def weights_file(config: Config, part: str, weights: str) -> Path:
     Raises:
         WeightsError: it is not there.
     """
-    from sdtps.models.weights import find_weights, initial_file
-
     if part == "init":
         return initial_file(weights)
     if weights == "packaged":
@@ -187,8 +184,6 @@ def weights_file(config: Config, part: str, weights: str) -> Path:
 
 
 def _look_at_weights(config: Config, found: Look, deep: bool) -> None:
-    from sdtps.models.weights import file_mistake, weights_digest
-
     digests, sound = [], True
     for part, weights in weights_of(config).items():
         if weights == "packaged" and not deep:

@@ -10,9 +10,9 @@ from planted import plant, planted_study
 
 from ablations.study.schema import MetricSpec
 from analysis.cli import main
+from analysis.questions.compare import compare, in_words
 from analysis.results.frames import results
 from analysis.runs.collect import collect
-from analysis.tables.verb import compare, in_words
 from analysis.verbs import print_json
 
 METRIC = MetricSpec(direction="up", digits=1)
