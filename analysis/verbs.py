@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -147,15 +146,8 @@ def console() -> Console:
 
 def print_json(document: Any) -> None:
     """A document on standard output, as one value; what is no finite number is null."""
-
-    def known(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: known(inner) for key, inner in value.items()}
-        if isinstance(value, list | tuple):
-            return [known(inner) for inner in value]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
-    print(json.dumps(known(document), indent=1, ensure_ascii=False))
+    finite = json.loads(json.dumps(document), parse_constant=lambda _: None)
+    print(json.dumps(finite, indent=1, ensure_ascii=False))
 
 
 def tell_unlogged(collected: Collected, names: Sequence[str] = ()) -> int:

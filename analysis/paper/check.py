@@ -2,7 +2,7 @@
 
 Everything is made again from the bytes of the runs, into a temporary folder, and compared with what
 is there, byte for byte: nothing that an earlier build noted is believed. Fails (exit code 1) when a run
-was changed after it had completed, a planned run is missing, code, data or weights are mixed, a
+was changed after it had ended, a planned run is missing, code, data or weights are mixed, a
 generated file or the PDF differs or is missing, or a verdict has changed. Each finding says how to
 repair it.
 
@@ -28,6 +28,7 @@ from ablations.study.model import Study
 from analysis import verbs
 from analysis.runs import hints
 from analysis.runs.comparable import KINDS, refuse_to_average
+from sdtps.run.folder import row_of
 from sdtps.system.commandline import add_json, add_runs_dir
 from sdtps.system.errors import SdtpsError, counted
 from sdtps.system.files import read_bytes
@@ -140,13 +141,6 @@ def check(
     return findings
 
 
-def _listed(names: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
-    more = len(names) - _NAMED
-    shown = ", ".join(names[:_NAMED])
-    return f"{shown} and {more} more" if more > 0 else shown
-
-
 def _load(entry: Mapping[str, str], runs_dir: Path) -> Any:
     from analysis.importers.store import imported_study
 
@@ -199,6 +193,10 @@ def _files(folder: Path, fresh: Path, others: str, rebuild: str) -> list[Finding
 
     then, now = read_index(folder), read_index(fresh)
     gone, stale, findings = [], [], []
+    for before, after in zip(then["others"], now["others"], strict=False):
+        if before["digest"] != after["digest"]:
+            text = f"the manifest of {before['name']}, which was not run, was changed after the build"
+            findings.append(Finding("stale", before["path"], text, rebuild))
     for name in sorted({**then["files"], **now["files"]}):
         here = read_bytes(folder / name)
         if here is None:
@@ -213,7 +211,8 @@ def _files(folder: Path, fresh: Path, others: str, rebuild: str) -> list[Finding
     ):
         if found:
             where = str(folder / found[0]) if len(found) == 1 else str(folder)
-            named = f"{counted(len(found), 'file')}, {text}: {_listed(found)}"
+            more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+            named = f"{counted(len(found), 'file')}, {text}: {', '.join(found[:_NAMED])}{more}"
             findings.append(Finding(kind, where, named, rebuild, tuple(found)))
     return findings
 
@@ -237,7 +236,9 @@ def _pdf(main: Path, fresh: Path, others: str, rebuild: str) -> Iterator[Finding
         yield Finding("pdf", str(pdf), f"it cannot be made again: {error}", rebuild)
         return
     if made.read_bytes() != pdf.read_bytes():
-        latex, here = (json.loads(record(paper).read_text())["latex"] for paper in (main, again))
+        latex, here = (
+            (row_of(read_bytes(record(paper)) or b"") or {}).get("latex") for paper in (main, again)
+        )
         others += f"; made with {latex} (here {here})" if latex != here else ""
         yield Finding("pdf", str(pdf), f"made again, it differs{others}", rebuild)
     elif record(main).read_bytes() != record(again).read_bytes():

@@ -18,9 +18,10 @@ import zipfile
 from pathlib import Path
 
 from analysis.tables.forms import write_if_changed
+from sdtps.run.folder import row_of
 from sdtps.run.locations import shipped
 from sdtps.system.errors import SdtpsError
-from sdtps.system.files import digest
+from sdtps.system.files import digest, read_bytes
 
 # Any fixed time does: the PDF has no dates, and pdfTeX seeds its identifiers with it.
 ENVIRONMENT = {"SOURCE_DATE_EPOCH": "1767225600", "FORCE_SOURCE_DATE": "1"}
@@ -81,7 +82,7 @@ def is_current(main: Path) -> bool:
     """Whether LaTeX would change nothing: the PDF and all that it was made from are as it left them."""
     pdf, made = main.with_suffix(".pdf"), record(main)
     logged = main.with_suffix(".log").is_file()
-    return pdf.is_file() and logged and made.is_file() and json.loads(made.read_text()) == _made(main)
+    return pdf.is_file() and logged and row_of(read_bytes(made) or b"") == _made(main)
 
 
 def first_error(output: str) -> str:

@@ -27,7 +27,7 @@ from sdtps.system.errors import AggregationError, counted, did_you_mean
 # Kinds of marks, each with what the option that allows it does: `--allow-mixed-code` for `mixed_code`.
 KINDS = {
     "missing": "go on without runs that are missing or unfinished, and say so in print",
-    "damaged": "go on without runs that were changed after they completed, and say so in print",
+    "damaged": "go on without runs that were changed after they had ended, and say so in print",
     "mixed_code": "put runs of different code versions into one table, and say so in print",
     "mixed_data": "put runs on different data of one name into one table, and say so in print",
     "mixed_weights": "put runs from different weights of one name into one table, and say so in print",
@@ -109,8 +109,8 @@ def _unfinished(study: Study, runs: Sequence[Run]) -> Iterator[Mark]:
             for run in holes
         }
         yield Mark(study.name, "missing", text, words)
-    if damaged := {run.folder: "; ".join(run.damage) for run in runs if run.damage}:
-        text = f"the files of {counted(len(damaged), 'run')} were changed after completion"
+    if damaged := {run.folder: "; ".join(run.changed) for run in runs if run.changed}:
+        text = f"the files of {counted(len(damaged), 'run')} were changed after their end"
         yield Mark(study.name, "damaged", text, damaged)
 
 

@@ -55,14 +55,14 @@ class Run:
 
     Attributes:
         where: its folder below the folder of runs, which is what generated files name.
-        state, kind, reason: see `ablations.store.states`; `damaged`: completed, and changed since then.
+        state, kind, reason: see `ablations.store.states`; `damaged`: changed after its end.
         codes: digests of the sources, in the order in which attempts used them.
         evaluated_by: metrics that `sdtps evaluate` added, each with the digest of the code that did.
         data, weights: digests. counts: what the data held, by split.
         program: digest of each file that a program's command line names.
         precision: what `train.amp: auto` came to.
         wall_seconds: for which all attempts held a machine. peak_memory_mib: the most of any attempt.
-        damage: what of its files has other contents than when it completed.
+        changed: what of its files has other contents than at its end.
         best, last: metric to value at the selected and at the last epoch, fractions in [0, 1]; empty
             unless it completed. not_finite: `best/METRIC` or `final/METRIC` that are no finite number.
         jobs: the scheduler's. source: the log that an imported run was read from.
@@ -106,7 +106,7 @@ class Run:
     torch: str | None = None
     generated_data: bool = False
     counts: Mapping[str, Any] = field(default_factory=dict)
-    damage: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
@@ -175,10 +175,11 @@ def read(source: Source, runs_dir: Path, *, curves: bool = True) -> Run:
     known = from_records(folder.path)
     state, status = known.state, known.status
     reason = known.detail
-    damage = tuple(folder.changed_since_end()) if state == "completed" else ()
-    if damage:  # neither its scores nor its curves are read
+    ended = state in ("completed", "diverged", "failed")
+    changed = tuple(folder.changed_since_end()) if ended else ()
+    if changed:  # neither its scores nor its curves are read
         state, curves = "damaged", False
-        reason = "; ".join(damage)
+        reason = "; ".join(changed)
     if run.get("imported") and state not in ("completed", "unknown", "damaged"):
         reason = str(status.get("reason") or reason)  # nothing resumes it: its log says how it is
     code, environment, data = (mapping(run.get(k)) for k in ("code", "environment", "data"))
@@ -238,7 +239,7 @@ def read(source: Source, runs_dir: Path, *, curves: bool = True) -> Run:
         torch=_word(mapping(environment.get("packages")).get("torch")),
         generated_data=bool(data.get("generated")),
         counts=mapping(data.get("counts")),
-        damage=damage,
+        changed=changed,
         warnings=warnings,
         notes=tuple(notes),
         jobs=tuple(dict.fromkeys(str(a["job_id"]) for a in attempts if a.get("job_id"))),

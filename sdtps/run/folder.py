@@ -14,7 +14,8 @@ what is no regular file (a directory, a FIFO, a link round in a circle) as nothi
 
 Only the existence of result.json means completed. A completed run has no checkpoint.pt any more, and is
 sealed: result.json holds the digests of config.yaml, metrics.jsonl and run.json as they were at the end
-(`RunFolder.changed_since_end`). That finds accidents; whoever forges a file can forge its seal too.
+(`RunFolder.changed_since_end`). Of a run that diverged or failed status.json holds them, unless it was
+killed. That finds accidents; whoever forges a file can forge its seal too.
 """
 
 from __future__ import annotations
@@ -131,6 +132,8 @@ class RunFolder:
         text = config if isinstance(config, str) else config_text(config)
         if read_bytes(self.config_file) != text.encode():
             write_text(self.config_file, text)
+            if "seal" in (status := self.status() or {}):  # of an earlier end
+                write_json(self.status_file, {k: v for k, v in status.items() if k != "seal"})
         if "seed" not in self.run():  # new, or torn: without its seed nothing can run it
             write_json(self.run_file, dict(run))
 
@@ -196,8 +199,10 @@ class RunFolder:
             return {}
 
     def append_evaluation(self, row: Mapping[str, Any]) -> None:
-        """Add one line to evaluations.jsonl, which seals itself."""
+        """Add one line, which seals itself, to evaluations.jsonl; status.json tells how many it has."""
         _append(self.evaluations_file, sealed(finite(row), {"folder": self._name}))
+        status = self.status() or {}
+        write_json(self.status_file, {**status, "evaluations": len(self.evaluations())})
 
     def evaluations(self) -> list[dict[str, Any]]:
         """All rows of evaluations.jsonl; unreadable lines are left out."""
@@ -226,7 +231,7 @@ class RunFolder:
         return machine_seconds(self.run().get("attempts") or [], self.status() or {})
 
     def end_attempt(self, outcome: str, peak_memory_mib: float) -> None:
-        """Record how the last attempt ended, and the memory that it took."""
+        """Record how the last attempt ended, and its memory; seal what diverged or failed."""
         attempts = self.run().get("attempts", [])
         if attempts:
             attempts[-1] |= {
@@ -235,6 +240,9 @@ class RunFolder:
                 "peak_memory_mib": peak_memory_mib,
             }
             self.update_run(attempts=attempts)
+        if outcome in ("diverged", "failed"):
+            status = self.status() or {}
+            write_text(self.status_file, sealed(status, self._seal(), indent=2) + "\n")
 
     def write_status(self, state: RunState, *, attempt: int, **fields: Any) -> None:
         """Replace status.json; `fields` may hold epoch, step, reason, progress (0 to 1), eta_s."""
@@ -266,14 +274,16 @@ class RunFolder:
         self.check_lock()
         if self.result() is not None:
             raise RunError(f"{self.result_file}: exists already; a run completes once")
-        run = self.run()
-        seal = {key: run.get(key) for key in ("study", "variant", "seed")}
-        seal |= {"folder": self._name, **{name: self._digest(name) for name in _SEALED}}
-        write_text(self.result_file, sealed(result, seal, indent=2) + "\n")
+        write_text(self.result_file, sealed(result, self._seal(), indent=2) + "\n")
 
     @property
     def _name(self) -> str:
         return self.path.name or self.path.resolve().name
+
+    def _seal(self) -> dict[str, Any]:
+        run = self.run()
+        seal = {key: run.get(key) for key in ("study", "variant", "seed")}
+        return seal | {"folder": self._name, **{name: self._digest(name) for name in _SEALED}}
 
     def _digest(self, name: str) -> str | None:
         content = read_bytes(self.path / name)
@@ -307,33 +317,33 @@ class RunFolder:
         return _typed(row, _IN_RESULT)
 
     def changed_since_end(self, *, only_newer: bool = False) -> list[str]:
-        """What of a completed run has other contents than when it completed; empty: intact.
+        """What of a run that has ended has other contents than at its end; empty: intact.
 
-        A run that is not completed has no seal, and nothing is said of it.
+        Nothing is said of a run without a seal: one that goes on, or that was killed.
 
         Args:
             only_newer: for thousands of runs, read no file that the file system has not seen changed or
-                renamed since result.json was.
+                renamed since the seal was written.
         """
         try:
-            content = read_bytes(self.result_file)
-            row = None if content is None else row_of(content)
-            if content is None or row is None:
-                return []
+            status, last = self.status() or {}, self.result_file
+            last = last if last.exists() else self.status_file
+            content = read_bytes(last) or b""
+            row = row_of(content) or {}
             seal = row.get("seal")
             if not isinstance(seal, dict):
-                return ["result.json has no seal"]
+                return ["result.json has no seal"] if row and last == self.result_file else []
             changed = (
-                [] if is_sealed(content, row) else ["result.json was changed after it was written"]
+                [] if is_sealed(content, row) else [f"{last.name} was changed after it was written"]
             )
-            written = self.result_file.stat().st_ctime_ns
+            written = last.stat().st_ctime_ns
             for name in _SEALED:
                 path = self.path / name
                 if only_newer and path.is_file() and path.stat().st_ctime_ns <= written:
                     continue
                 if self._digest(name) != seal.get(name):
                     how = "was changed" if path.exists() else "was deleted"
-                    changed.append(f"{name} {how} after the run had completed")
+                    changed.append(f"{name} {how} after the run had ended")
             if seal.get("folder") != self._name:
                 whose = f"{seal.get('study')}/{seal.get('variant')} seed {seal.get('seed')}"
                 changed.append(f"the folder holds the run {whose}, which was in {seal.get('folder')}")
@@ -344,6 +354,9 @@ class RunFolder:
             row = row_of(line)
             if line.strip() and not (row and is_sealed(line, row, folder=self._name)):
                 changed.append(f"evaluations.jsonl: line {number} was changed after it was written")
+        count, there = status.get("evaluations") or 0, sum(map(bool, map(bytes.strip, lines)))
+        if there < count:
+            changed.append(f"evaluations.jsonl: {count - there} of {count} lines are gone")
         return changed
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -436,7 +449,7 @@ def _place(row: dict[str, Any]) -> tuple[int, bool]:
 # out, as if it had not been written.
 _NUMBER = (int, float)
 _IN_STATUS: dict[str, Any] = {
-    **dict.fromkeys(("epoch", "step", "attempt"), int),
+    **dict.fromkeys(("epoch", "step", "attempt", "evaluations"), int),
     **dict.fromkeys(("progress", "eta_s", "heartbeat", "stepped"), _NUMBER),
     "state": str,
 }

@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 from planted import OTHER_CODE, plant, planted_study
 
-from analysis.paper import audits
+from analysis.paper import audits, pdf
 from analysis.paper.build import Options, build
 from analysis.paper.check import check
 from analysis.paper.explain import find
+from sdtps.run.folder import RunFolder
 from sdtps.system.errors import AggregationError
 
 OPTIONS = Options(evidence=False)
@@ -126,11 +127,35 @@ def test_mixed_code_is_noticed(paper):
     assert not [f for f in findings(paper, allow={"mixed_code"}) if f.kind == "mixed code"]
 
 
-def test_a_changed_manifest_is_noticed(paper):
-    main, runs, _ = paper
-    changed = planted_study("s", ["a", "b"], title="another title", digest="f" * 16)
-    kinds = {f.kind for f in check(main, runs, studies=[changed], others=[], pdf=False)}
-    assert kinds == {"stale"}
+@pytest.mark.parametrize("name", ["s", "t"])
+def test_a_changed_manifest_is_noticed_also_of_a_study_that_was_not_run(paper, name):
+    main, runs, study = paper
+    both = [study, planted_study("t", ["a"])]
+    build([study], both[1:], runs, main.parent / "generated", OPTIONS)
+    one = {"digest": "f" * 16, **({"title": "another title"} if name == "s" else {})}
+    both = [planted_study(s.name, list(s.variants), **one) if s.name == name else s for s in both]
+    found = check(main, runs, studies=both[:1], others=both[1:], pdf=False)
+    assert {f.kind for f in found} == {"stale"} and (name == "s" or str(both[1].path) == found[0].where)
+
+
+def test_a_digit_changed_in_the_record_of_the_pdf_is_named(paper, monkeypatch):
+    main, runs, study = paper
+
+    def compiled(document):
+        pdf.record(document).write_text('{"latex": "pdfTeX 3.14", "pdf": "0123"}')
+        document.with_suffix(".pdf").write_bytes(b"%PDF-1.5")
+        return document.with_suffix(".pdf")
+
+    monkeypatch.setattr(pdf, "compile_pdf", compiled)
+    compiled(main)
+    assert check(main, runs, studies=[study], others=[]) == []
+    change_digit(pdf.record(main))
+    (only,) = check(main, runs, studies=[study], others=[])
+    assert (only.kind, only.where) == ("edited", str(pdf.record(main)))
+    main.with_suffix(".pdf").write_bytes(b"%PDF-1.4")
+    pdf.record(main).write_text("{")
+    (only,) = check(main, runs, studies=[study], others=[])
+    assert only.kind == "pdf" and "made with None (here pdfTeX 3.14)" in only.text
 
 
 def test_a_paper_that_was_never_built_says_so(tmp_path, paper_sources):
@@ -148,10 +173,19 @@ def _edit(path, old, new):
     path.write_text(text.replace(old, new))
 
 
-@pytest.mark.parametrize("name", ["config.yaml", "run.json", "metrics.jsonl", "result.json"])
-def test_a_digit_changed_in_a_completed_run_is_named_also_after_a_rebuild(paper, name):
+SEALED = ["config.yaml", "run.json", "metrics.jsonl", "result.json"]
+
+
+@pytest.mark.parametrize("name", [*SEALED, "evaluations.jsonl", "status.json"])
+def test_a_digit_changed_in_a_run_that_ended_is_named_also_after_a_rebuild(paper, name):
     main, runs, study = paper
     folder = study.runs()[0].folder(runs)
+    if name == "status.json":  # of a run that diverged
+        shutil.rmtree(folder)
+        plant(runs, study, "a", 0, state="diverged", stop=(1, 4)).end_attempt("diverged", 512.0)
+    elif name == "evaluations.jsonl":
+        RunFolder(folder).append_evaluation({"condition": "night"})
+    build([study], [], runs, main.parent / "generated", OPTIONS)
     change_digit(folder / name)
 
     def damaged(**options):

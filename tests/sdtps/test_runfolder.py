@@ -44,10 +44,14 @@ def test_configuration_survives_the_disk(tmp_path: Path) -> None:
     assert identity(run.config(), 0) == identity(config, 0)
 
 
-def completed(folder: Path, variant: str = "topk", seed: int = 0) -> RunFolder:
+def completed(folder: Path, variant: str = "topk", seed: int = 0, end: str = "completed") -> RunFolder:
     run = RunFolder(folder / variant / f"seed{seed}-{variant}{seed}")
     run.create(ReidConfig(), {"study": "demo", "variant": variant, "seed": seed, "started": "12:00:10"})
     run.append_metrics(row(1, 1, loss=21.3 + seed + len(variant)))
+    if end != "completed":
+        run.write_status(end, attempt=1, reason="loss is nan at step 1")  # type: ignore[arg-type]
+        run.end_attempt(end, 5.0)
+        return run
     run.write_result({"attempt": 1, "best": {"mAP": 0.51}})
     run.append_evaluation({"weights": "best", "metrics": {"mAP@night": 0.25}})
     run.append_evaluation({"weights": "last", "metrics": {"mAP@night": 0.25}})
@@ -56,11 +60,16 @@ def completed(folder: Path, variant: str = "topk", seed: int = 0) -> RunFolder:
 
 
 FILES = ("config.yaml", "run.json", "metrics.jsonl", "result.json", "evaluations.jsonl")
+ENDED = [
+    *(("completed", name) for name in FILES),
+    *(("diverged", name) for name in (*FILES[:3], "status.json")),
+]
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_any_changed_digit_of_a_completed_run_is_named(tmp_path: Path, name: str) -> None:
-    run = completed(tmp_path)
+@pytest.mark.parametrize(("end", "name"), [*ENDED, ("failed", "metrics.jsonl")])
+def test_any_changed_digit_of_a_run_that_ended_is_named(tmp_path: Path, end: str, name: str) -> None:
+    run = completed(tmp_path, end=end)
+    assert run.changed_since_end() == []
     file = run.path / name
     content = file.read_bytes()
     for place in (n for n, byte in enumerate(content) if byte in b"0123456789"):
@@ -68,7 +77,13 @@ def test_any_changed_digit_of_a_completed_run_is_named(tmp_path: Path, name: str
         file.write_bytes(content[:place] + other + content[place + 1 :])
         assert name in " ".join(run.changed_since_end()), (place, content[place - 9 : place + 9])
     file.unlink()
-    assert bool(run.changed_since_end()) == (name not in ("result.json", "evaluations.jsonl"))
+    assert bool(run.changed_since_end()) == (name not in ("result.json", "status.json"))
+
+
+def test_a_run_that_is_submitted_again_has_no_seal_of_its_earlier_end(tmp_path: Path) -> None:
+    run = completed(tmp_path, end="failed")
+    run.create(ReidConfig().model_copy(update={"select": "mAP"}), {"seed": 0})
+    assert run.changed_since_end() == []
 
 
 @pytest.mark.parametrize("other", [("topk", 1), ("gumbel", 0)])
@@ -90,7 +105,11 @@ def test_swapped_files_and_folders_are_named(tmp_path: Path, other: tuple[str, i
 
 def test_a_result_without_a_seal_and_a_file_that_is_gone_are_damage(tmp_path: Path) -> None:
     run = completed(tmp_path)
+    run.evaluations_file.write_bytes(run.evaluations_file.read_bytes().splitlines(keepends=True)[0])
+    assert run.changed_since_end() == ["evaluations.jsonl: 1 of 2 lines are gone"]
+    run.evaluations_file.unlink()
     run.metrics_file.unlink()
-    assert run.changed_since_end() == ["metrics.jsonl was deleted after the run had completed"]
+    gone = "metrics.jsonl was deleted after the run had ended"
+    assert run.changed_since_end() == [gone, "evaluations.jsonl: 2 of 2 lines are gone"]
     run.result_file.write_text('{"attempt": 1}')
     assert run.changed_since_end() == ["result.json has no seal"]
