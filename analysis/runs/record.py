@@ -175,8 +175,7 @@ def read(source: Source, runs_dir: Path, *, curves: bool = True) -> Run:
     known = from_records(folder.path)
     state, status = known.state, known.status
     reason = known.detail
-    ended = state in ("completed", "diverged", "failed")
-    changed = tuple(folder.changed_since_end()) if ended else ()
+    changed = tuple(folder.changed_since_end()) if state == "completed" or "seal" in status else ()
     if changed:  # neither its scores nor its curves are read
         state, curves = "damaged", False
         reason = "; ".join(changed)

@@ -326,8 +326,7 @@ class RunFolder:
                 renamed since the seal was written.
         """
         try:
-            status, last = self.status() or {}, self.result_file
-            last = last if last.exists() else self.status_file
+            last = self.result_file if self.result_file.exists() else self.status_file
             content = read_bytes(last) or b""
             row = row_of(content) or {}
             seal = row.get("seal")
@@ -354,9 +353,10 @@ class RunFolder:
             row = row_of(line)
             if line.strip() and not (row and is_sealed(line, row, folder=self._name)):
                 changed.append(f"evaluations.jsonl: line {number} was changed after it was written")
-        count, there = status.get("evaluations") or 0, sum(map(bool, map(bytes.strip, lines)))
-        if there < count:
-            changed.append(f"evaluations.jsonl: {count - there} of {count} lines are gone")
+        there = sum(map(bool, map(bytes.strip, lines)))
+        with contextlib.suppress(OSError):  # status.json, without which the run is complete
+            if there < (count := (self.status() or {}).get("evaluations") or 0):
+                changed.append(f"evaluations.jsonl: {count - there} of {count} lines are gone")
         return changed
 
     def metrics(self) -> list[dict[str, Any]]:

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -55,29 +54,17 @@ def test_a_value_that_is_no_number_is_absent(tmp_path: Path) -> None:
     assert losses[2].size == 0
 
 
-def _empty(path: Path) -> None:
-    path.touch()
-
-
-def _bytes(path: Path) -> None:
-    path.write_bytes(b"\xff\xfe{}")
-
-
-def _nested(path: Path) -> None:
-    path.write_text("[" * 100_000)
-
-
-@pytest.mark.parametrize("damage", [_empty, _bytes, _nested])
-def test_every_reader_takes_a_damaged_file_as_nothing(
-    tmp_path: Path, damage: Callable[[Path], None]
-) -> None:
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff\xfe{}", b"[" * 100_000], ids=["empty", "bytes", "nested"]
+)
+def test_every_reader_takes_a_damaged_file_as_nothing(tmp_path: Path, content: bytes) -> None:
     folder = RunFolder(tmp_path)
     for path in (folder.run_file, folder.status_file, folder.metrics_file):
-        damage(path)
+        path.write_bytes(content)
     assert (folder.run(), folder.status(), folder.metrics()) == ({}, None, [])
     assert read_rows(folder.metrics_file).blocks == ()
     assert from_records(tmp_path).state == "planned"
-    damage(folder.result_file)
+    folder.result_file.write_bytes(content)
     assert folder.result() is None
     told = describe(str(tmp_path), tmp_path)
     assert (told["state"], told["reason"]) == ("failed", DAMAGED)

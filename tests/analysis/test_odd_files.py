@@ -21,23 +21,11 @@ from analysis.tables import forms
 from analysis.tables import study as tables
 
 
-def _fifo(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def _directory(path: Path) -> None:
-    path.mkdir()
-
-
-def _dangling(path: Path) -> None:
-    path.symlink_to("nowhere")
-
-
 def _unreadable(path: Path) -> None:
     path.symlink_to("/proc/self/mem")  # regular, and fails when read, for root too
 
 
-ODD = [_fifo, _directory, _dangling, _unreadable]
+ODD = [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("nowhere"), _unreadable]
 FILES = [
     *("result.json", "status.json", "run.json", "config.yaml", "lock.json", "metrics.jsonl"),
     *("checkpoint.pt", "train.log", "submitit", "submitit/job.log"),
@@ -78,8 +66,7 @@ def test_every_reader_goes_on_beside_an_odd_file(tmp_path: Path, odd: Callable[[
     sealed = {"run.json", "config.yaml", "metrics.jsonl"}
     for name in set(FILES) - {"result.json"}:
         assert found[name, 1].state == ("damaged" if name in sealed else "completed")
-    for name in sealed:
-        assert name in found[name, 1].reason
+    assert all(name in found[name, 1].reason for name in sealed)
     if odd is not _unreadable:
         for name in set(FILES[:8]) - {"result.json"} - sealed:
             assert f"{name} is " in "; ".join(found[name, 1].notes), name
@@ -93,10 +80,8 @@ def test_every_reader_goes_on_beside_an_odd_file(tmp_path: Path, odd: Callable[[
         json.dumps(describe(run.where, runs))
 
 
-@pytest.mark.parametrize("odd", [_fifo, _directory, _unreadable])
-def test_without_a_result_the_status_decides_and_an_odd_one_is_named(
-    tmp_path: Path, odd: Callable[[Path], None]
-) -> None:
+@pytest.mark.parametrize("odd", [os.mkfifo, Path.mkdir, _unreadable])
+def test_without_a_result_the_status_decides_and_an_odd_one_is_named(tmp_path: Path, odd) -> None:
     study = planted_study("odd", ["a"], seeds=(0,))
     folder = plant(tmp_path, study, "a", 0, state="diverged", stop=(1, 3))
     _replace(folder.status_file, odd)
