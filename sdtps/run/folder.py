@@ -350,8 +350,8 @@ class RunFolder:
         except OSError as error:
             return [f"{Path(error.filename or self.path).name} cannot be read: {error.strerror}"]
         for number, line in enumerate(lines, start=1):
-            row = row_of(line)
-            if line.strip() and not (row and is_sealed(line, row, folder=self._name)):
+            row = row_of(line) or {}
+            if line.strip() and not is_sealed(line, row, folder=self._name):
                 changed.append(f"evaluations.jsonl: line {number} was changed after it was written")
         there = sum(map(bool, map(bytes.strip, lines)))
         with contextlib.suppress(OSError):  # status.json, without which the run is complete
