@@ -71,9 +71,8 @@ def run_queue(submission: Submission, resources: Resources, slots: int | None) -
         "PYTHONUNBUFFERED": "1",
         "SDTPS_SNAPSHOT": str(frozen),
     }
-    if (
-        "OMP_NUM_THREADS" in os.environ
-    ):  # the shell's word counts most, then the study's, then the slots'
+    # The shell's word counts most, then the study's, then the slots'.
+    if "OMP_NUM_THREADS" in os.environ:
         variables["OMP_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"]
     received: list[int] = []
     queue: subprocess.Popen[bytes] | None = None

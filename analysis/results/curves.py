@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats as scipy_stats
+from scipy import special
 
 from analysis.results import stats
 from analysis.results.outcomes import Outcome, outcomes
@@ -134,7 +134,7 @@ class Curve:
             return self.low, self.high
         half = np.full_like(self.mean, np.nan) if kind == "none" else self.sd
         if kind == "t95":
-            quantile = scipy_stats.t.ppf((1 + stats.CONFIDENCE) / 2, np.maximum(self.n - 1, 1))
+            quantile = special.stdtrit(np.maximum(self.n - 1, 1), (1 + stats.CONFIDENCE) / 2)
             half = half * quantile / np.sqrt(np.maximum(self.n, 1))
         return self.mean - half, self.mean + half
 

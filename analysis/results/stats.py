@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from scipy import special
-from scipy.stats import permutation_test, ttest_ind
 
 CONFIDENCE = 0.95
 ALPHA = 0.05
@@ -107,6 +106,8 @@ def unpaired(a: Sequence[float], b: Sequence[float], unit: float = 0.0) -> Summa
         return Summary(n, mean, why="an interval needs at least 2 runs of each")
     if _no_spread(left, unit) and _no_spread(right, unit):
         return Summary(n, mean, why=_tied(unit))
+    from scipy.stats import ttest_ind  # half a second, which most verbs do without
+
     test = ttest_ind(left, right, equal_var=False)
     low, high = map(float, test.confidence_interval(CONFIDENCE))
     return Summary(n, mean, low=low, high=high, p=float(test.pvalue))
@@ -160,6 +161,8 @@ def sign_flip_test(differences: Sequence[float]) -> Test:
             f"with {n} paired seeds the smallest possible p is {least:.3g}, above {ALPHA:g}: "
             f"at least {needed} seeds are needed",
         )
+    from scipy.stats import permutation_test  # see above
+
     how: dict[str, Any] = {"permutation_type": "samples", "n_resamples": 20_000, "random_state": 0}
     found = permutation_test((_sample(differences),), np.mean, vectorized=True, **how)
     return Test(float(found.pvalue))
