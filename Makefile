@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/installed
 # One study or several: make paper PAPER_STUDY="quick gumbel"
 PAPER_STUDY ?= quick
 # Processes that share the tests. Those of SLURM mostly wait, so there are more than cores.
-WORKERS ?= 4
+WORKERS ?= 6
 # What the training claims rest on; 114 runs of seconds each on a CPU.
 STUDIES ?= gumbel mask_constant nograd
 # The folder with RGBNT201/ that holds handwritten characters, for the study omniglot (24 runs of minutes).

@@ -40,15 +40,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
-# Which tests share a process (`pytest -n`), by the start of their path; all others share one with their
-# file. Those of SLURM mostly wait: two clusters work beside each other, and they begin first.
+# Which tests share a process (`pytest -n`), by what their ids begin with; all others share one with
+# their file. Those of SLURM mostly wait, and begin first: four chains of about the same length.
 SLURM = "tests/slurm/test_"
 TOGETHER = {
-    **{f"{SLURM}{name}": "one cluster" for name in ("states", "node", "cluster.", "pack")},
-    **{
-        f"{SLURM}{name}": "the other cluster"
-        for name in ("submission", "training", "clusters", "rounds")
-    },
+    **{f"{SLURM}{name}": "both kinds of cluster" for name in ("states", "node")},
+    **{f"{SLURM}{name}": "training" for name in ("training", "submission", "pack")},
+    **{f"{SLURM}{name}": "clusters" for name in ("clusters", "ledger", "rounds")},
 }
 
 
@@ -68,7 +66,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.split("::")[0]
-            return next((group for start, group in TOGETHER.items() if file.startswith(start)), file)
+            return next((group for start, group in TOGETHER.items() if nodeid.startswith(start)), file)
 
     config.option.loadscopereorder = False  # else those with most tests begin
     return ByFile(config, log)

@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ablations.cli import main
 from ablations.study.manifest import load_study
 from tests.analysis.planted import plant
 
@@ -55,21 +57,12 @@ def write(folder: Path, more: str = "") -> Path:
     return path
 
 
-def sdtps(folder: Path, room: str, verb: str, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", room, verb, str(folder / "small.yaml"), *words]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [*command, "--runs-dir", str(folder / "runs")],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def submit(folder: Path, *words: str) -> int:
+    return _call(folder, "submit", "--executor", "local", "--slots", "2", *words)
 
 
-def submit(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return sdtps(folder, "ablations", "submit", "--executor", "local", "--slots", "2", *words)
+def _call(folder: Path, verb: str, *words: str) -> int:
+    return main([verb, str(folder / "small.yaml"), "--runs-dir", str(folder / "runs"), *words])
 
 
 def completed(folder: Path) -> dict[str, int]:
@@ -78,11 +71,21 @@ def completed(folder: Path) -> dict[str, int]:
     return {name: names.count(name) for name in sorted(set(names))}
 
 
-def decided(folder: Path) -> dict[str, Any]:
-    return json.loads(sdtps(folder, "analysis", "rounds", "--json").stdout)
+@pytest.fixture
+def answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[str], dict[str, Any]]:
+    """What a verb says with --json."""
+
+    def call(verb: str) -> dict[str, Any]:
+        capsys.readouterr()
+        assert _call(tmp_path, verb, "--json") in (0, 4)
+        return json.loads(capsys.readouterr().out)
+
+    return call
 
 
-def test_rounds_train_open_variants_only_and_go_on_after_a_kill(tmp_path: Path) -> None:
+def test_rounds_train_open_variants_only_and_go_on_after_a_kill(
+    tmp_path: Path, answer: Callable[[str], dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
     write(tmp_path)
     command = [sys.executable, "-m", "ablations", "submit", "small.yaml", "--executor", "local"]
     command += ["--slots", "1", "--runs-dir", str(tmp_path / "runs")]
@@ -96,36 +99,36 @@ def test_rounds_train_open_variants_only_and_go_on_after_a_kill(tmp_path: Path) 
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
 
-    done = submit(tmp_path, "--retry", "unknown")
-    assert done.returncode == 0, done.stderr
+    assert submit(tmp_path, "--retry", "unknown") == 0
     assert completed(tmp_path) == {"base": 3, "far": 3, "near": 3}
-    assert decided(tmp_path)["seeds_of"] == {"base": 6, "far": 3, "near": 6}
-    assert submit(tmp_path).returncode == 0
+    assert answer("rounds")["seeds_of"] == {"base": 6, "far": 3, "near": 6}
+    assert submit(tmp_path) == 0
     assert completed(tmp_path) == {"base": 6, "far": 3, "near": 6}
-    states = {v["variant"]: v["state"] for v in decided(tmp_path)["verdicts"]}
+    states = {v["variant"]: v["state"] for v in answer("rounds")["verdicts"]}
     assert states == {"far": "starred", "near": "equivalent"}
-    assert "Nothing to submit" in submit(tmp_path).stdout
+    assert submit(tmp_path) == 0
+    assert "Nothing to submit" in capsys.readouterr().out
 
 
-def test_a_budget_is_kept_with_failing_runs_and_named_with_exit_code_5(tmp_path: Path) -> None:
+def test_a_budget_is_kept_with_failing_runs_and_named_with_exit_code_5(
+    tmp_path: Path, answer: Callable[[str], dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
     budget = "budget: {gpu_hours: 0.2}\n"  # twelve minutes: six runs at their limit of two
     failing = (
         "  broken: {command: '{python} p.py {settings.level} {seed} 0', settings.level: 0.6}\n" + budget
     )
     write(tmp_path, more=failing)
-    done = submit(tmp_path)
-    assert done.returncode in (1, 5), done.stderr
-    assert "beyond the budget" in done.stdout
-    counts = completed(tmp_path)
-    assert sum(counts.values()) <= 6
-    again = submit(tmp_path)  # measured runs take seconds, so the rest fits now
-    assert again.returncode in (0, 1), again.stderr
+    assert submit(tmp_path) in (1, 5)
+    assert "beyond the budget" in capsys.readouterr().out
+    assert sum(completed(tmp_path).values()) <= 6
+    assert submit(tmp_path) in (0, 1)  # measured runs take seconds, so the rest fits now
     assert completed(tmp_path) == {"base": 3, "broken": 2, "far": 3, "near": 3}
-    document = json.loads(sdtps(tmp_path, "ablations", "plan", "--json").stdout)
-    assert 0 < document["budget"]["spent"] < 0.2
+    assert 0 < answer("plan")["budget"]["spent"] < 0.2
 
 
-def test_attempts_of_failed_and_requeued_runs_count_in_the_budget(tmp_path: Path) -> None:
+def test_attempts_of_failed_and_requeued_runs_count_in_the_budget(
+    tmp_path: Path, answer: Callable[[str], dict[str, Any]]
+) -> None:
     study = load_study(write(tmp_path, more="budget: {gpu_hours: 0.55}\n"))
     quarters = ("00:00:00Z", "00:15:00Z", "00:30:00Z")
     attempts = [
@@ -134,7 +137,7 @@ def test_attempts_of_failed_and_requeued_runs_count_in_the_budget(tmp_path: Path
     ]
     plant(tmp_path / "runs", study, "base", 0, state="failed", stop=(1, 2), attempts=attempts[:1])
     plant(tmp_path / "runs", study, "far", 0, state="requeued", stop=(1, 2), attempts=attempts[1:])
-    document = json.loads(sdtps(tmp_path, "ablations", "plan", "--json").stdout)
+    document = answer("plan")
     budget, runs = document["budget"], document["runs"]
     assert budget["spent"] == pytest.approx(0.5)
     # Two minutes are left: one run at its limit fits, and every other one waits.
@@ -143,7 +146,8 @@ def test_attempts_of_failed_and_requeued_runs_count_in_the_budget(tmp_path: Path
 
 
 @pytest.mark.parametrize("verb", ["status", "plan"])
-def test_verbs_show_the_seeds_that_rounds_have_come_to(tmp_path: Path, verb: str) -> None:
+def test_verbs_show_the_seeds_that_rounds_have_come_to(
+    tmp_path: Path, answer: Callable[[str], dict[str, Any]], verb: str
+) -> None:
     write(tmp_path)
-    document = json.loads(sdtps(tmp_path, "ablations", verb, "--json").stdout)
-    assert len(document["runs"]) == 9
+    assert len(answer(verb)["runs"]) == 9

@@ -36,8 +36,11 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(7200)]
 ROOT = Path(__file__).resolve().parents[2]
 COUNT = int(os.environ.get("SDTPS_LEDGER_RUNS", "20"))
 VARIANTS = 10
-KILLED_SUBMITTERS = 20
-AWAY_SECONDS = 120.0 if COUNT >= 1000 else 20.0
+LARGE = COUNT >= 1000
+KILLED_SUBMITTERS = 20 if LARGE else 6
+KILLED_BY_S = 8 if LARGE else 4  # a small submission has ended by then
+AWAY_SECONDS = 120.0 if LARGE else 15.0
+AGAIN_SECONDS = 20 if LARGE else 4
 ANOTHER = 65_534  # nobody: a user that every system has, with a group of that number
 USERS = (0, ANOTHER)
 PACKAGES = [path for path in sys.path if path.endswith("-packages")]
@@ -138,7 +141,7 @@ class World:
         pairs = zip(clusters, (self.study, self.twin), users, strict=True)
         both = [self.submitter(c, *limit, study=study, user=user) for c, study, user in pairs]
         killed = self.random.choice(both)
-        time.sleep(self.random.uniform(0.5, 8))
+        time.sleep(self.random.uniform(0.5, KILLED_BY_S))
         with contextlib.suppress(ProcessLookupError):
             os.killpg(killed.pid, signal.SIGKILL)
         for process in both:
@@ -199,12 +202,13 @@ def test_no_run_lives_twice_none_is_lost_each_completes_once(clusters: list[Clus
 
     try:
         killed = deleted = 0
-        events = {5: "rename", 8: "controller", 11: "node", 14: "rename"}
+        events = ("rename", "controller", "node", "rename")
+        at = dict(zip((5, 8, 11, 14) if LARGE else (1, 2, 3, 4), events, strict=True))
         renamed = 0
         for number in range(KILLED_SUBMITTERS):
             world.kill_a_submitter()
             killed += killed < max(1, COUNT // 100) and world.kill_a_job()
-            event = events.get(number, "")
+            event = at.get(number, "")
             if event == "rename":
                 renamed += 1
                 world.name(renamed)
@@ -222,7 +226,7 @@ def test_no_run_lives_twice_none_is_lost_each_completes_once(clusters: list[Clus
                 world.submitter(cluster, user=world.random.choice(USERS)).wait()
             killed += killed < max(1, COUNT // 100) and world.kill_a_job()
             say(f"submitted again; {killed} jobs killed so far")
-            time.sleep(20)
+            time.sleep(AGAIN_SECONDS)
         time.sleep(5)
         world.submitter(clusters[0]).wait()  # takes over what completed under earlier names
         study = load_study(world.study.path)

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from ablations.cli import main
 from ablations.launch import dispatch
 from ablations.store import snapshot
 from ablations.store.states import RunStatus
+from ablations.study.manifest import load_study
 from ablations.study.model import Study
 from tests.ablations import plant, standin
 from tests.slurm.cluster import PATIENCE_S, Cluster
@@ -22,24 +24,18 @@ from tests.slurm.test_states import Look
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800), pytest.mark.usefixtures("slurm")]
 
 ROOT = Path(__file__).resolve().parents[2]
-TRAINED = """\
-study: trained
-task: reid
-base: {base}
-overrides:
-  data:
-    generate: {{train_pids: 4, test_pids: 4, cameras: 2, images_per_camera: 2, seed: 0}}
-    batch_size: 4
-    instances: 2
-  train: {{epochs: 1}}
+PROGRAMS = """\
+study: programs
+task: command
+overrides: {command: "{python} p.py {settings.x} {seed}", settings: {x: 1}}
 seeds: [0]
-baseline: topk
-varies: [sdtps]
-resources: {{partition: gpu, cpus: 1, mem_gb: 1.8, timeout_min: 10, max_parallel: 2}}
-metrics: {{mAP: {{direction: up}}, rank1: {{direction: up}}}}
+baseline: one
+varies: [settings]
+resources: {partition: gpu, cpus: 1, mem_gb: 0.3, timeout_min: 10, max_parallel: 2}
+metrics: {mAP: {direction: up}}
 variants:
-  topk: {{}}
-  log_mask: {{sdtps.mask: log}}
+  one: {}
+  two: {settings.x: 2}
 """
 
 
@@ -48,44 +44,26 @@ def _wait(study: Study, runs: Path) -> list[RunStatus]:
     return list(Look(study, runs).wait(lambda s: not any(one.active for one in s.values())).values())
 
 
-def _submit_py(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(ROOT / "submit.py"), *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-        cwd=ROOT,
-    )
-
-
-def test_a_study_trains_as_one_array_and_only_a_deleted_run_is_submitted_again(
-    slurm: Cluster, tmp_path: Path
-) -> None:
-    from ablations.study.manifest import load_study
-
-    manifest, runs = tmp_path / "trained.yaml", tmp_path / "runs"
-    manifest.write_text(TRAINED.format(base=ROOT / "ablations" / "base" / "quick.yaml"))
+def test_a_study_runs_as_one_array_and_only_a_deleted_run_is_submitted_again(tmp_path: Path) -> None:
+    (tmp_path / "p.py").write_text("from sdtps.log import log; log('eval', epoch=1, step=1, mAP=0.5)")
+    manifest, runs = tmp_path / "programs.yaml", tmp_path / "runs"
+    manifest.write_text(PROGRAMS)
     study = load_study(manifest)
-    submit = (manifest, "--runs-dir", runs, "--executor", "slurm", "--no-audit")
 
-    first = _submit_py(*submit)
-    assert first.returncode == 0, first.stderr
-    receipts = list((runs / "trained" / "_jobs").glob("*/receipt.json"))
+    def submit() -> set[Path]:
+        assert main(["submit", str(manifest), "--runs-dir", str(runs), "--executor", "slurm"]) == 0
+        return set((runs / "programs" / "_jobs").glob("*/receipt.json"))
+
+    receipts = submit()
     assert len(receipts) == 1, "one array for one class of resources"
     found = _wait(study, runs)
     assert [s.state for s in found] == ["completed"] * 2, [(s.reason, s.log_tail) for s in found]
-
-    second = _submit_py(*submit)
-    assert second.returncode == 0, second.stderr
-    assert len(list((runs / "trained" / "_jobs").glob("*/receipt.json"))) == 1
+    assert submit() == receipts
 
     gone = study.runs()[1].folder(runs)
     shutil.rmtree(gone)
-    third = _submit_py(*submit)
-    assert third.returncode == 0, third.stderr
-    new = set((runs / "trained" / "_jobs").glob("*/receipt.json")) - set(receipts)
-    assert [(p.parent / "runs.txt").read_text() for p in new] == [f"{gone.parent.name}/{gone.name}\n"]
+    (new,) = submit() - receipts
+    assert (new.parent / "runs.txt").read_text() == f"{gone.parent.name}/{gone.name}\n"
     assert [s.state for s in _wait(study, runs)] == ["completed"] * 2
     code = json.loads((gone / "run.json").read_text())["code"]
     assert set(code) >= {"commit", "dirty", "digest"}

@@ -52,8 +52,7 @@ def _wait(study: Study, runs: Path, *states: str) -> RunStatus:
 
 
 def _losses(study: Study, runs: Path) -> tuple[list[float], float]:
-    """Of a run that trains to its end: the loss of each step, and the last mAP."""
-    dispatch.submit(study.runs(), runs)
+    """Of a submitted run that trains to its end: the loss of each step, and the last mAP."""
     found = _wait(study, runs, "completed", "failed", "diverged")
     assert found.state == "completed", (found.reason, found.log_tail)
     folder = RunFolder(study.runs()[0].folder(runs))
@@ -165,15 +164,6 @@ def test_ours_and_another_program_in_one_study_with_a_requeue_a_failure_and_a_ki
     assert "theirs,62.5" in printed and "fails,failed" in printed
 
 
-def test_two_processes_under_one_job_train_what_one_trains(slurm: Cluster, tmp_path: Path) -> None:
-    (one, one_map), (two, two_map) = (
-        _losses(_study(tmp_path, name=f"processes{n}", epochs=2, gpus=n), tmp_path / "runs")
-        for n in (1, 2)
-    )
-    assert two == pytest.approx(one, rel=1e-3)
-    assert two_map == pytest.approx(one_map, abs=0.05)
-
-
 @pytest.fixture
 def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """A cluster of two nodes on this machine, as this process's own."""
@@ -183,9 +173,17 @@ def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
         yield cluster
 
 
-def test_two_nodes_train_what_one_process_trains(two_nodes: Cluster, tmp_path: Path) -> None:
-    (one, _), (two, _) = (
-        _losses(_study(tmp_path, name=f"nodes{n}", epochs=2, gpus=1, nodes=n), tmp_path / "runs")
-        for n in (1, 2)
-    )
-    assert two == pytest.approx(one, rel=1e-3)
+def test_two_processes_of_one_node_and_of_two_train_what_one_trains(
+    two_nodes: Cluster, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    studies = [
+        _study(tmp_path, name=f"on{nodes}x{gpus}", epochs=2, gpus=gpus, nodes=nodes)
+        for nodes, gpus in ((1, 1), (1, 2), (2, 1))
+    ]
+    for study in studies:
+        dispatch.submit(study.runs(), runs)
+    (one, one_map), *others = (_losses(study, runs) for study in studies)
+    for two, two_map in others:
+        assert two == pytest.approx(one, rel=1e-3)
+        assert two_map == pytest.approx(one_map, abs=0.05)
