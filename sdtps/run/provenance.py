@@ -53,7 +53,7 @@ def modules(package: Path = PACKAGE) -> set[Path]:
 
     Every module of a package that has no `training/attempt.py`.
     """
-    todo, reached = [package / RUN_ENTRY], set()
+    todo, reached, names = [package / RUN_ENTRY], set(), set()
     if not todo[0].is_file():
         return set(package.rglob("*.py"))
     while todo:
@@ -61,8 +61,9 @@ def modules(package: Path = PACKAGE) -> set[Path]:
         if file in reached or not file.is_file():
             continue
         reached.add(file)
-        for name in _parsed(file.read_bytes())[1]:
-            first, *parts = name.split(".")
+        new = _parsed(file.read_bytes())[1] - names
+        names |= new
+        for first, *parts in (name.split(".") for name in new):
             if first == package.name:
                 folder = package
                 todo.append(folder / "__init__.py")
