@@ -13,7 +13,6 @@ import pytest
 
 from ablations.launch import dispatch
 from ablations.slurm import executor
-from ablations.store import snapshot
 from ablations.store.states import run_states
 from ablations.study.model import Study
 from tests.ablations import plant
@@ -52,11 +51,6 @@ def test_killed_before_any_write_the_next_submission_repairs_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = plant.study(tmp_path, ["ok", "raise"])
-    code = tmp_path / "code"
-    for package in snapshot.PACKAGES:
-        (code / package).mkdir(parents=True)
-        (code / package / "__init__.py").touch()
-    monkeypatch.setattr(snapshot, "ROOT", code)  # one write for each file of it
     monkeypatch.setattr(executor, "WRITERS", 1)  # one write at a time
     runs = tmp_path / "all" / "runs"
     runs.mkdir(parents=True)

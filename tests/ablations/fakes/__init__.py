@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from ablations.store import snapshot
+
 COMMANDS = ("sbatch", "squeue", "sacct", "scancel", "scontrol")
 
 
@@ -34,8 +36,12 @@ class Fakes:
             file.chmod(file.stat().st_mode | stat.S_IXUSR)
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Put the commands first on PATH."""
+        """Put the commands first on PATH. No job runs, so the code frozen for them is three files."""
         monkeypatch.setenv("PATH", f"{self.bin}:/usr/bin:/bin")
+        for package in snapshot.PACKAGES:
+            (self.folder / "code" / package).mkdir(parents=True)
+            (self.folder / "code" / package / "__init__.py").touch()
+        monkeypatch.setattr(snapshot, "ROOT", self.folder / "code")
 
     def answer(self, command: str, *answers: dict[str, Any] | None) -> None:
         """Script the next calls of `command`; None stands for the ordinary answer.
