@@ -1,12 +1,16 @@
-"""Copies of a folder as a process leaves it that is killed at one of its writes."""
+"""Forks of this process: killed at any write, or a local queue without the imports of a new process."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from ablations.launch import local
 
 
 class Copies:
@@ -49,3 +53,28 @@ def in_process(work: Callable[[], None]) -> None:
             os._exit(code)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0, "the run or the submission itself failed"
+
+
+class Forked:
+    """In place of subprocess.Popen: a local queue as a fork, which has torch and the code imported."""
+
+    def __init__(self, words: list[str], *, env: dict[str, str], **_: Any) -> None:
+        import torch._dynamo  # noqa: F401  # see sdtps.training.attempt.prepare
+
+        from sdtps.training import loop, reid  # noqa: F401
+
+        self.pid = os.fork()
+        if self.pid:
+            return
+        code = 1
+        try:
+            os.environ.clear()
+            os.environ.update(env)
+            del os.environ["SDTPS_SNAPSHOT"]  # it is the checkout's code that runs
+            sys.argv = words[-3:]
+            code = local.main()
+        finally:
+            os._exit(code)
+
+    def wait(self) -> None:
+        os.waitpid(self.pid, 0)

@@ -100,6 +100,18 @@ def test_a_task_gets_its_cpus_its_gpu_and_unbuffered_output(tmp_path: Path) -> N
     assert shown["executable"] == sys.executable
 
 
+def test_two_tasks_of_a_node_are_told_of_each_other(tmp_path: Path) -> None:
+    study = plant.study(tmp_path, ["show"], resources="{cpus: 1, gpus: 2, mem_gb: 0.2}")
+    dispatch.submit(study.runs(), tmp_path / "runs", entry=standin.ENTRY)
+    found = _wait(study, tmp_path / "runs")[0]
+    assert found.state == "completed", found.log_tail
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")
+    shown = study.runs()[0].folder(tmp_path / "runs").glob("shown*.json")
+    assert sorted([json.loads(file.read_text())[name] for name in names] for file in shown) == [
+        [rank, rank, "2", "127.0.0.1"] for rank in "01"
+    ]
+
+
 def test_a_submission_from_inside_a_job_makes_a_job_of_its_own(slurm: Cluster, tmp_path: Path) -> None:
     study = plant.study(tmp_path, ["show"], resources="{cpus: 1, mem_gb: 0.2}")
     program = (
