@@ -5,10 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from ablations.launch import local
 
@@ -55,8 +59,13 @@ def in_process(work: Callable[[], None]) -> None:
     assert os.waitstatus_to_exitcode(status) == 0, "the run or the submission itself failed"
 
 
+def fork_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Local queues are forks of this process: none imports torch and the code anew."""
+    monkeypatch.setattr(local, "subprocess", SimpleNamespace(Popen=Forked, DEVNULL=subprocess.DEVNULL))
+
+
 class Forked:
-    """In place of subprocess.Popen: a local queue as a fork, which has torch and the code imported."""
+    """A local queue in place of subprocess.Popen."""
 
     def __init__(self, words: list[str], *, env: dict[str, str], **_: Any) -> None:
         import torch._dynamo  # noqa: F401  # see sdtps.training.attempt.prepare

@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ablations.cli import main
-from ablations.launch import local
 from analysis.cli import main as analyse
 from sdtps.config.reid import GeneratedReidConfig
 from sdtps.data.generated import generate_rgbnt201
 from sdtps.run.folder import RunFolder
-from tests.ablations.copies import Forked
+from tests.ablations.copies import fork_queues
 
 MANIFEST = """
 study: {name}
@@ -38,7 +36,7 @@ tables: [{{name: main, kind: main, metrics: [mAP]}}]
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two data sets of one layout, and one manifest under two names."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(local, "subprocess", SimpleNamespace(Popen=Forked, DEVNULL=0))
+    fork_queues(monkeypatch)
     monkeypatch.setenv("SDTPS_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("SDTPS_RUNS_DIR", raising=False)
     for name, seed in (("A", 1), ("B", 2)):

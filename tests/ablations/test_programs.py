@@ -23,7 +23,8 @@ from sdtps.run.folder import RunFolder
 from sdtps.system.errors import ManifestError, RunError
 from sdtps.system.files import digest
 from sdtps.training import program
-from sdtps.training.attempt import execute
+from sdtps.training.attempt import EXIT_CODES, execute
+from tests.ablations.copies import fork_queues
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = """\
@@ -245,6 +246,17 @@ sys.exit(child.wait())
 """
 
 
+def start(folder: RunFolder) -> int:
+    """The process id of a fork that does the run, and ends as `sdtps run` does."""
+    if job := os.fork():
+        return job
+    code = 1
+    try:
+        code = EXIT_CODES[execute(folder.path)]
+    finally:
+        os._exit(code)
+
+
 def processes_of(pid: int) -> list[int]:
     """A process and all below it."""
     found = [pid]
@@ -275,13 +287,12 @@ def test_a_stop_reaches_a_program_once_and_the_run_goes_on(
     tmp_path: Path, text: str, line: str, saved: str, number: signal.Signals, who: str
 ) -> None:
     folder = make(tmp_path, text, line)
-    code = f"from sdtps.training.attempt import execute; print(execute({str(folder.path)!r}))"
-    job = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    job = start(folder)
     while not (tmp_path / "ready").exists():
         time.sleep(0.05)
-    for pid in processes_of(job.pid) if who == "all" else [job.pid]:
+    for pid in processes_of(job) if who == "all" else [job]:
         os.kill(pid, number)
-    assert job.communicate()[0] == "requeued\n"
+    assert os.waitstatus_to_exitcode(os.waitpid(job, 0)[1]) == EXIT_CODES["requeued"]
     status = folder.status() or {}
     assert status["state"] == "requeued"
     assert saved or "SIGTERM" in status["reason"]
@@ -298,14 +309,13 @@ def test_a_stop_reaches_a_program_once_and_the_run_goes_on(
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_a_program_does_not_outlive_a_job_that_is_killed(tmp_path: Path) -> None:
     folder = make(tmp_path, POLITE, "p.py {seed} | cat")
-    code = f"from sdtps.training.attempt import execute; print(execute({str(folder.path)!r}))"
-    job = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
+    job = start(folder)
     while not (tmp_path / "ready").exists():
         time.sleep(0.05)
-    below = processes_of(job.pid)[1:]
+    below = processes_of(job)[1:]
     assert len(below) >= 3
-    job.kill()
-    job.wait()
+    os.kill(job, signal.SIGKILL)
+    os.waitpid(job, 0)
     late = time.monotonic() + 30
     while any(Path(f"/proc/{pid}/cmdline").exists() for pid in below) and time.monotonic() < late:
         time.sleep(0.05)
@@ -415,8 +425,9 @@ def test_no_torch_is_imported_to_run_a_program(tmp_path: Path) -> None:
 
 
 def test_a_program_and_a_model_of_ours_stand_in_one_study(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    fork_queues(monkeypatch)
     (tmp_path / "p.py").write_text(PROGRAM.replace("accuracy=", "mAP="))
     manifest = write(
         tmp_path,
@@ -440,8 +451,9 @@ def test_a_program_and_a_model_of_ours_stand_in_one_study(
 
 
 def test_a_table_shows_a_best_epoch_only_where_something_selects_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    fork_queues(monkeypatch)
     (tmp_path / "p.py").write_text(PROGRAM)
     text = (
         "study: small\ntask: command\nseeds: [0]\nbaseline: a\nvaries: [settings]\n"
