@@ -53,7 +53,7 @@ def modules(package: Path = PACKAGE) -> set[Path]:
 
     Every module of a package that has no `training/attempt.py`.
     """
-    todo, reached, names = [package / RUN_ENTRY], set(), set()
+    todo, reached, names = [package / RUN_ENTRY], set[Path](), set[str]()
     if not todo[0].is_file():
         return set(package.rglob("*.py"))
     while todo:
