@@ -59,9 +59,8 @@ QUERY_BUDGET = 2_000_000  # characters of what is known of each query of all run
 MOST_EPOCH_ENDS, MOST_TIMES = 200, 60
 _SHOWN = (
     *("where", "planned", "imported", "identity", "state", "reason", "commit", "code", "dirty"),
-    *("seed", "attempt", "attempts", "epoch", "step", "best_epoch", "final_epoch", "parameters"),
-    *("train_seconds", "wall_seconds", "peak_memory_mib", "images_per_s"),
-    *("selected_on", "gpu", "host", "source"),
+    *("seed", "attempts", "epoch", "step", "best_epoch", "final_epoch", "parameters"),
+    *("train_seconds", "wall_seconds", "peak_memory_mib", "selected_on", "gpu", "host", "source"),
 )
 
 KIND = ("train", "eval")
@@ -176,7 +175,7 @@ def _study(
         "baseline": study.baseline,
         "seeds": list(study.seeds),
         "metrics": [
-            {"name": name, "label": spec.label or name, "unit": spec.unit, "direction": spec.direction}
+            {"name": name, "label": spec.label or name, "unit": spec.unit}
             for name, spec in study.metrics.items()
         ],
         "names": {metric: metric_name(study, metric) for _, metric in logged},
@@ -398,14 +397,13 @@ def _queries(runs: Sequence[Run]) -> dict[str, Any]:
     for number, run in enumerate(runs):
         arrays = RunFolder(run.folder).queries() if run.state == "completed" else {}
         for name, values in sorted(arrays.items()):
-            kept: Any
+            mine = found.setdefault(number, {})
             if name.endswith("identity"):
-                kept = lists.setdefault(tuple(values.tolist()), len(lists))
-            else:
-                small = values.astype("<f4") if name == "AP" else np.minimum(values, 255).astype("u1")
-                kept = base64.b64encode(small.tobytes()).decode()
-                size += len(kept)
-            found.setdefault(number, {})[name] = kept
+                mine[name] = lists.setdefault(tuple(values.tolist()), len(lists))
+                continue
+            small = values.astype("<f4") if name == "AP" else np.minimum(values, 255).astype("u1")
+            mine[name] = base64.b64encode(small.tobytes()).decode()
+            size += len(mine[name])
         if size > QUERY_BUDGET:
             return {"over": True}
     return {"runs": found, "lists": list(lists)}
@@ -425,7 +423,8 @@ def audit_parts(document: Mapping[str, Any]) -> list[dict[str, Any]]:
         }
         for f in document["findings"]
     ]
-    silent = [label for name, label in labels.items() if name not in _found_in(document)]
+    found_in = {str(finding["variant"]) for finding in document["findings"]}
+    silent = [label for name, label in labels.items() if name not in found_in]
     if silent:
         said.append({"severity": "ok", "text": f"Nothing was found in: {'; '.join(silent)}."})
     parts: list[dict[str, Any]] = [{"title": f"{study}: what the audit found", "said": said}]
@@ -444,10 +443,6 @@ def audit_parts(document: Mapping[str, Any]) -> list[dict[str, Any]]:
                 }
             )
     return parts
-
-
-def _found_in(document: Mapping[str, Any]) -> set[str]:
-    return {str(f["variant"]) for f in document["findings"]}
 
 
 # -- the page -----------------------------------------------------------------------------------

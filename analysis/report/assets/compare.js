@@ -52,13 +52,14 @@ function drawCompared(study) {
 function drawQueries(study, a, b) {
   const host = document.getElementById("queries"), note = (text) => fill(host, el("p", { class: "small muted" }, text));
   if (data.queries.over) return void note(`Which queries changed is not in this page, it would take more than 2 MB: sdtps compare ${study.name} A B counts them.`);
-  const rows = study.metrics.map((m) => [m, changedQueries(a, b, m.name)]).filter(([, found]) => found);
+  const names = [...new Set([...study.metrics.map((m) => m.name), "mAP", "i2t_r1", "t2i_r1"])];
+  const rows = names.map((name) => [metricOf(study, name)?.label ?? name, changedQueries(a, b, name)]).filter(([, found]) => found);
   if (!rows.length) return void note("No run of the one or the other kept its queries.");
   if (rows.some(([, found]) => !found.changed)) return void note("The two were tested on different queries.");
   const { runs } = rows[0][1], percent = (v) => short(Number((100 * v).toFixed(1)));
-  fill(host, grid(["Queries that changed", { text: "Gained", value: true }, { text: "Lost", value: true }, { text: "Of", value: true }, "Most changed"], rows.map(([m, { changed, count }]) => {
+  fill(host, grid(["Queries that changed", { text: "Gained", value: true }, { text: "Lost", value: true }, { text: "Of", value: true }, "Most changed"], rows.map(([label, { changed, count }]) => {
     const texts = changed.map((q) => `${q.query} (identity ${q.identity}) ${percent(q.from)} → ${percent(q.to)}`), rest = texts.slice(5);
-    return [m.label, ...[1, -1].map((way) => String(changed.filter((q) => (q.to - q.from) * way > 0).length)), String(count), [texts.slice(0, 5).join("; "), rest.length > 0 && el("details", {}, el("summary", {}, `and ${rest.length} more`), rest.join("; "))]];
+    return [label, ...[1, -1].map((way) => String(changed.filter((q) => (q.to - q.from) * way > 0).length)), String(count), [texts.slice(0, 5).join("; "), rest.length > 0 && el("details", {}, el("summary", {}, `and ${rest.length} more`), rest.join("; "))]];
   })), el("p", { class: "small muted" }, `In per cent, left → right, at the last evaluation${runs[0] + runs[1] > 2 ? `; means over ${runs[0]} and ${counted(runs[1], "run")}` : ""}. Queries are numbered from 0, as in queries.safetensors.`));
 }
 
