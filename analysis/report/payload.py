@@ -437,7 +437,7 @@ def audit_parts(document: Mapping[str, Any]) -> list[dict[str, Any]]:
                     "notes": list(found.notes),
                     "columns": ["Variant", *found.columns.values()],
                     "rows": [
-                        [found.labels[name], *(row[key] or "–" for key in found.columns)]
+                        [found.labels[name], *(row[key] for key in found.columns)]
                         for name, row in found.rows.items()
                     ],
                 }
