@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ablations.study.arguments import add_studies, find_study, is_shipped, known_studies
 from sdtps.system.commandline import add_runs_dir
 from sdtps.system.errors import ManifestError, SdtpsError, did_you_mean, visible_lines
+from sdtps.system.files import finite_tree
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -146,8 +147,7 @@ def console() -> Console:
 
 def print_json(document: Any) -> None:
     """A document on standard output, as one value; what is no finite number is null."""
-    finite = json.loads(json.dumps(document), parse_constant=lambda _: None)
-    print(json.dumps(finite, indent=1, ensure_ascii=False))
+    print(json.dumps(finite_tree(document), indent=1, ensure_ascii=False))
 
 
 def tell_unlogged(collected: Collected, names: Sequence[str] = ()) -> int:

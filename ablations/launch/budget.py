@@ -1,60 +1,75 @@
 """A study's budget: what its runs have taken, what fits, and what has to wait.
 
 Hours are those for which attempts held a machine, failed ones included, times their GPUs (a run without
-a GPU counts as one). Runs in flight count at their estimate. The runs that fit are sent seed by seed,
-so that whole rows of seeds are complete when the budget ends. The budget is exceeded by no more than
-what the runs in flight take beyond their estimates.
+a GPU counts as one). Runs that left the manifest, files of runs that were started over and the cells
+between the study's variants count too; runs in flight count at their estimate. The study's own runs
+come first, then the cells, each seed by seed, so that whole rows of seeds are complete when the budget
+ends. The budget is exceeded by no more than what the runs in flight take beyond their estimates.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from ablations.launch.plan import BEYOND, Action, Plan, Spending, hours_of
-from ablations.slurm import options
-from ablations.study.schema import Resources
+from ablations.launch.plan import BEYOND, Plan, Spending, expectation
+from ablations.slurm.scheduler import Scheduler
+from ablations.store.states import of_folders
+from ablations.store.submissions import ASIDE
+from ablations.study.attribution import cells_name
 from sdtps.run.folder import RunFolder
 from sdtps.system.errors import counted
 
 
-def share_of(resources: Resources) -> float:
-    """GPUs that one run holds; 1 for a run without."""
-    gpus = options.gpus_of_node(resources) * resources.nodes / resources.runs_per_gpu
-    return gpus or 1.0
+def within_budget(plan: Plan, ahead: Sequence[Plan] = ()) -> Plan:
+    """`plan` with the runs that do not fit skipped, and how the budget stands.
 
-
-def within_budget(plan: Plan) -> Plan:
-    """`plan` with the runs that do not fit skipped, and how the budget stands."""
-    budget = plan.study.gpu_hours
-    if budget is None:
+    Args:
+        ahead: plans that come first. What those of the same manifest submit is taken off; where one has
+            runs that wait, nothing fits here.
+    """
+    study = plan.study
+    if study.gpu_hours is None:
         return plan
-    estimates = {name: hours for name, (hours, _) in hours_of(plan.actions).items()}
-    spent = in_flight = planned = 0.0
-    for action in plan.actions:
-        if action.folder.is_symlink() or action.state == "planned":
-            continue
-        share = share_of(action.run.resources)
-        taken = share * RunFolder(action.folder).machine_seconds() / 3600
+    whole = study.parent or study
+    known = {v.slug: v.resources for one in (study, whole) for v in one.variants.values()}
+    pairs = itertools.permutations(whole.variants, 2)
+    names = {whole.name, *(cells_name(whole.name, *pair) for pair in pairs)}
+    places = [p for p in plan.runs_dir.glob("*") if p.name in names]
+    places += [p for p in (plan.runs_dir / ASIDE).glob("*") if p.name in names]
+    folders = [f for p in places for kind in ("seed", "aside") for f in p.glob(f"*/{kind}*")]
+    expected = expectation(folders)
+
+    def cost(folder: Path) -> tuple[float, float]:
+        """GPU-hours that a run has taken, and will have in the end."""
+        resources = known.get(folder.parent.name, study.resources)
+        taken = RunFolder(folder).machine_seconds() / 3600
+        gpus = resources.gpus_of_run
+        return gpus * taken, gpus * expected(folder, resources)[0]
+
+    ahead = [one for one in ahead if one.study.path == study.path]
+    before = {a.folder: cost(a.folder)[1] for one in ahead for a in one.submitted}
+    starting = {*before, *(action.folder for action in plan.submitted)}
+    spent = in_flight = 0.0
+    planned = sum(before.values())
+    for one in of_folders([f for f in folders if not f.is_symlink()], Scheduler(plan.runs_dir)):
+        taken, whole_cost = cost(one.folder)
         spent += taken
-        if action.action == "skip" and action.state in ("queued", "running", "requeued", "unknown"):
-            in_flight += max(0.0, share * estimates[action.run.name] - taken)
-    order = {seed: place for place, seed in enumerate(plan.study.seeds)}
-    fits: set[str] = set()
+        in_flight += max(0.0, whole_cost - taken) * (one.may_run and one.folder not in starting)
+    full = any(one.waiting for one in ahead)
+    equal = {folder.name for folder in before}  # linked when those have ended
+    waits: dict[Path, str] = {}
+    order = {seed: place for place, seed in enumerate(study.seeds)}
     for action in sorted(plan.submitted, key=lambda a: order.get(a.run.seed, 0)):
-        cost = share_of(action.run.resources) * estimates[action.run.name]
-        if spent + in_flight + planned + cost > budget:
-            break
-        planned += cost
-        fits.add(action.run.name)
-
-    def beyond(action: Action) -> str:
-        hours = share_of(action.run.resources) * estimates[action.run.name]
-        return "" if action.run.name in fits else f"{BEYOND}: takes about {hours:.2f} GPU-hours"
-
-    spending = Spending(budget, spent, in_flight, planned)
-    planned_now = plan.skipping(beyond)
-    if not (waiting := planned_now.waiting):
-        return replace(plan, spending=spending)
-    warning = f"{counted(len(waiting), 'run')} {BEYOND} of {budget:g} GPU-hours; raise budget.gpu_hours"
-    warnings = (*plan.warnings, warning)
-    return replace(planned_now, spending=spending, warnings=warnings)
+        hours = 0.0 if action.folder.name in equal else cost(action.folder)[1]
+        if full := full or spent + in_flight + planned + hours > study.gpu_hours:
+            waits[action.folder] = f"{BEYOND}: takes about {hours:.2f} GPU-hours"
+        else:
+            planned += hours
+    spending = Spending(study.gpu_hours, spent, in_flight, planned)
+    made = replace(plan.skipping(lambda a: waits.get(a.folder, "")), spending=spending)
+    text = f"{counted(len(waits), 'run')} {BEYOND} of {study.gpu_hours:g} GPU-hours"
+    warnings = [f"{text}; raise budget.gpu_hours"] if waits else []
+    return replace(made, warnings=(*plan.warnings, *warnings))

@@ -39,6 +39,7 @@ from ablations.store.attempts import KILLED
 from ablations.store.states import CANARIES
 from ablations.store.submissions import Submission
 from ablations.study.schema import Resources
+from sdtps.config.load import tuples
 from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder
 from sdtps.system.commandline import on_signals
 from sdtps.system.errors import counted
@@ -70,10 +71,9 @@ def run_queue(submission: Submission, resources: Resources, slots: int | None) -
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "PYTHONUNBUFFERED": "1",
         "SDTPS_SNAPSHOT": str(frozen),
+        # The shell's word counts most, then the study's, then the slots'.
+        **{name: value for name, value in os.environ.items() if name == "OMP_NUM_THREADS"},
     }
-    # The shell's word counts most, then the study's, then the slots'.
-    if "OMP_NUM_THREADS" in os.environ:
-        variables["OMP_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"]
     received: list[int] = []
     queue: subprocess.Popen[bytes] | None = None
 
@@ -185,10 +185,7 @@ class Queue:
 
     def __init__(self, submission: Submission, slots: int) -> None:
         self.submission = submission
-        given = submission.resources.items()
-        self.resources = Resources.model_validate(
-            {key: tuple(value) if isinstance(value, list) else value for key, value in given}
-        )
+        self.resources = Resources.model_validate(tuples(submission.resources))
         gpus = visible_gpus() if self.resources.gpu_count else []
         count = min(slots or default_slots(self.resources, gpus), len(submission.runs))
         if self.resources.max_parallel and not slots:

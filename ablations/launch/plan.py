@@ -33,7 +33,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ablations.slurm import options
 from ablations.slurm.arrays import Chunk, chunks
 from ablations.slurm.commands import DEFAULT_MAX_ARRAY_SIZE
 from ablations.store import states
@@ -42,7 +41,7 @@ from ablations.store.states import FolderStatus
 from ablations.store.submissions import read_json
 from ablations.study.model import RunSpec, Study
 from ablations.study.schema import Resources
-from sdtps.run.folder import RunFolder
+from sdtps.run.folder import RunFolder, is_finite
 from sdtps.system import files
 from sdtps.system.errors import counted
 
@@ -97,19 +96,15 @@ class Estimate:
     gpu_hours: float = 0.0
     basis: dict[str, int] = field(default_factory=dict)
 
-    @property
-    def is_bound(self) -> bool:
-        return self.basis.get("time limit", 0) > 0
-
 
 @dataclass(frozen=True)
 class Spending:
-    """A study's budget in GPU-hours; what is spent, expected of runs in flight, and planned now."""
+    """A study's budget in GPU-hours; what is spent, expected of runs in flight, and planned so far."""
 
     budget: float
     spent: float
     in_flight: float
-    planned: float
+    planned: float  # by this plan and by those that come first
 
     @property
     def left(self) -> float:
@@ -392,30 +387,35 @@ def _estimate(actions: Sequence[Action], submitted: list[Action], arrays: Sequen
     """
     if not submitted:
         return Estimate()
-    hours = hours_of(actions)
-    basis = Counter(hours[action.run.name][1] for action in submitted)
+    expected = expectation(action.folder for action in actions if action.state == "completed")
+    hours = {action.run.name: expected(action.folder, action.run.resources) for action in submitted}
+    basis = Counter(source for _, source in hours.values())
     gpu_hours = 0.0
     for array in arrays:
-        gpus = options.gpus_of_node(array.resources) * array.resources.nodes
+        gpus = array.resources.gpus_of_node * array.resources.nodes
         gpu_hours += sum(gpus * max(hours[run.name][0] for run in job) for job in array.jobs())
-    return Estimate(sum(hours[action.run.name][0] for action in submitted), gpu_hours, dict(basis))
+    return Estimate(sum(taken for taken, _ in hours.values()), gpu_hours, dict(basis))
 
 
-def hours_of(actions: Sequence[Action]) -> dict[str, tuple[float, str]]:
-    """Hours that each run is expected to take, by name, and where the number comes from."""
-    seconds: dict[str, list[float]] = {}
-    for action in actions:
-        if action.state == "completed":
-            took = read_json(action.folder / "result.json").get("train_seconds")
-            if isinstance(took, (int, float)) and not isinstance(took, bool) and took > 0:
-                seconds.setdefault(action.run.variant, []).append(float(took))
+def expectation(folders: Iterable[Path]) -> Callable[[Path, Resources], tuple[float, str]]:
+    """What gives the hours that a run is expected to take, and where that number comes from.
+
+    Args:
+        folders: of runs; those that have finished tell how long others take.
+    """
+    seconds: dict[Path, list[float]] = {}
+    for folder in folders:
+        took: Any = read_json(folder / "result.json").get("train_seconds")
+        if is_finite(took) and took > 0:
+            seconds.setdefault(folder.parent, []).append(float(took))
     everything = [s for group in seconds.values() for s in group]
+    mean = statistics.fmean(everything) / 3600 if everything else None
 
-    def expected(run: RunSpec) -> tuple[float, str]:
-        if own := seconds.get(run.variant):
+    def expected(folder: Path, resources: Resources) -> tuple[float, str]:
+        if own := seconds.get(folder.parent):
             return statistics.fmean(own) / 3600, "same variant"
-        if everything:
-            return statistics.fmean(everything) / 3600, "other variants"
-        return run.resources.timeout_min / 60, "time limit"
+        if mean is not None:
+            return mean, "other variants"
+        return resources.timeout_min / 60, "time limit"
 
-    return {action.run.name: expected(action.run) for action in actions}
+    return expected

@@ -78,11 +78,6 @@ def _here(store: Path) -> Iterator[Found]:
     except slurm.NoAnswer as answer:
         yield "controller", False, str(answer)
     yield from _store(store)
-    try:
-        slurm.ask(["sacct", "-n", "-X", "-S", "now", "-o", "JobID"])
-        yield "accounting", True, "sacct answers"
-    except slurm.NoAnswer:
-        yield "accounting", True, "none, and none is needed"
 
 
 def _store(store: Path) -> Iterator[Found]:

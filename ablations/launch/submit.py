@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -38,7 +39,7 @@ from ablations.view.plan import plan_json, plan_text
 from sdtps.system.commandline import at_least
 from sdtps.system.errors import RunError, SubmissionError, counted, visible, visible_lines
 
-PARTIAL = 5  # exit code: the cluster took a part of the runs
+PARTIAL = 5  # exit code: the cluster, or the budget, took a part of the runs
 # What `retry --WORD` takes.
 RETRIED = {
     "failed": "runs that failed (those out of memory only if mem_gb was raised)",
@@ -148,9 +149,10 @@ def plan_add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def plan_command(arguments: argparse.Namespace) -> int:
-    plans = []
+    plans: list[Plan] = []
     for whole in read_studies(arguments):
         plan = plan_study(filtered(whole, arguments.variant, arguments.seed), arguments)
+        plan = within_budget(plan, plans)
         found = check_inputs(plan, here=False, data=False)
         plans.append(dataclasses.replace(plan, warnings=(*plan.warnings, *found)))
     if arguments.json:
@@ -166,7 +168,7 @@ def plan_study(
     retry_runs: tuple[str, ...] = (),
     executor: str | None = None,
 ) -> Plan:
-    """What would be done now, against the run store and the scheduler."""
+    """What would be done now, against the run store and the scheduler, without a budget."""
     from sdtps.run.provenance import source_digest
 
     runs_dir = arguments.runs_dir.resolve()
@@ -191,7 +193,7 @@ def plan_study(
         contents=contents,
         max_array_size=slurm.max_array_size() if on_slurm else slurm.DEFAULT_MAX_ARRAY_SIZE,
     )
-    return within_budget(dataclasses.replace(plan, local=not on_slurm))
+    return dataclasses.replace(plan, local=not on_slurm)
 
 
 def submit(
@@ -216,11 +218,14 @@ def submit(
     codes: list[int] = []
     documents: list[dict[str, Any]] = []
     sent: list[tuple[Plan, SubmitReport]] = []
+    ahead: list[Plan] = []
     try:
         for whole in studies:
             study = filtered(whole, arguments.variant, arguments.seed)
             plan = plan_study(study, arguments, retry_runs, executor)
             plan = (plan.without_new() if only_again else plan).limited(arguments.limit)
+            plan = within_budget(plan, ahead)
+            ahead.append(plan if arguments.dry_run else plan.skipping(lambda _: "sent"))
             if arguments.dry_run:
                 documents.append(preview(plan, arguments, executor))
                 continue
@@ -282,8 +287,10 @@ def send(
     if plan.submitted:
         for warning in check_inputs(plan, here=executor == "local"):
             _say(f"Warning: {warning}.")
-        if not arguments.no_audit and (names := new_variants(plan)):
-            audit(whole, names, strict=arguments.strict)
+        if not arguments.no_audit:
+            seen = {a.run.variant for a in plan.actions if a.state != "planned" or a.start != "new"}
+            new = {a.run.variant for a in plan.submitted} - seen
+            audit(whole, [v for v in plan.study.variants if v in new], strict=arguments.strict)
         dispatch(plan, arguments, executor, report)
 
 
@@ -307,13 +314,6 @@ def choose_executor(word: str) -> str:
     if word != "auto":
         return word
     return "slurm" if slurm.configured() else "local"
-
-
-def new_variants(plan: Plan) -> list[str]:
-    """Variants that would be submitted for the first time."""
-    seen = {a.run.variant for a in plan.actions if a.state != "planned" or a.start != "new"}
-    submitted = {a.run.variant for a in plan.submitted}
-    return [name for name in plan.study.variants if name in submitted - seen]
 
 
 def release(plan: Plan, arguments: argparse.Namespace) -> None:
@@ -457,6 +457,9 @@ def run_then(
             f" here. When they have ended: {arguments.then}"
         )
         return 1
+    if "SDTPS_FOLLOWS" in os.environ:  # such a command itself: it would submit again and again
+        return 0
+    os.environ["SDTPS_FOLLOWS"] = "1"
     _say(f"No run is left to wait for; running now: {arguments.then}")
     return 1 if subprocess.run(["bash", "-c", arguments.then], check=False).returncode else 0
 
@@ -464,13 +467,10 @@ def run_then(
 def as_json(plan: Plan, report: SubmitReport) -> dict[str, Any]:
     """What became of the plan, for scripts."""
 
-    def name(folder: Path) -> str:
-        return str(folder.relative_to(plan.runs_dir))
-
     return {
         "jobs": report.jobs,
-        "submitted": [name(folder) for folder in report.submitted],
-        "skipped": {name(folder): why for folder, why in report.skipped.items()},
+        "submitted": [str(f.relative_to(plan.runs_dir)) for f in report.submitted],
+        "skipped": {str(f.relative_to(plan.runs_dir)): why for f, why in report.skipped.items()},
         "released": [action.run.name for action in plan.of("release")],
         "taken_over": [action.run.name for action in plan.of("link")],
     }

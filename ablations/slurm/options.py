@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 from pathlib import Path
@@ -17,24 +16,6 @@ SIGNAL_SECONDS = 90
 def signal_delay(timeout_min: int) -> int:
     """Seconds before the time limit at which a job is told to write its checkpoint."""
     return min(SIGNAL_SECONDS, timeout_min * 60 // 4)
-
-
-def gpus_of_node(resources: Resources) -> int:
-    """GPUs of one node, also where only resources.sbatch asks for them."""
-    if resources.gpu_count:
-        return resources.gpu_count
-    given = {key: str(value) for key, value in _sbatch_options(resources).items()}
-    parts = [part for part in given.get("gres", "").split(",") if re.match(r"gpu\b", part)]
-    for key in ("gpus-per-node", "gpus", "gpus-per-task"):
-        parts += given[key].split(",") if key in given else []
-    counts = [re.split("[:=]", part)[-1] for part in parts]
-    return sum(int(count) if count.isdigit() else 1 for count in counts)
-
-
-def _sbatch_options(resources: Resources) -> dict[str, Any]:
-    """resources.sbatch under sbatch's own names; an option without a value is there or not."""
-    given = {key.lstrip("-").replace("_", "-"): value for key, value in resources.sbatch.items()}
-    return {key: value for key, value in given.items() if value is not False}
 
 
 def tasks_per_node(resources: Resources) -> int:
@@ -60,7 +41,7 @@ def parameters(
     Args:
         jobs: folder of the submission: its name is the jobs' name, and their logs are in it.
     """
-    extra = _sbatch_options(resources)
+    extra = resources.sbatch_options
     if dependency is not None and dependency.startswith("afterok"):
         extra["kill-on-invalid-dep"] = "yes"  # else what waits for a failed job waits for ever
     together = min(resources.runs_per_gpu, count)

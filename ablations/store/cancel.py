@@ -21,7 +21,7 @@ from ablations.store import locks, states
 from ablations.store.locks import Lock
 from ablations.store.states import FolderStatus
 from ablations.store.submissions import Submission, submission_folder
-from ablations.study.arguments import add_steering, filtered, read_whole
+from ablations.study.arguments import add_steering, filtered, read_studies
 from ablations.study.model import Study
 from sdtps.system import files
 from sdtps.system.errors import SubmissionError, counted
@@ -157,7 +157,7 @@ def add_yes(parser: argparse.ArgumentParser) -> None:
 
 def _chosen(arguments: argparse.Namespace, runs_dir: Path) -> tuple[Study, list[FolderStatus]]:
     """The study and the runs that `cancel` is about: a whole study's unplanned runs are among them."""
-    study = whole = read_whole(arguments)
+    study = whole = read_studies(arguments)[0]
     folders: list[Path] = []
     if not arguments.unplanned:
         study = filtered(whole, arguments.variant, arguments.seed)

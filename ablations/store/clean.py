@@ -15,7 +15,7 @@ from ablations.slurm.scheduler import Scheduler
 from ablations.store import states
 from ablations.store.cancel import add_unplanned, add_yes
 from ablations.store.states import FolderStatus
-from ablations.study.arguments import add_steering, filtered, read_whole
+from ablations.study.arguments import add_steering, filtered, read_studies
 from ablations.study.model import Study
 from sdtps.system.errors import counted, visible
 
@@ -133,7 +133,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """The verb `clean`."""
     runs_dir = arguments.runs_dir.resolve()
-    whole = read_whole(arguments)
+    whole = read_studies(arguments)[0]
     study = filtered(whole, arguments.variant, arguments.seed)
     chosen = select_folders(
         whole,

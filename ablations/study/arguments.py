@@ -228,11 +228,6 @@ def _cells(study: Study, cells: dict[str, Any]) -> Study:
     return design(study, spec, None if sets is None else [frozenset(chosen) for chosen in sets]).study
 
 
-def read_whole(arguments: argparse.Namespace) -> Study:
-    """The one study that a command line is about, without its attributions."""
-    return read_studies(arguments)[0]
-
-
 def print_json(documents: Sequence[Any]) -> None:
     """One JSON document: of one study itself, of several a list."""
     print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=2))
@@ -275,6 +270,7 @@ def filtered(study: Study, variants: Sequence[str], seeds: Sequence[int]) -> Stu
     chosen = set().union(*fits.values()) if variants else study.variants.keys()
     return dataclasses.replace(
         study,
+        parent=study.parent or study,
         variants={name: v for name, v in study.variants.items() if name in chosen},
         seeds=tuple(s for s in study.seeds if s in seeds or not seeds),
     )

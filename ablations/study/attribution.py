@@ -69,6 +69,11 @@ class Attribution:
         return next((cell for cell in self.cells if cell.changes == frozenset(changes)), None)
 
 
+def cells_name(study: str, good: str, broken: str) -> str:
+    """What the study of the cells between two variants is called."""
+    return slug(f"{study}.{good}.{broken}")
+
+
 def differing(good: Variant, broken: Variant) -> dict[str, tuple[Any, Any]]:
     """Setting to its two values, for the settings that can change a result."""
     ours, theirs = flatten(resolved(good.config)), flatten(resolved(broken.config))
@@ -103,11 +108,6 @@ def design(study: Study, spec: AttributionSpec, sets: Sequence[Changes] | None =
             raise ManifestError(
                 f"{where}: '{name}' is not a variant. {did_you_mean(name, study.variants)}"
             )
-    if study.gpu_hours is not None:
-        raise ManifestError(
-            f"{where}: a budget does not count the runs of cells, and this study has one. Put the two "
-            "variants into a manifest without 'budget'; equal runs are taken over"
-        )
     good, broken = study.variants[spec.good], study.variants[spec.broken]
     changes = differing(good, broken)
     if not 2 <= len(changes) <= MOST_CHANGES or good.config.task != broken.config.task:
@@ -125,7 +125,11 @@ def design(study: Study, spec: AttributionSpec, sets: Sequence[Changes] | None =
         if config is None:
             cells.append(Cell(chosen, name, label, impossible=reason))
             continue
-        variant = _variant(study, spec, name, label, chosen, config)
+        nearest, flat = (broken if chosen else good), flatten(resolved(config))
+        overrides = {key: flat[key] for key in chosen if key in flat}
+        variant = Variant(
+            name, slug(name), label, overrides, config, nearest.resources, line=nearest.line
+        )
         same = next((v.name for v in variants.values() if v.acting == variant.acting), "")
         cells.append(Cell(chosen, name, label, equals=same))
         if not same:
@@ -133,7 +137,8 @@ def design(study: Study, spec: AttributionSpec, sets: Sequence[Changes] | None =
     first = spec.metric or next(iter(study.metrics), None)
     cell_study = replace(
         study,
-        name=slug(f"{study.name}.{spec.good}.{spec.broken}"),
+        name=cells_name(study.name, spec.good, spec.broken),
+        parent=study,
         seeds=spec.seeds,
         baseline=spec.good,
         varies=tuple(changes),
@@ -174,12 +179,3 @@ def _name(good: str, broken: str, changes: list[str], chosen: Changes) -> str:
     if len(added) <= len(removed):
         return "+".join([good, *added])
     return "-".join([broken, *removed])
-
-
-def _variant(
-    study: Study, spec: AttributionSpec, name: str, label: str, chosen: Changes, config: AnyConfig
-) -> Variant:
-    nearest = study.variants[spec.broken if chosen else spec.good]
-    flat = flatten(resolved(config))
-    overrides = {key: flat[key] for key in chosen if key in flat}
-    return Variant(name, slug(name), label, overrides, config, nearest.resources, line=nearest.line)

@@ -109,7 +109,8 @@ class Study:
         base: the configuration that variants differ from (base file and `overrides`).
         varies: dotted keys (or whole sections) that a variant may change.
         digest: changes with the manifest, its base file and its reported numbers.
-        gpu_hours: the budget; None: no limit.
+        gpu_hours: the budget; None: no limit. parent: whose budget it is, where this is a part of a
+            study, or the cells between two of its variants.
         seeds_of: in rounds, how many of `seeds` a variant has by now; the first look's where it is not
             listed. `analysis.results.rounds` decides them.
     """
@@ -133,6 +134,7 @@ class Study:
     attributions: tuple[AttributionSpec, ...] = ()
     rounds: RoundsSpec | None = None
     gpu_hours: float | None = None
+    parent: Study | None = field(default=None, repr=False)
     seeds_of: dict[str, int] = field(default_factory=dict)
 
     @cached_property

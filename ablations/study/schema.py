@@ -197,6 +197,29 @@ class Resources(Frozen):
         """GPUs of one node, whatever their type."""
         return self.gpus if isinstance(self.gpus, int) else int(self.gpus.rpartition(":")[2])
 
+    @property
+    def sbatch_options(self) -> dict[str, Any]:
+        """`sbatch` under sbatch's own names; an option without a value is there or not."""
+        given = {key.lstrip("-").replace("_", "-"): value for key, value in self.sbatch.items()}
+        return {key: value for key, value in given.items() if value is not False}
+
+    @property
+    def gpus_of_node(self) -> int:
+        """GPUs of one node, also where only `sbatch` asks for them."""
+        if self.gpu_count:
+            return self.gpu_count
+        given = {key: str(value) for key, value in self.sbatch_options.items()}
+        parts = [part for part in given.get("gres", "").split(",") if re.match(r"gpu\b", part)]
+        for key in ("gpus-per-node", "gpus", "gpus-per-task"):
+            parts += given[key].split(",") if key in given else []
+        counts = [re.split("[:=]", part)[-1] for part in parts]
+        return sum(int(count) if count.isdigit() else 1 for count in counts)
+
+    @property
+    def gpus_of_run(self) -> float:
+        """GPUs that one run holds; 1 for a run without."""
+        return self.gpus_of_node * self.nodes / self.runs_per_gpu or 1.0
+
     def key(self) -> str:
         """Equal for runs that may share an array; readable enough for a plan."""
         return self.model_dump_json()
@@ -258,13 +281,9 @@ class TableSpec(Frozen):
     notes: str = ""
 
     @model_validator(mode="after")
-    def _one_variant_with_conditions(self) -> TableSpec:
+    def _fits_its_kind(self) -> TableSpec:
         if self.kind == "conditions" and len(self.rows) != 1:
             raise ValueError("kind: conditions shows one variant: name it, and it alone, in 'rows'")
-        return self
-
-    @model_validator(mode="after")
-    def _axis_with_sweep(self) -> TableSpec:
         if (self.kind == "sweep") != (self.axis is not None):
             raise ValueError(
                 "'axis' (a dotted configuration key) goes with kind: sweep, and only there"

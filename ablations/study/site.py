@@ -52,19 +52,14 @@ class Site(Resources):
         return Resources.model_validate(asked)
 
 
-def default_file() -> Path:
-    """$XDG_CONFIG_HOME/sdtps/site.yaml, usually ~/.config/sdtps/site.yaml."""
-    folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(folder).expanduser() / "sdtps" / "site.yaml"
-
-
 def read_site(file: Path | None = None) -> Site:
     """The site that `file` describes; None: the default file's, or an empty one where there is none.
 
     Raises:
         ManifestError: every mistake at once, each with its line.
     """
-    path = file or default_file()
+    folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    path = file or Path(folder).expanduser() / "sdtps" / "site.yaml"
     if file is None and not path.exists():
         return Site()
     source = Source.read(path)

@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ablations.study.arguments import add_data_root, add_study, filtered, read_whole
+from ablations.study.arguments import add_data_root, add_study, filtered, read_studies
 from sdtps.system.commandline import add_json, add_variants
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Look at each distinct input of the study's variants: names, images to their end, weights."""
     from sdtps.data.inputs import look_at
 
-    study = filtered(read_whole(arguments), arguments.variant, [])
+    study = filtered(read_studies(arguments)[0], arguments.variant, [])
     looks = look_at([variant.config for variant in study.variants.values()], images=True)
     if arguments.json:
         print(json.dumps([asdict(look) for look in looks], indent=2))

@@ -84,7 +84,7 @@ def _cost_lines(plan: Plan) -> Iterator[str]:
             + ("at its time limit" if word == "time limit" else f"as finished runs of the {word}")
             for word, n in basis
         )
-        bound = "at most " if estimate.is_bound else "about "
+        bound = "at most " if "time limit" in estimate.basis else "about "
         yield f"Cost: {bound}{', '.join(hours)} ({sources})"
     if spending := plan.spending:
         yield (
@@ -136,6 +136,6 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             for array in plan.arrays
         ],
         "estimate": dataclasses.asdict(plan.estimate),
-        "budget": None if plan.spending is None else dataclasses.asdict(plan.spending),
+        "budget": plan.spending and {**dataclasses.asdict(plan.spending), "left": plan.spending.left},
         "warnings": list(plan.warnings),
     }

@@ -28,8 +28,7 @@ def cells_figure(found: Attributed, width: float) -> tuple[Figure, tuple[str, ..
         colour = {0: _GOOD, most: _BROKEN}.get(len(cell.changes), _BETWEEN)
         values = [value * scale for value in found.values(cell).values()]
         if not values:
-            words = dict.fromkeys(run.word for run in found.runs_of(cell))
-            text = "; ".join(words)
+            text = "; ".join(dict.fromkeys(run.word for run in found.runs_of(cell)))
             axes.annotate(text, (0.5, place), xycoords=("axes fraction", "data"), style="italic")
             continue
         axes.plot(values, [place] * len(values), "|", color=colour, alpha=0.6, markersize=7)

@@ -8,10 +8,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
 from analysis.importers.names import Metric
+from sdtps.run.folder import best_of, is_finite
 from sdtps.system.errors import SdtpsError
 
 # completed: a planned length was reached. ended: the log ends and names no planned length.
@@ -105,11 +107,6 @@ def percent(value: float) -> str:
     """The inverse of `fraction`: 0.229 is '22.9', without binary noise and trailing zeros."""
     text = format(Decimal(repr(value)).scaleb(2).normalize(), "f")
     return text if "." in text else f"{text}.0"
-
-
-def finite(value: Any) -> bool:
-    """Whether `value` is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 class RunBuilder:
@@ -297,7 +294,7 @@ class RunBuilder:
             "epochs_planned": epochs_planned,
             "attempts": self.attempt,
             "max_loss": max(good, default=None),
-            "final_loss": losses[-1]["loss"] if losses and finite(losses[-1]["loss"]) else None,
+            "final_loss": losses[-1]["loss"] if losses and is_finite(losses[-1]["loss"]) else None,
             "nonfinite_losses": bad,
             **(facts or {}),
         }
@@ -306,10 +303,9 @@ class RunBuilder:
     def _state(
         self, finished: bool | None, losses: Sequence[dict[str, Any]], planned: int | None
     ) -> tuple[ImportedState, str, str]:
-        first_bad = _start_of_nonfinite_tail(losses)
-        if first_bad is not None:
-            where = f"epoch {first_bad['epoch']}, " if "epoch" in first_bad else ""
-            return "diverged", f"the loss is not finite from {where}step {first_bad['step']} on", ""
+        if tail := list(takewhile(lambda row: not math.isfinite(row["loss"]), reversed(losses))):
+            where = f"epoch {tail[-1]['epoch']}, " if "epoch" in tail[-1] else ""
+            return "diverged", f"the loss is not finite from {where}step {tail[-1]['step']} on", ""
         if self.error and not finished:
             if self.error.startswith("KeyboardInterrupt"):
                 return "cancelled", self.error, ""
@@ -327,14 +323,6 @@ class RunBuilder:
         return "incomplete", f"the log ends at epoch {self.epochs or 0:g}{of}", ""
 
 
-def best_of(rows: Sequence[dict[str, Any]], select: str) -> dict[str, Any] | None:
-    """The row that `select` ("mAP max") chooses, the earliest of equals; None where no row holds it."""
-    name, way = select.split()
-    usable = [row for row in rows if finite(row.get(name))]
-    sign = -1.0 if way == "max" else 1.0
-    return min(usable, key=lambda row: (sign * row[name], row["step"]), default=None)
-
-
 def failure_kind(error: str) -> str:
     """oom, timeout, node or error, from the words of an exception or of the scheduler."""
     lowered = error.lower()
@@ -345,13 +333,3 @@ def failure_kind(error: str) -> str:
     if "node_fail" in lowered or "ecc error" in lowered or "nvlink" in lowered:
         return "node"
     return "error"
-
-
-def _start_of_nonfinite_tail(losses: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """The first row of the non-finite losses that end the log; None where the last one is finite."""
-    first = None
-    for row in reversed(losses):
-        if math.isfinite(row["loss"]):
-            break
-        first = row
-    return first

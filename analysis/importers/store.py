@@ -169,7 +169,8 @@ def settle(runs: Sequence[ImportedRun]) -> list[ImportedRun]:
         longest = max(same_place, key=lambda run: len(run.rows))
         others = []
         for run in same_place:
-            if run.rows and len(run.rows) < len(longest.rows) and _begins(longest, run):
+            n = len(run.rows)
+            if 0 < n < len(longest.rows) and longest.rows[:n] == run.rows:
                 longest.notes.append(f"{run.source} is an earlier state of this log")
             else:
                 others.append(run)
@@ -184,10 +185,6 @@ def settle(runs: Sequence[ImportedRun]) -> list[ImportedRun]:
             "mapping with `variant: {path: N}` and `seed: {path: N}`."
         )
     return settled
-
-
-def _begins(longer: ImportedRun, run: ImportedRun) -> bool:
-    return longer.rows[: len(run.rows)] == run.rows
 
 
 def label_runs(runs: Sequence[ImportedRun]) -> None:
@@ -244,7 +241,7 @@ def write(run: ImportedRun, study: str, runs_dir: Path) -> RunFolder:
         },
         "imported_config": run.config,
     }
-    files.write_json(folder.run_file, finite_tree(about))
+    files.write_json(folder.run_file, files.finite_tree(about))
     if run.state in ("completed", "ended"):  # last, as in a run of ours: its existence means completed
         result = {
             "attempt": run.facts["attempts"],
@@ -255,13 +252,8 @@ def write(run: ImportedRun, study: str, runs_dir: Path) -> RunFolder:
             "peak_memory_mib": max((r.get("memory_mib", 0.0) for r in run.rows), default=0) or None,
             "steps": last.get("step", 0),
         }
-        folder.write_result(finite_tree(result))
+        folder.write_result(files.finite_tree(result))
     return folder
-
-
-def finite_tree(value: Any) -> Any:
-    """`value` as strict JSON can hold it, non-finite numbers as null at any depth."""
-    return json.loads(json.dumps(value), parse_constant=lambda _: None)
 
 
 # -- as a study ----------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from typing import Any
 from analysis.importers.run import LogError
 from analysis.importers.text import clean, decode, lines, split_lines
 from sdtps.config.mapping import Mapping
+from sdtps.run.folder import row_of
 
 Records = Iterator[tuple[int, Cells[str, str]]]  # 1-based line, printed cells by column
 
@@ -95,7 +96,7 @@ def _csv(path: Path, content: bytes) -> Table:
 def _json_lines(path: Path, content: bytes) -> Table:
     def records() -> Records:
         for line, raw in enumerate(split_lines(decode(content)), start=1):
-            value = json_object(raw)
+            value = row_of(raw)
             if value is not None:
                 yield line, flat(value)
             elif raw.strip():
@@ -103,15 +104,6 @@ def _json_lines(path: Path, content: bytes) -> Table:
 
     table = Table(path, content, records)
     return table
-
-
-def json_object(text: str) -> dict[str, Any] | None:
-    """A line's JSON object, or None where it is something else."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _json_document(path: Path, content: bytes, key: str | None) -> Table:

@@ -70,24 +70,18 @@ def _scalars(path: Path, unread: dict[int, tuple[str, str]]) -> Iterator[Event]:
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
     from tensorboard.util import tensor_util
 
-    events = EventFileLoader(str(path)).Load()
-    while True:
-        try:
-            event = next(events)
-        except StopIteration:
-            return
-        except Exception as error:
-            # The reader raises types of several packages (DataLossError, DecodeError) on a torn record.
-            unread[0] = (path.name, f"torn: {type(error).__name__}")
-            return
-        for value in event.summary.value:
-            if value.metadata.plugin_data.plugin_name not in ("scalars", ""):
-                continue
-            if not value.HasField("tensor"):
-                continue
-            array = tensor_util.make_ndarray(value.tensor)
-            if array.size == 1 and array.dtype.kind in "fiu" and not math.isnan(event.wall_time):
-                yield value.tag, int(event.step), _shortest(array), float(event.wall_time)
+    try:
+        for event in EventFileLoader(str(path)).Load():
+            for value in event.summary.value:
+                plugin = value.metadata.plugin_data.plugin_name
+                if plugin not in ("scalars", "") or not value.HasField("tensor"):
+                    continue
+                array = tensor_util.make_ndarray(value.tensor)
+                if array.size == 1 and array.dtype.kind in "fiu" and not math.isnan(event.wall_time):
+                    yield value.tag, int(event.step), _shortest(array), float(event.wall_time)
+    except Exception as error:
+        # The reader raises types of several packages (DataLossError, DecodeError) on a torn record.
+        unread[0] = (path.name, f"torn: {type(error).__name__}")
 
 
 def _shortest(array: Any) -> float:

@@ -23,8 +23,10 @@ from analysis.importers.seps import SepsLog
 from analysis.importers.table import Table, open_table
 from analysis.importers.text import LogReader, clean, decode, lines
 from sdtps.config.mapping import FORMATS, SHIPPED, load, shipped
+from sdtps.run.queries import FILE as QUERIES
+from sdtps.run.queries import read_queries
 from sdtps.system.commandline import add_runs_dir
-from sdtps.system.errors import counted
+from sdtps.system.errors import RunError, counted
 
 # Logs with a grammar of their own, in the order in which a file is tried.
 READERS: tuple[type[LogReader], ...] = (DemoLog, FastreidLog, SepsLog)
@@ -107,7 +109,12 @@ def command(arguments: argparse.Namespace) -> int:
             for line in imported.unread:
                 print(f"      not read: {imported.source.name} {line}")
             if not arguments.dry_run:
-                store.write(imported, name, arguments.runs_dir)
+                folder = store.write(imported, name, arguments.runs_dir)
+                if (queries := imported.source.with_suffix(f".{QUERIES}")).exists():
+                    try:
+                        folder.write_queries(read_queries(queries, imported.final or {}))
+                    except RunError as error:
+                        complaints.append(str(error))
     for complaint in complaints:
         print(complaint, file=sys.stderr)
     if not any(studies.values()):
@@ -303,7 +310,9 @@ def _files(given: Path, names_read: str, complaints: list[str]) -> Iterator[Path
         found += [
             Path(folder, name)
             for name in files
-            if fnmatchcase(name, names_read) and any(fnmatchcase(name, glob) for glob in _LOGS)
+            if fnmatchcase(name, names_read)
+            and any(fnmatchcase(name, glob) for glob in _LOGS)
+            and not name.endswith(QUERIES)
         ]
     if not found and not complaints:
         raise LogError(f"{given}: no log below it. Looked for: {', '.join(_LOGS)}")

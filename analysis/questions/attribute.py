@@ -97,8 +97,8 @@ def _run_until_decided(study: Study, found: Attributed, arguments: argparse.Name
         before = set(found.missing)
         code = _submit(found, arguments)
         found = attribute(study, found.spec, Path(arguments.runs_dir))
-        if code not in (0, 1) or before <= set(found.missing):
-            return found  # refused, or on SLURM: a job that follows them goes on
+        if code not in (0, 1, 5) or before <= set(found.missing):
+            return found  # refused, beyond the budget, or on SLURM: a job that follows them goes on
     return found
 
 

@@ -97,20 +97,19 @@ def compare(found: Results, a: str, name: str, epoch: Epoch, margin: float | Non
     if math.isnan(first.difference):
         return answer
     answer["t_test"] = {"p": first.p, "why": first.why}
-    if not first.paired:
-        return answer
-    differences = list(first.differences.values())
-    answer["sign_flip_test"] = asdict(stats.sign_flip_test(differences))
-    queries = by_query(*sides, name, first.differences) if epoch == "last" else None
+    if first.paired:
+        differences = list(first.differences.values())
+        answer["sign_flip_test"] = asdict(stats.sign_flip_test(differences))
+    queries = by_query(found, first) if epoch == "last" else None
     if queries is not None:
-        low, high = queries.interval(differences) or (math.nan, math.nan)
+        low, high = queries.interval
         answer["queries"] = {
             "n": len(queries.difference),
             "higher": int((queries.difference > 0).sum()),
             "lower": int((queries.difference < 0).sum()),
             **{"low": low, "high": high},
         }
-    if margin is not None:
+    if margin is not None and first.paired:
         own = margin / (100.0 if metric.unit == "%" else 1.0)
         same = stats.equivalence(first.values, second.values, own, unit=first.unit)
         answer["equivalence"] = {"margin": own, "equivalent": same.shows(), **asdict(same)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 from dataclasses import asdict, dataclass, replace
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +13,7 @@ from analysis import verbs
 from analysis.results import power
 from analysis.results.frames import Result, Results, results, standing
 from analysis.results.numbers import fixed, in_unit, printed_signed
+from analysis.results.outcomes import cost
 from analysis.results.queries import by_query
 from sdtps.system.commandline import add_json, add_runs_dir, positive
 from sdtps.system.errors import counted
@@ -89,7 +89,11 @@ def plan(found: Results, variant: str, name: str, arguments: argparse.Namespace)
     result, metric = found.get(variant, name), found.study.metrics[name]
     scale = 100.0 if metric.unit == "%" else 1.0
     seeds = sorted(result.differences)
-    made = Plan(variant, name)
+    queries = by_query(found, result)
+    error = math.nan if queries is None else queries.error * scale
+    smallest = arguments.difference or arguments.half_width or arguments.equivalent
+    too_few = smallest < power.QUERY_ERRORS * error
+    made = Plan(variant, name, queries=error, too_few_queries=too_few)
     if not math.isnan(result.difference):
         made = replace(made, difference=printed_signed(result.difference, metric))
     if len(seeds) < 2:
@@ -98,12 +102,8 @@ def plan(found: Results, variant: str, name: str, arguments: argparse.Namespace)
     known = power.spread(values, _scores(found, name, scale))
     if math.sqrt(known.variance) <= scale * result.unit:
         return replace(made, why="seeds differ by no more than the rounding of their values")
-    queries = by_query(found.outcomes[variant], found.outcomes[found.baseline], name, seeds)
-    error = math.nan if queries is None else queries.error * scale
     now, question = _question(result, found, arguments)
-    smallest = arguments.difference or arguments.half_width or arguments.equivalent
-    too_few = smallest < power.QUERY_ERRORS * error
-    made = replace(made, now=now, queries=error, too_few_queries=too_few)
+    made = replace(made, now=now)
     if now != "open":
         return made
     needed = power.seeds_needed(question, known)
@@ -140,12 +140,9 @@ def _scores(found: Results, metric: str, scale: float) -> np.ndarray:
 
 def _hours(found: Results, variant: str) -> float:
     """GPU-hours of a finished run, or machine hours where it needs no GPU; NaN where none is known."""
-    outcome = found.outcomes[variant]
-    spent = [run.machine_seconds for run in outcome.completed if run.machine_seconds is not None]
     own = found.study.variants.get(variant)
-    held = own.resources if own is not None else None
-    gpus = held.gpu_count * held.nodes / held.runs_per_gpu if held is not None else 1
-    return fmean(spent) / 3600 * (gpus or 1) if spent else math.nan
+    gpus = own.resources.gpus_of_run if own is not None else 1.0
+    return cost(found.outcomes[variant].runs).per_run / 3600 * gpus
 
 
 def _advice(

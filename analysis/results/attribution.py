@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ablations.study.attribution import Attribution, Cell, Changes, design
@@ -147,8 +148,8 @@ def exploding(found: Attributed) -> Callable[[Changes], bool | None]:
     """Changes to whether most seeds explode; None where that is open."""
     good = found.attribution.cell(frozenset())
     assert good is not None
-    peaks = [peak for run in found.runs_of(good) if (peak := _peak_loss(run)) is not None]
-    limit = EXPLODES_AT * sum(peaks) / len(peaks) if peaks else None
+    peaks = [peak for run in found.runs_of(good) if math.isfinite(peak := _peak_loss(run))]
+    limit = EXPLODES_AT * fmean(peaks) if peaks else None
 
     def explodes(changes: Changes) -> bool | None:
         cell = found.attribution.cell(changes)
@@ -160,19 +161,19 @@ def exploding(found: Attributed) -> Callable[[Changes], bool | None]:
         for run in found.runs_of(cell):
             if run.state == "diverged":
                 outcomes.append(True)
-            elif run.state == "completed" and limit is not None:
+            elif run.state == "completed":
                 peak = _peak_loss(run)
-                outcomes.append(peak is None or (peak >= limit and bool(changes)))
+                if limit is not None or not math.isfinite(peak):
+                    outcomes.append(peak == math.inf or (peak >= (limit or 0.0) and bool(changes)))
         return majority(outcomes)
 
     return explodes
 
 
-def _peak_loss(run: Run) -> float | None:
-    """The largest training loss; None where it was not finite or not logged."""
+def _peak_loss(run: Run) -> float:
+    """The largest training loss; infinite where one was not finite, NaN where none was logged."""
     _, values = run.rows.series("train", "loss")
-    finite = [float(v) for v in values if math.isfinite(v)]
-    return max(finite) if finite and len(finite) == len(values) else None
+    return max((float(v) if math.isfinite(v) else math.inf for v in values), default=math.nan)
 
 
 # -- in words -----------------------------------------------------------------------------------
@@ -241,7 +242,9 @@ def _of_search(found: Attributed, result: Search) -> list[str]:
     if result.needed:
         names = [_name(found, changes) for changes in result.needed]
         failed = [run.where for run in found.runs if run.state in ("failed", "cancelled")]
-        told = f"Not decided yet: {counted(len(names), 'cell')} to run ({', '.join(names)})."
+        budget = found.study.gpu_hours
+        within = "" if budget is None else f", as far as the budget of {budget:g} GPU-hours goes"
+        told = f"Not decided yet: {counted(len(names), 'cell')} to run ({', '.join(names)}){within}."
         if not failed:
             return [told]
         words = ["retry", found.attribution.parent, "--failed", "--cancelled", "--cells"]

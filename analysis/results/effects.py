@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -212,8 +212,7 @@ class Search:
 
 
 class _Needed(Exception):
-    def __init__(self, cells: Collection[Changes]) -> None:
-        self.cells = tuple(cells)
+    """Its arguments: cells whose outcome is not known yet."""
 
 
 def search(changes: Sequence[str], explodes: Callable[[Changes], bool | None]) -> Search:
@@ -231,7 +230,7 @@ def search(changes: Sequence[str], explodes: Callable[[Changes], bool | None]) -
     def test(sets: Sequence[Changes]) -> list[bool]:
         answers = [explodes(s) for s in sets]
         if unknown := [s for s, answer in zip(sets, answers, strict=True) if answer is None]:
-            raise _Needed(unknown)
+            raise _Needed(*unknown)
         return [bool(answer) for answer in answers]
 
     try:
@@ -247,7 +246,7 @@ def search(changes: Sequence[str], explodes: Callable[[Changes], bool | None]) -
         union = frozenset[str]().union(*named)
         test([union, every - union])
     except _Needed as needed:
-        return Search(tuple(named), needed.cells)
+        return Search(tuple(named), needed.args)
     return Search(tuple(named))
 
 

@@ -127,7 +127,9 @@ def differences_to(study: Study, spec: TableSpec) -> str | None:
 
 def from_outcomes(study: Study, baseline: str, found: dict[str, Outcome]) -> Results:
     """The results of a study whose runs came to `found`."""
-    units = {metric: unit_of(found, metric) for metric in study.metrics}
+    places = [(outcome, epoch) for outcome in found.values() for epoch in EPOCHS]
+    written = {m: [v for one, at in places for v in one.values(m, at).values()] for m in study.metrics}
+    units = {metric: stats.resolution(values) for metric, values in written.items()}
     rows = [
         _result(outcome, found.get(baseline), metric, epoch, unit, study.rounds is not None)
         for outcome in found.values()
@@ -135,12 +137,6 @@ def from_outcomes(study: Study, baseline: str, found: dict[str, Outcome]) -> Res
         for epoch in EPOCHS
     ]
     return Results(study, baseline, found, _with_stars(study, baseline, found, rows))
-
-
-def unit_of(found: Mapping[str, Outcome], metric: str) -> float:
-    """The unit in which a study's values of a metric were written (`stats.resolution`)."""
-    every = (outcome.values(metric, epoch) for outcome in found.values() for epoch in EPOCHS)
-    return stats.resolution(value for values in every for value in values.values())
 
 
 def _result(

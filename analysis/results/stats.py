@@ -42,6 +42,7 @@ class Summary:
 
     Attributes:
         n: values; of unpaired differences the smaller of both samples.
+        freedom: degrees of freedom of the interval.
         sd: sample standard deviation (ddof 1). low, high: Student's 95 % interval of the mean, exact
             for normal values at every n > 1. p: of the two-sided t test of mean 0.
         why: why there is no interval and no p.
@@ -56,6 +57,7 @@ class Summary:
     p: float = math.nan
     why: str = ""
     by_seed: Mapping[int, float] = field(default_factory=dict)
+    freedom: float = math.nan
 
 
 def summary(values: Sequence[float] | np.ndarray, unit: float = 0.0) -> Summary:
@@ -80,7 +82,8 @@ def summary(values: Sequence[float] | np.ndarray, unit: float = 0.0) -> Summary:
         return Summary(n, mean, sd, why=_tied(unit))
     error = sd / math.sqrt(n)
     half = _t_quantile((1 + CONFIDENCE) / 2, n - 1) * error
-    return Summary(n, mean, sd, mean - half, mean + half, 2 * _t_above(abs(mean) / error, n - 1))
+    p = 2 * _t_above(abs(mean) / error, n - 1)
+    return Summary(n, mean, sd, mean - half, mean + half, p, freedom=n - 1)
 
 
 def paired(a: Mapping[int, float], b: Mapping[int, float], unit: float = 0.0) -> Summary:
@@ -110,7 +113,7 @@ def unpaired(a: Sequence[float], b: Sequence[float], unit: float = 0.0) -> Summa
 
     test = ttest_ind(left, right, equal_var=False)
     low, high = map(float, test.confidence_interval(CONFIDENCE))
-    return Summary(n, mean, low=low, high=high, p=float(test.pvalue))
+    return Summary(n, mean, low=low, high=high, p=float(test.pvalue), freedom=float(test.df))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

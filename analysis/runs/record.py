@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, Literal
 
 from ablations.store.states import from_records
 from analysis.runs.rows import NOT_A_METRIC, NOTHING, TIME, MetricRows, read_rows
-from sdtps.run.folder import RunFolder, machine_seconds
+from sdtps.run.folder import RunFolder, is_finite, machine_seconds
 from sdtps.system.errors import counted
 from sdtps.system.files import oddity
 
@@ -345,9 +344,4 @@ def count(value: Any) -> int | None:
 
 def amount(value: Any) -> float | None:
     """A finite number, whole or not: JSON's 1e999 is none."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:  # a whole number of hundreds of digits
-        return None
+    return float(value) if is_finite(value) else None

@@ -10,6 +10,7 @@ what is no regular file (a directory, a FIFO, a link round in a circle) as nothi
     lock.json      who submitted it, written before the scheduler is asked
     best.safetensors, last.safetensors    weights of a completed run's selected and last epoch
     queries.safetensors    average precision, rank and identity of each query, of the last evaluation
+    queries.json    the same as another program writes it (sdtps/run/queries.py)
     evaluations.jsonl    one object for each evaluation after training (`sdtps evaluate`)
 
 Only the existence of result.json means completed. A completed run has no checkpoint.pt any more, and is
@@ -64,6 +65,22 @@ def finite(row: Mapping[str, Any]) -> dict[str, Any]:
     """`row` as strict JSON can hold it: non-finite numbers become null, named under `nonfinite`."""
     bad = {k: str(v) for k, v in row.items() if isinstance(v, float) and not math.isfinite(v)}
     return {**row, **dict.fromkeys(bad), **({"nonfinite": bad} if bad else {})}
+
+
+def is_finite(value: Any) -> bool:
+    """Whether `value` is a finite number."""
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        return False
+
+
+def best_of(rows: Sequence[dict[str, Any]], select: str) -> dict[str, Any] | None:
+    """The row that `select` ("mAP max") chooses, the earliest of equals; None where no row holds it."""
+    name, way = select.split()
+    usable = [row for row in rows if is_finite(row.get(name))]
+    sign = -1.0 if way == "max" else 1.0
+    return min(usable, key=lambda row: (sign * row[name], row.get("step", 0)), default=None)
 
 
 def config_text(config: AnyConfig) -> str:
@@ -179,7 +196,7 @@ class RunFolder:
         write_text(self.metrics_file, "".join(f"{_line(row)}\n" for row in rows))
 
     def write_queries(self, values: Mapping[str, np.ndarray]) -> None:
-        """Replace what is known of each query: AP, rank, identity; two ways: i2t_rank, t2i_rank ..."""
+        """Replace what is known of each query, by column (`sdtps.run.queries`)."""
         import numpy as np  # here: `status` and `plan` start without it
         from safetensors.numpy import save
 

@@ -124,6 +124,11 @@ def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
     write_text(path, json.dumps(value, allow_nan=False, indent=indent, ensure_ascii=False) + "\n")
 
 
+def finite_tree(value: Any) -> Any:
+    """`value` as strict JSON can hold it, non-finite numbers as null at any depth."""
+    return json.loads(json.dumps(value), parse_constant=lambda _: None)
+
+
 def share(folder: Path) -> None:
     """Below a folder that its group may write to (`chmod g+ws runs`), so is what this process makes."""
     with suppress(OSError):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import resource
 import shlex
@@ -27,7 +26,9 @@ from typing import Any
 from sdtps.config.mapping import MappingError, load, shipped
 from sdtps.config.program import ProgramConfig
 from sdtps.log import ATTEMPT, RUN, SEED
-from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder, now, row_of
+from sdtps.run.folder import HEARTBEAT_SECONDS, RunFolder, best_of, is_finite, now, row_of
+from sdtps.run.queries import FILE as QUERIES
+from sdtps.run.queries import read_queries
 from sdtps.system.errors import RunError, did_you_mean
 from sdtps.system.files import digest, read_bytes
 from sdtps.training.loggers import Loggers, start_module
@@ -66,7 +67,8 @@ def run(
         "completed", "diverged" or "requeued" (the same command goes on).
 
     Raises:
-        RunError: it failed; the text holds the end of what it printed.
+        RunError: it failed; the text holds the end of what it printed, or what is wrong with its
+            queries.json.
     """
     path = folder.path.resolve()
     line = config.line(seed=seed, run=str(path))
@@ -149,6 +151,8 @@ def run(
             "the program ended without an evaluation row in metrics.jsonl, so there is no result: log "
             'one with sdtps.log (`log("eval", epoch=1, step=1, accuracy=0.9)`)'
         )
+    if (queries := path / QUERIES).exists():
+        folder.write_queries(read_queries(queries, result["final"]))
     folder.write_status("completed", attempt=attempt, progress=1.0, **last)
     folder.end_attempt("completed", peak_mib())
     folder.write_result({"attempt": attempt, **result, "train_seconds": time.monotonic() - began})
@@ -338,35 +342,28 @@ def _result(folder: RunFolder, config: ProgramConfig, about: dict[str, Any]) -> 
     rows = [row for row in folder.resolved_metrics() if row.get("kind") == "eval"]
     if not rows:
         return None
-    metric, best = config.select, None
-    sign = 1 if config.select_direction == "up" else -1
-    if metric is None and about.get("select"):
-        metric, way = about["select"].split()
-        sign = 1 if way == "max" else -1
-    if metric is not None:
-        scored = [row for row in rows if _is_number(row.get(metric))]
-        if not scored:
-            held = dict.fromkeys(name for row in rows for name in row if _is_number(row[name]))
-            near = did_you_mean(metric, held.keys() - {"attempt", "epoch", "step"})
-            raise RunError(f"select: no evaluation row holds '{metric}'. {near}")
-        best = max(scored, key=lambda row: sign * row[metric])
+    select = about.get("select")
+    if config.select is not None:
+        select = f"{config.select} {'max' if config.select_direction == 'up' else 'min'}"
+    metric = select.split()[0] if select else ""
+    best = best_of(rows, select) if select else None
+    if select and best is None:
+        held = dict.fromkeys(name for row in rows for name in row if is_finite(row[name]))
+        near = did_you_mean(metric, held.keys() - {"attempt", "epoch", "step"})
+        raise RunError(f"select: no evaluation row holds '{metric}'. {near}")
     chosen = best or {}
     bare = [{k: v for k, v in r.items() if k not in ("kind", "attempt")} for r in (chosen, rows[-1])]
     steps = [row["step"] for row in folder.resolved_metrics() if isinstance(row.get("step"), int)]
     return {
         "best": bare[0],
         "final": bare[1],
-        "select_metric": metric or "",
+        "select_metric": metric,
         # A program may say it in its rows: log("eval", split="val", ...).
         "selected_on": (about.get("splits") or {}).get(metric) or chosen.get("split", "eval")
         if best
         else None,
         "steps": max(steps, default=0),
     }
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _tail(file: Path, start: int) -> str:

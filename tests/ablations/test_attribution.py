@@ -67,10 +67,6 @@ def test_cells_leave_the_study_and_its_runs_as_they_were(tmp_path: Path) -> None
         ("attributions: [{good: topk, broken: gumbl}]", ["gumbl", "Did you mean 'gumbel'"]),
         ("attributions: [{good: topk, broken: topk}]", ["differ in 0 settings"]),
         ("attributions: [{good: topk, broken: gumbel, metric: map}]", ["'map'", "mAP"]),
-        (
-            "attributions: [{good: topk, broken: gumbel}]\nbudget: {gpu_hours: 1}",
-            ["a budget does not count", "without 'budget'"],
-        ),
         ("rounds: {looks: [5, 8], margin: 0.5}", ["below 12"]),
         ("rounds: {looks: [8, 5, 20], margin: 0.5}", ["must increase"]),
         ("rounds: {looks: [5, 12], margin: 0.5}", ["12 seeds", "lists 2"]),

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from ablations.slurm import options
 from ablations.slurm import script as batch
 from ablations.slurm.arrays import Chunk
 from ablations.study.schema import Resources
@@ -56,4 +55,4 @@ def test_resources_as_sbatch_options(
     ],
 )
 def test_gpus_are_counted_however_they_are_asked_for(asked: dict[str, object], gpus: int) -> None:
-    assert options.gpus_of_node(Resources.model_validate(asked)) == gpus
+    assert Resources.model_validate(asked).gpus_of_node == gpus

@@ -106,13 +106,13 @@ def test_cost_comes_from_the_same_variant_then_others_then_the_limit(
     study: Study, tmp_path: Path
 ) -> None:
     bound = plan_of(study, tmp_path, "planned").estimate
-    assert (bound.run_hours, bound.gpu_hours, bound.is_bound) == (8.0, 8.0, True)
+    assert (bound.run_hours, bound.gpu_hours, bound.basis) == (8.0, 8.0, {"time limit": 4})
     create(study.runs()[0], tmp_path, seconds=1800)
     states = [FolderStatus(state=word) for word in ("completed", "planned", "planned", "running")]
     estimate = make_plan(study, tmp_path, states).estimate
     assert estimate.basis == {"same variant": 1, "other variants": 1}
     assert (estimate.run_hours, estimate.gpu_hours) == (1.0, 1.0)
-    assert not estimate.is_bound
+    assert "time limit" not in estimate.basis
 
 
 def test_runs_that_share_a_gpu_cost_it_once_and_a_job_that_is_not_full_costs_it_whole(

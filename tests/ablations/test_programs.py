@@ -189,9 +189,29 @@ def test_the_selected_epoch_is_the_best_in_its_direction(tmp_path: Path) -> None
         execute(make(tmp_path / "b", text, select="eror").path)
 
 
+QUERIES = """\
+import os
+from sdtps.log import log
+log("eval", epoch=1, step=1, accuracy=0.5)
+open(os.environ["SDTPS_RUN"] + "/queries.json", "w").write('{"identity": [7, "b"]%s')
+"""
+
+
+def test_a_program_tells_what_is_known_of_each_query(tmp_path: Path) -> None:
+    folder = make(tmp_path, QUERIES % ', "accuracy": [1, 0]}')
+    assert execute(folder.path) == "completed"
+    known = folder.queries()
+    assert known["accuracy"].tolist() == [1, 0] and known["identity"][0] == 7
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "says"),
     [
+        (QUERIES % ', "accu', "error", "queries.json: torn"),
+        (QUERIES % ', "accuracy": [1]}', "error", "accuracy: of no metric of the last"),
+        (QUERIES % ', "accuracy": [1, null]}', "error", "accuracy: gives accuracy nan, the eval"),
+        (QUERIES % ', "accuracy": [1, 1]}', "error", "gives accuracy 1, the evaluation 0.5"),
+        (QUERIES % ', "acuracy": [1, 0]}', "error", "Did you mean 'accuracy'"),
         ("print('one'); raise SystemExit(7)", "error", "exit code 7"),
         ("raise ValueError('no such file')", "error", "ValueError: no such file"),
         ("import os; os.kill(os.getpid(), 9)", "error", "ended by SIGKILL"),

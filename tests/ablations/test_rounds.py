@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 from ablations.cli import main
+from ablations.study.attribution import design
 from ablations.study.manifest import load_study
+from ablations.study.schema import AttributionSpec
 from tests.analysis.planted import plant
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +26,7 @@ PROGRAM = """\
 import random, sys
 from sdtps.log import log
 level, seed = float(sys.argv[1]), int(sys.argv[2])
-if len(sys.argv) > 3 and seed == int(sys.argv[3]):
+if str(seed) in sys.argv[3:]:
     sys.exit(3)
 shared = random.Random(seed).gauss(0, 0.01)
 own = random.Random(1000 * level + seed).gauss(0, 0.004)
@@ -65,19 +67,19 @@ def _call(folder: Path, verb: str, *words: str) -> int:
     return main([verb, str(folder / "small.yaml"), "--runs-dir", str(folder / "runs"), *words])
 
 
-def completed(folder: Path) -> dict[str, int]:
-    files = (folder / "runs" / "small").glob("*/seed*/result.json")
+def completed(folder: Path, study: str = "small") -> dict[str, int]:
+    files = (folder / "runs" / study).glob("*/seed*/result.json")
     names = [file.parent.parent.name for file in files]
     return {name: names.count(name) for name in sorted(set(names))}
 
 
 @pytest.fixture
-def answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[str], dict[str, Any]]:
+def answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     """What a verb says with --json."""
 
-    def call(verb: str) -> dict[str, Any]:
+    def call(verb: str, *words: str) -> Any:
         capsys.readouterr()
-        assert _call(tmp_path, verb, "--json") in (0, 4)
+        assert _call(tmp_path, verb, "--json", *words) in (0, 4)
         return json.loads(capsys.readouterr().out)
 
     return call
@@ -111,19 +113,48 @@ def test_rounds_train_open_variants_only_and_go_on_after_a_kill(
 
 
 def test_a_budget_is_kept_with_failing_runs_and_named_with_exit_code_5(
-    tmp_path: Path, answer: Callable[[str], dict[str, Any]], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, answer: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     budget = "budget: {gpu_hours: 0.2}\n"  # twelve minutes: six runs at their limit of two
     failing = (
         "  broken: {command: '{python} p.py {settings.level} {seed} 0', settings.level: 0.6}\n" + budget
     )
-    write(tmp_path, more=failing)
-    assert submit(tmp_path) in (1, 5)
+    write(tmp_path, more=f"{failing}attributions: [{{good: base, broken: broken, seeds: [0, 1]}}]\n")
+    whole, cells = answer("plan")
+    assert whole["submit"] == 6 and cells["submit"] == 0 and cells["budget"]["planned"] > 0.19
+    assert submit(tmp_path) == 5
     assert "beyond the budget" in capsys.readouterr().out
     assert sum(completed(tmp_path).values()) <= 6
+    assert completed(tmp_path, "small.base.broken").keys() <= {"base"}  # links; its own runs wait
     assert submit(tmp_path) in (0, 1)  # measured runs take seconds, so the rest fits now
     assert completed(tmp_path) == {"base": 3, "broken": 2, "far": 3, "near": 3}
-    assert 0 < answer("plan")["budget"]["spent"] < 0.2
+    cells = completed(tmp_path, "small.base.broken")
+    assert cells == {"base": 2, "base+command": 1, "base+level": 2, "broken": 1}
+    documents = [*answer("plan"), answer("plan", "-v", "far")]
+    (spent,) = {document["budget"]["spent"] for document in documents}  # whatever is asked about
+    assert 0 < spent < 0.2
+
+
+def test_a_search_stops_at_the_budget_and_says_what_it_could_not_decide(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Six runs of two minutes are spent; base took twelve minutes a run, so others are to, too."""
+    command = "'{python} p.py {settings.level} {seed} 0 1 2'"
+    variant = f"  broken: {{command: {command}, settings.level: 0.6}}\n"
+    path = write(tmp_path, more=f"{variant}budget: {{gpu_hours: 0.31}}\n")
+    spec = AttributionSpec(good="base", broken="broken", seeds=(0, 1, 2))
+    cells = design(load_study(path), spec).study
+    for seed in cells.seeds:
+        plant(tmp_path / "runs", cells, "base", seed, train_seconds=720.0)
+        plant(tmp_path / "runs", cells, "broken", seed, state="diverged", stop=(1, 3))
+    words = ("attribute", "base", "broken", "--explodes", "--submit", "--executor", "local")
+    assert _call(tmp_path, *words) == 1
+    printed = capfd.readouterr()
+    assert "2 cells to run (base+" in printed.out and "6 runs beyond the budget" in printed.err
+    assert "as far as the budget of 0.31 GPU-hours goes" in printed.out
+    path.write_text(path.read_text().replace("0.31", "0.65"))  # two fit, and are shorter than expected
+    assert _call(tmp_path, *words) == 0
+    assert "command make training explode" in capfd.readouterr().out
 
 
 def test_attempts_of_failed_and_requeued_runs_count_in_the_budget(

@@ -12,7 +12,8 @@ from scipy import stats as scipy_stats
 
 from analysis.cli import main
 from analysis.results import power, stats
-from analysis.results.queries import Queries, values_of
+from analysis.results.queries import Queries
+from sdtps.run.queries import values_of
 
 QUERIES = 24
 
@@ -73,14 +74,39 @@ def test_a_small_test_set_is_named_where_seeds_cannot_help(tmp_path, monkeypatch
     assert not asked(tmp_path, capsys, "--difference", "2")[0]["a"]["too_few_queries"]
 
 
+def test_imported_runs_have_queries_from_a_file_beside_their_log(tmp_path, capsys):
+    rng = np.random.default_rng(2)
+    for variant, gap in (("baseline", 0.0), ("a", 0.02)):
+        for seed in range(3):
+            file = tmp_path / "logs" / variant / f"seed{seed}.jsonl"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            ap = 0.6 + gap + rng.normal(0, 0.05, QUERIES)
+            row = {"kind": "eval", "attempt": 1, "epoch": 1, "step": 1, "mAP": ap.mean()}
+            file.write_text(json.dumps(row))
+            lists = {"identity": [f"person {k}" for k in range(QUERIES)], "AP": list(ap)}
+            file.with_suffix(".queries.json").write_text(json.dumps(lists))
+    runs = ("--runs-dir", str(tmp_path / "runs"))
+    words = ["import", str(tmp_path / "logs"), "--study", "s", *runs]
+    assert main(words) == 0 and "6 runs" in capsys.readouterr().out
+    plans, advice = asked(tmp_path / "runs", capsys, "--difference", "2")
+    assert plans["a"]["too_few_queries"] and "seeds cannot help" in advice
+    assert main(["compare", "s", "a", *runs, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["metrics"]["mAP"]
+    assert found["queries"]["low"] < found["difference"]["low"]
+    (tmp_path / "logs" / "a" / "seed0.queries.json").write_text('{"AP": [0.1')
+    assert main(words) == 1 and "seed0.queries.json: torn" in capsys.readouterr().err
+    assert not asked(tmp_path / "runs", capsys, "--difference", "2")[0]["a"]["too_few_queries"]
+
+
 def test_values_of_queries_have_the_metrics_as_their_means(tmp_path):
     study = planted_study("s", ["a"], seeds=(0,))
     folder = plant(tmp_path, study, "a", 0)
     ranks = np.array([1, 2, 6, 1])
     folder.write_queries({"AP": np.full(4, 0.5), "rank": ranks, "identity": np.arange(4)})
-    assert values_of(folder, "mAP")[0].mean() == 0.5
-    assert [values_of(folder, f"rank{k}")[0].mean() for k in (1, 5, 10)] == [0.5, 0.75, 1.0]
-    assert values_of(folder, "rsum") is None
+    known = folder.queries()
+    assert values_of(known, "mAP")[0].mean() == 0.5
+    assert [values_of(known, f"rank{k}")[0].mean() for k in (1, 5, 10)] == [0.5, 0.75, 1.0]
+    assert values_of(known, "rsum") is None
 
 
 @pytest.mark.parametrize("n", [3, 6])
@@ -102,12 +128,12 @@ def test_spreads_are_moderated_by_other_variants():
 
 
 def test_the_error_of_queries_counts_identities_and_widens_the_interval():
-    queries = Queries(np.repeat([0.0, 1.0, 2.0], 4), np.repeat([3, 7, 9], 4))
+    own = stats.summary([0.9, 1.0, 1.1])
+    queries = Queries(np.repeat([0.0, 1.0, 2.0], 4), np.repeat([3, 7, 9], 4), own)
     assert queries.error == pytest.approx(1 / math.sqrt(3))
-    seeds = [0.9, 1.0, 1.1]
-    own, (low, high) = stats.summary(seeds), queries.interval(seeds)
+    low, high = queries.interval
     assert low < own.low and high > own.high
-    few = Queries(np.full(4, 1.0), np.arange(4)).interval(seeds)
+    few = Queries(np.full(4, 1.0), np.arange(4), own).interval
     assert few == pytest.approx((own.low, own.high))
 
 
