@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from matplotlib.figure import Figure
 
 from analysis.claims.checks.record import fits, logs
@@ -20,6 +22,7 @@ KINDS = {
 ROW = 0.24  # inches
 
 
+@cache  # no run changes it
 def record_figure(venue: str = "article") -> Drawn:
     """The dots of all logs that were evaluated; rows are groups that share data set and recipe."""
     size = VENUES[venue]

@@ -82,16 +82,18 @@ def _md_cell(cell: Cell) -> str:
     return f"{text}{spread}{note}"
 
 
+_HTML = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(TEMPLATES),
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+
+
 def to_html(table: Table) -> str:
     """A <table> fragment; each number carries the runs behind it in data-runs, as JSON."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    return environment.get_template("table.html.j2").render(table=table, groups=groups(table.columns))
+    return _HTML.get_template("table.html.j2").render(table=table, groups=groups(table.columns))
 
 
 # -- terminal -----------------------------------------------------------------------------------

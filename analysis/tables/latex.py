@@ -14,7 +14,7 @@ import re
 import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -95,6 +95,7 @@ def finalize(value: Any) -> str:
     )
 
 
+@cache  # a template is compiled once
 def environment(templates: Path | None = None) -> jinja2.Environment:
     """A jinja2 environment that escapes everything it prints; `templates` None: from strings only.
 
@@ -111,7 +112,6 @@ def environment(templates: Path | None = None) -> jinja2.Environment:
         comment_end_string="#>",
         undefined=jinja2.StrictUndefined,
         finalize=finalize,
-        autoescape=False,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
@@ -140,18 +140,15 @@ _LONG = 120.0  # points: a wider column is text and wraps, whatever its alignmen
 def to_latex(table: Table, venue: str = "any") -> str:
     """The whole `table` environment: caption, booktabs rules, notes; as wide as `venue` has room."""
     layout = _Layout(table, VENUES[venue])
-    return (
-        environment(TEMPLATES)
-        .get_template("table.tex.j2")
-        .render(
-            table=table,
-            name=Tex(table.name),
-            origin=[Tex(line) for line in table.origin],
-            gap=layout.gap,
-            wide=layout.wide,
-            slide=round(layout.page * 9 / 8),
-            floats=layout.floats(table.rows),
-        )
+    template = environment(TEMPLATES).get_template("table.tex.j2")
+    return template.render(
+        table=table,
+        name=Tex(table.name),
+        origin=[Tex(line) for line in table.origin],
+        gap=layout.gap,
+        wide=layout.wide,
+        slide=round(layout.page * 9 / 8),
+        floats=layout.floats(table.rows),
     )
 
 
