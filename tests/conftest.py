@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Generator
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
     Path(folder).chmod(0o1777)  # as /tmp is: MariaDB runs as a user of its own
     os.environ["TMPDIR"] = folder
     tempfile.tempdir = None  # asked for again, it is read from the environment
-    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    # At the end, after multiprocessing has removed its own folder in it.
+    Finalize(None, shutil.rmtree, (folder, True), exitpriority=-200)
 
 
 # Which tests share a process (`pytest -n`), by what their ids begin with; all others share one with

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import socket
-import subprocess
-import sys
+from contextlib import redirect_stdout
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from sdtps.config import AnyConfig, ReidConfig, RetrievalConfig, identity, parse_config
 from sdtps.config.load import merged
 from sdtps.run.folder import RunFolder
+from sdtps.training.job import execute
 
-ROOT = Path(__file__).parents[2]
+# Processes are forks of one that has imported what takes seconds.
+multiprocessing.set_forkserver_preload(["torch._dynamo"])
 TIMED = {"images_per_s", "memory_mib", "attempt", "time"}  # what differs between equal runs
 TINY = {"width": 16, "depth": 1, "heads": 2}
 REID: dict[str, Any] = {
@@ -77,14 +80,18 @@ def comparable(folder: RunFolder) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k not in TIMED} for row in rows]
 
 
-def spawn(folder: RunFolder, **environment: str) -> subprocess.Popen[bytes]:
+def spawn(folder: RunFolder, **environment: str) -> BaseProcess:
     """The run as a process."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "sdtps", "run", str(folder.path)],
-        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-    )
+    arguments = (folder.path, {**os.environ, **environment})
+    job = multiprocessing.get_context("forkserver").Process(target=attempt, args=arguments)
+    job.start()
+    return job
+
+
+def attempt(path: Path, environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+        execute(path)
 
 
 def free_port() -> int:
@@ -98,4 +105,6 @@ def train_in_two_processes(folder: RunFolder) -> None:
     """Over gloo."""
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     jobs = [spawn(folder, **place, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(2)]
-    assert [job.wait(timeout=300) for job in jobs] == [0, 0]
+    for job in jobs:
+        job.join(timeout=300)
+    assert [job.exitcode for job in jobs] == [0, 0]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,13 @@ def completed(folder: RunFolder) -> list[dict[str, Any]]:
     return comparable(folder)
 
 
-def wait_for_step(folder: RunFolder, step: int, job: subprocess.Popen[bytes]) -> None:
+def wait_for_step(folder: RunFolder, step: int, job: BaseProcess) -> None:
     deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and job.poll() is None:
+    while time.monotonic() < deadline and job.is_alive():
         if any(r.get("step", 0) >= step for r in folder.metrics()):
             return
         time.sleep(0.005)
-    raise AssertionError(f"step {step} was not reached: exit {job.poll()}")
+    raise AssertionError(f"step {step} was not reached: exit {job.exitcode}")
 
 
 def test_a_run_completes_with_its_provenance(tmp_path: Path) -> None:
@@ -80,8 +81,9 @@ def test_a_run_killed_mid_epoch_resumes_to_the_same_metrics(tmp_path: Path) -> N
     killed = make(tmp_path / "killed")
     job = spawn(killed)
     wait_for_step(killed, 3, job)
-    job.send_signal(signal.SIGKILL)
-    assert job.wait() == -signal.SIGKILL
+    job.kill()
+    job.join()
+    assert job.exitcode == -signal.SIGKILL
     status = killed.status()
     assert killed.result() is None
     assert status is not None and status["state"] == "running"  # nobody could say otherwise

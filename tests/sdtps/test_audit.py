@@ -11,6 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from sdtps.audit import examination
 from sdtps.audit.audit import Audit, audit, show
 from sdtps.audit.examination import Examination, examine
 from sdtps.audit.findings import NAMES, TRAINED, Finding, findings, grouped, number
@@ -114,18 +115,19 @@ def test_behind_a_hard_mask_in_place_no_parameter_learns(decision: str, learns: 
 @pytest.mark.parametrize(
     "chosen", [*filter(None, combinations(alone=True))], ids=lambda c: "-".join(c.values())
 )
-def test_every_value_takes_two_steps_and_what_gets_no_gradient_is_named(
-    task: str, chosen: dict[str, str]
+def test_every_value_takes_a_step_and_what_gets_no_gradient_is_named(
+    task: str, chosen: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(examination, "changes", lambda _: {})  # `audited` has them
     if any(task not in find(axis, name).tasks for axis, name in chosen.items()):
         return
     tree: dict[str, Any] = {"task": task, "sdtps": {"no_grad": "none", **chosen}}
     if task == "retrieval":
         tree["image_encoder"] = {"name": "tiny_vit", "size": 56, "patch": 8}
     made = parse_config(tree) if task == "retrieval" else config(tree)
-    examined = examine(made, {}, steps=2, seed=0)
+    examined = examine(made, {}, steps=1, seed=0)
     assert math.isfinite(examined.after.loss)
-    words = " ".join(f.text for f in findings({"it": examined}, "it", 2))
+    words = " ".join(f.text for f in findings({"it": examined}, "it", 1))
     for part in TRAINED:
         if part in examined.initial.parts:
             assert (NAMES[part] in words) != examined.initial.parts[part].learns, part

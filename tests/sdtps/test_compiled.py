@@ -23,7 +23,6 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "reid gumbel": (reid, {"sdtps": {**GUMBEL, "aggregation": "single"}}),
     "reid soft": (reid, {"sdtps": {"decision": "soft"}}),
     "reid demo": (reid, {**DEEPER, "sdtps": {"enabled": False}, "fusion": {"kind": "hdm_atmoe"}}),
-    "retrieval": (retrieval, {}),
     "retrieval gumbel": (retrieval, {"sdtps": GUMBEL}),
 }
 

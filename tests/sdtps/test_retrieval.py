@@ -103,7 +103,7 @@ def test_training_learns_the_generated_pictures(tmp_path: Path) -> None:
         sdtps={"enabled": False},
         matching={"alignment": "mean", "embed": 32},
         optim={"lr": 3e-3, "backbone_lr_factor": 1.0, "milestones": [100]},
-        train={"epochs": 30, "eval_every": 30},
+        train={"epochs": 15, "eval_every": 15},
     )
     folder = planted(tmp_path / "run", chosen)
     execute(folder.path)

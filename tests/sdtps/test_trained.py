@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file
 
 from sdtps.cli import main
@@ -239,10 +238,13 @@ def test_weights_that_do_not_fit_are_named_and_a_changed_number_is_told(
 
 def small_clip(patch: pytest.MonkeyPatch) -> None:
     """CLIP ViT-B/16's modules with a few channels."""
-    settings = transformers.CLIPVisionConfig
+    # Loading the model puts another module in the place of transformers.
+    from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection  # noqa: F401
+
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
     small = {**sizes, "num_attention_heads": 2, "patch_size": 16, "image_size": 32}
-    patch.setattr(transformers, "CLIPVisionConfig", lambda **_: settings(**small, projection_dim=16))
+    settings = CLIPVisionConfig(**small, projection_dim=16)
+    patch.setattr("transformers.CLIPVisionConfig", lambda **_: settings)
 
 
 @pytest.mark.parametrize("form", ["seps", "laps", "demo"])
@@ -261,6 +263,7 @@ def test_published_weights_give_the_numbers_of_the_same_weights_trained_in_place
             fusion={"kind": "hdm_atmoe", "global_local": True},
             train={"epochs": 1},
         )
+        assert folder.weights_file("best").stat().st_size < 2**24
     if form == "laps":
         none = {"dense_text": "none", "eval_dense_text": "none"}
         matching = {**RETRIEVAL["matching"], "form": "laps", "alignment": "mean", **none}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.multiprocessing import spawn
+from torch.multiprocessing import start_processes
 
 from sdtps.audit.toys import build_toy
 from sdtps.config import parse_config
@@ -115,7 +115,7 @@ def test_processes_draw_their_own_dropout_also_when_more_resume_than_stopped() -
 @pytest.fixture(scope="module")
 def of_two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Tensor]]:
     path = tmp_path_factory.mktemp("processes") / "found.pt"
-    spawn(run, (free_port(), path), nprocs=2)
+    start_processes(run, (free_port(), path), nprocs=2, start_method="forkserver")
     loaded: dict[str, list[Tensor]] = torch.load(path)
     return loaded
 
