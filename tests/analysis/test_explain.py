@@ -22,7 +22,8 @@ def built(tmp_path_factory):
     root = tmp_path_factory.mktemp("explained")
     study = hard_study()
     plant_hard(root / "runs", study)
-    build([study], [], root / "runs", root / "generated", Options(allow=("missing",)))
+    options = Options(allow=("missing",), evidence=False, report=False)
+    build([study], [], root / "runs", root / "generated", options)
     return root
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,18 @@ TOLERANCE = 1e-9  # relative to the largest published value of the array
 ROUNDING = 1e-12
 
 
+@cache
+def read(path: Path) -> dict[str, Any]:
+    with np.load(path) as archive:
+        return {key: archive[key] for key in archive.files}
+
+
 class Golden:
     """One case. Input tensors are made once and collect gradients; names as in the folder's README."""
 
     def __init__(self, path: Path) -> None:
         self.name = path.stem
-        with np.load(path) as archive:
-            self.arrays = {key: archive[key] for key in archive.files}
+        self.arrays = read(path)
         self._inputs: dict[str, Tensor] = {}
 
     def __contains__(self, key: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -75,11 +76,6 @@ MUTANTS = {
         "no_gradient(no_grad.own)",
         "no_gradient(True)",
     ),
-    "attention_places_no_grad_on_guides_only": (
-        "config.axes",
-        'name="attention", guides=True, own=True',
-        'name="attention", guides=True',
-    ),
     "beta_weight_of_self": ("config.axes", "sum(guides, 2 * own)", "sum(guides, own)"),
     "uniform_shares_clamped": (
         "config.axes",
@@ -123,22 +119,28 @@ MUTANTS = {
 }
 
 
-def run(name: str, path: Path, source: str, patch: pytest.MonkeyPatch) -> ModuleType:
-    """`source` executed as module `name`, in the place of any other of that name."""
+code = cache(lambda path: compile(path.read_text(encoding="utf-8"), str(path), "exec"))
+
+
+def run(name: str, path: Path, patch: pytest.MonkeyPatch) -> ModuleType:
+    """The file executed as module `name`, in the place of any other of that name."""
     module = ModuleType(name)
     module.__file__ = str(path)
     patch.setitem(sys.modules, name, module)
-    exec(compile(source, str(path), "exec"), module.__dict__)
+    exec(code(path), module.__dict__)
     return module
 
 
-def start_anew(patch: pytest.MonkeyPatch) -> None:
-    """Forget the package's modules that compute: they are imported again, and put back at the end."""
+def start_anew(patch: pytest.MonkeyPatch, change: tuple[str, str, str] | None) -> None:
+    """Forget the modules that compute, and what makes configurations where it changes: they are
+    imported again, and put back at the end."""
     for suite in SUITES:
         importlib.import_module(f"tests.golden.{suite.stem}")
+    of_axes = change is None or change[0].startswith("config.")
+    kept = ("sdtps.system.errors",) if of_axes else ("sdtps.system.errors", "sdtps.config")
     loaded = dict(sys.modules)
     for name in loaded:
-        if name.startswith("sdtps.") and name != "sdtps.system.errors":
+        if name.startswith("sdtps.") and not name.startswith(kept):
             parent, _, child = name.rpartition(".")
             patch.setattr(loaded[parent], child, loaded[name])  # importing anew binds it anew
             patch.delitem(sys.modules, name)
@@ -146,7 +148,7 @@ def start_anew(patch: pytest.MonkeyPatch) -> None:
 
 def failures(change: tuple[str, str, str] | None, patch: pytest.MonkeyPatch) -> list[str]:
     """Golden cases that fail when one source is changed; stops at the first."""
-    start_anew(patch)
+    start_anew(patch, change)
     if change is not None:
         module, old, new = change
         path = ROOT / "sdtps" / f"{module.replace('.', '/')}.py"
@@ -160,7 +162,7 @@ def failures(change: tuple[str, str, str] | None, patch: pytest.MonkeyPatch) -> 
 
         patch.setattr(SourceFileLoader, "get_code", get_code)
     for suite in SUITES:
-        tests = run(f"mutated_{suite.stem}", suite, suite.read_text(encoding="utf-8"), patch)
+        tests = run(f"mutated_{suite.stem}", suite, patch)
         for name, test in vars(tests).items():
             if not name.startswith("test_"):
                 continue

@@ -40,7 +40,7 @@ def built(root: Path, paper_sources, *, explodes: bool) -> Path:
     main = paper_sources(root / "paper")
     folder = main.parent / "generated"
     folder.mkdir()
-    build([study], [], root / "runs", folder, Options(report=False))
+    build([study], [], root / "runs", folder, Options(only=("gumbel-main",)))
     return main
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import socket
-from contextlib import redirect_stdout
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from sdtps.config import AnyConfig, ReidConfig, RetrievalConfig, identity, parse_config
 from sdtps.config.load import merged
 from sdtps.run.folder import RunFolder
-from sdtps.training.job import execute
+from sdtps.training.attempt import execute
 
 # Processes are forks of one that has imported what takes seconds.
 multiprocessing.set_forkserver_preload(["torch._dynamo"])
@@ -90,8 +89,7 @@ def spawn(folder: RunFolder, **environment: str) -> BaseProcess:
 
 def attempt(path: Path, environment: dict[str, str]) -> None:
     os.environ.update(environment)
-    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
-        execute(path)
+    execute(path)
 
 
 def free_port() -> int:

@@ -11,7 +11,6 @@ import pytest
 import torch
 from rich.console import Console
 
-from sdtps.audit import examination
 from sdtps.audit.audit import Audit, audit, show
 from sdtps.audit.examination import Examination, examine
 from sdtps.audit.findings import NAMES, TRAINED, Finding, findings, grouped, number
@@ -118,7 +117,7 @@ def test_behind_a_hard_mask_in_place_no_parameter_learns(decision: str, learns: 
 def test_every_value_takes_a_step_and_what_gets_no_gradient_is_named(
     task: str, chosen: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(examination, "changes", lambda _: {})  # `audited` has them
+    monkeypatch.setattr("sdtps.audit.examination.changes", lambda _: {})  # `audited` has them
     if any(task not in find(axis, name).tasks for axis, name in chosen.items()):
         return
     tree: dict[str, Any] = {"task": task, "sdtps": {"no_grad": "none", **chosen}}

@@ -39,13 +39,11 @@ FROZEN = {
         {"sdtps": {"enabled": False}, "matching": {"alignment": "mean"}},
         {"eval": {"select_on": "test"}, "matching": {"dense_text": "shuffled"}},
         {"matching": {"dense_text": "none", "eval_dense_text": "none"}, "train": {"amp": "bf16"}},
-        {"image_encoder": {"name": "tiny_vit", "patch": 8}, "sdtps": {"decision": "soft"}},
+        {"image_encoder": {"patch": 8}, "sdtps": {"decision": "soft", "aggregation_ratio": 0.9}},
     ],
     ids=["paper", "single", "laps", "released", "frozen", "off", "test", "bf16", "soft"],
 )
 def test_every_arrangement_runs_to_its_result(tmp_path: Path, sections: dict[str, Any]) -> None:
-    if sections.get("image_encoder", {}).get("patch") == 8:
-        sections = {**sections, "sdtps": {**sections["sdtps"], "aggregation_ratio": 0.9}}
     chosen = small(**sections)
     folder = planted(tmp_path / "run", chosen)
     assert execute(folder.path) == "completed"
