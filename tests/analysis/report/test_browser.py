@@ -14,11 +14,11 @@ from planted import plant, planted_study
 from pypdf import PdfReader
 
 from ablations.study.schema import TableSpec
+from analysis.questions.compare import compare
 from analysis.report import live, verb
 from analysis.report.payload import page, payload
 from analysis.results.frames import results
 from analysis.runs.collect import Collected, collect
-from analysis.tables.verb import compare
 from sdtps.system.errors import SdtpsError
 from tests.analysis.report.conftest import HOSTILE, PATIENCE
 
