@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import os
 import shutil
 import sys
@@ -21,6 +22,9 @@ TABLE = ROOT / "paper/reported/demo2_runs.csv"
 LOGS = Path(os.environ.get("SDTPS_REAL_DATA", "/nowhere")) / "demo_logs"
 PROGRAM = Path(__file__).with_name("published.py")
 SEEDS = {"1111": 69, "1234": 83}
+
+
+study_of = functools.cache(load_study)
 
 
 def rows() -> list[dict[str, str]]:
@@ -72,7 +76,7 @@ def test_every_log_is_a_variant_of_ours() -> None:
 
 def run(row: dict[str, str], log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     """The log's program, in place of which a stand-in prints the log."""
-    study = load_study(ROOT / f"ablations/demo2_{row['seed']}.yaml")
+    study = study_of(ROOT / f"ablations/demo2_{row['seed']}.yaml")
     config = study.variants[row["name"]].config
     place = tmp_path / row["commit"]
     place.mkdir()

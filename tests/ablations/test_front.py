@@ -76,7 +76,7 @@ def call(*words: object) -> int:
 
 def script(name: str, *words: object, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *name.split(), *map(str, words)],
+        [sys.executable, name, *map(str, words)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -130,7 +130,9 @@ def test_help_loads_no_verb_and_names_every_one(capsys: pytest.CaptureFixture[st
         assert f"  {name} " in done.stdout
 
 
-def test_a_study_runs_on_local_slots_then_only_what_is_missing(manifest: Path, tmp_path: Path) -> None:
+def test_a_study_runs_on_local_slots_then_only_what_is_missing(
+    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "standin.py").write_text(STAND_IN)
     env = {"PYTHONPATH": str(tmp_path), "SDTPS_JOB_ENTRY": "standin:execute"}
     runs = tmp_path / "runs"
@@ -138,18 +140,19 @@ def test_a_study_runs_on_local_slots_then_only_what_is_missing(manifest: Path, t
     done = script("submit.py", *options, **env)
     assert done.returncode == 1, done.stderr + done.stdout
     assert "6 to submit, 0 skipped" in done.stdout and "6 runs on local slots: 1 CPU" in done.stdout
-    again = script("submit.py", *options, **env)
-    assert again.returncode == 0, again.stderr
-    assert "0 to submit, 6 skipped" in again.stdout
-    assert "failed (error): ValueError: no such learning rate" in again.stdout
+    assert call("submit", *options) == 0
+    again = capsys.readouterr().out
+    assert "0 to submit, 6 skipped" in again
+    assert "failed (error): ValueError: no such learning rate" in again
     shutil.rmtree(load_study(manifest).runs()[2].folder(runs))
-    missing = json.loads(script("submit.py", *options, "--dry-run", "--json", **env).stdout)
+    assert call("submit", *options, "--dry-run", "--json") == 0
+    missing = json.loads(capsys.readouterr().out)
     assert [r["run"] for r in missing["runs"] if r["action"] == "submit"] == [
         load_study(manifest).runs()[2].name
     ]
-    status = script("-m ablations status", manifest, "--runs-dir", runs, "--json")
-    assert status.returncode == 1
-    assert json.loads(status.stdout)["counts"] == {"completed": 3, "planned": 1, "failed": 2}
+    assert call("status", manifest, "--runs-dir", runs, "--json") == 1
+    counts = json.loads(capsys.readouterr().out)["counts"]
+    assert counts == {"completed": 3, "planned": 1, "failed": 2}
 
 
 def test_each_variant_is_audited_before_its_first_submission(
@@ -324,18 +327,17 @@ def test_what_cancel_cannot_end_is_not_called_cancelled(
 
 
 def test_with_canaries_a_script_gets_one_document_also_where_they_fail(
-    manifest: Path, tmp_path: Path
+    manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "standin.py").write_text(STAND_IN)
-    env = {"PYTHONPATH": str(tmp_path), "SDTPS_JOB_ENTRY": "standin:execute"}
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("SDTPS_JOB_ENTRY", "standin:execute")
     options = ("--executor", "local", "--no-audit", "--json", "--canary", "--runs-dir", tmp_path)
-    good = script("submit.py", manifest, *options, "--variant", "topk", **env)
-    assert good.returncode == 0, good.stderr
-    assert len(json.loads(good.stdout)["submitted"]) == 2
-    bad = script("submit.py", manifest, *options, "--variant", "bad", **env)
-    assert bad.returncode == 2, bad.stderr
-    assert "canaries failed" in bad.stderr
-    assert len(json.loads(bad.stdout)["submitted"]) == 0
+    for variant, code, submitted in (("topk", 0, 2), ("bad", 2, 0)):
+        assert call("submit", manifest, *options, "--variant", variant) == code
+        told = capsys.readouterr()
+        assert len(json.loads(told.out)["submitted"]) == submitted
+        assert ("canaries failed" in told.err) == (code == 2)
 
 
 def test_every_command_that_is_named_works_on_the_same_runs(

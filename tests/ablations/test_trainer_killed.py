@@ -133,7 +133,8 @@ def _submit(study: Study, runs: Path, copies: Copies | None = None, seen: Path |
     def run_queue(submission: Any, *_: Any) -> dict[Path, str]:
         os.environ.update(SUBMITIT_EXECUTOR="local", SUBMITIT_LOCAL_JOB_ID=str(os.getpid()))
         tap = _Tap(runs, copies)
-        tap.install()
+        if copies is not None:
+            tap.install()
         for place in range(len(submission.runs)):
             worker.main([str(submission.folder), str(place)])
         tap.busy = True
