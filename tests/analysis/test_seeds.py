@@ -118,12 +118,16 @@ def test_power_is_that_of_the_t_test(n):
     half = scipy_stats.t.ppf(0.975, n - 1) / math.sqrt(n)
     chance = scipy_stats.chi2.cdf((2.0 / half / sd) ** 2 * (n - 1), n - 1)
     assert power.narrow(2.0)(n, sd) == pytest.approx(chance)
+    seen = np.sqrt(scipy_stats.chi2.ppf(np.linspace(0, 1, 2001)[1::2], n - 1) / (n - 1))[:, None]
+    inside = scipy_stats.norm.cdf(4.0 * math.sqrt(n) / sd - scipy_stats.t.ppf(0.95, n - 1) * seen)
+    chance = np.maximum(2 * inside - 1, 0).mean(axis=0)
+    assert power.equivalent(4.0)(n, sd) == pytest.approx(chance, abs=0.01)
 
 
 def test_spreads_are_moderated_by_other_variants():
     scores = np.array([[0.0, 1.0, 2.0], [0.0, 1.0, 2.1], [5.0, 6.0, 7.0]])
     known = power.spread([0.0, 0.0, 0.1], scores)
-    assert known.freedom == 4 and known.variance > 0
+    assert (known.freedom, known.variance) == (4, pytest.approx(1 / 360))  # own 1 / 300, pooled 1 / 450
     assert power.spread([0.0, 0.2], scores[:2, :2]).freedom == 1  # nothing to borrow from
 
 
