@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from scipy.stats import t
 
 from ablations.study.attribution import both_ends
 from analysis.results.effects import Changes, Effects, effects, majority, search
@@ -46,6 +47,19 @@ def test_the_parts_of_a_change_add_up_and_an_interaction_is_seen() -> None:
     whole, interaction = share.whole.mean, share.interaction
     assert share.alone.mean + share.others.mean + interaction.mean == pytest.approx(whole)
     assert whole == pytest.approx(-60, abs=5) and interaction.high < 0
+
+
+def test_an_interval_is_welch_s_with_variances_moderated_by_cells_of_the_same_state() -> None:
+    rng = np.random.default_rng(1)
+    drawn = {s: rng.normal(50 * ("a" in s), 1 + 2 * ("a" in s), 4) for s in both_ends(["a", "b", "c"])}
+    good = {s: values.var(ddof=1) for s, values in drawn.items() if "a" not in s}
+    ends = (frozenset("b"), frozenset[str]())
+    parts = [(3 * good[s] + 2 * np.mean([v for o, v in good.items() if o != s])) / 5 / 4 for s in ends]
+    half = t.ppf(0.975, 5 * sum(parts) ** 2 / sum(p**2 for p in parts)) * sum(parts) ** 0.5
+    cells = {s: dict(enumerate(map(float, values))) for s, values in drawn.items()}
+    found = effects(["a", "b", "c"], cells, 4).of("b")["good"]
+    difference = drawn[ends[0]].mean() - drawn[ends[1]].mean()
+    assert (found.low, found.high) == pytest.approx((difference - half, difference + half))
 
 
 def test_a_setting_that_does_nothing_by_construction_is_shown_as_equal() -> None:
