@@ -9,7 +9,6 @@ ends. The budget is exceeded by no more than what the runs in flight take beyond
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from ablations.slurm.scheduler import Scheduler
 from ablations.store.states import of_folders
 from ablations.store.submissions import ASIDE
 from ablations.study.attribution import cells_name
+from ablations.study.model import Study
 from sdtps.run.folder import RunFolder
 from sdtps.system.errors import counted
 
@@ -35,10 +35,8 @@ def within_budget(plan: Plan, ahead: Sequence[Plan] = ()) -> Plan:
         return plan
     whole = study.parent or study
     known = {v.slug: v.resources for one in (study, whole) for v in one.variants.values()}
-    pairs = itertools.permutations(whole.variants, 2)
-    names = {whole.name, *(cells_name(whole.name, *pair) for pair in pairs)}
-    places = [p for p in plan.runs_dir.glob("*") if p.name in names]
-    places += [p for p in (plan.runs_dir / ASIDE).glob("*") if p.name in names]
+    places = [p for p in plan.runs_dir.glob("*") if _spends(p, whole)]
+    places += [plan.runs_dir / ASIDE / p.name for p in places]
     folders = [f for p in places for kind in ("seed", "aside") for f in p.glob(f"*/{kind}*")]
     expected = expectation(folders)
 
@@ -73,3 +71,11 @@ def within_budget(plan: Plan, ahead: Sequence[Plan] = ()) -> Plan:
     text = f"{counted(len(waits), 'run')} {BEYOND} of {study.gpu_hours:g} GPU-hours"
     warnings = [f"{text}; raise budget.gpu_hours"] if waits else []
     return replace(made, warnings=(*plan.warnings, *warnings))
+
+
+def _spends(place: Path, study: Study) -> bool:
+    """Whether a folder holds the runs of the study, or of the cells between two of its variants."""
+    there = {folder.name for folder in place.glob("*")}
+    ends = [variant.name for variant in study.variants.values() if variant.slug in there]
+    pairs = [pair for end in ends for other in study.variants for pair in ((end, other), (other, end))]
+    return place.name in {study.name, *(cells_name(study.name, *pair) for pair in pairs)}

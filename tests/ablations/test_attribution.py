@@ -1,4 +1,4 @@
-"""The cells between two variants, and a study's budget."""
+"""The cells between two variants; attributions, rounds and budgets in a manifest."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from pathlib import Path
 import pytest
 
 from ablations.cli import main
-from ablations.launch.budget import within_budget
-from ablations.launch.plan import BEYOND, Plan, make_plan
-from ablations.store.states import run_states
 from ablations.study.attribution import design
 from ablations.study.manifest import load_study
 from ablations.study.model import Study
@@ -77,21 +74,6 @@ def test_mistakes_are_named_with_the_manifest(tmp_path: Path, section: str, word
     with pytest.raises(ManifestError) as caught:
         load(tmp_path, f"{HEAD}{section}\n")
     assert all(word in str(caught.value) for word in words), caught.value
-
-
-def planned(study: Study, runs_dir: Path) -> Plan:
-    return within_budget(make_plan(study, runs_dir, run_states(study.runs(), runs_dir)))
-
-
-def test_a_budget_sends_what_fits_seed_by_seed(tmp_path: Path) -> None:
-    study = load(tmp_path, HEAD + "budget: {gpu_hours: 4.5}\n")
-    runs_dir = tmp_path / "runs"
-    plan = planned(study, runs_dir)  # an hour each, by the time limit
-    assert [(a.run.variant, a.run.seed) for a in plan.submitted] == [
-        *(("topk", 0), ("topk", 1), ("gumbel", 0), ("other", 0)),
-    ]
-    assert sum(a.reason.startswith(BEYOND) for a in plan.actions) == 2
-    assert plan.spending is not None and plan.spending.left == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("cells", ["no JSON", "{}", "[1]", '{"good": "topk", "sets": 3, "seeds": [0]}'])

@@ -121,7 +121,9 @@ def test_a_budget_is_kept_with_failing_runs_and_named_with_exit_code_5(
     )
     write(tmp_path, more=f"{failing}attributions: [{{good: base, broken: broken, seeds: [0, 1]}}]\n")
     whole, cells = answer("plan")
-    assert whole["submit"] == 6 and cells["submit"] == 0 and cells["budget"]["planned"] > 0.19
+    sent = [(run["variant"], run["seed"]) for run in whole["runs"] if run["action"] == "submit"]
+    assert sent == [("base", 0), ("base", 1), ("far", 0), ("far", 1), ("near", 0), ("broken", 0)]
+    assert cells["submit"] == 0 and cells["budget"]["left"] == pytest.approx(0)
     assert submit(tmp_path) == 5
     assert "beyond the budget" in capsys.readouterr().out
     assert sum(completed(tmp_path).values()) <= 6
