@@ -329,8 +329,11 @@ class TokenSelection(nn.Module):
         """Scores [..., N] from relevances and what `predicted` says, as the score axis says."""
         normalise = self.axes.normalise.apply
         with no_autocast(self_attention):
-            own = normalise(full_precision(self_attention))
-            guides = [normalise(full_precision(attention)) for attention in guide_attentions]
+            found = [full_precision(attention) for attention in (self_attention, *guide_attentions)]
+            if all(attention.shape == found[0].shape for attention in found):
+                own, *guides = normalise(torch.stack(found)).unbind()  # together: fewer kernels
+            else:
+                own, *guides = map(normalise, found)
             return self.axes.score.combine(own, guides, predicted, self.config)
 
     def forward(
