@@ -22,8 +22,8 @@ VERBS = {
     "plan": "",
     "tables": "--out",
     "report": "--output",
-    "paper": "--out",
-}  # and output
+    "paper": "--no-pdf --out",
+}  # and options, the last of them for its output
 # Linux counts the memory of the process that started another into what getrusage tells of that one.
 _CHILD = """
 import re, sys, time
@@ -40,9 +40,9 @@ def verbs(device: torch.device, sizes: tuple[int, ...] = (500, 5_000)) -> Iterat
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             manifest = write_runs(folder, size)
-            for verb, option in VERBS.items():
-                words = [verb, str(manifest), "--runs-dir", str(folder / "runs")]
-                used, peak = _measure([*words, option, str(folder / verb)] if option else words)
+            for verb, options in VERBS.items():
+                words = [verb, str(manifest), "--runs-dir", str(folder / "runs"), *options.split()]
+                used, peak = _measure([*words, str(folder / verb)] if options else words)
                 yield Row("scale", f"{verb}, runs {size}", used, peak_mib=peak)
 
 

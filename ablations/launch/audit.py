@@ -39,7 +39,6 @@ def command(arguments: argparse.Namespace) -> int:
         study.baseline,
         study=study.name,
         labels={name: variant.label for name, variant in study.variants.items()},
-        only=list(filtered(study, arguments.variant, []).variants) if arguments.variant else None,
         steps=arguments.steps,
     )
     for name in audited.examinations:

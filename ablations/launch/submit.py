@@ -376,14 +376,16 @@ def audit(study: Study, names: list[str], *, strict: bool) -> None:
     names = [name for name in names if name in configs]
     if not names or study.baseline not in configs:
         return
-    from sdtps.audit.audit import audit as examine
-    from sdtps.audit.findings import grouped
+    from sdtps.audit.findings import Finding, grouped
+    from sdtps.audit.kept import kept_audit
 
     _say(
         f"Auditing the gradients of {counted(len(names), 'variant')} at toy size"
         " (--no-audit leaves it out) ..."
     )
-    found = examine(configs, study.baseline, study=study.name, only=names).warnings()
+    configs = {name: c for name, c in configs.items() if name in (study.baseline, *names)}
+    rows = kept_audit(configs, study.baseline)["findings"]
+    found = [Finding(**row) for row in rows if row["severity"] != "note"]
     for whose, finding in grouped(found):
         _say(f"Audit: {whose}: {finding.text}")
     if found and strict:

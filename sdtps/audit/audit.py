@@ -19,7 +19,6 @@ from sdtps.audit.findings import Finding, factors, findings, grouped
 from sdtps.audit.table import gradient_table, terminal_table
 from sdtps.audit.toys import build_toy
 from sdtps.config import Config
-from sdtps.system.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,7 +95,6 @@ def audit(
     *,
     study: str = "",
     labels: Mapping[str, str] | None = None,
-    only: list[str] | None = None,
     steps: int = STEPS,
 ) -> Audit:
     """Examine variants by name.
@@ -104,23 +102,13 @@ def audit(
     Args:
         configs: variant name to configuration, the baseline's among them.
         labels: variant name to its name for readers.
-        only: these variants and the baseline; None = all.
         steps: training steps between the two looks.
-
-    Raises:
-        ConfigError: a name in `only` that is no variant.
     """
-    for name in only or []:
-        if name not in configs:
-            raise ConfigError(f"unknown variant '{name}'. {did_you_mean(name, configs)}")
-    names = [baseline] + [n for n in configs if n != baseline and (only is None or n in only)]
     with _undisturbed():
         weights = build_toy(configs[baseline], SEED, None).model.state_dict()
         weights = {name: value.clone() for name, value in weights.items()}
-        found = {name: examine(configs[name], weights, steps, SEED) for name in names}
-    ordered = {name: found[name] for name in configs if name in found}
-    said = findings(ordered, baseline, steps)
-    return Audit(study, baseline, steps, ordered, said, labels or {})
+        found = {name: examine(config, weights, steps, SEED) for name, config in configs.items()}
+    return Audit(study, baseline, steps, found, findings(found, baseline, steps), labels or {})
 
 
 def show(audited: Audit, console: Console) -> None:

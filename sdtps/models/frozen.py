@@ -9,13 +9,13 @@ share it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import nn
 
 from sdtps.config import ReidConfig
 from sdtps.data import augment, cache, images, reid_batches
@@ -110,10 +110,12 @@ def image_features(
     size, count = source.pixels.size, len(source.split.images)
     at_once = min(at_once, IMAGES_ON_CPU) if device.type == "cpu" else at_once
 
+    @torch.no_grad()
     def write(file: Path) -> None:
-        run = _evaluated(encoder, device)
+        encoder.eval().to(device)
         blocks = (range(i, min(i + at_once, count)) for i in range(0, count, at_once))
-        _write_rows(file, count, (run(source.images(block)).half().cpu().numpy() for block in blocks))
+        encoded = (encoder(source.images(block).to(device)) for block in blocks)
+        _write_rows(file, count, (tokens.half().cpu().numpy() for tokens in encoded))
 
     key = cache_key(images=source.split.digests, size=size, encoder=digest)
     return mapped_once(folder / f"images-{key}.npy", (count,), write)
@@ -133,14 +135,16 @@ def text_features(
     lengths = np.minimum(texts.lengths, limit - special) + special
     total = int(lengths.sum())
 
+    @torch.no_grad()
     def write(file: Path) -> None:
-        run, values = _evaluated(encoder, device), None
+        encoder.eval().to(device)
+        values = None
         starts = lengths.cumsum() - lengths
         order = np.argsort(lengths, kind="stable")  # texts of like lengths need little padding
         for begin in range(0, len(order), TEXTS_AT_ONCE):
             indices = order[begin : begin + TEXTS_AT_ONCE].tolist()
             batch = source.texts(texts, indices, limit)
-            hidden = run(batch.values, batch.lengths).half().cpu().numpy()
+            hidden = encoder(*batch.to(device)).half().cpu().numpy()
             if values is None:
                 values = new_map(file, hidden.dtype, (total, *hidden.shape[2:]))
             for text, row in zip(indices, hidden, strict=True):
@@ -151,17 +155,6 @@ def text_features(
     content = hashlib.sha256(texts.values.tobytes() + texts.lengths.tobytes()).hexdigest()
     key = cache_key(texts=content, limit=limit, encoder=digest)
     return Ragged(mapped_once(folder / f"texts-{key}.npy", (total,), write), lengths)
-
-
-def _evaluated(encoder: nn.Module, device: torch.device) -> Callable[..., Tensor]:
-    encoder = encoder.eval().to(device)
-
-    @torch.no_grad()
-    def run(*inputs: Tensor) -> Tensor:
-        result: Tensor = encoder(*(tensor.to(device) for tensor in inputs))
-        return result
-
-    return run
 
 
 def _write_rows(target: Path, count: int, blocks: Iterator[np.ndarray]) -> None:

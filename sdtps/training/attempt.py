@@ -119,10 +119,8 @@ def _train(
     if config.train.init is not None:
         task.record["init"] = load_initial(task.model, config.train.init)
     seed_everything(seed, distributed.rank())
-    if distributed.rank() == 0:
-        environment = provenance.environment()  # again: now torch can name the GPU
-        parameters = sum(p.numel() for p in task.model.parameters())
-        folder.update_run(environment=environment, parameters=parameters)
+    task.record["environment"] = provenance.environment()  # again: now torch can name the GPU
+    task.record["parameters"] = sum(p.numel() for p in task.model.parameters())
     return Loop(task, folder, config, seed=seed, attempt=attempt, stop=stop, stop_after=max_steps).run()
 
 

@@ -17,7 +17,6 @@ from sdtps.audit.findings import NAMES, TRAINED, Finding, findings, grouped, num
 from sdtps.audit.toys import tiny
 from sdtps.config import Config, parse_config
 from sdtps.config.axes import find
-from sdtps.system.errors import ConfigError
 from tests.sdtps.test_axes import combinations
 
 V2 = {"no_grad": "none", "aggregation": "single", "mask": "subtract_1e10"}
@@ -198,13 +197,6 @@ def test_an_audit_repeats_in_one_thread_and_leaves_random_state_and_threads_alon
     assert torch.equal(before, torch.get_rng_state())
     assert (used, torch.get_num_threads()) == ({1}, 2)
     torch.set_num_threads(threads)
-
-
-def test_one_variant_brings_the_baseline_and_unknown_ones_are_refused() -> None:
-    configs = {n: config(VARIANTS[n]) for n in ("topk", "log_mask", "no_sdtps")}
-    assert list(audit(configs, "topk", only=["no_sdtps"], steps=1).examinations) == ["topk", "no_sdtps"]
-    with pytest.raises(ConfigError, match="Did you mean 'log_mask'"):
-        audit(configs, "topk", only=["logmask"])
 
 
 def test_the_same_sentence_is_said_once_for_all_its_variants() -> None:

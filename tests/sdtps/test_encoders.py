@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -137,8 +138,15 @@ def test_minilm_is_a_sentence_encoder() -> None:
 def test_efficientnet_gives_a_feature_map_as_tokens() -> None:
     config = ImageEncoderConfig(name="efficientnet_lite0", weights="packaged", size=64)
     encoder = build_image_encoder(config).eval()
+    plain = import_module("efficientnet_lite_pytorch").EfficientNet.from_name("efficientnet-lite0")
+    plain.load_state_dict(encoder.network.state_dict(), strict=False)
+    pixels = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
-        assert encoder(torch.randn(2, 3, 64, 64)).shape == (2, 4, 1280)
+        wanted = plain.eval().extract_features(pixels).flatten(2).transpose(1, 2)
+        assert (found := encoder(pixels)).shape == (2, 4, 1280)
+    assert torch.allclose(found, wanted, atol=1e-4)
+    padded = [isinstance(module, torch.nn.ZeroPad2d) for module in encoder.modules()]
+    assert sum(padded) == 5  # the stem and each stride of two, of 17: uneven
 
 
 @pytest.mark.parametrize("words", [20_000, 30_500, 30_522, 30_523])
