@@ -34,8 +34,9 @@ def command(arguments: argparse.Namespace) -> int:
         raise RunError(
             f"{study.path}: the baseline is another program: its gradients cannot be audited"
         )
+    wanted = {study.baseline, *filtered(study, arguments.variant, []).variants}
     audited = audit(
-        study.models(),
+        {name: config for name, config in study.models().items() if name in wanted},
         study.baseline,
         study=study.name,
         labels={name: variant.label for name, variant in study.variants.items()},
