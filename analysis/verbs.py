@@ -160,8 +160,8 @@ def tell_unlogged(collected: Collected, names: Sequence[str] = ()) -> int:
 
 
 def choose(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
-    """`names`, or all that are known. Raises SdtpsError for one that is not."""
-    for name in names:
-        if name not in known:
-            raise SdtpsError(f"no {what} '{name}'. {did_you_mean(name, known)}")
+    """`names`, or all that are known. Raises SdtpsError with all that are not."""
+    wrong = [f"no {what} '{name}'. {did_you_mean(name, known)}" for name in names if name not in known]
+    if wrong:
+        raise SdtpsError("\n".join(dict.fromkeys(wrong)))
     return list(names or known)

@@ -68,18 +68,11 @@ def find_study(word: str, others: Iterable[str] = ()) -> Path:
     raise ManifestError(f"there is no study '{word}'. {did_you_mean(path.stem, {*known, *others})}")
 
 
-def _study(word: str) -> Path:
-    try:
-        return find_study(word)
-    except ManifestError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 def add_study(parser: argparse.ArgumentParser, *, more: bool = False) -> None:
     """STUDY: one manifest, or with `more` one or several."""
     study = parser.add_argument(
         "study",
-        type=_study,
+        type=find_study,
         metavar="STUDY",
         nargs="+" if more else None,
         help="name of a study, or path of its manifest",

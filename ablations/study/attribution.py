@@ -24,7 +24,7 @@ from sdtps.config import AnyConfig, resolved
 from sdtps.config.acting import idle_settings
 from sdtps.config.identity import NOT_IN_IDENTITY, flatten
 from sdtps.config.load import check_config
-from sdtps.system.errors import ManifestError, did_you_mean
+from sdtps.system.errors import ManifestError
 
 MOST_CHANGES = 8
 
@@ -99,15 +99,10 @@ def design(study: Study, spec: AttributionSpec, sets: Sequence[Changes] | None =
         sets: which cells; None: both ends.
 
     Raises:
-        ManifestError: an unknown variant, two that differ in fewer than 2 or more than 8 settings, or
-            two different programs.
+        ManifestError: two variants that differ in fewer than 2 or more than 8 settings, or are two
+            different programs.
     """
     where = f"{study.path}: attribution of '{spec.broken}' against '{spec.good}'"
-    for name in (spec.good, spec.broken):
-        if name not in study.variants:
-            raise ManifestError(
-                f"{where}: '{name}' is not a variant. {did_you_mean(name, study.variants)}"
-            )
     good, broken = study.variants[spec.good], study.variants[spec.broken]
     changes = differing(good, broken)
     if not 2 <= len(changes) <= MOST_CHANGES or good.config.task != broken.config.task:

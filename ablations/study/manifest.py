@@ -139,7 +139,7 @@ class _Reader:
             text = f"end at {rounds.looks[-1]} seeds, and 'seeds' lists {len(header.seeds)}"
             self.source.mistake(("rounds", "looks"), f"{text}: list as many")
         budget = self._section("budget", BudgetSpec)
-        reader.check_names(drafts, len(header.seeds))
+        reader.check_names(drafts)
         reader.check_components(tables, drafts)
         self.source.raise_if_any()
         texts = [self.source.document.text, resolver.text, csv_digest]
@@ -301,7 +301,7 @@ def check_references(
         (drawn, {"metric": metric}),
         (reported, {"variant": variant, "values": metric}),
         (compared, {"settings": key}),
-        (attributions, {"metric": metric}),
+        (attributions, {"good": variant, "broken": variant, "metric": metric}),
     ):
         for path, entry in entries:
             for field, (allowed, otherwise) in names.items():

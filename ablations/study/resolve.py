@@ -83,12 +83,10 @@ class Resolver:
             self._check_mapping(config, ("overrides",) if overrides else ())
         self._flat_base = flatten(resolved(config))
         self.varies = varies
-        for i, key in enumerate(varies or ()):
+        for i, key in enumerate(varies or ()):  # one that is listed twice says nothing more
             known = key in keys_of(self.task) or key in keys_of("command") or _is_free(self.task, key)
             if not known or key == "task":
                 self._tell_unknown(self.task, source, ("varies", i), key)
-            elif key in (varies or ())[:i]:
-                source.mistake(("varies", i), f"'{key}' is listed twice")
 
     def variant(
         self, path: KeyPath, name: str, overrides: dict[str, Any], written: dict[str, KeyPath]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import Field, field_validator
@@ -27,7 +27,6 @@ Color = Annotated[
         description="a colour such as '#0072B2' (in quotes), C0 to C9, or a name such as red",
     ),
 ]
-MOST_RUNS = 50_000
 
 
 class About(Frozen):
@@ -72,13 +71,12 @@ class Draft:
                 "resources": {**other.about.resources, **self.about.resources},
             }
         )
-        return Draft(
-            self.name,
-            self.path,
-            about,
-            {**kept, **self.overrides},
-            {**{key: other.places[key] for key in kept}, **self.places},
-            self.broken or other.broken,
+        return replace(
+            self,
+            about=about,
+            overrides={**kept, **self.overrides},
+            places={**{key: other.places[key] for key in kept}, **self.places},
+            broken=self.broken or other.broken,
         )
 
 
@@ -205,7 +203,7 @@ class VariantReader:
                 text += " (of a file only the name counts, not its folder)"
             self.source.mistake(draft.path, f"{text}. Remove one or change it")
 
-    def check_names(self, drafts: list[Draft], seeds: int) -> None:
+    def check_names(self, drafts: list[Draft]) -> None:
         """The baseline is one of them, and each has a folder of its own."""
         if isinstance(self.baseline, str) and drafts:
             names = [draft.name for draft in drafts]
@@ -220,9 +218,6 @@ class VariantReader:
                 line = self.source.document.line(other.path)
                 text = f"'{draft.name}' and '{other.name}' (line {line}) would share a folder"
                 self.source.mistake(draft.path, text)
-        count = len(drafts) * seeds
-        if count > MOST_RUNS:
-            self.source.mistake((), f"plans {count} runs; at most {MOST_RUNS} are allowed")
 
     def check_components(self, tables: list[tuple[KeyPath, TableSpec]], drafts: list[Draft]) -> None:
         """Rows of a table of components all say whether they have each of them."""

@@ -38,21 +38,6 @@ STYLES = {
 REFRESH_SECONDS = 3.0
 
 
-class Curves:
-    """One loss curve a run, each read on from where it was."""
-
-    def __init__(self, runs_dir: Path) -> None:
-        self._runs_dir = runs_dir
-        self._known: dict[str, LossCurve] = {}
-
-    def of(self, status: RunStatus) -> LossCurve:
-        file = status.run.folder(self._runs_dir) / "metrics.jsonl"
-        curve = self._known.setdefault(status.run.name, LossCurve(file))
-        if status.state not in ("planned", "queued"):
-            curve.update()
-        return curve
-
-
 def duration(seconds: float | None) -> str:
     """`42 s`, `12 min`, `3 h 05`."""
     if seconds is None:
@@ -74,9 +59,17 @@ NARROW = 64  # below: short states and curves
 
 
 def table(
-    study: Study, statuses: Sequence[RunStatus], curves: Curves, rows: int, width: int = 100
+    study: Study,
+    statuses: Sequence[RunStatus],
+    curves: dict[Path, LossCurve],
+    rows: int,
+    width: int = 100,
 ) -> Group:
-    """At most `rows` runs, active ones first, then those that ended badly; as many columns as fit."""
+    """At most `rows` runs, active ones first, then those that ended badly; as many columns as fit.
+
+    Args:
+        curves: by run folder; takes those that are missing, and each is read on from where it was.
+    """
     order = ("running", "requeued", "unknown", "failed", "diverged", "cancelled", "interrupted")
     rank = {state: place for place, state in enumerate((*order, "completed"))}
     ordered = sorted(statuses, key=lambda s: rank.get(s.state, len(rank)))
@@ -90,7 +83,9 @@ def table(
         head = next(iter(study.metrics), "metric") if title == "metric" else title
         grid.add_column(head, justify="right" if title in NUMBERS else "left", no_wrap=True)
     for status in ordered[:rows]:
-        curve = curves.of(status)
+        curve = curves.setdefault(status.folder, LossCurve(status.folder / "metrics.jsonl"))
+        if status.state not in ("planned", "queued"):
+            curve.update()
         name = f"{status.run.variant}/{'' if narrow else 'seed'}{status.run.seed}"
         state = status.state if narrow else word(status)
         cells: dict[str, str | Text] = {
@@ -131,7 +126,7 @@ def watch(
 ) -> int:
     """Show a table for each study until no run is active any more, or Ctrl-C. Only reads."""
     console = console or Console()
-    curves = Curves(runs_dir)
+    curves: dict[Path, LossCurve] = {}
 
     def look() -> tuple[list[list[RunStatus]], Group]:
         states = [shown_states(study.runs(), runs_dir) for study in studies]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from analysis import verbs
 from analysis.venues import VENUES
-from sdtps.system.errors import SdtpsError, did_you_mean
 
 if TYPE_CHECKING:
     from ablations.study.model import Study
@@ -73,7 +72,4 @@ def _refuse_unlogged(collected: Collected, study: Study, asked: Sequence[str]) -
     if not asked and (study.models() or not ended):
         known |= {*NAMES, *study.metrics}
     declared = [spec.metric for spec in study.figures if spec.kind == "curves"]
-    wrong = [name for name in dict.fromkeys(asked or declared) if name not in known]
-    if wrong:
-        told = "; ".join(f"no run logged '{name}'. {did_you_mean(name, known)}" for name in wrong)
-        raise SdtpsError(f"{study.name}: {told}")
+    verbs.choose(asked or declared, sorted(known), f"run of {study.name} logged")

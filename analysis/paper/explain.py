@@ -55,7 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     found = of_runs(arguments) or find(arguments.what, arguments.generated, arguments.runs_dir)
     runs = [describe(where, arguments.runs_dir) for where in found.runs]
-    again = hints.again(runs, arguments.runs_dir, _manifests(arguments.generated))
+    manifests = {entry["name"]: Path(entry["path"]) for entry in _studies(arguments.generated)}
+    again = hints.again(runs, arguments.runs_dir, manifests)
     if arguments.json:
         answer = {**vars(found), "runs": runs, "rerun": again}
         print(json.dumps(answer, indent=1, ensure_ascii=False))
@@ -91,11 +92,10 @@ def _tables_of_runs(runs_dir: Path) -> dict[str, Study]:
     for path in known_studies().values():
         with contextlib.suppress(SdtpsError):  # a manifest with mistakes is another one's matter
             study = load_study(path)
-            names = [spec.name for spec in declared_tables(study)]
+            names = ["variants", "compute", *(spec.name for spec in declared_tables(study))]
             names += [f"{slug(spec.good)}-{slug(spec.broken)}" for spec in study.attributions]
             if verbs.has_runs(runs_dir / study.name):
-                made = (*names, "variants", "compute")
-                found |= {file_name(study, name): study for name in made}
+                found |= {file_name(study, name): study for name in names}
     return found
 
 
@@ -174,21 +174,9 @@ def _number(name: str, generated: Path) -> Behind:
         if rest.startswith(f"{own}/") and name not in numbers:
             name = f"{study}/{short}/{name_part(rest.removeprefix(f'{own}/'))}"
     if name not in numbers:
-        raise ExplainError(f"no number '{name}'. {_nearest(name, numbers)}")
+        raise ExplainError(f"no number '{name}'. {did_you_mean(name, numbers)}")
     entry = numbers[name]
     return Behind(f"number {name}", entry["text"], tuple(entry["runs"]), entry["seeds"])
-
-
-def _nearest(name: str, known: Sequence[str] | dict[str, Any]) -> str:
-    """Names that share its beginning: there are too many to list all."""
-    start = name.rpartition("/")[0]
-    near = [n for n in known if n.startswith(f"{start}/")] or list(known)
-    return did_you_mean(name, near[:40])
-
-
-def _manifests(generated: Path) -> dict[str, Path]:
-    """Where the manifests of the last build's studies are."""
-    return {entry["name"]: Path(entry["path"]) for entry in _studies(generated)}
 
 
 def _studies(generated: Path) -> list[dict[str, Any]]:
@@ -215,21 +203,14 @@ def describe(where: str, runs_dir: Path) -> dict[str, Any]:
     diff = f"{folder.run_file} (key diff)" if run.get("diff") else "none in sdtps/"
     return {
         "folder": str(folder.path),
-        **{key: run.get(key) for key in ("study", "variant", "seed", "identity")},
+        **{key: run.get(key) for key in ("study", "variant", "seed", "identity", "data", "imported")},
         **{key: getattr(found, key) for key in ("state", "reason", "commit", "dirty", "code")},
-        "program": dict(found.program),
+        **{key: getattr(found, key) for key in ("program", "host", "gpu", "jobs")},
         "command": _command(folder),
         "notes": "; ".join(found.notes) or None,
         "diff": diff if found.dirty else None,
-        "host": found.host,
-        "gpu": found.gpu,
-        "jobs": list(found.jobs),
         "attempts": found.attempts or 0,
-        "best": result.get("best"),
-        "final": result.get("final"),
-        "data": run.get("data"),
-        "origin": result.get("origin"),
-        "imported": run.get("imported"),
+        **{key: result.get(key) for key in ("best", "final", "origin")},
         "config": str(folder.config_file),
         "logs": [str(path) for path in logs if path.is_file()],
     }
@@ -274,8 +255,7 @@ def _story(run: dict[str, Any]) -> str:
         code = ", ".join(f"{name} {digest[:12]}" for name, digest in run["program"].items())
     parts = [run["state"] + (f": {run['reason']}" if run["reason"] else "")]
     if run["state"] != "planned":
-        parts += [code] if code else []
-        parts += [f"host {run['host'] or 'unknown'}", f"GPU {run['gpu'] or 'none'}"]
+        parts += filter(None, (code, f"host {run['host'] or 'unknown'}", f"GPU {run['gpu'] or 'none'}"))
     if run["jobs"]:
         parts.append(f"{'job' if len(run['jobs']) == 1 else 'jobs'} {', '.join(map(str, run['jobs']))}")
     return "; ".join(parts)

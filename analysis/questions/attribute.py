@@ -56,6 +56,7 @@ def command(arguments: argparse.Namespace) -> int:
         raise ManifestError("name both variants, the good one and the broken one, or neither")
     specs: Sequence[AttributionSpec] = study.attributions
     if arguments.good is not None:
+        verbs.choose([arguments.good, arguments.broken], list(study.variants), "variant")
         ends = {"good": arguments.good, "broken": arguments.broken}
         declared = (s for s in specs if (s.good, s.broken) == tuple(ends.values()))
         first = next(declared, AttributionSpec(**ends))

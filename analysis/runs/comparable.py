@@ -136,13 +136,13 @@ def mixtures(study: Study, runs: Sequence[Run]) -> list[Mark]:
     found = [_code(study, done), _evaluations(study, done)]
     found.append(_mixture(study, "mixed_data", "data", done, files_read, lambda run: run.data))
     for part in ("backbone", "image_encoder", "text_encoder"):
-        file, weights = partial(_file, study, part), partial(_weights, part)
+        file, digests = partial(_file, study, part), {run: run.weights.get(part) for run in done}
         named, what = list(filter(file, done)), f"weights of {part.replace('_', ' ')}"
-        found.append(_mixture(study, "mixed_weights", what, named, file, weights))
+        found.append(_mixture(study, "mixed_weights", what, named, file, digests.get))
     for name in sorted({name for run in done for name in run.program}):  # of the study's own program
-        named = [run for run in done if name in run.program]
-        digest_of = partial(_program, name)
-        found.append(_mixture(study, "mixed_code", f"file {name}", named, lambda _: "", digest_of))
+        programs = {run: run.program[name] for run in done if name in run.program}
+        what = f"file {name}"
+        found.append(_mixture(study, "mixed_code", what, list(programs), lambda _: "", programs.get))
     auto = [run for run in done if setting(study, run.variant, "train.amp") == "auto"]
     found.append(
         _mixture(study, "mixed_precision", "precision", auto, lambda _: "", lambda run: run.precision)
@@ -186,14 +186,6 @@ def _evaluations(study: Study, done: Sequence[Run]) -> Mark | None:
         return None
     head = "some runs were evaluated, after training, with other code than trained them"
     return Mark(study.name, "mixed_code", f"{head}: {_listed(Counter(odd.values()))}", odd)
-
-
-def _weights(part: str, run: Run) -> str | None:
-    return run.weights.get(part)
-
-
-def _program(name: str, run: Run) -> str | None:
-    return run.program.get(name)
 
 
 def _file(study: Study, part: str, run: Run) -> str:

@@ -39,17 +39,14 @@ def build(runs_dir: Path, main: Path = MAIN, studies: Sequence[Mapping[str, str]
             not know one of their manifests; without names, all known studies with runs are built.
     """
     known = {path.resolve() for path in known_studies().values()}
-    words = {entry["path"]: _is_manifest(entry["path"]) for entry in studies}
+    # That of an imported study is its folder.
+    words = {e["path"]: Path(e["path"]).suffix in (".yaml", ".yml") for e in studies}
     if all(Path(path).resolve() in known for path, manifest in words.items() if manifest):
         named = []
     else:
         named = [e["path"] if words[e["path"]] else e["name"] for e in studies]
     other = [] if main == MAIN else ["--main", str(main)]
     return command("sdtps", "paper", *named, *other, runs_dir=runs_dir)
-
-
-def _is_manifest(path: str) -> bool:
-    return Path(path).suffix in (".yaml", ".yml")  # that of an imported study is its folder
 
 
 def again(
@@ -77,8 +74,7 @@ def again(
         if commit and commit != there:
             lines.append(f"git checkout {commit}")
             there = commit
-        usual = Path(f"ablations/{study}.yaml")
-        usual = usual if usual.exists() else known.get(study, usual)
+        usual = known.get(study, Path(f"ablations/{study}.yaml"))
         manifest = (manifests or {}).get(study, usual)
         for chosen in dict.fromkeys(tuple(of) for of in variants.values()):
             names = [glob.escape(name) for name, of in variants.items() if tuple(of) == chosen]

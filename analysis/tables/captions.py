@@ -100,19 +100,19 @@ def beyond(
 ) -> str:
     """Notes where a spread reaches beyond what a share can be, and where a program logs no shares."""
     shares = [metric for metric in metrics if study.metrics[metric].unit == "%"]
-    said: dict[str, None] = {}
+    said = []
     for row, metric, epoch in product(rows, shares, epochs):
         if not (values := list(row.values(metric, epoch).values())):
             continue
         found, variant = stats.summary(values), study.variants.get(row.key)
         if 0 <= found.mean <= 1 and (found.mean < found.sd or found.mean + found.sd > 1):
-            said["± is symmetric: where it reaches beyond 0 or 100 %, no seed does."] = None
+            said.append("± is symmetric: where it reaches beyond 0 or 100 %, no seed does.")
         elif found.mean > 1 and variant and isinstance(variant.config, ProgramConfig):
             way = f'{metric}: {{direction: {study.metrics[metric].direction}, unit: ""}}'
-            said[
-                f"{metric} is logged above 1, which % prints as above 100: for per cent, write {way}."
-            ] = None
-    return " ".join(said)
+            said.append(
+                f"{metric} is above 1, which % prints as above 100: if it is per cent, write {way}."
+            )
+    return " ".join(dict.fromkeys(said))
 
 
 def which_epochs(shown: Sequence[Epoch], rows: Sequence[Outcome]) -> str:

@@ -1,4 +1,4 @@
-"""The pictures of docs/gallery/ and the outputs in docs/gallery.md, from runs on generated images.
+"""The pictures of docs/gallery/, the outputs in docs/gallery.md and docs/questions.md, from small runs.
 
 make gallery          trains the studies quick and captions where they are missing, then runs this
 
@@ -11,21 +11,18 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from matplotlib.font_manager import findfont
-from PIL import Image, ImageDraw, ImageFont, ImageOps
+from PIL import Image, ImageOps
 
 from sdtps.config.reid import GeneratedReidConfig
 from sdtps.data.generated import generate_rgbnt201
 
 ROOT = Path(__file__).parents[2]
 GALLERY = ROOT / "docs" / "gallery"
-PAGE = ROOT / "docs" / "gallery.md"
 COLOURS = 256  # of a picture's palette
 LINES = 18  # of an output that is shown
-WIDE = 135  # characters of a line in a picture
 
 
 def sdtps(*words: str) -> str:
@@ -137,8 +134,8 @@ rounds: {looks: [5, 8, 12], margin: 0.5}
 reported: [{variant: wide, source: "Table 1", values: {accuracy: 96.9}, n: 3, tolerance: 1.0}]"""
 
 
-def questions(work: Path) -> None:
-    """Pictures of what the verbs rounds, seeds and reproduce print."""
+def questions(work: Path) -> dict[str, str]:
+    """What the verbs rounds, seeds and reproduce print."""
     text = (ROOT / "ablations" / "command.yaml").read_text(encoding="utf-8")
     program = ROOT / "ablations" / "examples" / "mlp.py"
     for old, new in (("study: command", "study: spirals"), ("examples/mlp.py", str(program))):
@@ -147,20 +144,11 @@ def questions(work: Path) -> None:
     study = (str(work / "spirals.yaml"), "--runs-dir", str(work / "runs"))
     for _ in range(3):  # looks
         sdtps("submit", *study, "--executor", "local")
-    for verb, goal in (("rounds", ()), ("seeds", ("--difference", "2")), ("reproduce", ())):
-        shown = sdtps(verb, *study, *goal).replace(f"{work}/", "").rstrip()
-        printed("\n".join([f"$ sdtps {' '.join((verb, 'spirals', *goal))}", shown]), f"{verb}.png")
-
-
-def printed(text: str, name: str) -> None:
-    """What a terminal shows, as a picture."""
-    font = ImageFont.truetype(findfont("DejaVu Sans Mono"), 15)
-    lines = [part for line in text.splitlines() for part in textwrap.wrap(line, WIDE) or [""]]
-    shown = "\n".join(lines)
-    size = ImageDraw.Draw(Image.new("L", (1, 1))).textbbox((12, 10), shown, font)[2:]
-    image = Image.new("L", (round(size[0]) + 12, round(size[1]) + 12), "white")
-    ImageDraw.Draw(image).text((12, 10), shown, "black", font)
-    save(image, name, image.width, colours=8)
+    asked = {"rounds": (), "seeds": ("--difference", "2"), "reproduce": ()}
+    return {
+        verb: block((verb, "spirals", *goal), sdtps(verb, *study, *goal).replace(f"{work}/", ""))
+        for verb, goal in asked.items()
+    }
 
 
 ATTRIBUTION = ("attribute", "gumbel", "topk_no_mask", "gumbel_tau5_clamp")
@@ -176,25 +164,29 @@ OUTPUTS = {
 }
 
 
-def page() -> str:
-    """docs/gallery.md with today's outputs between its marks."""
-    text = PAGE.read_text(encoding="utf-8")
-    for name, words in OUTPUTS.items():
-        lines = sdtps(*words).replace(str(ROOT), ".").rstrip().splitlines()
-        shown = [line.rstrip() for line in lines[:LINES]] + ["..."] * (len(lines) > LINES)
+def block(words: Sequence[str], output: str) -> str:
+    """A command and what it printed."""
+    lines = output.replace(str(ROOT), ".").rstrip().splitlines()
+    shown = [line.rstrip() for line in lines[:LINES]] + ["..."] * (len(lines) > LINES)
+    return "\n".join([f"$ sdtps {' '.join(words)}", *shown, ""])
+
+
+def fill(page: str, blocks: Mapping[str, str]) -> None:
+    """Put today's outputs between a page's marks."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    for name, new in blocks.items():
         start = f"<!-- {name} -->\n```\n"
         before, after = text.split(start)
         end = 0 if after.startswith("```") else after.index("\n```\n") + 1
-        block = "\n".join([f"$ sdtps {' '.join(words)}", *shown, ""])
-        text = f"{before}{start}{block}{after[end:]}"
-    return text
+        text = f"{before}{start}{new}{after[end:]}"
+    (ROOT / "docs" / page).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
     GALLERY.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         pictures(Path(folder))
-        questions(Path(folder))
-    PAGE.write_text(page(), encoding="utf-8")
+        fill("questions.md", questions(Path(folder)))
+    fill("gallery.md", {name: block(words, sdtps(*words)) for name, words in OUTPUTS.items()})
     total = sum(p.stat().st_size for p in GALLERY.glob("*.png"))
-    print(f"{PAGE.relative_to(ROOT)} and {GALLERY.relative_to(ROOT)}: {total / 1e3:.0f} kB of pictures")
+    print(f"{GALLERY.relative_to(ROOT)}: {total / 1e3:.0f} kB of pictures")

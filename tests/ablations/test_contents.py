@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from ablations.cli import main
-from analysis.cli import main as analyse
 from sdtps.config.reid import GeneratedReidConfig
 from sdtps.data.generated import generate_rgbnt201
 from sdtps.run.folder import RunFolder
@@ -82,19 +81,6 @@ def test_the_second_data_root_is_another_run(place: Path, capsys: pytest.Capture
     image.write_bytes(content)
     changed = answer(capsys, "plan", "one.yaml", "--data-root", "elsewhere")
     assert "other data" in changed["warnings"][0]
-
-
-def test_seeds_on_different_data_are_not_averaged(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    manifest = MANIFEST.format(name="one", more="").replace("[0]", "[0, 1]")
-    (place / "one.yaml").write_text(manifest)
-    steer = ("--executor", "local", "--no-audit")
-    for seed, root in (("0", "A"), ("1", "B")):
-        assert main(["submit", "one.yaml", "--seed", seed, "--data-root", root, *steer]) == 0
-    assert analyse(["tables", "one.yaml"]) == 2
-    assert "--allow-mixed-data" in capsys.readouterr().err
-    assert analyse(["tables", "one.yaml", "--allow-mixed-data"]) == 0
 
 
 def test_what_init_cannot_be_is_told_by_plan(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

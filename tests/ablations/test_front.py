@@ -190,19 +190,6 @@ def test_with_strict_a_finding_of_the_audit_is_a_refusal(
     assert sent == []
 
 
-def test_a_data_root_that_is_not_there_is_a_warning_and_on_local_slots_a_mistake(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(front, "dispatch", lambda *_: 0)
-    monkeypatch.delenv("SDTPS_DATA_ROOT", raising=False)
-    words = ("submit", ROOT / "ablations" / "omniglot.yaml", "--runs-dir", tmp_path, "--no-audit")
-    for executor, code in (("slurm", 0), ("local", 2)):
-        assert call(*words, "--executor", executor) == code
-        assert "no data root: give --data-root or set SDTPS_DATA_ROOT" in capsys.readouterr().err
-        assert call(*words, "--executor", executor, "--data-root", tmp_path / "absent") == code
-        assert "absent is not visible here" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("study", ["omniglot", "flickr30k", "coco"])
 def test_a_data_root_that_holds_something_else_starts_no_run_here_and_is_a_warning_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], study: str

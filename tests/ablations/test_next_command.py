@@ -52,10 +52,3 @@ def test_the_command_runs_it_again_and_retry_is_named_only_where_it_is_needed(
     ).submitted
     word = "oom" if end[1] == "oom" else end[0]
     assert _named(tmp_path, end) == [[] if plain else [word]]
-
-
-def test_both_commands_are_named_where_there_are_both(tmp_path: Path) -> None:
-    assert _named(tmp_path, ("failed", "killed"), ("failed", "error"), ("diverged", None)) == [
-        [],
-        ["diverged", "failed"],
-    ]

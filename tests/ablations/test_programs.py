@@ -34,6 +34,7 @@ seeds: [0, 1]
 baseline: a
 varies: [settings, command]
 metrics: {accuracy: {direction: up}}
+tables: [{name: s, kind: sweep, axis: settings.lr}]
 overrides:
   command: "{python} p.py --lr {settings.lr} --name {settings.name} {seed} ${HOME}"
   settings: {lr: 0.1, name: plain}
@@ -143,9 +144,9 @@ LOG = '  log: {file: "{run}/x.csv"%s}\n'
 @pytest.mark.parametrize(
     ("log", "says"),
     [
-        (LOG % "", ["small.yaml:10: overrides.log", "`format`", "`mapping`"]),
-        (LOG % ", format: csv", ["small.yaml:10: overrides.log", "no format 'csv'"]),
-        (LOG % ", format: demo, mapping: m.yaml", ["small.yaml:10: overrides.log"]),
+        (LOG % "", ["small.yaml:11: overrides.log", "`format`", "`mapping`"]),
+        (LOG % ", format: csv", ["small.yaml:11: overrides.log", "no format 'csv'"]),
+        (LOG % ", format: demo, mapping: m.yaml", ["small.yaml:11: overrides.log"]),
         (LOG % ", mapping: nope.yaml", ["nope.yaml: no such file"]),
         (LOG % ", mapping: m.yaml", ["m.yaml:3: metrics.acc.unit: still a question mark"]),
     ],
@@ -468,26 +469,3 @@ def test_a_program_and_a_model_of_ours_stand_in_one_study(
     assert main(["status", str(manifest), "--runs-dir", runs]) == 0
     assert main(["tables", str(manifest), "--runs-dir", runs, "--form", "csv"]) == 0
     assert "theirs" in capsys.readouterr().out
-
-
-def test_a_table_shows_a_best_epoch_only_where_something_selects_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fork_queues(monkeypatch)
-    (tmp_path / "p.py").write_text(PROGRAM)
-    text = (
-        "study: small\ntask: command\nseeds: [0]\nbaseline: a\nvaries: [settings]\n"
-        "metrics: {accuracy: {direction: up}}\ntables: [{name: t}, "
-        "{name: s, kind: sweep, axis: settings.lr}]\n"
-        f"overrides: {{command: 'PYTHONPATH={ROOT} {{python}} p.py --lr {{settings.lr}} {{seed}}', "
-        "settings: {lr: 0.1}}\nvariants:\n  a: {}\n  b: {settings.lr: 1.0}\n"
-    )
-    for select, shown in (("", False), ("select: accuracy, ", True)):
-        manifest = write(tmp_path, text.replace("overrides: {", f"overrides: {{{select}"))
-        common = [str(manifest), "--runs-dir", str(tmp_path / f"runs{shown}")]
-        assert main(["submit", *common, "--executor", "local", "--no-audit"]) == 0
-        capsys.readouterr()
-        assert main(["tables", *common, "--form", "md"]) == 0
-        printed = capsys.readouterr().out
-        assert ("best epoch" in printed) == shown
-        assert "| 0.1 |" in printed and "| 1 |" in printed

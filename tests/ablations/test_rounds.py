@@ -176,11 +176,3 @@ def test_attempts_of_failed_and_requeued_runs_count_in_the_budget(
     # Two minutes are left: one run at its limit fits, and every other one waits.
     assert budget["planned"] == pytest.approx(2 / 60)
     assert sum(run["action"] == "submit" for run in runs) == 1
-
-
-@pytest.mark.parametrize("verb", ["status", "plan"])
-def test_verbs_show_the_seeds_that_rounds_have_come_to(
-    tmp_path: Path, answer: Callable[[str], dict[str, Any]], verb: str
-) -> None:
-    write(tmp_path)
-    assert len(answer(verb)["runs"]) == 9

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from ablations.slurm.scheduler import Scheduler
 from ablations.store import cancel
 from ablations.store.states import run_states
 from sdtps.run.folder import RunFolder
-from tests.ablations import plant
 from tests.ablations.fakes import Fakes
 from tests.ablations.plant import Queued
 
@@ -299,30 +297,6 @@ def test_telling_states_writes_nothing_into_the_runs(queued: Queued) -> None:
     queued.look()
     after = {p: p.stat().st_mtime_ns for p in queued.runs.rglob("*") if ".squeue" not in p.name}
     assert after == before
-
-
-def test_the_time_for_ten_thousand_folders_grows_with_their_number_alone(
-    tmp_path: Path, fakes: Fakes
-) -> None:
-    study = plant.study(tmp_path, ["ok"], seeds=10_000)
-    runs = tmp_path / "runs"
-    made = study.runs()
-    for number, run in enumerate(made):
-        folder = RunFolder(run.folder(runs))
-        folder.path.mkdir(parents=True)
-        folder.config_file.touch()
-        if number % 2:
-            folder.result_file.write_text(
-                '{"attempt": 1, "best": {"mAP": 0.5}, "select_metric": "mAP"}'
-            )
-        else:
-            folder.status_file.write_text('{"state": "failed", "kind": "error", "reason": "no"}')
-    begun = time.process_time()
-    states = run_states(made, runs)
-    took = time.process_time() - begun
-    assert [s.state for s in states[:2]] == ["failed", "completed"]
-    # `python -m benchmarks dispatch` measures it. What grew with the square would take minutes.
-    assert took < 20.0, f"{took:.2f} s of CPU"
 
 
 def test_a_run_that_ends_while_the_scheduler_is_asked_is_not_lost(

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from ablations.store import states
-from ablations.view.watch import Curves, LossCurve, sparkline, table
+from ablations.view.watch import LossCurve, sparkline, table
 from sdtps.run.folder import RunFolder
 from tests.ablations import plant
 
@@ -55,7 +55,7 @@ def test_the_table_fits_the_terminal_and_keeps_what_matters(tmp_path: Path, widt
     folder.write_status("running", attempt=1, epoch=1, step=20, progress=0.5)
     statuses = states.run_states(study.runs(), tmp_path / "runs")
     console = Console(width=width, record=True, file=io.StringIO())
-    console.print(table(study, statuses, Curves(tmp_path / "runs"), 10, width))
+    console.print(table(study, statuses, {}, 10, width))
     lines = console.export_text().splitlines()
     row = next(line for line in lines if "running" in line and "/" in line)
     assert max(map(len, lines)) <= width

@@ -52,7 +52,7 @@ def test_a_run_is_described_down_to_its_log(built):
     run = describe(where, built / "runs")
     assert (run["state"], run["seed"], run["reason"]) == ("diverged", 2, "loss is nan")
     assert (run["commit"], run["host"], run["gpu"]) == (CODE["commit"], "node01", "NVIDIA H100")
-    assert run["jobs"] == ["77_2"] and run["logs"] == [str(built / "runs" / where / "train.log")]
+    assert run["jobs"] == ("77_2",) and run["logs"] == [str(built / "runs" / where / "train.log")]
 
 
 def test_a_run_that_was_changed_after_it_completed_is_described_as_damaged(tmp_path):

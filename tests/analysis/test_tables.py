@@ -9,7 +9,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from planted import WEIRD, plant, plant_all, planted_study
+from planted import WEIRD, plant, plant_all, planted_study, reseal
 
 from ablations.study.schema import MetricSpec, Reported, TableSpec
 from analysis.cli import main
@@ -18,6 +18,7 @@ from analysis.runs.collect import collect
 from analysis.tables import forms
 from analysis.tables.study import table, tables
 from sdtps.config import ProgramConfig
+from sdtps.run.folder import RunFolder
 
 FORBIDDEN = re.compile(r"\b(nan|inf|none|<na>|null)\b", re.IGNORECASE)
 PERCENT = MetricSpec(direction="up", digits=1)
@@ -86,18 +87,17 @@ def test_what_programs_log_under_other_names_or_in_per_cent_is_told(tmp_path, mo
     study = planted_study("s", {"a": program, "b": program}, metrics=metrics)
     plant_all(tmp_path, study, scores={"acc": [50.0, 99.5], "accuracy": [0.5, 0.6]})
     monkeypatch.setattr("analysis.verbs.load", lambda _: [study])
-    compare = ["compare", "s", "a", "b", "--metric"]
-    report = ["report", "-o", str(tmp_path / "r.html")]
-    for words, code in (
-        (["tables"], 1),
-        (report, 1),
-        ([*compare, "acuracy"], 1),
-        ([*compare, "acc"], 0),
-    ):
+    compare, report = ["compare", "s", "a", "b", "--metric"], ["report", "-o", str(tmp_path / "r.html")]
+    for *words, code in (("tables", 1), (*report, 1), (*compare, "acuracy", 1), (*compare, "acc", 0)):
         assert main([*words, "--runs-dir", str(tmp_path)]) == code
         out, told = capsys.readouterr()
         assert ("'acuracy' in its last evaluation. Did you mean 'accuracy'?" in told) == bool(code)
         assert words[0] != "tables" or out.count('acc: {direction: up, unit: ""}') == 1
+        assert ("best epoch" in out) == (words[0] == "tables")
+    for folder in tmp_path.glob("s/*/seed*"):  # of a program that selects no epoch
+        reseal(RunFolder(folder), best={})
+    main(["tables", "--runs-dir", str(tmp_path)])
+    assert "best epoch" not in capsys.readouterr().out
 
 
 def test_the_notes_name_each_seed_that_is_not_in_a_mean(hard):

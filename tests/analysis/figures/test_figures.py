@@ -251,7 +251,7 @@ def test_a_metric_that_nothing_logs_is_named_instead_of_drawn_empty(
     monkeypatch.setattr("analysis.verbs.load", lambda _: [study])
     place = ["--runs-dir", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
     assert main(["curves", *place, *words]) == code
-    assert not code or "no run logged '" in capsys.readouterr().err
+    assert not code or "no run of s logged '" in capsys.readouterr().err
 
 
 def test_a_bad_figure_stops_no_other_says_why_and_fails_the_command(tmp_path, monkeypatch, capsys):
