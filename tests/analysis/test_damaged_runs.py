@@ -89,12 +89,11 @@ def test_a_score_that_is_no_finite_number_is_a_note_of_its_run(tmp_path: Path) -
         to_terminal(made)
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_a_name_that_the_output_cannot_show_stops_no_command(tmp_path: Path, encoding: str) -> None:
+def test_a_name_that_the_output_cannot_show_stops_no_command(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(MANIFEST, encoding="utf-8")
     words = ["collect", str(tmp_path / "s.yaml"), "--runs-dir", str(tmp_path / "runs")]
     command = [sys.executable, "-m", "analysis", *words]
-    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(command, capture_output=True, env=environment)
     assert done.returncode == 0, done.stderr
     assert b"\\u4e2d" in done.stdout
