@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from ablations.study.arguments import find_study, known_studies
+
 # Functions of the shells, called where an argument is marked with `complete` (sdtps/system and
 # ablations/study/arguments.py). They ask this program: names depend on the current folder.
 PREAMBLE = {
@@ -33,8 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    from ablations.study.arguments import known_studies
-
     if arguments.what == "studies":
         print("\n".join(known_studies()))
     elif arguments.what == "variants":
@@ -63,7 +63,6 @@ def script(shell: str) -> str:
 
 def variants(words: list[str]) -> list[str]:
     """The variants of the first study among `words`, a command line that is being typed."""
-    from ablations.study.arguments import find_study
     from ablations.study.manifest import load_study
     from sdtps.system.errors import SdtpsError
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablations.study.arguments import add_studies, find_study, is_shipped, known_studies
+from ablations.study.manifest import load_study
 from sdtps.system.commandline import add_runs_dir
 from sdtps.system.errors import ManifestError, SdtpsError, did_you_mean, visible_lines
 from sdtps.system.files import finite_tree
@@ -72,7 +73,6 @@ def load(arguments: argparse.Namespace, *, needs_runs: bool = True) -> list[Stud
         ManifestError: a manifest with mistakes, a name that is neither a study's nor imported, or
             no study with runs where one is needed.
     """
-    from ablations.study.manifest import load_study
     from analysis.importers.store import imported_names, imported_study
     from analysis.questions.rounds import with_seeds
 
@@ -116,8 +116,6 @@ def others(studies: Sequence[Study]) -> list[Study]:
 
 def _known() -> list[Study]:
     """Every study known here: one's own in place of a shipped one of the same name."""
-    from ablations.study.manifest import load_study
-
     every = [load_study(path) for path in known_studies().values()]
     own = {study.name for study in every if not is_shipped(study.path)}
     return [study for study in every if study.name not in own or not is_shipped(study.path)]

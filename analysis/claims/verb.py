@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis import verbs
+from analysis.claims.ledger import evaluate, ledger_of, load, studies_named
+from analysis.claims.report import as_json, evidence, summary
 from sdtps.system.commandline import add_json
 
 if TYPE_CHECKING:
@@ -38,9 +40,6 @@ def command(arguments: argparse.Namespace) -> int:
     Raises:
         SdtpsError: a ledger or a study with mistakes.
     """
-    from analysis.claims.ledger import evaluate, ledger_of, load
-    from analysis.claims.report import as_json, summary
-
     claims = load(arguments.ledger or ledger_of(MAIN))
     if arguments.only:
         chosen = verbs.choose(list(map(str, arguments.only)), [str(c.id) for c in claims], "claim")
@@ -55,7 +54,6 @@ def command(arguments: argparse.Namespace) -> int:
 
 def runs_behind(claims: Sequence[Claim], arguments: argparse.Namespace) -> Collected:
     """The runs of the given studies, or of all that `claims` name and that have runs."""
-    from analysis.claims.ledger import studies_named
     from analysis.runs.collect import collect
 
     studies = verbs.load(arguments, needs_runs=False)
@@ -67,7 +65,6 @@ def runs_behind(claims: Sequence[Claim], arguments: argparse.Namespace) -> Colle
 def _show(answers: Sequence[Answer], summary: str) -> None:
     from rich.table import Table
 
-    from analysis.claims.report import evidence
     from analysis.claims.verdicts import WORDS
 
     colours = dict(zip(WORDS, ("green", "red", "yellow", "magenta", "dim"), strict=True))

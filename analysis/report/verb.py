@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis import verbs
+from analysis.report.payload import page, payload
 from sdtps.system.commandline import at_least
 from sdtps.system.errors import SdtpsError
 
@@ -80,7 +81,6 @@ def write(
     claims: Sequence[Mapping[str, Any]] | None = None,
 ) -> None:
     """Write the report of `collected` to `output`, whole or not at all."""
-    from analysis.report.payload import page
     from sdtps.system.files import replacing
 
     parts = page(title, report_data(collected, audits=audits, claims=claims))
@@ -99,7 +99,6 @@ def report_data(
     Args:
         audits: as `sdtps audit --json` writes them. claims: see `analysis.claims.report.as_json`.
     """
-    from analysis.report.payload import payload
     from analysis.runs.comparable import KINDS, refuse_to_average
     from analysis.tables.study import tables
 

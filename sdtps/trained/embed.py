@@ -11,12 +11,10 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from sdtps.data.images import FORMATS, check_images, list_images, picture_mistake, raise_mistakes
+from sdtps.data.own import LETTERS, Picture, read_table
 from sdtps.system.errors import DataError, RunError
-
-if TYPE_CHECKING:
-    from sdtps.data.own import Picture
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -90,8 +88,6 @@ def read_pictures(place: Path, splits: Sequence[str] = ()) -> list[Picture]:
         DataError: nothing there, no pictures, a broken table, a file that is no image.
     """
     from sdtps.data.contents import look
-    from sdtps.data.images import FORMATS, check_images, picture_mistake, raise_mistakes
-    from sdtps.data.own import Picture, read_table
 
     lines: dict[Path, str] = {}
     if place.is_dir():
@@ -115,9 +111,6 @@ def read_pictures(place: Path, splits: Sequence[str] = ()) -> list[Picture]:
 
 
 def _of_folder(place: Path) -> list[Picture]:
-    from sdtps.data.images import FORMATS, list_images, raise_mistakes
-    from sdtps.data.own import LETTERS, Picture
-
     parts = {p: LETTERS.get(p.name.lower(), "") for p in sorted(place.iterdir()) if p.is_dir()}
     folders = {p: letter for p, letter in parts.items() if letter} or {place: "r"}
     grouped: dict[str, dict[str, Path]] = {}
