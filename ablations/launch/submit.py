@@ -287,9 +287,9 @@ def send(
     if plan.submitted:
         for warning in check_inputs(plan, here=executor == "local"):
             _say(f"Warning: {warning}.")
-        if not arguments.no_audit:
-            seen = {a.run.variant for a in plan.actions if a.state != "planned" or a.start != "new"}
-            new = {a.run.variant for a in plan.submitted} - seen
+        seen = {a.run.variant for a in plan.actions if a.state != "planned" or a.start != "new"}
+        new = {a.run.variant for a in plan.submitted} - seen
+        if new and not arguments.no_audit:
             audit(whole, [v for v in plan.study.variants if v in new], strict=arguments.strict)
         dispatch(plan, arguments, executor, report)
 
