@@ -22,7 +22,7 @@ VERBS = {
     "plan": "",
     "tables": "--out",
     "report": "--output",
-    "paper": "--no-pdf --out",
+    "paper": "--no-pdf --no-evidence --out",
 }  # and options, the last of them for its output
 # Linux counts the memory of the process that started another into what getrusage tells of that one.
 _CHILD = """

@@ -118,9 +118,6 @@ def augment_by_slices(sources: Sequence[np.ndarray], draws: Draws) -> Tensor:
     for begin in range(0, len(images), at_once):
         chunk = range(begin, min(begin + at_once, len(images)))
         for i in chunk:
-            if not (flips[i] or down[i] or right[i]):
-                images[i] = sources[i]
-                continue
             # Mirrored afterwards, where the pixels are at hand: so the shift goes the other way.
             _move(moved, sources[i], down[i], -right[i] if flips[i] else right[i])
             images[i] = shared.flip(2).numpy() if flips[i] else moved
