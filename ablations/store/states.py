@@ -344,9 +344,7 @@ class _Records:
             return None
         return self.submission.cluster or slurm.cluster_name(), self.submission.job_id
 
-    def in_state(
-        self, state: str, kind: str | None = None, detail: str = "", **more: Any
-    ) -> FolderStatus:
+    def in_state(self, state: str, kind: str | None = None, why: str = "", **more: Any) -> FolderStatus:
         """The state, with what the run itself says filled in."""
         start = self.attempts.last_start
         known: dict[str, Any] = {
@@ -363,11 +361,11 @@ class _Records:
         }
         if kind == "killed" and self.attempts.kills >= MOST_KILLS:
             known["often"] = True
-            detail = f"{detail}, {self.attempts.kills} times by now"
-        detail = "; ".join(filter(None, (detail, self.odd)))
+            why = f"{why}, {self.attempts.kills} times by now"
+        why = "; ".join(filter(None, (why, self.odd)))
         if self.damaged and state in _NO_RESULT:
-            state, kind, detail = "failed", "result", DAMAGED
-        return FolderStatus(state=state, kind=kind, detail=detail, **{**known, **more})
+            state, kind, why = "failed", "result", DAMAGED
+        return FolderStatus(state=state, kind=kind, detail=why, **{**known, **more})
 
     def told_end(self) -> FolderStatus | None:
         """Diverged or failed, as the run itself wrote down."""
