@@ -48,7 +48,7 @@ SLURM = "tests/slurm/test_"
 TOGETHER = {
     **{f"{SLURM}{name}": "both kinds of cluster" for name in ("states", "node")},
     **{f"{SLURM}{name}": "training" for name in ("training", "submission", "pack")},
-    **{f"{SLURM}{name}": "clusters" for name in ("clusters", "ledger", "rounds")},
+    **{f"{SLURM}{name}": "clusters" for name in ("clusters", "ledger")},
 }
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ablations.launch import local
+from ablations.store.submissions import Submission
 
 
 class Copies:
@@ -45,7 +43,7 @@ class Copies:
         return f"killed before write {int(copy.name)}"
 
 
-def in_process(work: Callable[[], None]) -> None:
+def in_process(work: Callable[[], object]) -> None:
     """Do `work` in a process of its own, which leaves this one's hooks and modules as they are."""
     child = os.fork()
     if child == 0:
@@ -61,29 +59,13 @@ def in_process(work: Callable[[], None]) -> None:
 
 def fork_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     """Local queues are forks of this process: none imports torch and the code anew."""
-    monkeypatch.setattr(local, "subprocess", SimpleNamespace(Popen=Forked, DEVNULL=subprocess.DEVNULL))
+    import torch._dynamo  # noqa: F401  # see sdtps.training.attempt.prepare
 
+    from sdtps.training import loop, reid  # noqa: F401
 
-class Forked:
-    """A local queue in place of subprocess.Popen."""
+    def run_queue(submission: Submission, _: Any, slots: int | None) -> dict[Path, str]:
+        in_process(lambda: local.Queue(submission, slots or 0).work())
+        folders = [submission.study_folder / key for key in submission.runs]
+        return {folder: local._outcome(submission, folder) for folder in folders}
 
-    def __init__(self, words: list[str], *, env: dict[str, str], **_: Any) -> None:
-        import torch._dynamo  # noqa: F401  # see sdtps.training.attempt.prepare
-
-        from sdtps.training import loop, reid  # noqa: F401
-
-        self.pid = os.fork()
-        if self.pid:
-            return
-        code = 1
-        try:
-            os.environ.clear()
-            os.environ.update(env)
-            del os.environ["SDTPS_SNAPSHOT"]  # it is the checkout's code that runs
-            sys.argv = words[-3:]
-            code = local.main()
-        finally:
-            os._exit(code)
-
-    def wait(self) -> None:
-        os.waitpid(self.pid, 0)
+    monkeypatch.setattr(local, "run_queue", run_queue)

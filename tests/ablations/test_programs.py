@@ -436,7 +436,7 @@ def test_a_log_that_cannot_be_imported_is_told(tmp_path: Path) -> None:
 
 
 def test_no_torch_is_imported_to_run_a_program(tmp_path: Path) -> None:
-    folder = make(tmp_path, PROGRAM)
+    folder = make(tmp_path, PROGRAM + "assert 'pydantic' not in sys.modules\n")  # it logs in no time
     code = (
         "import sys; from sdtps.training.attempt import execute\n"
         f"print(execute({str(folder.path)!r}), 'torch' in sys.modules)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -18,7 +19,8 @@ from ablations.store.states import RunStatus
 from ablations.study.manifest import load_study
 from ablations.study.model import Study
 from tests.ablations import plant, standin
-from tests.slurm.cluster import PATIENCE_S, Cluster
+from tests.ablations import test_rounds as rounds
+from tests.slurm.cluster import PATIENCE_S, Cluster, until
 from tests.slurm.test_states import Look
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800), pytest.mark.usefixtures("slurm")]
@@ -67,6 +69,16 @@ def test_a_study_runs_as_one_array_and_only_a_deleted_run_is_submitted_again(tmp
     assert [s.state for s in _wait(study, runs)] == ["completed"] * 2
     code = json.loads((gone / "run.json").read_text())["code"]
     assert set(code) >= {"commit", "dirty", "digest"}
+
+
+def test_a_submission_runs_the_next_look_of_open_variants(tmp_path: Path) -> None:
+    path = rounds.write(tmp_path)
+    assert rounds.submit(tmp_path) == 0  # the first look, on local slots
+    path.write_text(path.read_text().replace("timeout_min: 2", "timeout_min: 2, mem_gb: 0.3"))
+    words = ["submit", str(path), "--runs-dir", str(tmp_path / "runs"), "--executor", "slurm"]
+    assert main(words) == 0
+    done = functools.partial(rounds.completed, tmp_path)
+    until(lambda: done() == {"base": 6, "far": 3, "near": 6}, done)
 
 
 @pytest.mark.parametrize(
