@@ -36,6 +36,7 @@ STYLES = {
     "cancelled": "red",
 }
 REFRESH_SECONDS = 3.0
+Curves = dict[Path, "LossCurve"]  # by run folder
 
 
 def duration(seconds: float | None) -> str:
@@ -59,16 +60,12 @@ NARROW = 64  # below: short states and curves
 
 
 def table(
-    study: Study,
-    statuses: Sequence[RunStatus],
-    curves: dict[Path, LossCurve],
-    rows: int,
-    width: int = 100,
+    study: Study, statuses: Sequence[RunStatus], curves: Curves, rows: int, width: int = 100
 ) -> Group:
     """At most `rows` runs, active ones first, then those that ended badly; as many columns as fit.
 
     Args:
-        curves: by run folder; takes those that are missing, and each is read on from where it was.
+        curves: takes those that are missing; each is read on from where it was.
     """
     order = ("running", "requeued", "unknown", "failed", "diverged", "cancelled", "interrupted")
     rank = {state: place for place, state in enumerate((*order, "completed"))}
@@ -126,7 +123,7 @@ def watch(
 ) -> int:
     """Show a table for each study until no run is active any more, or Ctrl-C. Only reads."""
     console = console or Console()
-    curves: dict[Path, LossCurve] = {}
+    curves: Curves = {}
 
     def look() -> tuple[list[list[RunStatus]], Group]:
         states = [shown_states(study.runs(), runs_dir) for study in studies]

@@ -76,7 +76,6 @@ def refuse_to_average(
     for study in collected.studies:
         if studies is not None and study.name not in studies:
             continue
-        submit = hints.submit(study.path, collected.runs_dir)
         runs = collected.runs_of(study.name)
         found = [*_unfinished(study, runs), *mixtures(study, runs)]
         marks += found
@@ -86,16 +85,20 @@ def refuse_to_average(
             for run in (run for run in runs if run.folder in mark.runs):
                 what = f"{mark.runs[run.folder]}: {run.folder}"
                 complaints.append(f"  {run.variant} seed {run.seed}: {what}")
-            complaints.append(f"  {_REMEDY[mark.kind]}: {submit}    or: {option(mark.kind)}")
+            remedy = _REMEDY.get(mark.kind, "Run again what other code, data or weights made")
+            again = () if mark.kind in _REMEDY else ("--retry", "stale")
+            submit = hints.submit(study.path, collected.runs_dir, *again)
+            complaints.append(f"  {remedy}: {submit}    or: {option(mark.kind)}")
     if complaints:
         raise AggregationError("\n".join(complaints))
     return marks
 
 
-_AGAIN = "Delete these folders and run"
-_REMEDY = dict.fromkeys(KINDS, _AGAIN) | {
+# Elsewhere other code, data or weights made the runs.
+_REMEDY = {
     "missing": "Get them",
     "damaged": "Restore the files, or delete these folders and run",
+    "mixed_precision": "Delete these folders and run",
 }
 
 

@@ -43,6 +43,7 @@ def test_a_seed_on_other_data_is_refused_and_said_in_print_when_allowed(tmp_path
         refuse_to_average(collected, allow=set(KINDS) - {"mixed_data"})
     text = str(caught.value)
     assert "gumbel seed 2" in text and "topk seed" not in text and "--allow-mixed-data" in text
+    assert "sdtps submit ablations/demo.yaml --retry stale" in text
     (mark,) = refuse_to_average(collected, allow={"mixed_data"})
     assert mark.runs == {str(last.path): "beef"}
     assert any("f00d (5 runs); beef (1 run)" in s for s in tables(collected, study, [mark])[0].caption)
