@@ -346,7 +346,7 @@ class _ReportedBy(Frozen):
     # Largest difference, in the printed unit, that counts as reproduced whatever the seeds' spread.
     tolerance: NonNegative | None = None
     n: PositiveInt | None = None  # seeds behind it, where the source says so
-    # Settings that it ran with, as the variant's: plan and table name those that ours has otherwise.
+    # Settings that it ran with, as the variant's: reproduce and table name what ours has otherwise.
     settings: dict[str, Any] = Field(default_factory=dict)
     # What it ran on, in the words of run.json: compared with ours by `sdtps reproduce` and its table.
     environment: dict[Literal["gpu", "torch", "data"], str] = Field(default_factory=dict)

@@ -48,16 +48,7 @@ def _lines(plan: Plan) -> Iterator[str]:
         for action in actions:
             yield f"  {action.action}  {action.run.name:<{width}}  {action.reason}"
     yield ""
-    yield from _reported_lines(study)
     yield from _cost_lines(plan)
-
-
-def _reported_lines(study: Study) -> Iterator[str]:
-    """Reported numbers that ran with other settings than the variant they are compared with."""
-    for entry in study.reported:
-        if other := study.other_settings(entry):
-            pairs = (f"{key} {as_written(a)} (here {as_written(b)})" for key, (a, b) in other.items())
-            yield f"reported for {entry.variant} ({entry.source}) ran with {', '.join(pairs)}"
 
 
 def _cost_lines(plan: Plan) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The pictures of docs/gallery/, the outputs in docs/gallery.md and docs/questions.md, from small runs.
+"""The pictures of docs/gallery/ and the outputs in docs/gallery.md, from runs on generated images.
 
 make gallery          trains the studies quick and captions where they are missing, then runs this
 
@@ -128,29 +128,6 @@ def pictures(work: Path) -> None:
     save(Image.open(work / "curves" / f"{'-'.join(ATTRIBUTION[1:])}.png"), "attribution.png", 900)
 
 
-# What the study `command` gets for the questions that need more than two seeds.
-MORE = """seeds: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
-rounds: {looks: [5, 8, 12], margin: 0.5}
-reported: [{variant: wide, source: "Table 1", values: {accuracy: 96.9}, n: 3, tolerance: 1.0}]"""
-
-
-def questions(work: Path) -> dict[str, str]:
-    """What the verbs rounds, seeds and reproduce print."""
-    text = (ROOT / "ablations" / "command.yaml").read_text(encoding="utf-8")
-    program = ROOT / "ablations" / "examples" / "mlp.py"
-    for old, new in (("study: command", "study: spirals"), ("examples/mlp.py", str(program))):
-        text = text.replace(old, new)
-    (work / "spirals.yaml").write_text(text.replace("seeds: [0, 1]", MORE), encoding="utf-8")
-    study = (str(work / "spirals.yaml"), "--runs-dir", str(work / "runs"))
-    for _ in range(3):  # looks
-        sdtps("submit", *study, "--executor", "local")
-    asked = {"rounds": (), "seeds": ("--difference", "2"), "reproduce": ()}
-    return {
-        verb: block((verb, "spirals", *goal), sdtps(verb, *study, *goal).replace(f"{work}/", ""))
-        for verb, goal in asked.items()
-    }
-
-
 ATTRIBUTION = ("attribute", "gumbel", "topk_no_mask", "gumbel_tau5_clamp")
 OUTPUTS = {
     "plan": ("plan", "mask_constant", "-v", "c1*"),
@@ -186,7 +163,6 @@ if __name__ == "__main__":
     GALLERY.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         pictures(Path(folder))
-        fill("questions.md", questions(Path(folder)))
     fill("gallery.md", {name: block(words, sdtps(*words)) for name, words in OUTPUTS.items()})
     total = sum(p.stat().st_size for p in GALLERY.glob("*.png"))
     print(f"{GALLERY.relative_to(ROOT)}: {total / 1e3:.0f} kB of pictures")
