@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import PurePath
 from typing import Any
 
@@ -133,11 +133,13 @@ def mixtures(study: Study, runs: Sequence[Run]) -> list[Mark]:
     """What is mixed among the completed runs of a study; other people's logs say nothing of it."""
     done = [run for run in runs if run.state == "completed" and not run.imported]
 
-    def files_read(run: Run) -> str:
-        return repr([setting(study, run.variant, key) for key in _WHAT_IS_READ])
+    @cache  # runs of a variant read the same
+    def files_read(variant: str) -> str:
+        return repr([setting(study, variant, key) for key in _WHAT_IS_READ])
 
     found = [_code(study, done), _evaluations(study, done)]
-    found.append(_mixture(study, "mixed_data", "data", done, files_read, lambda run: run.data))
+    read = (lambda run: files_read(run.variant), lambda run: run.data)
+    found.append(_mixture(study, "mixed_data", "data", done, *read))
     for part in ("backbone", "image_encoder", "text_encoder"):
         file, digests = partial(_file, study, part), {run: run.weights.get(part) for run in done}
         named, what = list(filter(file, done)), f"weights of {part.replace('_', ' ')}"
