@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ablations.study.model import Study
     from analysis.runs.collect import Collected
+    from analysis.runs.comparable import Mark
 
 UNLIMITED = 10_000  # characters; rich wants a number
 CONTENTS = ("mixed_data", "mixed_weights")  # never averaged unless allowed, not even for a look
@@ -146,6 +147,23 @@ def console() -> Console:
 def print_json(document: Any) -> None:
     """A document on standard output, as one value; what is no finite number is null."""
     print(json.dumps(finite_tree(document), indent=1, ensure_ascii=False))
+
+
+def tell_mixed(collected: Collected, allow: Collection[str]) -> list[Mark]:
+    """The marks of a look at results; mixtures averaged all the same go to standard error, too.
+
+    Args:
+        allow: besides missing runs and other code, which a look may have.
+
+    Raises:
+        AggregationError: see `refuse_to_average`.
+    """
+    from analysis.runs.comparable import KINDS, refuse_to_average
+
+    marks = refuse_to_average(collected, allow={*KINDS} - {*CONTENTS} | {*allow})
+    for mark in (mark for mark in marks if mark.kind.startswith("mixed")):
+        print(f"{mark.study}: {mark.text}. They may not be comparable.", file=sys.stderr)
+    return marks
 
 
 def tell_unlogged(collected: Collected, names: Sequence[str] = ()) -> int:

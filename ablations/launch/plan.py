@@ -237,7 +237,7 @@ def make_plan(
     if made_by_other:
         warnings.append(
             f"{counted(len(made_by_other), 'completed run')} by other code than is here now "
-            f"({made_by_other[0]}); tables tell them apart. --retry stale runs them again"
+            f"({made_by_other[0]}); tables average them and say so. --retry stale runs them again"
         )
     if mixed:
         warnings.append(

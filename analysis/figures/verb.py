@@ -34,13 +34,12 @@ def command(arguments: argparse.Namespace) -> int:
     from ablations.study.schema import FigureSpec
     from analysis.figures.figure import figures, try_to_draw, write
     from analysis.runs.collect import collect
-    from analysis.runs.comparable import KINDS, refuse_to_average
 
     studies = verbs.load(arguments)
     collected = collect(studies, arguments.runs_dir)
     for study in studies:
         _refuse_unlogged(collected, study, arguments.metric)
-    marks = refuse_to_average(collected, allow=KINDS)
+    marks = verbs.tell_mixed(collected, allow=verbs.CONTENTS)
     console = verbs.console()
     problems = 0
     for study in studies:

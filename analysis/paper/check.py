@@ -27,7 +27,7 @@ from ablations.study.manifest import load_study
 from ablations.study.model import Study
 from analysis import verbs
 from analysis.runs import hints
-from analysis.runs.comparable import KINDS, refuse_to_average
+from analysis.runs.comparable import KINDS, refuse_to_average, remedy
 from sdtps.run.folder import row_of
 from sdtps.system.commandline import add_json, add_runs_dir
 from sdtps.system.errors import SdtpsError, counted
@@ -176,7 +176,9 @@ def _runs(studies: Sequence[Study], runs_dir: Path, allow: Collection[str]) -> l
             text = (
                 odd if mark.kind == "damaged" else f"{what.removeprefix('mixed ')} {odd} ({mark.text})"
             )
-            findings.append(Finding(what, named, text, f"delete {folder}, then {again}"))
+            delete = mark.kind in ("damaged", "mixed_precision")
+            fix = f"delete {folder}, then {again}" if delete else remedy(mark.kind, study, runs_dir)
+            findings.append(Finding(what, named, text, fix))
     return findings
 
 

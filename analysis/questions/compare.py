@@ -43,11 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     from analysis.results.frames import results
     from analysis.runs.collect import collect
-    from analysis.runs.comparable import KINDS, refuse_to_average
 
     study = verbs.load_one(arguments)
     collected = collect([study], arguments.runs_dir, curves=False)
-    refuse_to_average(collected, allow={*KINDS} - {*verbs.CONTENTS} | {*arguments.allow})
+    verbs.tell_mixed(collected, arguments.allow)
     known = list(results(collected, study).outcomes)
     a, b = verbs.choose([arguments.a, arguments.b or study.baseline], known, "variant")
     found = results(collected, study, b)

@@ -70,6 +70,7 @@ def command(arguments: argparse.Namespace) -> int:
 
     study = verbs.load_one(arguments)
     collected = collect([study], arguments.runs_dir, curves=False)
+    verbs.tell_mixed(collected, allow=verbs.CONTENTS)
     found = results(collected, study)
     others = [name for name in found.outcomes if name != study.baseline]
     variants = verbs.choose(arguments.variant, others, "variant") if arguments.variant else others

@@ -99,9 +99,8 @@ def report_data(
     Args:
         audits: as `sdtps audit --json` writes them. claims: see `analysis.claims.report.as_json`.
     """
-    from analysis.runs.comparable import KINDS, refuse_to_average
     from analysis.tables.study import tables
 
-    marks = refuse_to_average(collected, allow=KINDS)
+    marks = verbs.tell_mixed(collected, allow=verbs.CONTENTS)
     made = {study.name: tables(collected, study, marks) for study in collected.studies}
     return payload(collected, tables=made, audits=audits, claims=claims)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from ablations.store.states import UNFINISHED
@@ -85,21 +85,29 @@ def refuse_to_average(
             for run in (run for run in runs if run.folder in mark.runs):
                 what = f"{mark.runs[run.folder]}: {run.folder}"
                 complaints.append(f"  {run.variant} seed {run.seed}: {what}")
-            remedy = _REMEDY.get(mark.kind, "Run again what other code, data or weights made")
-            again = () if mark.kind in _REMEDY else ("--retry", "stale")
-            submit = hints.submit(study.path, collected.runs_dir, *again)
-            complaints.append(f"  {remedy}: {submit}    or: {option(mark.kind)}")
+            ends = remedy(mark.kind, study, collected.runs_dir)
+            complaints.append(f"  {ends}    or: {option(mark.kind)}")
     if complaints:
         raise AggregationError("\n".join(complaints))
     return marks
 
 
-# Elsewhere other code, data or weights made the runs.
 _REMEDY = {
     "missing": "Get them",
     "damaged": "Restore the files, or delete these folders and run",
     "mixed_precision": "Delete these folders and run",
 }
+
+
+def remedy(kind: str, study: Study, runs_dir: Path) -> str:
+    """The command that repairs a kind of mark.
+
+    Of a mixture, it trains what is not of today: the runs that a mark names are the fewer, and may be
+    those of today.
+    """
+    what = _REMEDY.get(kind, "Run again what other code, data or weights made")
+    again = () if kind in _REMEDY else ("--retry", "stale")
+    return f"{what}: {hints.submit(study.path, runs_dir, *again)}"
 
 
 def _unfinished(study: Study, runs: Sequence[Run]) -> Iterator[Mark]:

@@ -31,14 +31,13 @@ def command(arguments: argparse.Namespace) -> int:
     Raises AggregationError where runs of other data or weights would be averaged.
     """
     from analysis.runs.collect import collect
-    from analysis.runs.comparable import KINDS, refuse_to_average
     from analysis.tables import forms
     from analysis.tables.model import as_json, file_name
     from analysis.tables.study import tables
 
     studies = verbs.load(arguments)
     collected = collect(studies, arguments.runs_dir)
-    marks = refuse_to_average(collected, allow={*KINDS} - {*verbs.CONTENTS} | {*arguments.allow})
+    marks = verbs.tell_mixed(collected, arguments.allow)
     made = [table for study in studies for table in tables(collected, study, marks)]
     # A table is called as its file is, or as the manifest calls it.
     files = {t.name: t.name for t in made}

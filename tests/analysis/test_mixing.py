@@ -10,6 +10,7 @@ from planted import CODE, OTHER_CODE, PERCENT, plant, plant_all, planted_study, 
 from analysis.runs.collect import collect
 from analysis.runs.comparable import KINDS, refuse_to_average
 from analysis.tables.study import tables
+from analysis.verbs import tell_mixed
 from sdtps.config import parse_config
 from sdtps.system.errors import AggregationError
 
@@ -49,7 +50,7 @@ def test_a_seed_on_other_data_is_refused_and_said_in_print_when_allowed(tmp_path
     assert any("f00d (5 runs); beef (1 run)" in s for s in tables(collected, study, [mark])[0].caption)
 
 
-def test_a_program_that_was_edited_between_two_runs_is_refused(tmp_path, study):
+def test_a_program_that_was_edited_between_two_runs_is_refused(tmp_path, study, capsys):
     for variant in study.variants:
         for seed in study.seeds:
             edited = (variant, seed) == ("gumbel", 2)
@@ -58,6 +59,10 @@ def test_a_program_that_was_edited_between_two_runs_is_refused(tmp_path, study):
     (mark,) = marks(tmp_path, study)
     assert mark.kind == "mixed_code" and "file train.py" in mark.text
     assert [folder.rsplit("/", 2)[1] for folder in mark.runs] == ["gumbel"]
+    with pytest.raises(AggregationError, match=r"--retry stale .*or: --allow-mixed-code"):
+        refuse_to_average(collect([study], tmp_path))
+    assert tell_mixed(collect([study], tmp_path), allow=[]) == [mark]
+    assert "file train.py are mixed" in capsys.readouterr().err
 
 
 def configured(**sections):
