@@ -19,9 +19,9 @@ def audited(study: Study) -> bool:
     return not getattr(study, "imported", False) and bool(study.models())
 
 
-def document(study: Study) -> dict[str, Any]:
+def document(study: Study, *, anew: bool) -> dict[str, Any]:
     """The audit of a study's variants as `sdtps audit --json` writes it."""
-    made = kept_audit(study.models(), study.baseline)
+    made = kept_audit(study.models(), study.baseline, anew=anew)
     for row in made["variants"]:
         row["label"] = study.variants[row["variant"]].label
     return made | {"study": study.name}

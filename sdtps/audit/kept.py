@@ -18,14 +18,19 @@ from sdtps.run.locations import cache_root
 from sdtps.system.files import write_text
 
 
-def kept_audit(configs: Mapping[str, Config], baseline: str) -> dict[str, Any]:
-    """`Audit.as_json` of these variants, without labels; from the cache where it is kept."""
+def kept_audit(configs: Mapping[str, Config], baseline: str, *, anew: bool = False) -> dict[str, Any]:
+    """`Audit.as_json` of these variants, without labels; from the cache where it is kept.
+
+    Args:
+        anew: make it, whatever is kept: a check trusts no file but the runs.
+    """
     code = sorted(file.read_bytes() for file in provenance.PACKAGE.rglob("*.py"))
     packages = provenance.environment()["packages"]
     texts = [config.model_dump_json() for config in configs.values()]
     place = cache_root() / f"audit-{values_digest(*code, packages, baseline, *configs, *texts)}.json"
     with suppress(OSError, ValueError):  # none is kept, or no whole one
-        return dict(json.loads(place.read_bytes()))
+        if not anew:
+            return dict(json.loads(place.read_bytes()))
     from sdtps.audit.audit import audit, one_thread
 
     with one_thread():  # more threads would round the last digits otherwise
