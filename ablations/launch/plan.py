@@ -274,7 +274,7 @@ def _decide(
     """The table at the top of this file. `stale`: the code that made the run, where it is another."""
     state = status.state
     word = f"{state} ({status.kind})" if status.kind else state
-    detail = status.detail.partition("\n")[0][:160]
+    detail = status.detail.partition("\n")[0][:160].rstrip(":")
     ended = f"{word}: {detail}" if detail else word
 
     def skip(why: str) -> Action:

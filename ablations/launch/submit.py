@@ -376,16 +376,15 @@ def audit(study: Study, names: list[str], *, strict: bool) -> None:
     names = [name for name in names if name in configs]
     if not names or study.baseline not in configs:
         return
-    from sdtps.audit.findings import Finding, grouped
-    from sdtps.audit.kept import kept_audit
+    from sdtps.audit.audit import audit as examine
+    from sdtps.audit.findings import grouped
 
     _say(
         f"Auditing the gradients of {counted(len(names), 'variant')} at toy size"
         " (--no-audit leaves it out) ..."
     )
     configs = {name: c for name, c in configs.items() if name in (study.baseline, *names)}
-    rows = kept_audit(configs, study.baseline)["findings"]
-    found = [Finding(**row) for row in rows if row["severity"] != "note"]
+    found = examine(configs, study.baseline, study=study.name).warnings()
     for whose, finding in grouped(found):
         _say(f"Audit: {whose}: {finding.text}")
     if found and strict:

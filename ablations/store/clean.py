@@ -155,7 +155,8 @@ def command(arguments: argparse.Namespace) -> int:
         print(json.dumps({key: rows, "left": left}, indent=2))
         return 0
     if not chosen:
-        print(f"{study.name}: no such run folder; nothing to delete.")
+        words = " or ".join(arguments.state or CLEANED_BY_DEFAULT)
+        print(f"{study.name}: no run is {words}; nothing to delete. --state names other states.")
         return 0
     for entry in gone:
         verb = "deleted" if arguments.yes else "would delete"

@@ -24,7 +24,7 @@ from sdtps.config import AnyConfig, resolved
 from sdtps.config.acting import idle_settings
 from sdtps.config.identity import NOT_IN_IDENTITY, flatten
 from sdtps.config.load import check_config
-from sdtps.system.errors import ManifestError
+from sdtps.system.errors import ManifestError, counted
 
 MOST_CHANGES = 8
 
@@ -108,8 +108,9 @@ def design(study: Study, spec: AttributionSpec, sets: Sequence[Changes] | None =
     if not 2 <= len(changes) <= MOST_CHANGES or good.config.task != broken.config.task:
         listed = ", ".join(changes) or "nothing"
         raise ManifestError(
-            f"{where}: they differ in {len(changes)} settings ({listed}); "
-            f"2 to {MOST_CHANGES} can be told apart. Choose two variants that are nearer to each other"
+            f"{where}: they differ in {counted(len(changes), 'setting')} ({listed}); "
+            f"2 to {MOST_CHANGES} can be told apart. `sdtps compare` tells the effect of one; with more, "
+            "choose two variants that are nearer to each other"
         )
     cells: list[Cell] = []
     variants: dict[str, Variant] = {}

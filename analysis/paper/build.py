@@ -105,12 +105,8 @@ def build(
     *,
     say: Callable[[str], None] = lambda _: None,
     ledger: Path | None = None,
-    anew: bool = False,
 ) -> Built:
     """Write every generated file of the paper for `studies`; `others` are named as not run.
-
-    Args:
-        anew: audit again, whatever submission has kept.
 
     Raises:
         AggregationError: missing seeds, or mixed code, data or weights, that `options` do not allow.
@@ -133,7 +129,7 @@ def build(
     if options.wants(NAME):
         built.add(record_figure(options.venue))
     if options.evidence:
-        _evidence(built, studies, options, say, anew)
+        _evidence(built, studies, options, say)
     _glue(built, collected, studies, others, options)
     if options.report and options.only is None:
         say("report.html")
@@ -219,7 +215,7 @@ def with_verdicts(study: Study, answers: Iterable[Answer]) -> Study:
 
 
 def _evidence(
-    built: Built, studies: Sequence[Study], options: Options, say: Callable[[str], None], anew: bool
+    built: Built, studies: Sequence[Study], options: Options, say: Callable[[str], None]
 ) -> None:
     """Claims' files, and the audits' documents, tables and numbers."""
     built.files += write_claims(built.answers, built.folder)
@@ -229,7 +225,7 @@ def _evidence(
         )
         if numbers or options.wants(f"{study.name}-audit"):
             say(f"gradient audit of {study.name}")
-            document = audits.document(study, anew=anew)
+            document = audits.document(study)
             text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
             built.write(f"audits/{study.name}.json", text)
             made = audits.table(document, study)

@@ -53,7 +53,7 @@ class Finding:
 
 
 _NAMED = 3  # of a finding's files, in its text; --json has all
-_EDITED = "it is not what the last build wrote"
+_EDITED = "it is not what the last build wrote (an editor, or sdtps curves without --out)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -129,7 +129,7 @@ def check(
     findings = _runs(studies, runs_dir, allow)
     with tempfile.TemporaryDirectory() as temporary:
         fresh = Path(temporary) / folder.name
-        build(studies, others, runs_dir, fresh, options, say=say, ledger=ledger_of(main), anew=True)
+        build(studies, others, runs_dir, fresh, options, say=say, ledger=ledger_of(main))
         there, here = index["made_with"], made_with()
         changed = [f"{k} {there.get(k)} (here {here[k]})" for k in here if there.get(k) != here[k]]
         versions = f"; made with {', '.join(changed)}" if changed else ""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis import verbs
 from sdtps.system.commandline import add_json, add_runs_dir, positive
+from sdtps.system.errors import SdtpsError
 
 if TYPE_CHECKING:
     from ablations.study.schema import MetricSpec
@@ -49,6 +50,10 @@ def command(arguments: argparse.Namespace) -> int:
     verbs.tell_mixed(collected, arguments.allow)
     known = list(results(collected, study).outcomes)
     a, b = verbs.choose([arguments.a, arguments.b or study.baseline], known, "variant")
+    if a == b:
+        raise SdtpsError(
+            f"{a} is compared with itself. Name two variants: sdtps compare {study.name} A B"
+        )
     found = results(collected, study, b)
     metrics = verbs.choose(arguments.metric, list(study.metrics), "metric")
     answers = {name: compare(found, a, name, arguments.epoch, arguments.margin) for name in metrics}

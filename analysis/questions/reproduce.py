@@ -31,9 +31,10 @@ def command(arguments: argparse.Namespace) -> int:
 
     study = verbs.load_one(arguments)
     if not study.reported:
+        values = f"{{{next(iter(study.metrics))}: 79.0}}"
         raise ManifestError(
             f"{study.path}: has no reported numbers. Add, for example: reported: "
-            f"[{{variant: {study.baseline}, source: 'paper, Table 3', values: {{mAP: 79.0}}}}]"
+            f"[{{variant: {study.baseline}, source: 'paper, Table 3', values: {values}}}]"
         )
     collected = collect([study], arguments.runs_dir, curves=False)
     found = results(collected, study)

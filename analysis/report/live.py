@@ -27,8 +27,8 @@ class Source:
         folders: where the runs of the studies lie.
     """
 
-    def __init__(self, title: str, make: Callable[[], dict[str, Any]], folders: list[Path]) -> None:
-        self._title, self._make, self._folders = title, make, folders
+    def __init__(self, make: Callable[[], dict[str, Any]], folders: list[Path]) -> None:
+        self._make, self._folders = make, folders
         self._lock = Lock()
         self._seen: str | None = None
         self._data: dict[str, Any] = {}
@@ -56,7 +56,7 @@ class Source:
             return self._data
 
     def page(self) -> bytes:
-        return b"".join(page(self._title, self.data()))
+        return b"".join(page(self.data()))
 
     def news(self, seen: str) -> bytes | None:
         """The data as JSON; None where the reader has seen this version."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import base64
 import glob
 import hashlib
-import html
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -448,7 +447,7 @@ def audit_parts(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 # -- the page -----------------------------------------------------------------------------------
 
 
-def page(title: str, data: Mapping[str, Any]) -> Iterator[bytes]:
+def page(data: Mapping[str, Any]) -> Iterator[bytes]:
     """The report as HTML, in parts. The same data give the same bytes: no date is in it.
 
     Args:
@@ -460,7 +459,6 @@ def page(title: str, data: Mapping[str, Any]) -> Iterator[bytes]:
     style = _asset("report.css")
     script = '"use strict";\n' + "\n".join(_asset(name) for name in SCRIPTS)
     parts = {
-        "title": html.escape(title),
         "style": style,
         "style_hashes": _hash(style),
         "script": script,

@@ -23,7 +23,6 @@ CLAIMS = Path("paper/generated/claims.json")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs.add_study_arguments(parser)
     parser.add_argument("-o", "--output", type=Path, default=Path("report.html"), metavar="FILE.html")
-    parser.add_argument("--title", default="SDTPS results")
     parser.add_argument(
         "--live", action="store_true", help="serve it on this machine and follow running runs"
     )
@@ -40,7 +39,7 @@ def command(arguments: argparse.Namespace) -> int:
     claims = own_claims(arguments.runs_dir)
     if not arguments.live:
         collected = collect(studies, arguments.runs_dir)
-        write(collected, arguments.output, title=arguments.title, claims=claims)
+        write(collected, arguments.output, claims=claims)
         print(arguments.output)
         return verbs.tell_unlogged(collected)
     from analysis.report.live import Source, served
@@ -49,7 +48,7 @@ def command(arguments: argparse.Namespace) -> int:
         return report_data(collect(studies, arguments.runs_dir), claims=claims)
 
     folders = [arguments.runs_dir / study.name for study in studies]
-    with served(Source(arguments.title, make, folders), arguments.port) as address:
+    with served(Source(make, folders), arguments.port) as address:
         print(f"{address}  (this machine only; Ctrl-C ends it)", flush=True)
         try:
             while True:
@@ -76,14 +75,13 @@ def write(
     collected: Collected,
     output: Path,
     *,
-    title: str = "SDTPS results",
     audits: Sequence[Mapping[str, Any]] = (),
     claims: Sequence[Mapping[str, Any]] | None = None,
 ) -> None:
     """Write the report of `collected` to `output`, whole or not at all."""
     from sdtps.system.files import replacing
 
-    parts = page(title, report_data(collected, audits=audits, claims=claims))
+    parts = page(report_data(collected, audits=audits, claims=claims))
     with replacing(output) as stream:
         stream.writelines(parts)
 

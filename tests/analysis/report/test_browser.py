@@ -196,7 +196,7 @@ def test_many_runs_are_listed_and_sorted(open_page, tmp_path: Path, collected: C
     for number in range(18, 900):
         data["runs"].append({**template, "where": f"demo/x/seed{number}", "seed": number, "variant": 0})
         one["variants"][0]["runs"].append(number)
-    (tmp_path / "big.html").write_bytes(b"".join(page("big", data)))
+    (tmp_path / "big.html").write_bytes(b"".join(page(data)))
     tab = open_page(tmp_path / "big.html")
     assert tab.inner_text("#runs-count") == "900 of 900 runs"
     tab.click("#runs .sort[data-key='seed']")
@@ -485,7 +485,7 @@ def test_a_live_page_follows_a_running_run(browser: Any, tmp_path: Path) -> None
     def make() -> dict[str, Any]:
         return verb.report_data(collect([study], tmp_path / "live-runs"))
 
-    source = live.Source("Live", make, [tmp_path / "live-runs" / "live"])
+    source = live.Source(make, [tmp_path / "live-runs" / "live"])
     with live.served(source) as address, browser.new_context() as context:
         assert address.startswith("http://127.0.0.1:")
         context.set_default_timeout(PATIENCE)
@@ -503,7 +503,7 @@ def test_a_live_page_answers_no_other_host(tmp_path: Path) -> None:
     def make() -> dict[str, Any]:
         return verb.report_data(collect([planted_study("live", ["a"])], tmp_path))
 
-    with live.served(live.Source("Live", make, [tmp_path])) as address:
+    with live.served(live.Source(make, [tmp_path])) as address:
         port = int(address.rstrip("/").rpartition(":")[2])
         for host, path, status in (
             (f"127.0.0.1:{port}", "/", 200),
@@ -514,5 +514,5 @@ def test_a_live_page_answers_no_other_host(tmp_path: Path) -> None:
             connection.request("GET", path, headers={"Host": host})
             assert connection.getresponse().status == status
             connection.close()
-        with pytest.raises(SdtpsError, match="--port"), live.served(live.Source("x", make, []), port):
+        with pytest.raises(SdtpsError, match="--port"), live.served(live.Source(make, []), port):
             pass

@@ -22,8 +22,8 @@ from sdtps.run.folder import RunFolder
 from tests.analysis.report.conftest import HOSTILE
 
 
-def text_of(title: str, collected: Collected) -> str:
-    return b"".join(page(title, payload(collected, tables={}))).decode()
+def text_of(collected: Collected) -> str:
+    return b"".join(page(payload(collected, tables={}))).decode()
 
 
 def test_means_are_those_of_the_frame_point_by_point(collected: Collected) -> None:
@@ -60,16 +60,15 @@ def test_embedded_data_is_the_same_data_and_holds_no_markup(value: object) -> No
 
 
 def test_names_cannot_leave_their_place(collected: Collected) -> None:
-    text = text_of('a <b> & "c" << script >>', collected)
+    text = text_of(collected)
     assert text.count("</script>") == 2
     assert HOSTILE not in text
-    assert "<title>a &lt;b&gt; &amp; &quot;c&quot; &lt;&lt; script &gt;&gt;</title>" in text
 
 
 def test_a_store_that_was_copied_gives_the_same_report(tmp_path: Path, collected: Collected) -> None:
     shutil.copytree(collected.runs_dir, tmp_path / collected.runs_dir.name)
     copied = collect(collected.studies, tmp_path / collected.runs_dir.name)
-    assert text_of("t", copied) == text_of("t", collected)
+    assert text_of(copied) == text_of(collected)
 
 
 def test_a_non_finite_number_is_refused() -> None:
@@ -78,7 +77,7 @@ def test_a_non_finite_number_is_refused() -> None:
 
 
 def test_nothing_in_the_page_points_outside(collected: Collected) -> None:
-    text = text_of("t", collected)
+    text = text_of(collected)
     text = text.replace('"http://www.w3.org/2000/svg"', "")  # the name space of pictures
     assert not re.search(r"""(?:src|href)\s*=\s*["'](?!#|data:)|https?://|@import|url\((?!#)""", text)
 
