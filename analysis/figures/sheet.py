@@ -48,7 +48,7 @@ def drawn(groups: Sequence[Group], legend: str, tile: float) -> bytes:
         tile: inches: the width of an image.
     """
     from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
+    from matplotlib.layout_engine import ConstrainedLayoutEngine as Layout
 
     from analysis.figures.style import saved, styled
     from analysis.venues import VENUES
@@ -66,7 +66,7 @@ def drawn(groups: Sequence[Group], legend: str, tile: float) -> bytes:
     lines = max(len(textwrap.wrap(t.below, letters)) for c in columns if c for t in c[1])
     down = len(tiles) * (tile * height / width + 0.15 * lines + 0.05) + 0.7
     with styled(VENUES["article"]):
-        near = ConstrainedLayoutEngine(w_pad=0.02, h_pad=0.02, wspace=0, hspace=0)
+        near = Layout(w_pad=0.02, h_pad=0.02, wspace=0, hspace=0, rect=(0.01, 0, 0.98, 1))
         figure = Figure(figsize=(tile * 1.03 * sum(shares), down), layout=near)
         places = figure.subplots(len(tiles), len(columns), squeeze=False, width_ratios=shares)
         for axes in places.flat:

@@ -108,7 +108,7 @@ function endMarks(lines) {
 function explodes(study) {
   const values = seriesOf(study.index, chosen.kind, chosen.metric).seeds.flatMap((s) => s.y).filter((v) => v !== null);
   const least = values.reduce((a, b) => Math.min(a, b), Infinity), most = values.reduce((a, b) => Math.max(a, b), -Infinity);
-  return least > 0 && most / least > WORTH_A_LOG_AXIS;
+  return !percent(study) && least > 0 && most / least > WORTH_A_LOG_AXIS;
 }
 
 // Variants that ran and never logged this metric: a bf16 run has no AMP scale.

@@ -64,9 +64,9 @@ function openRun(run) {
 
 // runs: the runs behind a number; value(run) shows what each contributes.
 function openBehind(title, runs, value, note) {
-  const heads = ["Seed", "State", { text: "Value", value: true }, { text: "Best epoch", value: true }, "Commit", "Host", ""];
+  const heads = ["Seed", "State", { text: "Value", value: true }, "", { text: "Best epoch", value: true }, "Commit", "Host"];
   openPanel(title,
     el("p", { class: "muted" }, note ?? `${counted(runs.length, "run")} behind this number.`),
-    el("div", { class: "scroll" }, grid(heads, runs.map((run) => [String(run.seed), stateBadge(run), value(run) ?? "–", run.best_epoch ?? "–", run.commit ? el("code", {}, run.commit.slice(0, 10)) : "–", run.host ?? "–", button("Open", () => openRun(run), { "aria-label": `Open ${runName(run)}` })]), { class: "behind" })),
+    el("div", { class: "scroll" }, grid(heads, runs.map((run) => [String(run.seed), stateBadge(run), value(run) ?? "–", button("Open", () => openRun(run), { "aria-label": `Open ${runName(run)}` }), run.best_epoch ?? "–", run.commit ? el("code", {}, run.commit.slice(0, 10)) : "–", run.host ?? "–"]), { class: "behind" })),
     el("p", {}, button("Show these in the runs table", () => { panel.close(); showOnly(runs, title); })));
 }

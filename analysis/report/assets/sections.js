@@ -54,7 +54,7 @@ function seedValue(key, run) {
 function absent(section, text) { fill(body(section), el("p", { class: "muted" }, text)); }
 
 function buildAudit() {
-  if (!data.audit) return absent("audit", "No audit was given to this report. sdtps paper makes one with it, paper/generated/report.html");
+  if (!data.audit) return absent("audit", "This report has no audit; `sdtps paper` writes one that has: paper/generated/report.html.");
   fill(body("audit"), data.audit.map((part) => el("div", { class: "card" }, el("h3", {}, part.title),
     part.said && el("ul", { class: "said" }, part.said.map((s) => el("li", { class: s.severity }, el("strong", {}, s.severity === "ok" ? "" : `${s.severity[0].toUpperCase()}${s.severity.slice(1)}. `), s.text))),
     part.rows && el("div", { class: "scroll" }, grid(part.columns, part.rows)),
@@ -62,7 +62,7 @@ function buildAudit() {
 }
 
 function buildClaims() {
-  if (!data.claims) return absent("claims", "No claims were decided on these runs here. sdtps paper decides them");
+  if (!data.claims) return absent("claims", "This report has no claims; `sdtps paper` writes one that has: paper/generated/report.html.");
   const verdicts = [...new Set(data.claims.map((c) => c.verdict))], on = new Set(verdicts), host = el("div", { class: "scroll" });
   const draw = () => fill(host, grid(["Claim", "What it says", "Verdict", "Why"], data.claims.filter((c) => on.has(c.verdict)).map((c) => [c.id, [c.text, el("div", { class: "small muted" }, c.source)],
     el("span", { class: `verdict ${c.verdict.replaceAll(" ", "_")}` }, c.verdict),

@@ -20,14 +20,14 @@ const metricOf = (study, name) => study.metrics.find((m) => m.name === name);
 const inUnit = (metric, value) => (metric.unit === "%" ? value * 100 : value);
 const metricLabel = (metric) => metric.label + (metric.unit ? ` (${metric.unit})` : "");
 
-// Places of values between 0 and 1 and ticks for them: numbers by size (logarithmic over more than two decades), words at equal distances.
-function axisOf(values) {
+// Places of values between 0 and 1 and ticks for them: numbers by size (logarithmic over more than two decades, but for per cent), words at equal distances.
+function axisOf(values, unit) {
   const words = [...new Set(values)], numbers = words.map(Number);
   if (words.some((w) => w === "" || w === null || !Number.isFinite(Number(w)))) {
     words.sort((a, b) => String(a).localeCompare(String(b), "en", { numeric: true }));
-    return { at: (v) => (words.indexOf(v) + 0.5) / words.length, ticks: words.map((w, i) => [(i + 0.5) / words.length, String(w)]) };
+    return { slot: 1 / words.length, at: (v) => (words.indexOf(v) + 0.5) / words.length, ticks: words.map((w, i) => [(i + 0.5) / words.length, String(w)]) };
   }
-  const least = Math.min(...numbers), most = Math.max(...numbers), log = least > 0 && most / least > 100, of = log ? Math.log10 : Number;
+  const least = Math.min(...numbers), most = Math.max(...numbers), log = unit !== "%" && least > 0 && most / least > 100, of = log ? Math.log10 : Number;
   const pad = (of(most) - of(least) || 1) * 0.06, low = of(least) - pad, span = of(most) + pad - low;
   const marks = log ? logTicks(least, most) : ticks(least, most === least ? least + 1 : most, 5);
   return { at: (v) => (of(v) - low) / span, ticks: (numbers.length <= 6 ? numbers : marks).map((v) => [(of(v) - low) / span, short(Number(v.toPrecision(3)))]) };
@@ -41,7 +41,7 @@ function drawScatter(study, host) {
   const shown = runs.map((run) => ({ run, x: of(run), y: inUnit(metric, run.final[metric.name][0]) })).filter((p) => p.x !== null && p.x !== undefined && !Number.isNaN(p.x));
   if (!shown.length) return void fill(host, el("p", { class: "muted" }, "No finished run has both."));
   const width = Math.max(300, host.clientWidth), height = 300, box = { left: 62, right: width - 12, top: 10, bottom: height - 44 };
-  const X = axisOf(shown.map((p) => p.x)), Y = axisOf(shown.map((p) => p.y)), px = (v) => box.left + X.at(v) * (box.right - box.left), py = (v) => box.bottom - Y.at(v) * (box.bottom - box.top);
+  const X = axisOf(shown.map((p) => p.x)), Y = axisOf(shown.map((p) => p.y), metric.unit), px = (p) => box.left + (X.at(p.x) + (X.slot ?? 0) * 0.7 * ((p.run.variant + 0.5) / study.variants.length - 0.5)) * (box.right - box.left), py = (v) => box.bottom - Y.at(v) * (box.bottom - box.top);
   const words = X.ticks.length > 1 && X.ticks.some(([, text]) => text.length > 8) ? Math.floor((box.right - box.left) / X.ticks.length / 7) : 99;
   const name = key.startsWith("metric:") ? metricLabel(metricOf(study, key.slice(7))) : key;
   fill(host, svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "picture", role: "img", "aria-label": `${metricLabel(metric)} against ${name}: ${shown.length} runs` },
@@ -49,7 +49,7 @@ function drawScatter(study, host) {
     X.ticks.map(([at, text]) => svg("text", { x: box.left + at * (box.right - box.left), y: box.bottom + 16, "text-anchor": "middle" }, text.length > words ? `${text.slice(0, Math.max(1, words - 1))}…` : text, svg("title", {}, text))),
     svg("text", { x: (box.left + box.right) / 2, y: height - 8, "text-anchor": "middle", class: "ink" }, name),
     svg("text", { x: 14, y: (box.top + box.bottom) / 2, "text-anchor": "middle", class: "ink", transform: `rotate(-90 14 ${(box.top + box.bottom) / 2})` }, metricLabel(metric)),
-    shown.map((p) => { const dot = svg("g", { class: "dot-run", "data-run": p.run.where }, shape(variantOf(p.run), px(p.x), py(p.y)), svg("title", {}, `${runName(p.run)}: ${name} ${p.x}, ${metric.label} ${p.run.final[metric.name][1]}`)); dot.addEventListener("click", () => openRun(p.run)); return dot; })));
+    shown.map((p) => { const dot = svg("g", { class: "dot-run", "data-run": p.run.where }, shape(variantOf(p.run), px(p), py(p.y)), svg("title", {}, `${runName(p.run)}: ${name} ${p.x}, ${metric.label} ${p.run.final[metric.name][1]}`)); dot.addEventListener("click", () => openRun(p.run)); return dot; })));
 }
 
 // A line a variant through its settings to the mean of its finished runs.
@@ -57,7 +57,7 @@ function drawParallel(study, host) {
   const metric = metricOf(study, plane.y), keys = varying(study);
   const rows = study.variants.filter((v) => v.known).map((variant) => { const values = variant.runs.map((i) => data.runs[i].final[metric.name]?.[0]).filter((v) => v !== undefined); return { variant, mean: values.length ? inUnit(metric, values.reduce((a, b) => a + b, 0) / values.length) : null }; }).filter((row) => row.mean !== null);
   if (!keys.length || rows.length < 2) return void fill(host, el("p", { class: "muted" }, "Fewer than two finished variants differ in a setting."));
-  const axes = [...keys.map((key) => ({ name: key, of: (row) => settingOf(study, row.variant, key) ?? "–" })), { name: metricLabel(metric), of: (row) => row.mean }].map((a) => ({ ...a, ...axisOf(rows.map(a.of)) }));
+  const axes = [...keys.map((key) => ({ name: key, of: (row) => settingOf(study, row.variant, key) ?? "–" })), { name: metricLabel(metric), of: (row) => row.mean, unit: metric.unit }].map((a) => ({ ...a, ...axisOf(rows.map(a.of), a.unit) }));
   const width = Math.max(host.clientWidth, 110 * axes.length), height = 300, top = 34, bottom = height - 14, left = 50, right = width - 90;
   const x = (i) => left + i * (right - left) / (axes.length - 1), y = (axis, value) => bottom - axis.at(value) * (bottom - top);
   fill(host, svg("svg", { viewBox: `0 0 ${width} ${height}`, width, class: "picture parallel", role: "img", "aria-label": `Settings and ${metric.label} of ${rows.length} variants` },
@@ -76,7 +76,7 @@ function buildSettings(study) {
   const draw = () => { drawScatter(study, scatter); drawParallel(study, parallel); };
   const pick = (id, side, options) => { const select = el("select", { id, on: { change: () => { plane[side] = select.value; draw(); } } }, options.map(([value, text]) => el("option", { value, selected: value === plane[side] }, text))); return select; };
   fill(host, el("div", { class: "card" }, el("div", { class: "row" }, el("label", { class: "compact" }, "Result ", pick("scatter-y", "y", names.map((name) => [name, metricLabel(metricOf(study, name))]))), el("label", { class: "compact" }, "Against ", pick("scatter-x", "x", places))),
-    scatter, el("p", { class: "small muted" }, "A mark a finished run, at its last epoch; a click opens it."),
+    scatter, el("p", { class: "small muted" }, "A mark a finished run, at its last epoch; a click opens it. At a word the variants stand side by side."),
     el("h3", {}, "All settings that differ"), parallel, el("p", { class: "small muted" }, "A line a variant, through its settings to the mean of its finished runs at the last epoch.")));
   draw();
   if (!host.observed) { host.observed = new ResizeObserver(() => { const now = shownStudy(); if (document.getElementById("scatter")?.clientWidth) { drawScatter(now, document.getElementById("scatter")); drawParallel(now, document.getElementById("parallel")); } }); host.observed.observe(host); }
