@@ -31,7 +31,7 @@ function grid(heads, rows, attributes = {}) {
 
 const body = (section) => document.querySelector(`#${section} .body`);
 const say = (text) => { document.getElementById("live").textContent = text; };
-const GLYPHS = { completed: "✓", diverged: "×", failed: "!", cancelled: "−", interrupted: "?", unknown: "?", running: "▸", requeued: "↻", queued: "…" };
+const GLYPHS = { completed: "✓", diverged: "×", failed: "!", damaged: "!", cancelled: "−", interrupted: "?", unknown: "?", running: "▸", requeued: "↻", queued: "…" };
 const STATES = ["completed", "diverged", "failed", "damaged", "cancelled", "interrupted", "unknown", "requeued", "running", "queued", "planned"];
 const counted = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 
