@@ -8,7 +8,7 @@ from pathlib import Path
 from ablations.study.arguments import add_study, filtered
 from ablations.study.manifest import load_study
 from sdtps.config import RetrievalConfig
-from sdtps.system.commandline import add_variants, at_least
+from sdtps.system.commandline import add_variants
 from sdtps.system.errors import RunError
 from sdtps.system.files import write_json
 
@@ -16,9 +16,6 @@ from sdtps.system.files import write_json
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_study(parser)
     add_variants(parser)
-    parser.add_argument(
-        "--steps", type=at_least(1), default=10, help="training steps before the second measurement"
-    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the measurements to FILE")
     parser.add_argument("--strict", action="store_true", help="exit with 1 if there is a warning")
 
@@ -40,7 +37,6 @@ def command(arguments: argparse.Namespace) -> int:
         study.baseline,
         study=study.name,
         labels={name: variant.label for name, variant in study.variants.items()},
-        steps=arguments.steps,
     )
     for name in audited.examinations:
         config = study.variants[name].config

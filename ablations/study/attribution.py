@@ -109,8 +109,8 @@ def design(study: Study, spec: AttributionSpec, sets: Sequence[Changes] | None =
         listed = ", ".join(changes) or "nothing"
         raise ManifestError(
             f"{where}: they differ in {counted(len(changes), 'setting')} ({listed}); "
-            f"2 to {MOST_CHANGES} can be told apart. `sdtps compare` tells the effect of one; with more, "
-            "choose two variants that are nearer to each other"
+            f"2 to {MOST_CHANGES} can be told apart. `sdtps compare` tells the effect of one; of more, "
+            "choose two that are nearer to each other"
         )
     cells: list[Cell] = []
     variants: dict[str, Variant] = {}

@@ -162,23 +162,18 @@ def _runs(studies: Sequence[Study], runs_dir: Path, allow: Collection[str]) -> l
         study = collected.study(mark.study)
         if mark.kind in allow:
             continue
-        runs = {run.folder: run for run in collected.runs}
-        for folder, odd in mark.runs.items():
-            run = runs[folder]
-            named = f"{study.name}/{run.variant} seed {run.seed}"
+        mixed = mark.kind.startswith("mixed")
+        what = mark.kind.replace("_", " ") if mixed else f"{mark.kind} run"
+        for run in (run for run in collected.runs if run.folder in mark.runs):
             one = ("--variant", glob.escape(run.variant), "--seed", str(run.seed))
-            again = hints.submit(study.path, runs_dir, *one)
-            if mark.kind == "missing":
-                text = f"{run.state} ({mark.text})"
-                findings.append(Finding("missing run", named, text, again))
-                continue
-            what = {"damaged": "damaged run"}.get(mark.kind, mark.kind.replace("_", " "))
-            text = (
-                odd if mark.kind == "damaged" else f"{what.removeprefix('mixed ')} {odd} ({mark.text})"
-            )
-            delete = mark.kind in ("damaged", "mixed_precision")
-            fix = f"delete {folder}, then {again}" if delete else remedy(mark.kind, study, runs_dir)
-            findings.append(Finding(what, named, text, fix))
+            text, fix = f"{run.state} ({mark.text})", hints.submit(study.path, runs_dir, *one)
+            if mark.kind != "missing":
+                text, fix = mark.runs[run.folder], f"delete {run.folder}, then {fix}"
+            if mixed:
+                text = f"{what.removeprefix('mixed ')} {text} ({mark.text})"
+            if mixed and mark.kind != "mixed_precision":
+                fix = remedy(mark.kind, study, runs_dir)
+            findings.append(Finding(what, f"{study.name}/{run.variant} seed {run.seed}", text, fix))
     return findings
 
 

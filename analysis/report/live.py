@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -108,10 +107,8 @@ def _handler(source: Source) -> type[BaseHTTPRequestHandler]:
                 self.send_error(HTTPStatus.NOT_FOUND)
 
         def _answer(self, content: bytes, kind: str) -> None:
-            content = gzip.compress(content, 1)
             self.send_response(HTTPStatus.OK)
             self.send_header("Content-Type", kind)
-            self.send_header("Content-Encoding", "gzip")
             self.send_header("Content-Length", str(len(content)))
             self.send_header("Cache-Control", "no-store")
             self.end_headers()

@@ -404,7 +404,6 @@ class Loop:
             "train_seconds": round(counters.seconds, 3),
             "images_per_s": round(counters.samples / max(counters.seconds, 1e-9), 2),
             "peak_memory_mib": peak_memory_mib(self.device),
-            **({} if self._compiled_s is None else {"first_step_s": round(self._compiled_s, 1)}),
             "origin": self.origin.as_dict(),
         }
         if self.writes:

@@ -316,7 +316,6 @@ def test_the_step_that_compiles_is_told_and_not_counted(tmp_path: Path, log_ever
     assert "first step, with compilation" in run.log_file.read_text()
     counted = (result["steps"] - 1) * 12 / max(result["train_seconds"], 1e-9)
     assert result["images_per_s"] == pytest.approx(counted, rel=0.2)
-    assert result["first_step_s"] >= 0
 
 
 # -- what a finished run leaves -------------------------------------------------------------------
