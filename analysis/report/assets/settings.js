@@ -97,7 +97,7 @@ function drawForest(study, host) {
     if (row.mean !== null) parts.push(marker === "x" ? svg("path", { d: `M${X(row.mean) - 4} ${y - 4}l8 8m0 -8l-8 8`, stroke: color, "stroke-width": 2 }) : svg("polygon", { points: SHAPES[marker].map(([a, b]) => `${X(row.mean) + a * 4.5},${y + b * 4.5}`).join(" "), fill: filled ? color : "var(--card)", stroke: color, "stroke-width": 1.5 }));
     return svg("svg", { viewBox: `0 0 ${width} 24`, class: "forest", "aria-hidden": "true" }, parts); };
   const scale = svg("svg", { viewBox: `0 0 ${width} 24`, class: "forest", "aria-hidden": "true" }, marks.map((v) => svg("text", { x: X(v), y: 14, "text-anchor": "middle" }, short(v))));
-  fill(host, grid(["Variant", `Difference in ${metric.label} to the baseline${metric.unit === "%" ? " (points)" : metric.unit && ` (${metric.unit})`}`, { text: "", value: true }, ""], [...rows.map((row) => [row.variant.label, cell(row), row.text, row.word]), ["", scale, "", ""]], { class: "forest-table" }));
+  fill(host, grid(["Variant", `Difference in ${metric.label} to the baseline${metric.unit === "%" ? " (points)" : metric.unit && ` (${metric.unit})`}`, { text: "", value: true }, ""], [...rows.map((row) => [row.variant.label, cell(row), row.text.replace(/-(?=[\d.])/g, "−"), row.word]), ["", scale, "", ""]], { class: "forest-table" }));
 }
 
 function buildForest(study) {
