@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--difference", type=positive, metavar="D", help="star a difference of D, in the printed unit"
     )
     goal.add_argument(
-        "--half-width", type=positive, metavar="H", help="know each difference to within H"
+        "--half-width", type=positive, metavar="H", help="know each difference to within H, likewise"
     )
     goal.add_argument(
         "--equivalent", type=positive, metavar="M", help="show what has no effect to be within M"
