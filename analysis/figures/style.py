@@ -64,12 +64,14 @@ def styled(venue: Venue) -> AbstractContextManager[None]:
 
 
 def saved(picture: Figure, endings: Iterable[str] = ENDINGS) -> dict[str, bytes]:
-    """A figure's files by ending, at its exact size and without dates; its parts are placed once."""
+    """A figure's files by ending, at its exact size and without dates.
+
+    Parts are placed anew for each form: letters are wider in PNG's pixels than in PDF, and were cut.
+    """
     files = {}
     for ending in endings:
         stream = io.BytesIO()
         picture.savefig(stream, format=ending, metadata=NO_DATES[ending])
-        picture.set_layout_engine(None)
         files[ending] = stream.getvalue()
     return files
 

@@ -64,3 +64,13 @@ def test_letters_are_drawn_as_themselves_in_times():
     assert page.extract_text().split() == text.split()
     names = {str(f.get_object()["/BaseFont"]) for f in page["/Resources"]["/Font"].values()}
     assert all("STIX" in name for name in names)
+
+
+def test_each_form_has_room_for_its_own_letters():
+    def picture():
+        figure = Figure(figsize=(4, 1), layout="constrained")
+        figure.subplots().set_yticks([0], ["τ = 5, 1e10 mask, clamped -noise_clamp"])
+        return figure
+
+    with styled(VENUES["article"]):
+        assert saved(picture())["png"] == saved(picture(), ["png"])["png"]
