@@ -95,7 +95,7 @@ def compare(found: Results, a: str, name: str, epoch: Epoch, margin: float | Non
             "n": first.difference_n,
             "planned": first.difference_planned,
             "paired": first.paired,
-            "why": "the two are one variant" if a == found.baseline else first.why,
+            "why": first.why,
         },
     }
     if math.isnan(first.difference):

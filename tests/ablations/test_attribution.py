@@ -62,7 +62,7 @@ def test_cells_leave_the_study_and_its_runs_as_they_were(tmp_path: Path) -> None
     ("section", "words"),
     [
         ("attributions: [{good: topk, broken: gumbl}]", ["gumbl", "Did you mean 'gumbel'"]),
-        ("attributions: [{good: topk, broken: topk}]", ["differ in 0 settings"]),
+        ("attributions: [{good: topk, broken: topk}]", ["differ in 0 settings", "compare"]),
         ("attributions: [{good: topk, broken: gumbel, metric: map}]", ["'map'", "mAP"]),
         ("rounds: {looks: [5, 8], margin: 0.5}", ["below 12"]),
         ("rounds: {looks: [8, 5, 20], margin: 0.5}", ["must increase"]),

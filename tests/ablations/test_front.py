@@ -269,7 +269,7 @@ def test_cancel_and_clean_show_first_and_do_nothing_for_an_empty_selection(
     assert call("cancel", manifest, "--runs-dir", tmp_path, "--yes") == 0
     assert "nothing to cancel" in capsys.readouterr().out
     assert call("clean", manifest, "--runs-dir", tmp_path, "--yes") == 0
-    assert "nothing to delete" in capsys.readouterr().out
+    assert "no run is failed or cancelled; nothing to delete" in capsys.readouterr().out
     fail(runs[1], tmp_path)
     running = create(runs[2], tmp_path)
     running.write_status("running", attempt=1, epoch=1)

@@ -65,3 +65,8 @@ def test_what_few_seeds_cannot_give_is_null_and_says_why(tmp_path, capsys, a, b,
 def test_a_margin_that_cannot_be_is_refused(margin, capsys):
     assert main(["compare", "s.yaml", "a", "--margin", margin]) == 2
     assert "is no number above 0" in capsys.readouterr().err
+
+
+def test_a_variant_is_not_compared_with_itself(tmp_path, capsys):
+    assert main(["compare", "quick", "topk", "topk", "--runs-dir", str(tmp_path)]) == 2
+    assert "topk is compared with itself. Name two variants" in capsys.readouterr().err
