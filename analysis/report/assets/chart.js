@@ -218,10 +218,10 @@ class Chart {
     fill(this.tip, el("strong", {}, `${this.xLabel} ${short(at)}`), el("table", {}, el("tbody", {}, shown)),
       rows.length > 14 && el("span", { class: "muted" }, `and ${rows.length - 14} more`));
     this.tip.hidden = false;
-    const right = X(at) > box.left + (box.right - box.left) / 2;
-    this.tip.style.setProperty("top", `${box.top + 6}px`);
-    this.tip.style.setProperty("left", right ? "auto" : `${X(at) + 12}px`);
-    this.tip.style.setProperty("right", right ? `${this.canvas.parentElement.clientWidth - X(at) + 12}px` : "auto");
+    // Beside the line under the pointer; where that leaves no room, below the chart, so that the curves stay in sight.
+    const width = this.canvas.parentElement.clientWidth, below = width < 560, right = X(at) > box.left + (box.right - box.left) / 2;
+    const place = { top: below ? this.height : box.top + 6, left: below ? 0 : !right && X(at) + 12, right: !below && right && width - X(at) + 12 };
+    for (const [side, v] of Object.entries(place)) this.tip.style.setProperty(side, v === false ? "auto" : `${v}px`);
     this.spoken = `${this.xLabel} ${short(at)}: ` + rows.slice(0, 6).map((r) => `${r.line.label} ${r.value === null ? "no value" : this.format(r.value)}`).join(", ");
   }
 
@@ -303,10 +303,12 @@ const SHAPES = {
   o: Array.from({ length: 16 }, (_, i) => [1.1 * Math.cos(i * Math.PI / 8), 1.1 * Math.sin(i * Math.PI / 8)]),
 };
 
+const HALVES = { left: (a, b) => [Math.min(a, 0), b], bottom: (a, b) => [a, Math.max(b, 0)], right: (a, b) => [Math.max(a, 0), b] };
+
 function drawMarker(c, line, x, y, size = 3.6) {
   const color = Chart.paint(line.color), card = getComputedStyle(document.documentElement).getPropertyValue("--card");
   const trace = (keep) => { c.beginPath(); for (const [a, b] of SHAPES[line.marker] ?? SHAPES.o) { const [p, q] = keep(a, b); c.lineTo(x + p * size, y + q * size); } c.closePath(); };
-  const half = { left: (a, b) => [Math.min(a, 0), b], bottom: (a, b) => [a, Math.max(b, 0)], right: (a, b) => [Math.max(a, 0), b] }[line.fill];
+  const half = HALVES[line.fill];
   trace((a, b) => [a, b]); c.fillStyle = line.fill === "full" || !line.fill ? color : card; c.fill();
   if (half) { trace(half); c.fillStyle = color; c.fill(); }
   trace((a, b) => [a, b]); c.strokeStyle = color; c.lineWidth = 1.1; c.stroke();

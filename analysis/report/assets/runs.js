@@ -48,7 +48,7 @@ function drawRuns(study) {
   const grouped = columns.find((c) => c.key === table.group), groups = new Map();
   if (grouped) { for (const run of runs) { const of = grouped.key === "variant" ? variantOf(run).label : grouped.key === "state" ? run.state : String(grouped.of(run) ?? "–"); groups.set(of, [...(groups.get(of) ?? []), run]); } }
   const line = (run) => el("tr", { "data-run": run.identity, "data-state": run.state }, columns.map((c) => el("td", { class: c.value ? "value" : c.key === "reason" ? "why" : null }, c.show(run))));
-  const ordered = [...groups].sort(([a], [b]) => compare(a, b)).flatMap(([of, members]) => members.map((run, i) => [run, i ? null : el("tr", { class: "heading" }, el("th", { colspan: columns.length, scope: "rowgroup" }, `${grouped.title}: ${of} (${counted(members.length, "run")})`))]));
+  const ordered = [...groups].sort(([a], [b]) => compare(a, b)).flatMap(([of, members]) => members.map((run, i) => [run, i ? null : el("tr", { class: "heading" }, el("th", { colspan: columns.length, scope: "rowgroup" }, el("span", {}, `${grouped.title}: ${of} (${counted(members.length, "run")})`)))]));
   const rows = (grouped ? ordered : runs.map((run) => [run, null])).slice(0, table.shown).flatMap(([run, head]) => [head, line(run)]).filter(Boolean);
   fill(document.getElementById("runs-table"), el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows)));
   fill(document.getElementById("runs-more"), runs.length > table.shown && el("button", { type: "button", on: { click: () => { table.shown += 500; drawRuns(study); document.querySelector("#runs-more button")?.focus(); } } }, `Show more (${runs.length - table.shown} left)`));

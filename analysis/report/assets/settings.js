@@ -33,7 +33,32 @@ function axisOf(values, unit) {
   return { at: (v) => (of(v) - low) / span, ticks: (numbers.length <= 6 ? numbers : marks).map((v) => [(of(v) - low) / span, short(Number(v.toPrecision(3)))]) };
 }
 
-const shape = (variant, x, y, size = 4.2) => svg("polygon", { points: (SHAPES[variant.marker] ?? SHAPES.o).map(([a, b]) => `${x + a * size},${y + b * size}`).join(" "), fill: variant.fill === "full" ? Chart.paint(variant.color) : "var(--card)", stroke: Chart.paint(variant.color) });
+// A variant's marker, as drawMarker draws it.
+function shape(variant, x, y, size = 4.2) {
+  const color = Chart.paint(variant.color), half = HALVES[variant.fill], outline = SHAPES[variant.marker] ?? SHAPES.o;
+  const trace = (corners, fill) => svg("polygon", { points: corners.map(([a, b]) => `${x + a * size},${y + b * size}`).join(" "), fill, stroke: color });
+  return [trace(outline, variant.fill === "full" ? color : "var(--card)"), half && trace(outline.map(([a, b]) => half(a, b)), color)];
+}
+
+// One Tab stop for many marks: arrows move among them, Enter or Space does what a click does. `note` says which is focused or under the pointer.
+function rove(marks, note, action = () => {}) {
+  note.dataset.usual ??= note.textContent;
+  const untell = () => { note.textContent = note.dataset.usual; };
+  untell();
+  marks.forEach((mark, i) => {
+    const tell = () => { note.textContent = mark.querySelector("title").textContent; };
+    const key = (event) => {
+      const to = { ArrowRight: i + 1, ArrowDown: i + 1, ArrowLeft: i - 1, ArrowUp: i - 1, Home: 0, End: marks.length - 1 }[event.key];
+      if (to === undefined && !["Enter", " "].includes(event.key)) return;
+      event.preventDefault();
+      if (to === undefined) action(mark); else marks[to]?.focus();
+    };
+    const focus = () => { tell(); for (const other of marks) other.tabIndex = other === mark ? 0 : -1; };
+    for (const [name, heard] of Object.entries({ focus, blur: untell, mouseenter: tell, mouseleave: untell, keydown: key, click: () => action(mark) })) mark.addEventListener(name, heard);
+    mark.tabIndex = i ? -1 : 0;
+  });
+  return marks;
+}
 
 function drawScatter(study, host) {
   const metric = metricOf(study, plane.y), key = plane.x, runs = data.runs.filter((r) => r.study === study.index && r.final[metric.name]);
@@ -44,12 +69,14 @@ function drawScatter(study, host) {
   const X = axisOf(shown.map((p) => p.x)), Y = axisOf(shown.map((p) => p.y), metric.unit), px = (p) => box.left + (X.at(p.x) + (X.slot ?? 0) * 0.7 * ((p.run.variant + 0.5) / study.variants.length - 0.5)) * (box.right - box.left), py = (v) => box.bottom - Y.at(v) * (box.bottom - box.top);
   const words = X.ticks.length > 1 && X.ticks.some(([, text]) => text.length > 8) ? Math.floor((box.right - box.left) / X.ticks.length / 7) : 99;
   const name = key.startsWith("metric:") ? metricLabel(metricOf(study, key.slice(7))) : key;
-  fill(host, svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "picture", role: "img", "aria-label": `${metricLabel(metric)} against ${name}: ${shown.length} runs` },
+  shown.sort((p, q) => px(p) - px(q) || p.y - q.y);
+  const dots = shown.map((p) => svg("g", { class: "dot-run", role: "button", "data-run": p.run.where }, shape(variantOf(p.run), px(p), py(p.y)), svg("title", {}, `${runName(p.run)}: ${name} ${p.x}, ${metric.label} ${p.run.final[metric.name][1]}`)));
+  fill(host, svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "picture", role: "group", "aria-label": `${metricLabel(metric)} against ${name}: ${shown.length} runs` },
     Y.ticks.map(([at, text]) => { const y = box.bottom - at * (box.bottom - box.top); return [svg("line", { x1: box.left, x2: box.right, y1: y, y2: y, class: "grid-line" }), svg("text", { x: box.left - 8, y, "text-anchor": "end", "dominant-baseline": "middle" }, text)]; }),
     X.ticks.map(([at, text]) => svg("text", { x: box.left + at * (box.right - box.left), y: box.bottom + 16, "text-anchor": "middle" }, text.length > words ? `${text.slice(0, Math.max(1, words - 1))}…` : text, svg("title", {}, text))),
     svg("text", { x: (box.left + box.right) / 2, y: height - 8, "text-anchor": "middle", class: "ink" }, name),
     svg("text", { x: 14, y: (box.top + box.bottom) / 2, "text-anchor": "middle", class: "ink", transform: `rotate(-90 14 ${(box.top + box.bottom) / 2})` }, metricLabel(metric)),
-    shown.map((p) => { const dot = svg("g", { class: "dot-run", "data-run": p.run.where }, shape(variantOf(p.run), px(p), py(p.y)), svg("title", {}, `${runName(p.run)}: ${name} ${p.x}, ${metric.label} ${p.run.final[metric.name][1]}`)); dot.addEventListener("click", () => openRun(p.run)); return dot; })));
+    rove(dots, host.nextSibling, (dot) => openRun(byWhere.get(dot.dataset.run)))));
 }
 
 // A line a variant through its settings to the mean of its finished runs.
@@ -58,12 +85,21 @@ function drawParallel(study, host) {
   const rows = study.variants.filter((v) => v.known).map((variant) => { const values = variant.runs.map((i) => data.runs[i].final[metric.name]?.[0]).filter((v) => v !== undefined); return { variant, mean: values.length ? inUnit(metric, values.reduce((a, b) => a + b, 0) / values.length) : null }; }).filter((row) => row.mean !== null);
   if (!keys.length || rows.length < 2) return void fill(host, el("p", { class: "muted" }, "Fewer than two finished variants differ in a setting."));
   const axes = [...keys.map((key) => ({ name: key, of: (row) => settingOf(study, row.variant, key) ?? "–" })), { name: metricLabel(metric), of: (row) => row.mean, unit: metric.unit }].map((a) => ({ ...a, ...axisOf(rows.map(a.of), a.unit) }));
-  const width = Math.max(host.clientWidth, 110 * axes.length), height = 300, top = 34, bottom = height - 14, left = 50, right = width - 90;
-  const x = (i) => left + i * (right - left) / (axes.length - 1), y = (axis, value) => bottom - axis.at(value) * (bottom - top);
-  fill(host, svg("svg", { viewBox: `0 0 ${width} ${height}`, width, class: "picture parallel", role: "img", "aria-label": `Settings and ${metric.label} of ${rows.length} variants` },
-    rows.map((row) => svg("polyline", { points: axes.map((a, i) => `${x(i)},${y(a, a.of(row))}`).join(" "), fill: "none", stroke: Chart.paint(row.variant.color), "stroke-dasharray": row.variant.dash.join(" "), class: "variant-line", "data-variant": row.variant.name }, svg("title", {}, `${row.variant.label}: ${axes.map((a) => `${a.name} ${typeof a.of(row) === "number" ? short(a.of(row)) : a.of(row)}`).join(", ")}`))),
-    axes.map((a, i) => [svg("line", { x1: x(i), x2: x(i), y1: top, y2: bottom, class: "axis-line" }), svg("text", { x: x(i), y: 14 + (i % 2) * 12, "text-anchor": i ? (i === axes.length - 1 ? "end" : "middle") : "start", class: "ink" }, a.name),
-      a.ticks.map(([at, text]) => svg("text", { x: x(i) + 5, y: -5 + bottom - at * (bottom - top), "dominant-baseline": "middle" }, text))])));
+  const cut = host.clientWidth < 560 ? 18 : 30, names = rows.map(({ variant: { label } }) => (label.length > cut ? `${label.slice(0, cut - 1)}…` : label));
+  const room = 64 + 7.6 * Math.max(...names.map((name) => name.length)), width = Math.max(host.clientWidth, 84 * axes.length + room), height = Math.max(300, 60 + 15 * rows.length), top = 34, bottom = height - 14, left = 8, right = width - room;
+  const x = (i) => left + i * (right - left) / (axes.length - 1), y = (axis, value, n = 0) => bottom - axis.at(value) * (bottom - top) + (axis.slot ? Math.min(16, 0.6 * axis.slot * (bottom - top)) * (n / (rows.length - 1) - 0.5) : 0), last = axes[axes.length - 1];
+  // Names stand at the right end, in the order in which the lines arrive there and 15 pixels apart.
+  const ends = rows.map((row) => y(last, row.mean)), order = rows.map((row, i) => i).sort((i, j) => ends[i] - ends[j]), at = [];
+  order.forEach((i, n) => { at[i] = Math.max(ends[i], n ? at[order[n - 1]] + 15 : top); });
+  order.reverse().forEach((i, n) => { at[i] = Math.min(at[i], n ? at[order[n - 1]] - 15 : bottom); });
+  const lines = rows.map((row, n) => svg("g", { class: "variant-line", role: "img", "data-variant": row.variant.name },
+    svg("polyline", { points: [...axes.map((a, i) => `${x(i)},${y(a, a.of(row), n)}`), `${right + 22},${at[n]}`, `${right + 50},${at[n]}`].join(" "), fill: "none", stroke: Chart.paint(row.variant.color), "stroke-dasharray": row.variant.dash.join(" ") }),
+    shape(row.variant, right + 36, at[n]), svg("text", { x: right + 56, y: at[n], "dominant-baseline": "middle", class: "ink" }, names[n]),
+    svg("title", {}, `${row.variant.label}: ${axes.map((a) => `${a.name} ${typeof a.of(row) === "number" ? short(a.of(row)) : a.of(row)}`).join(", ")}`)));
+  fill(host, svg("svg", { viewBox: `0 0 ${width} ${height}`, width, class: "picture parallel", role: "group", "aria-label": `Settings and ${metric.label} of ${rows.length} variants` },
+    rove(order.reverse().map((i) => lines[i]), host.nextSibling),
+    axes.map((a, i) => [svg("line", { x1: x(i), x2: x(i), y1: top, y2: bottom, class: "axis-line" }), svg("text", { x: x(i), y: 14 + (i % 2) * 12, "text-anchor": i ? (a === last ? "end" : "middle") : "start", class: "ink" }, a.name),
+      a.ticks.map(([place, text]) => svg("text", { x: x(i) + (a === last ? -5 : 5), y: -5 + bottom - place * (bottom - top), "dominant-baseline": "middle", "text-anchor": a === last ? "end" : "start" }, text))])));
 }
 
 function buildSettings(study) {
@@ -76,10 +112,10 @@ function buildSettings(study) {
   const draw = () => { drawScatter(study, scatter); drawParallel(study, parallel); };
   const pick = (id, side, options) => { const select = el("select", { id, on: { change: () => { plane[side] = select.value; draw(); } } }, options.map(([value, text]) => el("option", { value, selected: value === plane[side] }, text))); return select; };
   fill(host, el("div", { class: "card" }, el("div", { class: "row" }, el("label", { class: "compact" }, "Result ", pick("scatter-y", "y", names.map((name) => [name, metricLabel(metricOf(study, name))]))), el("label", { class: "compact" }, "Against ", pick("scatter-x", "x", places))),
-    scatter, el("p", { class: "small muted" }, "A mark a finished run, at its last epoch; a click opens it. At a word the variants stand side by side."),
-    el("h3", {}, "All settings that differ"), parallel, el("p", { class: "small muted" }, "A line a variant, through its settings to the mean of its finished runs at the last epoch.")));
+    scatter, el("p", { class: "small muted wide" }, "A mark a finished run, at its last epoch; a click or Enter opens it, arrows move. At a word the variants stand side by side."),
+    el("h3", {}, "All settings that differ"), parallel, el("p", { class: "small muted wide" }, "A line a variant, through its settings to the mean of its finished runs at the last epoch and its name. Point at a name, or use arrows, to see one line alone.")));
   draw();
-  if (!host.observed) { host.observed = new ResizeObserver(() => { const now = shownStudy(); if (document.getElementById("scatter")?.clientWidth) { drawScatter(now, document.getElementById("scatter")); drawParallel(now, document.getElementById("parallel")); } }); host.observed.observe(host); }
+  if (!host.observed) { host.observed = new ResizeObserver(() => { const now = shownStudy(), width = host.clientWidth; if (width && width !== host.drawn && document.getElementById("scatter")) { drawScatter(now, document.getElementById("scatter")); drawParallel(now, document.getElementById("parallel")); } host.drawn = width; }); host.observed.observe(host); }
 }
 
 // ---- differences to the baseline, as the figure `kind: differences` draws them

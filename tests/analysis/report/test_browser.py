@@ -53,8 +53,8 @@ def differences(tab: Any) -> dict[str, list[str]]:
     return {name: values for name, *values in rows}
 
 
-def test_sorting_by_a_score_puts_the_best_first_and_absent_ones_last(open_page, report: Path) -> None:
-    tab = open_page(report)
+def test_runs_are_sorted_by_a_score_and_filtered_by_words_and_state(open_page, report: Path) -> None:
+    tab = open_page(report)  # the best first, absent ones last either way
     tab.click("#runs .sort[data-key='final:mAP']")
     scores = column(tab, 4)
     numbers = [float(s) for s in scores if s != "–"]
@@ -64,10 +64,6 @@ def test_sorting_by_a_score_puts_the_best_first_and_absent_ones_last(open_page, 
     again = column(tab, 4)
     assert [float(s) for s in again[:13]] == sorted(numbers) and set(again[13:]) == {"–"}
     assert tab.get_attribute("#runs th:nth-child(4)", "aria-sort") == "ascending"
-
-
-def test_filtering_by_words_and_by_state(open_page, report: Path) -> None:
-    tab = open_page(report)
     tab.fill("#filter", "gumbel seed1")
     assert tab.inner_text("#runs-count") == "1 of 18 runs"
     tab.fill("#filter", "")
@@ -78,7 +74,7 @@ def test_filtering_by_words_and_by_state(open_page, report: Path) -> None:
     assert "CUDA out of memory" in tab.inner_text("#runs tbody")
 
 
-def test_switching_a_variant_off_removes_its_line_and_its_crosses(open_page, report: Path) -> None:
+def test_a_chart_without_a_variant_with_hover_zoom_and_keyboard(open_page, report: Path) -> None:
     tab = open_page(report)
     shown = "() => [curveChart.lines.map((l) => l.label), curveChart.marks.length]"
     labels, crosses = tab.evaluate(shown)
@@ -88,46 +84,6 @@ def test_switching_a_variant_off_removes_its_line_and_its_crosses(open_page, rep
     assert not any("gumbel" in label for label in labels) and crosses == 1  # the failed seed's bar
     tab.get_by_role("button", name="Show all variants").click()
     assert tab.evaluate(shown)[1] == 4
-
-
-def test_a_number_in_a_table_leads_to_its_runs_and_a_run_to_its_log(open_page, report: Path) -> None:
-    tab = open_page(report)
-    tab.click("#tables [data-cell='demo-main|topk|best/mAP']")
-    rows = tab.locator("#panel table.behind tbody tr")
-    assert rows.count() == 3
-    assert tab.locator("#panel table.behind td:nth-child(3)").all_inner_texts() == [
-        "50.0",
-        "51.0",
-        "52.0",
-    ]
-    rows.nth(1).get_by_role("button", name="Open").click()
-    text = tab.inner_text("#panel")
-    assert "last words of topk seed 1" in text and "NVIDIA H100" in text and "node01" in text
-    assert "sdtps submit ablations/demo.yaml --variant topk --seed 1" in text
-    assert "#run=demo" in tab.url
-    tab.get_by_role("button", name="Compare, on the right").click()
-    assert not tab.locator("#panel").is_visible() and "#run=" not in tab.url
-    assert tab.locator("#differences thead th").last.inner_text() == "topk, seed 1"
-
-
-def test_the_runs_behind_a_number_can_be_shown_in_the_runs_table(open_page, report: Path) -> None:
-    tab = open_page(report)
-    tab.click("#tables [data-cell='demo-main|NA|best/mAP']")
-    tab.get_by_role("button", name="Show these in the runs table").click()
-    assert tab.inner_text("#runs-count") == "3 of 18 runs"
-    states = tab.locator("#runs tbody tr")
-    found = [states.nth(i).get_attribute("data-state") for i in range(3)]
-    assert sorted(found) == ["completed", "completed", "planned"]
-
-
-def test_a_link_opens_its_run(open_page, report: Path, collected: Collected) -> None:
-    where = collected.runs[0].where
-    tab = open_page(report, f"#run={where}")
-    assert tab.inner_text("#panel-title") == "topk, seed 0"
-
-
-def test_hover_zoom_and_keyboard(open_page, report: Path) -> None:
-    tab = open_page(report)
     canvas = tab.locator("#curves canvas[role='img']").first
     canvas.scroll_into_view_if_needed()
     box = canvas.bounding_box()
@@ -148,25 +104,49 @@ def test_hover_zoom_and_keyboard(open_page, report: Path) -> None:
     assert tab.evaluate("() => curveChart.zoom") is not None
 
 
-def test_hostile_names_are_text(open_page, report: Path) -> None:
+def test_a_number_in_a_table_leads_to_its_runs_and_a_run_to_its_log(open_page, report: Path) -> None:
+    tab = open_page(report)
+    tab.click("#tables [data-cell='demo-main|topk|best/mAP']")
+    rows = tab.locator("#panel table.behind tbody tr")
+    assert rows.count() == 3
+    values = tab.locator("#panel table.behind td:nth-child(3)").all_inner_texts()
+    assert values == ["50.0", "51.0", "52.0"]
+    rows.nth(1).get_by_role("button", name="Open").click()
+    text = tab.inner_text("#panel")
+    assert "last words of topk seed 1" in text and "NVIDIA H100" in text and "node01" in text
+    assert "sdtps submit ablations/demo.yaml --variant topk --seed 1" in text
+    assert "#run=demo" in tab.url
+    tab.get_by_role("button", name="Compare, on the right").click()
+    assert not tab.locator("#panel").is_visible() and "#run=" not in tab.url
+    assert tab.locator("#differences thead th").last.inner_text() == "topk, seed 1"
+
+
+def test_a_link_opens_its_run_and_a_number_lists_its_own(open_page, report: Path, collected) -> None:
+    tab = open_page(report, f"#run={collected.runs[0].where}")
+    assert tab.inner_text("#panel-title") == "topk, seed 0"
+    tab.keyboard.press("Escape")
+    tab.click("#tables [data-cell='demo-main|NA|best/mAP']")
+    tab.get_by_role("button", name="Show these in the runs table").click()
+    assert tab.inner_text("#runs-count") == "3 of 18 runs"
+    states = tab.locator("#runs tbody tr")
+    found = [states.nth(i).get_attribute("data-state") for i in range(3)]
+    assert sorted(found) == ["completed", "completed", "planned"]
+
+
+def test_hostile_names_are_text_and_audit_and_claims_are_shown(open_page, report: Path) -> None:
     tab = open_page(report)
     assert tab.title() == "SDTPS results"
     assert HOSTILE in tab.inner_text("#overview") and HOSTILE in tab.inner_text("#claims")
-
-
-def test_audit_and_claims_are_shown_and_filtered(open_page, report: Path) -> None:
-    tab = open_page(report)
-    assert "learns nothing" in tab.inner_text(
-        "#audit"
-    ) and "zero: a gradient reaches it" in tab.inner_text("#audit")
-    assert "Nothing was found in: topk." in tab.inner_text("#audit")
+    audited = tab.inner_text("#audit")
+    assert "learns nothing" in audited and "zero: a gradient reaches it" in audited
+    assert "Nothing was found in: topk." in audited
     assert tab.locator("#claims tbody tr").count() == 2
     tab.click("#claims .chip >> text=refuted")
     assert tab.locator("#claims tbody tr").count() == 1
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_is_readable_in_both_themes(open_page, report: Path, scheme: str) -> None:
+def test_text_and_controls_are_readable_in_both_themes(open_page, report: Path, scheme: str) -> None:
     """Contrast of body and muted text on its card is at least 4.5 : 1 (WCAG AA)."""
     tab = open_page(report, color_scheme=scheme)
     assert tab.get_attribute("html", "data-theme") == scheme
@@ -176,17 +156,13 @@ def test_text_is_readable_in_both_themes(open_page, report: Path, scheme: str) -
       return ["body", ".muted", "thead th", ".verdict.refuted", ".verdict.supported"].map((s) => { const ink = light(getComputedStyle(document.querySelector(s)).color); return (Math.max(ink, card) + 0.05) / (Math.min(ink, card) + 0.05); });
     }"""  # noqa: E501
     assert min(tab.evaluate(script)) >= 4.5
-    drawn = {"light": "#882255", "dark": "rgb(166,90,128)"}  # a line's colour, 3 : 1 on either card
-    assert tab.evaluate("() => Chart.paint('#882255')") == drawn[scheme]
-
-
-def test_every_control_has_a_name(open_page, report: Path) -> None:
-    tab = open_page(report)
     nameless = """() => [...document.querySelectorAll("button, input, select, canvas[role=img]")]
       .filter((n) => !(n.textContent.trim() || n.getAttribute("aria-label") || n.title
         || n.closest("label")))
       .map((n) => n.outerHTML)"""
     assert tab.evaluate(nameless) == []
+    drawn = {"light": "#882255", "dark": "rgb(166,90,128)"}  # a line's colour, 3 : 1 on either card
+    assert tab.evaluate("() => Chart.paint('#882255')") == drawn[scheme]
 
 
 def test_many_runs_are_listed_and_sorted(open_page, tmp_path: Path, collected: Collected) -> None:
@@ -204,6 +180,9 @@ def test_many_runs_are_listed_and_sorted(open_page, tmp_path: Path, collected: C
     assert shown == sorted(shown) and len(shown) == 200  # more on demand
     tab.click("#runs .sort[data-key='seed']")
     assert column(tab, 2)[0] == "899"
+    tab.evaluate("() => { document.getElementById('runs-table').scrollTop = 3000; }")
+    head, host = (tab.locator(part).bounding_box() for part in ("#runs thead", "#runs-table"))
+    assert head["y"] == pytest.approx(host["y"], abs=2)  # the titles stay in sight
 
 
 def test_half_precision_reads_on_a_logarithmic_axis_and_names_who_has_no_scale(
@@ -368,6 +347,11 @@ def test_nothing_is_wider_than_a_telephone(open_page, report: Path) -> None:
     assert max(tab.evaluate(ends)) <= 400  # above a table that is wider and scrolls
     shown = "() => getComputedStyle(document.querySelector('#tables td.state')).display"
     assert tab.evaluate(shown) == "table-cell"
+    for table in ("#forest", "#overview .scroll", "#curve-values .scroll"):
+        assert tab.locator(table).evaluate("(n) => n.scrollWidth <= n.clientWidth")
+    tab.hover("#curves .chart canvas")
+    tip, canvas = (tab.locator(f"#curves {part}").first.bounding_box() for part in (".tip", "canvas"))
+    assert tip["y"] >= canvas["y"] + canvas["height"]  # the curves stay in sight
 
 
 def test_printed_tables_are_whole(open_page, report: Path) -> None:
@@ -416,8 +400,39 @@ def test_settings_are_columns_that_sort_filter_and_group(open_page, swept: Path)
     assert heads == [f"sdtps.keep_ratio: {ratio} (3 runs)" for ratio in RATIOS]
 
 
-def test_several_charts_at_once(open_page, swept: Path) -> None:
+def test_differences_to_the_baseline_and_results_against_settings(open_page, swept: Path) -> None:
     tab = open_page(swept)
+    tab.select_option("#forest-metric", "rank1")
+    rows = [text.split("\t") for text in tab.locator("#forest tbody tr").all_inner_texts()]
+    assert [row[0] for row in rows[:2]] == ["low", "high"]
+    assert rows[0][2].startswith("+10.") and rows[0][3] == "starred"
+    tab.select_option("#scatter-x", "sdtps.keep_ratio")
+    tab.select_option("#scatter-y", "rank1")
+    assert tab.locator("#scatter .dot-run").count() == 9
+    assert tab.locator("#scatter .dot-run title", has_text="sdtps.keep_ratio 0.14").count() == 3
+    assert tab.evaluate("() => axisOf([0.6, 88], '%').at(44.3)") == pytest.approx(0.5)  # linear
+    assert tab.locator("#parallel .variant-line text").all_text_contents() == ["high", "low", "topk"]
+    tab.locator("#scatter .dot-run").last.click()
+    assert tab.inner_text("#panel-title") == "high, seed 2"
+    tab.keyboard.press("Escape")
+    for stop in ("#scatter .dot-run", "#parallel .variant-line"):
+        assert tab.locator(f"{stop}[tabindex='0']").count() == 1  # of the Tab key
+    tab.keyboard.press("ArrowLeft")
+    assert "high, seed 1" in tab.inner_text("#scatter + p")
+    tab.keyboard.press("Enter")
+    assert tab.inner_text("#panel-title") == "high, seed 1"
+
+
+def test_a_variant_of_another_study_is_compared_and_several_charts_stand_at_once(
+    open_page, swept: Path
+) -> None:
+    tab = open_page(swept)
+    tab.select_option("#compare-a", "v|high")
+    tab.select_option("#compare-b", "s|two|wide")
+    rows = differences(tab)
+    assert rows["sdtps.keep_ratio"] == ["0.14", "0.095"]
+    assert rows["mAP, last epoch"][0].startswith("70.")
+    assert len(tab.evaluate("() => pairChart.lines.filter((l) => !l.silent)")) == 2
     tab.click("#curves summary >> text=More charts")
     tab.check("#curves [data-more='eval|mAP']")
     tab.check("#curves [data-more='train|lr']")
@@ -427,36 +442,6 @@ def test_several_charts_at_once(open_page, swept: Path) -> None:
     assert tab.evaluate(beside) >= 70
     tab.get_by_role("button", name="Show a chart of every metric").click()
     assert tab.locator("#more-charts canvas").count() == tab.locator("[data-more]").count() > 3
-
-
-def test_results_against_settings(open_page, swept: Path) -> None:
-    tab = open_page(swept)
-    tab.select_option("#scatter-x", "sdtps.keep_ratio")
-    tab.select_option("#scatter-y", "rank1")
-    assert tab.locator("#scatter .dot-run").count() == 9
-    assert tab.locator("#scatter .dot-run title", has_text="sdtps.keep_ratio 0.14").count() == 3
-    assert tab.evaluate("() => axisOf([0.6, 88], '%').at(44.3)") == pytest.approx(0.5)  # linear
-    assert tab.locator("#parallel .variant-line").count() == 3
-    tab.locator("#scatter .dot-run").last.click()
-    assert tab.inner_text("#panel-title") == "high, seed 2"
-
-
-def test_differences_to_the_baseline_are_drawn(open_page, swept: Path) -> None:
-    tab = open_page(swept)
-    tab.select_option("#forest-metric", "rank1")
-    rows = [text.split("\t") for text in tab.locator("#forest tbody tr").all_inner_texts()]
-    assert [row[0] for row in rows[:2]] == ["low", "high"]
-    assert rows[0][2].startswith("+10.") and rows[0][3] == "starred"
-
-
-def test_a_variant_of_another_study_is_compared(open_page, swept: Path) -> None:
-    tab = open_page(swept)
-    tab.select_option("#compare-a", "v|high")
-    tab.select_option("#compare-b", "s|two|wide")
-    rows = differences(tab)
-    assert rows["sdtps.keep_ratio"] == ["0.14", "0.095"]
-    assert rows["mAP, last epoch"][0].startswith("70.")
-    assert len(tab.evaluate("() => pairChart.lines.filter((l) => !l.silent)")) == 2
 
 
 def test_a_link_keeps_the_view(open_page, swept: Path) -> None:
