@@ -110,7 +110,7 @@ def pictures(work: Path) -> None:
     page_of(ROOT / "paper" / "main.pdf", "paper.png")
     table_alone(generated / "tables" / "quick_main.tex", "table.png")
     report = generated / "report.html"
-    screenshot(report, "report.png", (1400, 900))
+    screenshot(report, "report.png", (1100, 760))
     screenshot(report, "report-dark.png", (1400, 1260), view="#theme=dark&charts=eval%7CmAP,train%7Clr")
     kept, words = work / "reid.png", work / "captions.png"
     both = run_folder("quick", "topk"), run_folder("quick", "nograd_attention")

@@ -212,7 +212,7 @@ class Chart {
     rows.sort((a, b) => (b.value ?? -Infinity) - (a.value ?? -Infinity));
     c.strokeStyle = muted; c.lineWidth = 1; c.beginPath(); c.moveTo(X(at), box.top); c.lineTo(X(at), box.bottom); c.stroke();
     const shown = rows.slice(0, 14).map(({ line, value, n }) => el("tr", {},
-      el("td", { css: { color: Chart.paint(line.color) } }, "●"), el("td", {}, line.label),
+      el("td", {}, swatch(line)), el("td", {}, line.label),
       el("td", { class: "value" }, value === null ? "no value" : this.format(value)),
       el("td", { class: "count" }, n === null ? "" : `${n}/${line.planned}`)));
     fill(this.tip, el("strong", {}, `${this.xLabel} ${short(at)}`), el("table", {}, el("tbody", {}, shown)),

@@ -89,7 +89,7 @@ def test_a_chart_without_a_variant_with_hover_zoom_and_keyboard(open_page, repor
     box = canvas.bounding_box()
     tab.mouse.move(box["x"] + 400, box["y"] + 200)
     tab.wait_for_selector("#curves .tip:not([hidden])")
-    assert "topk" in tab.inner_text("#curves .tip")
+    assert "topk" in tab.inner_text("#curves .tip") and tab.locator("#curves .tip canvas").count() == 6
     tab.mouse.down()
     tab.mouse.move(box["x"] + 600, box["y"] + 200, steps=4)
     tab.mouse.up()
