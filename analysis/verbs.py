@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablations.study.arguments import add_studies, find_study, is_shipped, known_studies
 from ablations.study.manifest import load_study
+from analysis.venues import VENUES
 from sdtps.system.commandline import add_runs_dir
 from sdtps.system.errors import ManifestError, SdtpsError, did_you_mean, visible_lines
 from sdtps.system.files import finite_tree
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from analysis.runs.collect import Collected
     from analysis.runs.comparable import Mark
 
+MAIN = Path("paper/main.tex")  # what commands use unless told otherwise
 UNLIMITED = 10_000  # characters; rich wants a number
 CONTENTS = ("mixed_data", "mixed_weights")  # never averaged unless allowed, not even for a look
 
@@ -39,6 +43,17 @@ def add_one_study(parser: argparse.ArgumentParser) -> None:
         "study", metavar="STUDY", help="a manifest, or the name of an imported study"
     )
     study.complete = dict.fromkeys(("bash", "zsh"), "_sdtps_studies")  # type: ignore[attr-defined]
+
+
+def add_main(parser: argparse.ArgumentParser, more: str = "") -> None:
+    """--main: the LaTeX document."""
+    text = f"the LaTeX document [{MAIN}]{more}"
+    parser.add_argument("--main", type=Path, default=MAIN, metavar="FILE.tex", help=text)
+
+
+def add_venue(parser: argparse.ArgumentParser, what: str, default: str = "article") -> None:
+    """--venue: of `analysis.venues`."""
+    parser.add_argument("--venue", choices=sorted(VENUES), default=default, help=f"{what} [{default}]")
 
 
 def add_metrics(parser: argparse.ArgumentParser) -> None:
@@ -87,8 +102,10 @@ def load(arguments: argparse.Namespace, *, needs_runs: bool = True) -> list[Stud
         else:
             study = load_study(find_study(word, others=imported))
             chosen.append(with_seeds(study, runs_dir))
+            if not has_runs(runs_dir / study.name):
+                print(study.no_runs(runs_dir.absolute()), file=sys.stderr)
     if not arguments.studies:
-        chosen = [with_seeds(s, runs_dir) for s in _known() if has_runs(runs_dir / s.name)]
+        chosen = [with_seeds(s, runs_dir) for s in _known(load_study) if has_runs(runs_dir / s.name)]
         planned = {study.name for study in chosen}
         chosen += [imported_study(name, runs_dir) for name in imported if name not in planned]
         for folder in sorted(runs_dir.glob("*")):
@@ -109,15 +126,30 @@ def load_one(arguments: argparse.Namespace) -> Study:
     return study
 
 
+def read_or_tell(path: Path, like: Study) -> Study:
+    """The study of a manifest that was not asked for.
+
+    Mistakes in it go to standard error; what stands for it then is `like` without variants.
+    """
+    try:
+        return load_study(path)
+    except ManifestError as error:
+        head, *mistakes = str(error).split("\n")
+        what = f"{path}: not asked for, and left out as unreadable:"
+        print(what, *(mistakes or [head]), sep="\n  ", file=sys.stderr)
+        return replace(like, name=path.stem, path=path, title="", digest="", variants={}, seeds=())
+
+
 def others(studies: Sequence[Study]) -> list[Study]:
-    """The studies known here that are not among `studies`. Raises ManifestError, as `load`."""
+    """The studies known here that are not among `studies`, by `read_or_tell`."""
     names = {study.name for study in studies}
-    return [study for study in _known() if study.name not in names]
+    every = _known(partial(read_or_tell, like=studies[0]))
+    return [study for study in every if study.name not in names]
 
 
-def _known() -> list[Study]:
+def _known(read: Callable[[Path], Study]) -> list[Study]:
     """Every study known here: one's own in place of a shipped one of the same name."""
-    every = [load_study(path) for path in known_studies().values()]
+    every = [read(path) for path in known_studies().values()]
     own = {study.name for study in every if not is_shipped(study.path)}
     return [study for study in every if study.name not in own or not is_shipped(study.path)]
 
@@ -163,7 +195,16 @@ def tell_mixed(collected: Collected, allow: Collection[str]) -> list[Mark]:
     marks = refuse_to_average(collected, allow={*KINDS} - {*CONTENTS} | {*allow})
     for mark in (mark for mark in marks if mark.kind.startswith("mixed")):
         print(f"{mark.study}: {mark.text}. They may not be comparable.", file=sys.stderr)
+    tell_not_fractions(collected)
     return marks
+
+
+def tell_not_fractions(collected: Collected) -> None:
+    """Name on standard error the metrics that were logged in per cent and are printed as fractions."""
+    of = {study.name: study.not_fractions for study in collected.studies}
+    told = (text for run in collected.runs for text in of[run.study](run.variant, run.last))
+    for text in dict.fromkeys(told):
+        print(text, file=sys.stderr)
 
 
 def tell_unlogged(collected: Collected, names: Sequence[str] = ()) -> int:

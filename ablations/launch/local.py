@@ -392,7 +392,7 @@ class QueueProgress:
             self._line("Killing what still runs.")
         elif running:
             them = counted(running, "run")
-            self._line(f"Stopping after a checkpoint of {them}. Ctrl-C again kills at once.")
+            self._line(f"Stopping {them}, our models after a checkpoint. Ctrl-C again kills at once.")
 
     def show(self, running: Sequence[Item]) -> None:
         """Say how far the runs are, seldom enough to cost nothing."""

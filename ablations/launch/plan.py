@@ -25,6 +25,7 @@ In a copy of a store nothing is submitted again that was submitted from the orig
 
 from __future__ import annotations
 
+import difflib
 import functools
 import statistics
 from collections import Counter
@@ -239,6 +240,13 @@ def make_plan(
             f"{counted(len(made_by_other), 'completed run')} by other code than is here now "
             f"({made_by_other[0]}); tables average them and say so. --retry stale runs them again"
         )
+    for figure in study.figures if len(study.models()) < len(study.variants) else ():
+        near = difflib.get_close_matches(figure.metric, study.metrics, n=1, cutoff=0.8)
+        if near and figure.metric not in study.metrics:
+            warnings.append(
+                f"figure {figure.name} draws '{figure.metric}', which is not among 'metrics'. "
+                f"Did you mean '{near[0]}'?"
+            )
     if mixed:
         warnings.append(
             f"{counted(len(mixed), 'run')} of other data or weights than are here now, not to be "
@@ -300,7 +308,7 @@ def _decide(
             return submit(f"made by {stale}: run again", "over")
         if named:
             return skip("completed: asked for by name, but its code and settings are unchanged")
-        return skip(f"completed by {stale}" if stale else "completed")
+        return skip(f"completed by {stale}" if stale else ended)
     if status.kind == "unreadable":
         return skip(f"{ended}: repair or delete it")
     if state == "interrupted" or status.resumes:

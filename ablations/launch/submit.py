@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablations.launch.budget import within_budget
@@ -27,8 +26,6 @@ from ablations.study.arguments import (
     add_steering,
     filtered,
     find_run,
-    find_study,
-    known_studies,
     next_command,
     print_json,
     read_studies,
@@ -36,6 +33,7 @@ from ablations.study.arguments import (
 )
 from ablations.study.model import Study
 from ablations.view.plan import plan_json, plan_text
+from ablations.view.status import with_damage
 from sdtps.system.commandline import at_least
 from sdtps.system.errors import RunError, SubmissionError, counted, visible, visible_lines
 
@@ -103,7 +101,6 @@ def add_sending(parser: argparse.ArgumentParser) -> None:
         help="only the cells of an attribution, as sdtps attribute gives them",
     )
     parser.add_argument("--no-audit", action="store_true", help="do not audit gradients first")
-    parser.add_argument("--strict", action="store_true", help="do not submit if the audit warns")
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -113,10 +110,10 @@ def command(arguments: argparse.Namespace) -> int:
 def retry_add_arguments(parser: argparse.ArgumentParser) -> None:
     add_steering(parser)
     parser.add_argument(
-        "more",
+        "runs",
         nargs="*",
         metavar="RUN",
-        help="VARIANT/seedK, or enough of the name to be the only one; or another STUDY",
+        help="VARIANT/seedK, or enough of the name to be the only one",
     )
     for word, which in RETRIED.items():
         parser.add_argument(
@@ -127,17 +124,12 @@ def retry_add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def retry_command(arguments: argparse.Namespace) -> int:
     """The verb `retry`. Raises RunError where neither runs nor states are named."""
-    others = [word for word in arguments.more if Path(word).is_file() or word in known_studies()]
-    named = [word for word in arguments.more if word not in others]
-    arguments.study = [arguments.study, *map(find_study, others)]
     studies = read_studies(arguments)
-    if not named and not arguments.retry:
+    if not arguments.runs and not arguments.retry:
         options = ", ".join(f"--{word}" for word in RETRIED)
         status = next_command(arguments, studies[0], "status")
         raise RunError(f"retry what? Name runs, or give one of {options} (see: {status})")
-    if named and others:
-        raise RunError(f"{', '.join(named)}: name runs of one study at a time")
-    runs = tuple(find_run(text, studies).name for text in named)
+    runs = tuple(find_run(text, studies).name for text in arguments.runs)
     return submit(arguments, runs, only_again=True)
 
 
@@ -153,12 +145,17 @@ def plan_command(arguments: argparse.Namespace) -> int:
     for whole in read_studies(arguments):
         plan = plan_study(filtered(whole, arguments.variant, arguments.seed), arguments)
         plan = within_budget(plan, plans)
-        found = check_inputs(plan, here=False, data=False)
-        plans.append(dataclasses.replace(plan, warnings=(*plan.warnings, *found)))
+        if plan.study.models() or not plan.local:
+            found = check_inputs(plan, here=False, data=False)
+            plan = dataclasses.replace(plan, warnings=(*plan.warnings, *found))
+        plans.append(plan)
     if arguments.json:
         print_json([plan_json(plan) for plan in plans])
     else:
         print("\n\n".join(map(plan_text, plans)))
+    for plan in plans:  # a program that is not here cannot run here; weights may be had by then
+        if plan.local and not plan.study.models():
+            check_inputs(plan, here=True)
     return 0
 
 
@@ -182,7 +179,8 @@ def plan_study(
         return input_digests(config, seen)
 
     scheduler = Scheduler(runs_dir, patience_s=site_of(arguments).squeue_seconds)
-    statuses = run_states(study.runs(), runs_dir, scheduler)
+    found = run_states(study.runs(), runs_dir, scheduler)
+    statuses = [with_damage(status, runs_dir) for status in found]
     plan = make_plan(
         study,
         runs_dir,
@@ -290,7 +288,7 @@ def send(
         seen = {a.run.variant for a in plan.actions if a.state != "planned" or a.start != "new"}
         new = {a.run.variant for a in plan.submitted} - seen
         if new and not arguments.no_audit:
-            audit(whole, [v for v in plan.study.variants if v in new], strict=arguments.strict)
+            audit(whole, [v for v in plan.study.variants if v in new])
         dispatch(plan, arguments, executor, report)
 
 
@@ -355,7 +353,7 @@ def check_inputs(plan: Plan, *, here: bool, deep: bool = True, data: bool = True
     if here and (unseen or wrong):
         texts = [*(f"{text}." for text in unseen), *wrong]
         raise SubmissionError("\n".join([*texts, "The runs would all fail; nothing was started."]))
-    found = [f"{text}; the jobs must see it" for text in unseen]
+    found = [f"{text}; the cluster's nodes may have it: the jobs must see it" for text in unseen]
     for text in wrong:
         first, *more = text.split("\n")
         others = f" (and {counted(len(more), 'line')} more)" if more else ""
@@ -363,14 +361,11 @@ def check_inputs(plan: Plan, *, here: bool, deep: bool = True, data: bool = True
     return found + known
 
 
-def audit(study: Study, names: list[str], *, strict: bool) -> None:
-    """The gradient audit of variants on tiny sizes: findings are warnings, or with `strict` a refusal.
+def audit(study: Study, names: list[str]) -> None:
+    """The gradient audit of variants on tiny sizes; findings are warnings.
 
     Args:
         study: with the baseline among its variants.
-
-    Raises:
-        SubmissionError: a finding, and `strict`.
     """
     configs = study.models()  # other programs have no gradients that we can look at
     names = [name for name in names if name in configs]
@@ -387,12 +382,6 @@ def audit(study: Study, names: list[str], *, strict: bool) -> None:
     found = examine(configs, study.baseline, study=study.name).warnings()
     for whose, finding in grouped(found):
         _say(f"Audit: {whose}: {finding.text}")
-    if found and strict:
-        raise SubmissionError(
-            f"{study.path}: the gradient audit has {counted(len(found), 'finding')} "
-            "(above) and --strict is given; nothing was queued.\n"
-            "  Change the variants, or submit without --strict."
-        )
 
 
 def dispatch(plan: Plan, arguments: argparse.Namespace, executor: str, report: SubmitReport) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import shutil
 import time
 from collections.abc import Iterable, Sequence
@@ -15,7 +14,7 @@ from ablations.slurm.scheduler import Scheduler
 from ablations.store import states
 from ablations.store.cancel import add_unplanned, add_yes
 from ablations.store.states import FolderStatus
-from ablations.study.arguments import add_steering, filtered, read_studies
+from ablations.study.arguments import add_steering, filtered, print_json, read_studies
 from ablations.study.model import Study
 from sdtps.system.errors import counted, visible
 
@@ -152,7 +151,7 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.json:
         rows = [{"folder": name(d), "why": d.why, "bytes": d.size} for d in gone]
         key = "deleted" if arguments.yes else "would_delete"
-        print(json.dumps({key: rows, "left": left}, indent=2))
+        print_json([{key: rows, "left": left}])
         return 0
     if not chosen:
         words = " or ".join(arguments.state or CLEANED_BY_DEFAULT)

@@ -107,7 +107,7 @@ class Source:
             return
         file = str(self.file)
         main_first = sorted(dict.fromkeys(self.found), key=lambda m: (m[0] != file, m[0], m[1]))
-        head = f"{file}: {counted(len(main_first), 'mistake')}; nothing was queued."
+        head = f"{file}: {counted(len(main_first), 'mistake')}; nothing was done."
         lines = [
             f"{name}:{line}: {text}" if line else f"{name}: {text}" for name, line, text in main_first
         ]

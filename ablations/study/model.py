@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import unicodedata
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +26,7 @@ from ablations.study.schema import (
 from sdtps.config import AnyConfig, Config, ProgramConfig, resolved
 from sdtps.config.acting import effective
 from sdtps.config.identity import NOT_IN_IDENTITY, canonical, flatten, identities
-from sdtps.run.folder import folder_name
+from sdtps.run.folder import folder_name, is_finite
 
 
 def slug(name: str) -> str:
@@ -168,6 +169,23 @@ class Study:
             for name, variant in self.variants.items()
             if not isinstance(variant.config, ProgramConfig)
         }
+
+    def no_runs(self, runs_dir: Path) -> str:
+        """That there are none in `runs_dir`, and where they may be."""
+        beside = (folder / "runs" for folder in self.path.absolute().parents[:2])
+        there = next((str(runs) for runs in beside if (runs / self.name).is_dir()), "FOLDER")
+        return f"No runs of {self.name} in {runs_dir}. If they are elsewhere: --runs-dir {there}"
+
+    def not_fractions(self, variant: str, scores: Mapping[str, Any]) -> list[str]:
+        """A sentence for each of a program's scores that % would print as above 100."""
+        if variant not in self.variants or not isinstance(self.variants[variant].config, ProgramConfig):
+            return []
+        return [
+            f"{name} is above 1, which % prints as above 100: if it is per cent, write "
+            f'{name}: {{direction: {spec.direction}, unit: ""}} under metrics of {self.path.name}.'
+            for name, spec in self.metrics.items()
+            if spec.unit == "%" and is_finite(score := scores.get(name, 0)) and score > 1
+        ]
 
     def differences(self, variant: str) -> dict[str, tuple[Any, Any]]:
         """Dotted key to (value in the base, value in the variant), defaults resolved."""

@@ -68,6 +68,13 @@ def _one_line(value: Any) -> Any:
     return value
 
 
+def _list(seeds: Any) -> Any:
+    if type(seeds) is int and 0 < seeds <= 10:
+        many = f"{[*range(seeds)]} for {counted(seeds, 'seed')}"
+        raise ValueError(f"{seeds} is no list: write {many}, or [{seeds}] for seed {seeds}")
+    return seeds
+
+
 def _distinct(seeds: tuple[int, ...]) -> tuple[int, ...]:
     for i, seed in enumerate(seeds):
         if seed in seeds[:i]:
@@ -78,7 +85,9 @@ def _distinct(seeds: tuple[int, ...]) -> tuple[int, ...]:
 FileName = Annotated[str, AfterValidator(_file_name)]
 Line = Annotated[str, AfterValidator(_one_line)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what NumPy's generators take
-Seeds = Annotated[tuple[Seed, ...], Field(min_length=1), AfterValidator(_distinct)]
+Seeds = Annotated[
+    tuple[Seed, ...], BeforeValidator(_list), Field(min_length=1), AfterValidator(_distinct)
+]
 
 
 def read_lines(value: Any) -> Any:

@@ -6,11 +6,10 @@ Exit code 1 where a run would fail.
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ablations.study.arguments import add_data_root, add_study, filtered, read_studies
+from ablations.study.arguments import add_data_root, add_study, filtered, print_json, read_studies
 from sdtps.system.commandline import add_json, add_variants
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ def command(arguments: argparse.Namespace) -> int:
     study = filtered(read_studies(arguments)[0], arguments.variant, [])
     looks = look_at([variant.config for variant in study.variants.values()], images=True)
     if arguments.json:
-        print(json.dumps([asdict(look) for look in looks], indent=2))
+        print_json([[asdict(look) for look in looks]])
     elif looks:
         print("\n\n".join("\n".join(lines(look)) for look in looks))
     else:

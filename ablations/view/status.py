@@ -122,6 +122,12 @@ def lines(
     advice = [f"and {len(stopped) - _LISTED} more (see --json)"] if len(stopped) > _LISTED else []
     unheard = (s.detail for s in statuses if s.active and "does not answer" in s.detail)
     advice += [f"States are {note}" for note in dict.fromkeys(unheard)]
+    for s in statuses:
+        if s.state == "completed" and s.run.config.task == "command":
+            scores = (RunFolder(s.run.folder(runs_dir)).result() or {}).get("final") or {}
+            advice += study.not_fractions(s.run.variant, scores)
+    if not (runs_dir / study.name).is_dir():
+        advice.append(study.no_runs(runs_dir))
     if damaged:
         advice.append("Restore the files of damaged runs, or delete their folders and submit again.")
     if held:
@@ -135,7 +141,7 @@ def lines(
     if retry:
         words = [word for state in retry for word in ("--retry", state)]
         advice.append(f"Run them again: {command_for('submit', *words, data_root=root)}")
-    for text in advice:
+    for text in dict.fromkeys(advice):
         yield from ("", text)
 
 

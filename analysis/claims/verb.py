@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +15,6 @@ from sdtps.system.commandline import add_json
 if TYPE_CHECKING:
     from analysis.claims.ledger import Answer, Claim
     from analysis.runs.collect import Collected
-
-MAIN = Path("paper/main.tex")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,13 +37,13 @@ def command(arguments: argparse.Namespace) -> int:
     Raises:
         SdtpsError: a ledger or a study with mistakes.
     """
-    claims = load(arguments.ledger or ledger_of(MAIN))
+    claims = load(arguments.ledger or ledger_of(verbs.MAIN))
     if arguments.only:
         chosen = verbs.choose(list(map(str, arguments.only)), [str(c.id) for c in claims], "claim")
         claims = [c for c in claims if str(c.id) in chosen]
     answers = evaluate(claims, runs_behind(claims, arguments))
     if arguments.json:
-        print(json.dumps(as_json(answers), indent=2, ensure_ascii=False, allow_nan=False))
+        verbs.print_json(as_json(answers))
         return 0
     _show(answers, summary(answers))
     return 0

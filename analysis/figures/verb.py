@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis import verbs
-from analysis.venues import VENUES
 
 if TYPE_CHECKING:
     from ablations.study.model import Study
@@ -18,12 +17,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs.add_study_arguments(parser)
     parser.add_argument("--out", type=Path, default=Path("paper/generated/figures"), metavar="FOLDER")
-    parser.add_argument(
-        "--venue",
-        choices=sorted(VENUES),
-        default="article",
-        help="sets the figures' widths and font [article]",
-    )
+    verbs.add_venue(parser, "sets the figures' widths and font")
     parser.add_argument(
         "--metric", action="append", default=[], help="draw this metric instead of declared figures"
     )
@@ -61,14 +55,10 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _refuse_unlogged(collected: Collected, study: Study, asked: Sequence[str]) -> None:
     """Raises SdtpsError for a curve of a metric that no run of a study with runs has logged."""
-    from analysis.figures.curves import NAMES
-
     known = {*collected.metrics_of(study.name, "train"), *collected.metrics_of(study.name, "eval")}
-    if not known:
-        return
-    # What our models log in other settings, or any run later, may be drawn empty.
+    # What our models log is checked with the manifest; what programs will log, once a run has ended.
     ended = any(run.state == "completed" for run in collected.runs_of(study.name))
-    if not asked and (study.models() or not ended):
-        known |= {*NAMES, *study.metrics}
-    declared = [spec.metric for spec in study.figures if spec.kind == "curves"]
-    verbs.choose(asked or declared, sorted(known), f"run of {study.name} logged")
+    checked = study.figures if ended and not study.models() else ()
+    declared = [spec.metric for spec in checked if spec.kind == "curves"]
+    if known:
+        verbs.choose(asked or declared, sorted(known), f"run of {study.name} logged")

@@ -108,6 +108,9 @@ def build(
 ) -> Built:
     """Write every generated file of the paper for `studies`; `others` are named as not run.
 
+    Args:
+        others: those without variants are unreadable.
+
     Raises:
         AggregationError: missing seeds, or mixed code, data or weights, that `options` do not allow.
     """
@@ -180,7 +183,7 @@ def _claims(collected: Collected, others: Sequence[Study], ledger: Path) -> list
     """Every claim's answer, by the runs of these studies and of the others that claims name."""
     claims = load(ledger)
     named = studies_named(claims)
-    more = collect([study for study in others if study.name in named], collected.runs_dir)
+    more = collect([s for s in others if s.name in named and s.variants], collected.runs_dir)
     studies, runs = [*collected.studies, *more.studies], (*collected.runs, *more.runs)
     return evaluate(claims, replace(collected, studies=studies, runs=runs, computed={}))
 

@@ -57,13 +57,7 @@ _EDITED = "it is not what the last build wrote (an editor, or sdtps curves witho
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--main",
-        type=Path,
-        default=Path("paper/main.tex"),
-        metavar="FILE.tex",
-        help="the document [paper/main.tex]",
-    )
+    verbs.add_main(parser)
     add_runs_dir(parser)
     verbs.add_allowances(parser)
     parser.add_argument("--no-pdf", action="store_true", help="do not check whether the PDF is current")
@@ -79,7 +73,7 @@ def command(arguments: argparse.Namespace) -> int:
         arguments.main, arguments.runs_dir, allow=arguments.allow, pdf=not arguments.no_pdf, say=say
     )
     if arguments.json:
-        print(json.dumps([asdict(f) for f in findings], indent=1, ensure_ascii=False))
+        verbs.print_json([asdict(f) for f in findings])
         return 1 if findings else 0
     for finding in findings:
         where, text, repair = map(escape, (finding.where, finding.text, finding.repair))
@@ -121,7 +115,7 @@ def check(
         if studies is None:
             studies = [_load(s, runs_dir) for s in index["studies"]]
         if others is None:
-            others = [load_study(Path(s["path"])) for s in index["others"]]
+            others = [verbs.read_or_tell(Path(s["path"]), studies[0]) for s in index["others"]]
         options = Options(**{**index["options"], "allow": tuple(KINDS)})
     except (SdtpsError, KeyError, TypeError) as error:
         return [Finding("stale", str(folder / INDEX), str(error), f"fix the manifest, then {rebuild}")]

@@ -59,7 +59,7 @@ def command(arguments: argparse.Namespace) -> int:
     again = hints.again(runs, arguments.runs_dir, manifests)
     if arguments.json:
         answer = {**vars(found), "runs": runs, "rerun": again}
-        print(json.dumps(answer, indent=1, ensure_ascii=False))
+        verbs.print_json(answer)
         return 0
     _show(found, runs, again)
     return 0

@@ -3,38 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import time
 from pathlib import Path
 
 from analysis import verbs
-from analysis.venues import VENUES
 from sdtps.system.commandline import add_json
 
-MAIN = Path("paper/main.tex")
 SOURCES = ("main.tex", "macros.tex", "references.bib", "sections")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs.add_study_arguments(parser)
     verbs.add_allowances(parser)
-    parser.add_argument(
-        "--main",
-        type=Path,
-        default=MAIN,
-        metavar="FILE.tex",
-        help="the LaTeX document [paper/main.tex]; for one of your own, only what it uses is built",
-    )
+    verbs.add_main(parser, "; for one of your own, only what it uses is built")
     parser.add_argument(
         "--out",
         type=Path,
         metavar="FOLDER",
         help="write everything but the PDF here, and make no PDF [generated/ beside the main file]",
     )
-    parser.add_argument(
-        "--venue", choices=sorted(VENUES), default="article", help="sets the figures' widths and font"
-    )
+    verbs.add_venue(parser, "sets the figures' widths and font")
     parser.add_argument(
         "--bundle", type=Path, metavar="OUT.zip", help="also write an archive that compiles elsewhere"
     )
@@ -66,7 +55,7 @@ def command(arguments: argparse.Namespace) -> int:
     studies = verbs.load(arguments)
     others = verbs.others(studies)
     main: Path = arguments.main
-    if main == MAIN and not main.exists():
+    if main == verbs.MAIN and not main.exists():
         say(f"copying this project's paper to {main.parent}/")
         copy_sources(main.parent)
     read_by_latex = main.parent / "generated"
@@ -107,7 +96,7 @@ def command(arguments: argparse.Namespace) -> int:
             "pdf": str(pdf) if pdf else None,
             "seconds": round(time.perf_counter() - started, 1),
         }
-        print(json.dumps(told, indent=1))
+        verbs.print_json(told)
         return 1 if built.problems else 0
     made = (
         counted(len(built.tables), "table"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,12 +11,9 @@ from typing import TYPE_CHECKING, Any
 from analysis import verbs
 from analysis.report.payload import page, payload
 from sdtps.system.commandline import at_least
-from sdtps.system.errors import SdtpsError
 
 if TYPE_CHECKING:
     from analysis.runs.collect import Collected
-
-CLAIMS = Path("paper/generated/claims.json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,16 +32,15 @@ def command(arguments: argparse.Namespace) -> int:
     from analysis.runs.collect import collect
 
     studies = verbs.load(arguments)
-    claims = own_claims(arguments.runs_dir)
     if not arguments.live:
         collected = collect(studies, arguments.runs_dir)
-        write(collected, arguments.output, claims=claims)
+        write(collected, arguments.output)
         print(arguments.output)
         return verbs.tell_unlogged(collected)
     from analysis.report.live import Source, served
 
     def make() -> dict[str, Any]:
-        return report_data(collect(studies, arguments.runs_dir), claims=claims)
+        return report_data(collect(studies, arguments.runs_dir))
 
     folders = [arguments.runs_dir / study.name for study in studies]
     with served(Source(make, folders), arguments.port) as address:
@@ -55,20 +50,6 @@ def command(arguments: argparse.Namespace) -> int:
                 time.sleep(3600)
         except KeyboardInterrupt:
             return 0
-
-
-def own_claims(runs_dir: Path) -> list[dict[str, Any]] | None:
-    """The claims of this checkout's paper, where these are the runs that they were decided on.
-
-    Another store's report must not show verdicts that its runs had no part in.
-    """
-    if not CLAIMS.is_file() or Path(runs_dir).resolve() != (CLAIMS.parents[2] / "runs").resolve():
-        return None
-    try:
-        found: list[dict[str, Any]] = json.loads(CLAIMS.read_text(encoding="utf-8"))["claims"]
-    except (ValueError, KeyError) as error:
-        raise SdtpsError(f"{CLAIMS}: not as sdtps paper wrote it ({error}); make it again") from None
-    return found
 
 
 def write(

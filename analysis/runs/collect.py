@@ -7,13 +7,9 @@ because of what a run did: a diverged, failed, torn or missing run is a record w
 from __future__ import annotations
 
 import argparse
-import json
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from multiprocessing import get_context
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,7 +26,6 @@ if TYPE_CHECKING:
     from ablations.study.model import Study
 
 T = TypeVar("T")
-WORTH_FORKING = 2000  # runs; below, starting processes costs more than it gives
 
 
 @dataclass
@@ -101,17 +96,8 @@ def collect(studies: Sequence[Study], runs_dir: Path | str, *, curves: bool = Tr
         runs, strays = sources(study, runs_dir)
         found += runs
         unplanned += strays
-    return Collected(list(studies), runs_dir, tuple(_read_all(found, runs_dir, curves)), unplanned)
-
-
-def _read_all(found: Sequence[Source], runs_dir: Path, curves: bool) -> list[Run]:
-    """The records, in order; a large grid is shared among processes."""
-    one = partial(read, runs_dir=runs_dir, curves=curves)
-    workers = min(8, len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else 1
-    if len(found) < WORTH_FORKING or workers < 2:
-        return list(map(one, found))
-    with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
-        return list(pool.map(one, found, chunksize=100))
+    records = tuple(read(source, runs_dir, curves=curves) for source in found)
+    return Collected(list(studies), runs_dir, records, unplanned)
 
 
 def sources(study: Study, runs_dir: Path) -> tuple[list[Source], list[Path]]:
@@ -146,7 +132,7 @@ def _found(study: str, runs_dir: Path, known: set[Path]) -> tuple[list[Source], 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs.add_study_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="all columns, one JSON object a run")
+    parser.add_argument("--json", action="store_true", help="all columns: a list, one object a run")
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -159,9 +145,9 @@ def command(arguments: argparse.Namespace) -> int:
 
     studies = verbs.load(arguments)
     collected = collect(studies, arguments.runs_dir)
+    verbs.tell_not_fractions(collected)
     if arguments.json:
-        for record in as_rows(collected.runs):
-            print(json.dumps(record, ensure_ascii=False))
+        verbs.print_json(as_rows(collected.runs))
         return 0
     console = verbs.console()
     for study in studies:

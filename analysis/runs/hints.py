@@ -12,12 +12,12 @@ import yaml
 
 from ablations.study.arguments import known_studies
 from analysis.runs.record import mapping
+from analysis.verbs import MAIN
 from sdtps.run.folder import RunFolder
 from sdtps.run.locations import runs_root
 from sdtps.system.files import read_bytes
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-MAIN = Path("paper/main.tex")  # what commands use unless told otherwise
 
 
 def command(*words: str | Path, runs_dir: Path) -> str:

@@ -13,7 +13,7 @@ from analysis.results.outcomes import Outcome, outcomes, seed_list
 from analysis.runs.collect import Collected
 from analysis.runs.comparable import Mark, readable, setting, varying
 from analysis.tables.model import Column, Row, Table, file_name
-from sdtps.config import ProgramConfig, RetrievalConfig
+from sdtps.config import RetrievalConfig
 from sdtps.system.errors import counted
 
 if TYPE_CHECKING:
@@ -104,14 +104,10 @@ def beyond(
     for row, metric, epoch in product(rows, shares, epochs):
         if not (values := list(row.values(metric, epoch).values())):
             continue
-        found, variant = stats.summary(values), study.variants.get(row.key)
+        found = stats.summary(values)
         if 0 <= found.mean <= 1 and (found.mean < found.sd or found.mean + found.sd > 1):
             said.append("± is symmetric: where it reaches beyond 0 or 100 %, no seed does.")
-        elif found.mean > 1 and variant and isinstance(variant.config, ProgramConfig):
-            way = f'{metric}: {{direction: {study.metrics[metric].direction}, unit: ""}}'
-            said.append(
-                f"{metric} is above 1, which % prints as above 100: if it is per cent, write {way}."
-            )
+        said += study.not_fractions(row.key, {metric: found.mean})
     return " ".join(dict.fromkeys(said))
 
 

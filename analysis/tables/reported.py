@@ -155,12 +155,11 @@ def studies_table(collected: Collected, studies: Sequence[Study], others: Sequen
     """Every study of this project, and how many of its runs the paper has."""
     rows = []
     for study in (*studies, *others):
-        planned = len(study.variants) * len(study.seeds)
         done = "not in this paper"
         if study in studies:
             completed = sum(run.state == "completed" for run in collected.runs_of(study.name))
-            done = f"{completed}/{planned}"
-        size = f"{len(study.variants)} × {len(study.seeds)}"
+            done = f"{completed}/{len(study.variants) * len(study.seeds)}"
+        size = f"{len(study.variants)} × {len(study.seeds)}" if study.variants else "unreadable"
         rows.append(Row(study.name, (text(study.name), text(study.title), text(size), text(done))))
     columns = (
         Column("study", "Study", align="l"),

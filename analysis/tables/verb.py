@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 
 from analysis import verbs
-from analysis.venues import VENUES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,9 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--table", action="append", default=[], metavar="NAME", help="this table only; may be repeated"
     )
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write .tex .csv .md .html .json")
-    parser.add_argument(
-        "--venue", choices=sorted(VENUES), default="any", help="whose page the LaTeX form fits [any]"
-    )
+    verbs.add_venue(parser, "whose page the LaTeX form fits", "any")
     parser.add_argument("--form", choices=("csv", "md", "html", "tex"), help="print in this format")
     parser.add_argument("--json", action="store_true", help="print the cells with the runs behind them")
     verbs.add_allowances(parser, *verbs.CONTENTS)

@@ -28,6 +28,8 @@ _WORDS = {
 _INT = re.compile(r"[-+]?[0-9]+")
 _BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+# `{python} train.py` as a value, which YAML takes for a mapping: to its end in a flow, and the rest.
+_UNQUOTED = re.compile(r"(?<=[:-] )(?=\{[^{}:]*\} *[^\s,}\]#])((?:\{[^{}]*\}|[^{},])*).*")
 _MAX_NODES = 200_000  # aliases can expand without end; no honest file comes near this
 _MAX_DIGITS = 400  # of an integer: more is a mistake, and Python refuses to read 4,300
 _PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map"))
@@ -148,9 +150,14 @@ def parse(text: str) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f"line {mark.line + 1}: " if mark else ""
-        if mark and "\t" in text.split("\n")[mark.line][: mark.column + 1]:
+        written = text.split("\n")[mark.line] if mark else ""
+        if mark and "\t" in written[: mark.column + 1]:
             raise YamlError(f"{line}a tab: YAML is indented with blanks only") from None
         context = f"{error.context}: " if error.context else ""
+        if found := _UNQUOTED.search(written):
+            value = found["flow" in context].rstrip()
+            right = written.replace(value, "'" + value.replace("'", "''") + "'").strip()
+            raise YamlError(f"{line}a text that begins with {{ must be quoted: {right}") from None
         raise YamlError(f"{line}{context}{error.problem}") from None
     except yaml.reader.ReaderError as error:
         line_number = text.count("\n", 0, max(error.position, 0)) + 1

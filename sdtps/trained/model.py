@@ -81,10 +81,11 @@ def load(
     if folder is not None:
         file = folder.weights_file(which)
         if not file.is_file():
-            raise RunError(
-                f"{target}: no {file.name}: the run has not completed, or the file was removed. "
-                f"Train it: sdtps run {target}"
-            )
+            why = f"no {file.name}: the run has not completed, or the file was removed. "
+            why += f"Train it: sdtps run {target}"
+            if isinstance(folder.config(), ProgramConfig):
+                why = "the run belongs to a program, of which no weights are kept here: nothing to load"
+            raise RunError(f"{target}: {why}")
     else:
         file = target
     if file.suffix == ".safetensors":

@@ -158,19 +158,19 @@ def test_a_study_runs_on_local_slots_then_only_what_is_missing(
 def test_each_variant_is_audited_before_its_first_submission(
     manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    audited: list[tuple[list[str], bool]] = []
-    monkeypatch.setattr(front, "audit", lambda study, names, strict: audited.append((names, strict)))
+    audited: list[list[str]] = []
+    monkeypatch.setattr(front, "audit", lambda study, names: audited.append(names))
     monkeypatch.setattr(front, "dispatch", lambda *_: 0)
     words = ("submit", manifest, "--runs-dir", tmp_path, "--executor", "local")
-    assert call(*words, "--strict") == 0
+    assert call(*words) == 0
     complete(load_study(manifest).runs()[0], tmp_path)
     assert call(*words) == 0
     assert call(*words, "--variant", "topk") == 0
     assert call(*words, "--no-audit") == 0
-    assert audited == [(["topk", "soft", "bad"], True), (["soft", "bad"], False)]
+    assert audited == [["topk", "soft", "bad"], ["soft", "bad"]]
 
 
-def test_with_strict_a_finding_of_the_audit_is_a_refusal(
+def test_a_finding_of_the_audit_is_told_before_the_runs_are_sent(
     manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sent: list[int] = []
@@ -181,10 +181,8 @@ def test_with_strict_a_finding_of_the_audit_is_a_refusal(
         ).replace("overrides: {", "overrides: {sdtps.aggregation: single, sdtps.no_grad: none, ")
     )
     words = ("submit", manifest, "--runs-dir", tmp_path, "--variant", "bad", "--seed", 0)
-    assert call(*words, "--strict") == 2
-    err = capsys.readouterr().err
-    assert "Audit: bad: " in err and "--strict is given; nothing was queued" in err
-    assert sent == []
+    assert call(*words) == 0
+    assert "Audit: bad: " in capsys.readouterr().err and sent == [1]
 
 
 @pytest.mark.parametrize("study", ["omniglot", "flickr30k", "coco"])
@@ -406,3 +404,5 @@ def test_status_names_a_run_that_was_changed_after_it_completed(
     printed = capsys.readouterr().out
     assert f"{runs[0].name}: completed (damaged): config.yaml" in printed
     assert not any(run.name in printed for run in runs[1:])
+    assert call("plan", *words[1:]) == 0
+    assert capsys.readouterr().out.count("completed (damaged): config.yaml") == 1

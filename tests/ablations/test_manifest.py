@@ -42,7 +42,7 @@ def mistakes(load: Load, text: str) -> list[str]:
     with pytest.raises(ManifestError) as caught:
         load(text)
     head, *lines = str(caught.value).splitlines()
-    assert "nothing was queued" in head
+    assert "nothing was done" in head
     return [line.partition("small.yaml:")[2] or line for line in lines]
 
 
@@ -101,7 +101,6 @@ variants:
         ("tables: [{name: m}, {name: M}]\n", "'M' would share files with 'm'"),
         ("tables: [{name: main}, {name: small-main}]\n", "'small-main' would share files with 'main'"),
         ("tables: [{name: Compute}]\n", "share files with compute, made for every study"),
-        ("tables: [{name: small-variants}]\n", "share files with variants, made for every"),
         ("tables: [{name: c, kind: conditions, rows: [topk]}]\n", "metrics such as mAP@missing_r"),
         ("tables: [{name: m, kind: components}]\n", "no variant has 'components'"),
         ("tables: [{name: s, kind: sweep}]\n", "'axis' (a dotted configuration key) goes with"),
@@ -109,13 +108,9 @@ variants:
         ("figures: [{name: ../f}]\n", "names a file"),
         ("resources: {gpu: 1}\n", "unknown key 'gpu'. Did you mean 'gpus'?"),
         ("resources: {nodes: 2.0}\n", "Did you mean 2? Allowed: a whole number from 1 to 65533."),
-        ("resources: {cpus: 65537}\n", "65537 is not allowed. Allowed: a whole number from 1 to"),
         ("resources: {mem_gb: 1e-9}\n", "Allowed: a number of GB from 0.001 (1 MB) to 1048576"),
-        ("resources: {timeout_min: 4294967297}\n", "Allowed: whole minutes from 1 to 35791394"),
-        ("resources: {max_parallel: 4294967297}\n", "a whole number from 1 to 4000001 or null"),
         ("resources: {runs_per_gpu: 9000, cpus: 8, gpus: 1}\n", "are more CPUs than a job may ask"),
         ("resources: {gpus: a100}\n", "or a type with a number (a100:2)"),
-        ("resources: {gpus: 'a b:2'}\n", "or a type with a number (a100:2)"),
         ("resources: {gpus: 1, sbatch: {gres: 'gpu:2'}}\n", "'gres' contradicts gpus (1)"),
         ("resources: {srun: --mpi=pmix}\n", "Did you mean [--mpi=pmix]? Allowed: a list, each item"),
         ("resources: {sbatch: {job_name: x}}\n", "sbatch: 'job-name' cannot be set"),
@@ -126,10 +121,6 @@ variants:
             "contradicts gpus (1): set gpus instead",
         ),
         ("resources: {sbatch: {x: [1]}}\n", "Allowed: text or a whole number or true or false."),
-        (
-            "figures: [{name: f, kind: differences, metric: mAP, margin: 0}]\n",
-            "Allowed: a number above 0 or",
-        ),
         ("resources: {timeout_min: 1:30}\n", "'1:30' is not a time limit"),
         (
             "reported: [{variant: topk, source: x, values: {mAP: about 79}}]\n",
@@ -169,6 +160,7 @@ def test_a_mistake_anywhere_is_told_with_what_is_allowed(load: Load, extra: str,
         ),
         ("rank1: {direction: up}", "rank1: {direction: up, label: 基}", "cannot print 基 (U+57FA)"),
         ("rank1: {direction: up}", "rank1: {direction: up, unit: percent}", "Write '%' where runs log"),
+        ("seeds: [0, 1]", "seeds: 2", "2 is no list: write [0, 1] for 2 seeds, or [2] for seed 2"),
         ("varies: [sdtps.decision", "vareis: [x", "5: vareis: unknown key. Did you mean 'varies'?"),
     ],
 )
@@ -254,20 +246,22 @@ def test_settings_that_go_together_are_looked_at_together(
     ("text", "says"),
     [
         ("", "a study is a mapping with keys study"),
-        ("- 1\n", "a study is a mapping"),
         ("a: [\n", "small.yaml: line"),
         ("study: small\n\ttask: reid\n", "line 2: a tab"),
+        ("a:\n  b: {python} p.py {seed} 'x'\n", "line 2: a text that begins with { must be quoted"),
+        ("b: {python} p.py {seed} 'x'\n", "quoted: b: '{python} p.py {seed} ''x'''"),
+        ("a: {b: {python} p.py {seed}, c: 1}\n", "quoted: a: {b: '{python} p.py {seed}', c: 1}"),
         (
             HEAD.replace("reid", "command").split("varies")[0]
             + "varies: [settings]\noverrides: {comand: echo, settings: {a: 1}}\n"
             "variants: {topk: {}, b: {settings.a: 2}}\n",
-            "1 mistake; nothing was queued.\n{file}:6: overrides.comand: unknown key 'comand'",
+            "1 mistake; nothing was done.\n{file}:6: overrides.comand: unknown key 'comand'",
         ),
         (
             f"{HEAD}tables: [{{name: c, kind: components}}]\nvariants:\n"
             "  topk: {components: {a: true, b: false}}\n"
             "  x: {optim.lr: 1, components: {a: true}}\n",
-            "1 mistake; nothing was queued.\n{file}:10: variants.x: table 'c' needs its components b",
+            "1 mistake; nothing was done.\n{file}:10: variants.x: table 'c' needs its components b",
         ),
     ],
 )

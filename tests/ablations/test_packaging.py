@@ -165,7 +165,7 @@ def test_without_runs_every_verb_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(verbs, "_known", lambda: [])  # not eighteen manifests for each verb
+    monkeypatch.setattr(verbs, "_known", lambda _: [])  # not eighteen manifests for each verb
     for verb in ("tables", "curves", "report", "collect", "paper"):
         assert main([verb]) == 2
         assert f"has runs in {tmp_path / 'runs'}" in capsys.readouterr().err, verb
@@ -220,8 +220,6 @@ def test_to_read_one_study_no_other_manifest_is_read(
     monkeypatch.chdir(tmp_path)
     (study,) = load(argparse.Namespace(studies=["mine"], runs_dir=Path("runs")))
     assert study.name == "mine"
-    with pytest.raises(ManifestError, match="sedes"):
-        others([study])
 
 
 def test_runs_that_no_manifest_plans_are_named(

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from ablations.cli import main
+from ablations.launch import submit
 from ablations.launch.plan import make_plan
 from ablations.store.states import FolderStatus, run_states
 from ablations.study.manifest import load_study
@@ -22,6 +23,7 @@ from sdtps.config.program import LogConfig
 from sdtps.run.folder import RunFolder
 from sdtps.system.errors import ManifestError, RunError
 from sdtps.system.files import digest
+from sdtps.trained.model import load
 from sdtps.training import program
 from sdtps.training.attempt import EXIT_CODES, execute
 from tests.ablations.copies import fork_queues
@@ -105,32 +107,44 @@ def test_mistakes_are_told_before_anything_runs(tmp_path: Path, old: str, new: s
 
 
 def test_a_script_that_is_not_there_is_told_before_anything_starts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "q.py").touch()
     words = [str(write(tmp_path, HEAD + VARIANTS)), "--runs-dir", str(tmp_path / "runs")]
-    assert main(["plan", *words]) == 0
     told = f"the command's p.py is not in {tmp_path}. Did you mean 'q.py'?"
-    assert told in capsys.readouterr().out
-    assert main(["submit", *words, "--executor", "local"]) == 2
-    assert told in capsys.readouterr().err and not (tmp_path / "runs" / "small").exists()
+    for verb in (["plan"], ["submit", "--executor", "local"]):
+        assert main([*verb, *words]) == 2
+        assert told in capsys.readouterr().err and not (tmp_path / "runs" / "small").exists()
+    monkeypatch.setattr(submit.slurm, "configured", lambda: True)
+    monkeypatch.setattr(submit.slurm, "max_array_size", lambda: 9)
+    assert main(["plan", *words]) == 0
+    printed = capsys.readouterr().out
+    assert f"Warning: {told}" in printed and "; the cluster's nodes may have it" in printed
     for line in ("cd x && p.py", "/other/p.py", "${HOME}/p.py", "q.py > p.py; p.py", "q.py p.py"):
         assert not ProgramConfig(command=f"{line} {{seed}}", directory=str(tmp_path)).absent()
 
 
-def test_an_edited_program_is_other_code(tmp_path: Path) -> None:
-    manifest = write(tmp_path, HEAD + VARIANTS)
+def test_an_edited_program_is_other_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = write(tmp_path, HEAD + "figures: [{name: f, metric: acuracy}]\n" + VARIANTS)
     (tmp_path / "p.py").write_text(PROGRAM)
     study, runs = load_study(manifest), tmp_path / "runs"
     for run in study.runs():
         files = {"p.py": "0" * 32 if run.seed else digest(PROGRAM.encode())}
         folder = RunFolder(run.folder(runs))
         folder.create(run.config, {"seed": run.seed, "code": {"digest": "c"}, "program": files})
-        folder.write_result({"attempt": 1})
+        folder.write_result({"attempt": 1, "final": {"accuracy": 50.0}})
+    assert main(["status", str(manifest), "--runs-dir", str(runs)]) == 0
+    assert capsys.readouterr().out.count('is per cent, write accuracy: {direction: up, unit: ""}') == 1
+    for verb in ("status", "tables"):
+        main([verb, str(manifest), "--runs-dir", str(tmp_path / "other")])
+        assert f"If they are elsewhere: --runs-dir {runs}\n" in "".join(capsys.readouterr())
+    with pytest.raises(RunError, match="the run belongs to a program"):
+        load(folder.path)
     done = [FolderStatus(state="completed")] * 4
     plan = make_plan(study, runs, done, code="c")
     reasons = ["completed", "completed by another version of p.py (000000000000)"] * 2
     assert [a.reason for a in plan.actions] == reasons and "2 completed runs by" in plan.warnings[0]
+    assert "figure f draws 'acuracy'" in plan.warnings[1] and "mean 'accuracy'?" in plan.warnings[1]
     again = make_plan(study, runs, done, code="c", retry=["stale"]).submitted
     assert [(a.run.seed, a.start) for a in again] == [(1, "over")] * 2
     other = replace(study, name="other")  # equal runs of another study are not taken over, either

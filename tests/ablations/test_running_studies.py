@@ -299,7 +299,7 @@ def test_then_follows_the_runs_or_runs_now_or_says_why_not(store: Store) -> None
     assert mark.exists()
 
 
-def test_submit_status_retry_and_watch_take_several_studies(store: Store) -> None:
+def test_submit_status_and_watch_take_several_studies(store: Store) -> None:
     first = store.study(["ok"], name="first")
     second = store.study(["raise"], name="second", seeds=2)  # its seed 0 is the first's run
     more = str(second.path)
@@ -307,10 +307,6 @@ def test_submit_status_retry_and_watch_take_several_studies(store: Store) -> Non
     assert len(store.fakes.arrays()) == 2
     assert [d["study"] for d in store.json("status", first, more)] == ["first", "second"]
     assert store.call("watch", first, more, "--once") == 0
-    for study in (first, second):
-        cancel.cancel(run_states(study.runs(), store.runs), store.runs)
-    sent = store.json("retry", first, more, "--cancelled", "--no-audit")
-    assert [len(d["submitted"]) for d in sent] == [1, 1]
 
 
 # -- the store ----------------------------------------------------------------------------------------

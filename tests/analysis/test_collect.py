@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -139,11 +137,6 @@ def test_folders_that_nothing_plans_are_named(tmp_path, study):
     collected = collect([smaller], tmp_path)
     assert len(collected.unplanned) == 3 and len(collected.runs) == 6
     assert not any(run.notes for run in collect([study], tmp_path, curves=False).runs)
-
-
-def test_importing_it_loads_no_torch():
-    code = "import sys, analysis.runs.collect; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 ROWS = st.lists(

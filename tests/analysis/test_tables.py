@@ -88,11 +88,13 @@ def test_what_programs_log_under_other_names_or_in_per_cent_is_told(tmp_path, mo
     plant_all(tmp_path, study, scores={"acc": [50.0, 99.5], "accuracy": [0.5, 0.6]})
     monkeypatch.setattr("analysis.verbs.load", lambda _: [study])
     compare, report = ["compare", "s", "a", "b", "--metric"], ["report", "-o", str(tmp_path / "r.html")]
-    for *words, code in (("tables", 1), (*report, 1), (*compare, "acuracy", 1), (*compare, "acc", 0)):
+    looks = ("collect", 0), ("tables", 1), (*report, 1)
+    for *words, code in (*looks, (*compare, "acuracy", 1), (*compare, "acc", 0)):
         assert main([*words, "--runs-dir", str(tmp_path)]) == code
         out, told = capsys.readouterr()
         assert ("'acuracy' in its last evaluation. Did you mean 'accuracy'?" in told) == bool(code)
         assert words[0] != "tables" or out.count('acc: {direction: up, unit: ""}') == 1
+        assert told.count('is per cent, write acc: {direction: up, unit: ""} under metrics') == 1
         assert ("best epoch" in out) == (words[0] == "tables")
     for folder in tmp_path.glob("s/*/seed*"):  # of a program that selects no epoch
         reseal(RunFolder(folder), best={})

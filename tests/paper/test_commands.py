@@ -40,7 +40,9 @@ def words(tmp_path, paper_sources, monkeypatch):
     """Arguments that every command takes here; the study and its runs are planted."""
     monkeypatch.chdir(tmp_path)
     manifest = tmp_path / "ablations" / "hard.yaml"
-    monkeypatch.setattr("analysis.verbs.known_studies", lambda: {"hard": manifest})
+    monkeypatch.setattr(
+        "analysis.verbs.known_studies", lambda: {f.stem: f for f in manifest.parent.glob("*.yaml")}
+    )
     (tmp_path / "ablations").mkdir()
     (tmp_path / "ablations" / "base.yml").write_text("task: reid\n")
     manifest.write_text(MANIFEST)
@@ -59,7 +61,7 @@ def test_names_survive_yaml_manifest_runs_and_tables(words, capsys):
     _, study = words
     assert list(study.variants) == ["none", "NA", "off", "1", WEIRD]
     assert main(["collect", "--json"]) == 0
-    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    records = json.loads(capsys.readouterr().out)
     assert [r["variant"] for r in records[::3]] == list(study.variants)
     assert {r["state"] for r in records} == {"completed"}
     assert main(["tables", "--table", "hard-main", "--form", "csv"]) == 0
@@ -88,6 +90,14 @@ def test_a_paper_is_built_checked_and_found_wanting(words, capsys, tmp_path):
     assert "NA seed 1: not run" in capsys.readouterr().err
     assert main([*QUICKLY, "--allow-missing"]) == 0
     assert "(2/3)" in (tmp_path / "paper/generated/tables/hard-main.md").read_text()
+    assert main(["check", "--no-pdf", "--allow-missing"]) == 0
+    (tmp_path / "ablations" / "broken.yaml").write_text("study: broken\nsedes: [0]\n")
+    capsys.readouterr()
+    assert main([*QUICKLY, "hard", "--allow-missing"]) == 0
+    err = capsys.readouterr().err
+    assert "left out as unreadable:\n" in err and "broken.yaml:2: sedes" in err
+    studies = (tmp_path / "paper/generated/tables/studies.md").read_text()
+    assert "| broken |  | unreadable | not in this paper |" in studies
     assert main(["check", "--no-pdf", "--allow-missing"]) == 0
 
 

@@ -238,7 +238,6 @@ def test_a_study_without_any_run_still_draws(tmp_path):
     [
         (ReidConfig(), ["--metric", "losss"], "loss", 2),
         (ReidConfig(), ["--metric", "loss"], "loss", 0),
-        (ReidConfig(), [], "mAPP", 2),
         (ReidConfig(), [], "amp_scale", 0),
         (ProgramConfig(command="p.py {seed}"), [], "amp_scale", 2),
     ],

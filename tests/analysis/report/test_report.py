@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.report import payload as payload_of
-from analysis.report import verb
 from analysis.report.payload import embedded, log_tail, page, payload
 from analysis.results.curves import curves
 from analysis.runs.collect import Collected, collect
@@ -100,13 +99,3 @@ def test_commands_name_exactly_the_run_whatever_it_is_called(collected: Collecte
     hostile = next(r for r in data["runs"] if "{x}" in r["rerun"])["rerun"].splitlines()
     assert hostile[0] == f"git checkout {'a' * 40}"
     assert shlex.split(hostile[-1])[-6:-2] == ["--variant", "w/o_msa & 5% #1 {x}~^\\", "--seed", "0"]
-
-
-def test_another_stores_report_shows_no_claims_of_this_checkout(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    verb.CLAIMS.parent.mkdir(parents=True)
-    verb.CLAIMS.write_text('{"claims": []}')
-    assert verb.own_claims(Path("runs")) == []
-    assert verb.own_claims(tmp_path / "elsewhere" / "runs") is None
-    verb.CLAIMS.unlink()
-    assert verb.own_claims(Path("runs")) is None
