@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
-import seaborn as sns
 from matplotlib.figure import Figure
 
 from analysis.figures.curves import metric_label, metric_name, setting_name
@@ -40,21 +38,20 @@ def sweep(
     picture = Figure(figsize=(width, min(2.6, width * 0.55)), layout="constrained")
     axes = picture.subplots()
     results = {name: found.get(name, spec.metric) for name in names}
-    seeds = pd.DataFrame(
-        {"variant": name, "place": places[name], "value": value * scale}
+    seeds = [
+        (places[name], value * scale, styles[name].colour)
         for name, result in results.items()
         for value in result.values.values()
-    )
-    if len(seeds):
-        colours = {name: styles[name].colour for name in names}
-        look: Any = {"hue": "variant", "palette": colours, "alpha": 0.4, "s": 9, "linewidth": 0}
-        sns.scatterplot(seeds, x="place", y="value", legend=False, ax=axes, **look)
+    ]
+    if seeds:
+        at, values, colours = zip(*seeds, strict=True)
+        axes.scatter(at, values, c=colours, alpha=0.4, s=9, linewidth=0, edgecolor="w")
     for name, result in results.items():
         colour, place = styles[name].colour, places[name]
         if not result.n:
-            word, at = found.outcomes[name].glyph(), axes.get_xaxis_transform()
-            look = {"ha": "center", "size": SMALLEST, "style": "italic", "parse_math": False}
-            axes.text(place, 0.02, word, transform=at, **look)
+            word, across = found.outcomes[name].glyph(), axes.get_xaxis_transform()
+            look: Any = {"ha": "center", "size": SMALLEST, "style": "italic", "parse_math": False}
+            axes.text(place, 0.02, word, transform=across, **look)
             axes.plot([place], [np.nan])
             continue
         axes.errorbar(

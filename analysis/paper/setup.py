@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from scipy import special
+
 from analysis.results import numbers
 from analysis.results.frames import Results
 from analysis.results.outcomes import machines
@@ -73,15 +75,13 @@ def least_significant(found: Results) -> str:
 
     A paired t test of n seeds must reach ALPHA over the size of its family: Holm's first step.
     """
-    from scipy.stats import t
-
     metric = next(iter(found.study.metrics))
     rows = [found.get(variant, metric) for variant in found.outcomes]
     family = max((row.family_size for row in rows), default=0)
     n = max((row.difference_n for row in rows if row.family_size), default=0)
     if n < 2:
         return ""
-    least = float(t.ppf(1 - ALPHA / family / 2, n - 1)) / math.sqrt(n)
+    least = float(special.stdtrit(n - 1, 1 - ALPHA / family / 2)) / math.sqrt(n)
     shown = numbers.fixed(least, 0 if least >= 10 else 1)
     return f"{shown} with {n} seeds and {counted(family, 'comparison')}"
 

@@ -12,9 +12,12 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from ablations.store.locks import Lock
 from ablations.study.model import Study, Variant
@@ -183,6 +186,24 @@ def plant(
         )
     folder.write_status(state, **told)
     return folder
+
+
+@contextmanager
+def sketched() -> Iterator[None]:
+    """A figure's files hold its lines' points as text: for who builds often and reads no picture."""
+    from matplotlib.figure import Figure
+
+    from analysis.figures.published_logs import record_figure
+
+    def sketch(picture: Figure, stream: Any, format: str, **_: Any) -> None:
+        lines = [line.get_xydata().tolist() for axes in picture.axes for line in axes.lines]
+        stream.write(f"{len(lines)} lines as {format}: {lines}\n".encode())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", sketch)
+        record_figure.cache_clear()  # kept by a process
+        yield
+        record_figure.cache_clear()
 
 
 def reseal(folder: RunFolder, **fields: Any) -> None:

@@ -10,13 +10,7 @@ import pytest
 from facts_verdicts import FACTS, ONLY_BY_TEXT, agrees
 from planted import plant, planted_study
 
-from analysis.claims.ledger import (
-    Answer,
-    ClaimsError,
-    evaluate,
-    load,
-    studies_named,
-)
+from analysis.claims.ledger import Answer, ClaimsError, evaluate, load, studies_named
 from analysis.claims.report import evidence, powers, summary, write
 from analysis.runs.collect import collect
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from planted import CODE, WEIRD, hard_study, plant, plant_hard, planted_study
+from planted import CODE, WEIRD, hard_study, plant, plant_hard, planted_study, sketched
 
 from ablations.study.manifest import load_study
 from analysis.cli import main
@@ -23,7 +23,8 @@ def built(tmp_path_factory):
     study = hard_study()
     plant_hard(root / "runs", study)
     options = Options(allow=("missing",), evidence=False, report=False)
-    build([study], [], root / "runs", root / "generated", options)
+    with sketched():
+        build([study], [], root / "runs", root / "generated", options)
     return root
 
 
@@ -136,6 +137,7 @@ def test_a_terminal_is_shown_what_a_log_or_a_name_holds_and_obeys_none_of_it(
 def test_a_cell_is_explained_without_a_paper(tmp_path, monkeypatch, capsys):
     """The table is made from the runs where none was built."""
     study = load_study(shipped("ablations/nograd.yaml"))
+    monkeypatch.setattr("analysis.verbs.known_studies", lambda: {"nograd": study.path})
     for variant in study.variants:
         for seed in study.seeds:
             plant(tmp_path / "runs", study, variant, seed, scores={"mAP": [0.6], "rank1": [0.7]})

@@ -8,8 +8,10 @@ import re
 from planted import PERCENT, WEIRD, plant_all, planted_study
 
 from analysis.paper import audits
+from analysis.paper.explain import find
 from analysis.paper.macros import macros, numbers_file
 from analysis.runs.collect import collect
+from analysis.tables import forms
 from sdtps.audit.audit import audit
 from sdtps.system.files import write_json
 
@@ -25,12 +27,16 @@ def test_metrics_of_any_name_are_defined_on_a_line_of_their_own(tmp_path):
     assert DEFINITION.fullmatch(lines[0])[2] == "mU+0025_U+0023U+007DU+007BU+00E9U+005C"
 
 
-def test_an_audits_numbers_have_the_variants_names_of_all_other_numbers(tmp_path):
+def test_an_audits_numbers_have_the_variants_names_of_all_other_numbers_and_name_their_runs(tmp_path):
     study = planted_study("s", ["a", WEIRD, "}x{"])
     configs = {name: variant.config for name, variant in study.variants.items()}
     path = tmp_path / "audit.json"
     write_json(path, audit(configs, "a", study="s", labels={n: n for n in configs}, steps=0).as_json())
     document = json.loads(path.read_text())
-    lines = numbers_file(audits.macros(study, audits.table(document, study)), []).splitlines()
+    table = audits.table(document, study)
+    forms.write(table, tmp_path / "tables")
+    behind = find(f"{table.name}:a:{table.columns[1].key}", tmp_path)
+    assert behind.runs == tuple(run.name for run in study.runs() if run.variant == "a")
+    lines = numbers_file(audits.macros(study, table), []).splitlines()
     found = [DEFINITION.fullmatch(line) for line in lines]
     assert {match[1] for match in found} == {v.slug for v in study.variants.values()}

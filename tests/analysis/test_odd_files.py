@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from planted import plant, planted_study
+from planted import plant, planted_study, sketched
 
 from analysis.figures import figure
 from analysis.paper.explain import describe
@@ -73,8 +73,9 @@ def test_every_reader_goes_on_beside_an_odd_file(tmp_path: Path, odd: Callable[[
     marks = refuse_to_average(collected, allow=KINDS)
     for table in tables.tables(collected, study, marks):
         forms.write(table, tmp_path / "tables")
-    for drawn in figure.figures(collected, study, marks):
-        figure.write(drawn, tmp_path / "figures")
+    with sketched():
+        for drawn in figure.figures(collected, study, marks):
+            figure.write(drawn, tmp_path / "figures")
     write_report(collected, tmp_path / "report.html")
     for run in collected.runs:
         json.dumps(describe(run.where, runs))

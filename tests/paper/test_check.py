@@ -7,12 +7,11 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from planted import OTHER_CODE, plant, planted_study
+from planted import OTHER_CODE, plant, planted_study, sketched
 
-from analysis.paper import audits, pdf
+from analysis.paper import pdf
 from analysis.paper.build import Options, build
 from analysis.paper.check import check
-from analysis.paper.explain import find
 from sdtps.run.folder import RunFolder
 from sdtps.system.errors import AggregationError
 
@@ -40,8 +39,9 @@ def original(tmp_path_factory, paper_sources):
             plant(root / "runs", study, name, seed, scores=scores)
     main = paper_sources(root / "paper")
     (root / "paper" / "claims.yaml").write_text(LEDGER)
-    build([study], [], root / "runs", main.parent / "generated", OPTIONS)
-    return root, study
+    with sketched():
+        build([study], [], root / "runs", main.parent / "generated", OPTIONS)
+        yield root, study
 
 
 @pytest.fixture
@@ -223,14 +223,3 @@ def test_a_flipped_verdict_is_told_with_the_claims_number(tmp_path, original, pa
     flipped = [f for f in found if f.kind == "verdict"]
     assert [f.where for f in flipped] == ["claim 1"]
     assert "the paper says supported, the test now says refuted" in flipped[0].text
-
-
-def test_explain_names_the_runs_of_an_audit_cell(tmp_path):
-    study = planted_study("s", ["a", "b"], seeds=(0, 1))
-    table = audits.table(audits.document(study), study)
-    from analysis.tables import forms
-
-    forms.write(table, tmp_path / "tables")
-    column = next(c.key for c in table.columns if c.key != table.columns[0].key)
-    behind = find(f"{table.name}:b:{column}", tmp_path)
-    assert behind.runs == tuple(r.name for r in study.runs() if r.variant == "b")

@@ -6,7 +6,7 @@ import json
 import shutil
 
 import pytest
-from planted import WEIRD, plant
+from planted import WEIRD, plant, sketched
 
 from ablations.study.manifest import load_study
 from analysis.cli import main
@@ -51,7 +51,8 @@ def words(tmp_path, paper_sources, monkeypatch):
         for seed in study.seeds:
             scores = {"mAP": [0.5 + 0.01 * number, 0.6], "rank5": [2.0 - 0.1 * number, 1.0]}
             plant(tmp_path / "runs", study, variant, seed, scores=scores)
-    return paper_sources(tmp_path / "paper"), study
+    with sketched():
+        yield paper_sources(tmp_path / "paper"), study
 
 
 QUICKLY = ["paper", "--no-pdf", "--no-evidence", "--no-report"]

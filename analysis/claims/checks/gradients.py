@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -229,6 +230,18 @@ def _saved_bytes() -> Iterator[list[int]]:
         yield total
 
 
+@cache
+def _cost(name: str) -> dict[str, float]:
+    """`memory` in MiB and `arithmetic` in millions of operations of a training step."""
+    torch.manual_seed(0)
+    patches = {m: torch.randn(4, PATCHES, WIDTH, requires_grad=True) for m in MODALITIES}
+    globals_ = {m: torch.randn(4, WIDTH, requires_grad=True) for m in MODALITIES}
+    module = MultiModal(arrangement(name), WIDTH, PATCHES)
+    with _saved_bytes() as total, FlopCounterMode(display=False) as counter:
+        module(patches, globals_)["feature"].sum().backward()
+    return {"memory": total[0] / 2**20, "arithmetic": counter.get_total_flops() / 1e6}
+
+
 @check
 def no_grad_saves(what: str, least: float) -> Iterator[Statement]:
     """`memory` that the backward pass needs kept, or `arithmetic` of both passes, in v1 and v2.
@@ -239,16 +252,7 @@ def no_grad_saves(what: str, least: float) -> Iterator[Statement]:
     Args:
         least: the share that must be saved to count as saving.
     """
-    torch.manual_seed(0)
-    patches = {m: torch.randn(4, PATCHES, WIDTH, requires_grad=True) for m in MODALITIES}
-    globals_ = {m: torch.randn(4, WIDTH, requires_grad=True) for m in MODALITIES}
-    cost: dict[str, float] = {}
-    for name in ("v1", "v2"):
-        module = MultiModal(arrangement(name), WIDTH, PATCHES)
-        with _saved_bytes() as total, FlopCounterMode(display=False) as counter:
-            module(patches, globals_)["feature"].sum().backward()
-        cost[name] = total[0] / 2**20 if what == "memory" else counter.get_total_flops() / 1e6
-    less, more = cost["v1"], cost["v2"]
+    less, more = (_cost(name)[what] for name in ("v1", "v2"))
     unit = "MiB" if what == "memory" else "million operations in products of matrices"
     yield Statement(
         f"at least {least:.0%} less {what} in training",

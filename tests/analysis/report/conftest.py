@@ -18,6 +18,7 @@ from analysis.runs.collect import Collected, collect
 
 HOSTILE = "</script><script>document.title='owned'</script>"
 NAMES = ("topk", "none", "NA", "w/o_msa & 5% #1 {x}~^\\", HOSTILE, "gumbel")
+WINDOW: dict[str, Any] = {"viewport": {"width": 1280, "height": 900}, "offline": True}
 PATIENCE = 120_000  # milliseconds that a busy machine may take to open a page
 
 
@@ -77,18 +78,23 @@ def browser() -> Iterator[Any]:
         started.close()
 
 
+@pytest.fixture(scope="session")
+def window(browser: Any) -> Any:
+    """Where pages without options open: a window of its own for each would take most of the time."""
+    return browser.new_context(**WINDOW)
+
+
 @pytest.fixture
-def open_page(browser: Any) -> Iterator[Any]:
+def open_page(browser: Any, window: Any) -> Iterator[Any]:
     """Opens a file; after the test there must have been no error and no request but the file's own."""
-    contexts: list[Any] = []
+    opened: list[Any] = []
     complaints: list[str] = []
 
     def open_(path: Path, fragment: str = "", **options: Any) -> Any:
-        size = {"width": 1280, "height": 900}
-        context = browser.new_context(**{"viewport": size, "offline": True, **options})
-        context.set_default_timeout(PATIENCE)
-        contexts.append(context)
+        context = browser.new_context(**{**WINDOW, **options}) if options else window
         tab = context.new_page()
+        tab.set_default_timeout(PATIENCE)
+        opened.append(context if options else tab)
         tab.on("console", lambda m: complaints.append(f"{m.type}: {m.text}"))
         tab.on("pageerror", lambda e: complaints.append(str(e)))
         own = path.absolute().as_uri()
@@ -102,6 +108,6 @@ def open_page(browser: Any) -> Iterator[Any]:
         return tab
 
     yield open_
-    for context in contexts:
-        context.close()
+    for each in opened:
+        each.close()
     assert not complaints

@@ -47,10 +47,11 @@ def test_every_curve_of_a_large_report_has_few_points(collected: Collected, monk
     assert max(len(line["x"]) for lines in series for line in lines["seeds"] + lines["means"]) < 20
 
 
+TEXTS = st.text("<>&/!-'\"\\\u2028\u2029\0\n a尺")
+
+
 @given(
-    st.recursive(
-        st.text() | st.integers() | st.none(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
-    )
+    st.recursive(TEXTS | st.integers() | st.none(), lambda x: st.lists(x) | st.dictionaries(TEXTS, x))
 )
 def test_embedded_data_is_the_same_data_and_holds_no_markup(value: object) -> None:
     text = embedded({"value": value})

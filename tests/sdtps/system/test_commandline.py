@@ -200,7 +200,7 @@ def test_bash_completes_verbs_studies_and_variants(tmp_path: Path) -> None:
 
 def test_a_start_is_light() -> None:
     """What `--help`, `status` and `submit --dry-run` load on a login node."""
-    heavy = "{'torch', 'pandas', 'matplotlib', 'scipy', 'transformers', 'seaborn', 'rich'}"
+    heavy = "{'torch', 'pandas', 'matplotlib', 'scipy', 'transformers', 'rich'}"
     code = (
         "import sys; from ablations.cli import main\n"
         "for line in ('--help', 'curves --help', 'status quick', 'submit quick --dry-run'):\n"
