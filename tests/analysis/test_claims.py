@@ -149,16 +149,8 @@ def test_a_planted_explosion_decides_the_training_claims_and_cites_its_runs(tmp_
     claims = [c for c in load(LEDGER) if "gumbel" in studies_named([c])]
     found = evaluate(claims, collect([study], tmp_path))
     words = {a.claim.id: a.verdict.word for a in found}
-    assert words == {
-        43: "supported",
-        44: "supported",
-        45: "supported",
-        46: "refuted",
-        47: "refuted",
-        48: "refuted",
-        49: "refuted",
-        56: "supported",
-    }
+    supported, refuted = (43, 44, 45, 56), range(46, 50)
+    assert words == dict.fromkeys(supported, "supported") | dict.fromkeys(refuted, "refuted")
     assert all(agrees(claim, word) for claim, word in words.items())
     explodes, loses_nothing = (next(a for a in found if a.claim.id == n) for n in (43, 56))
     assert explodes.sentence.endswith("(study gumbel, 3 seeds, generated images).")
