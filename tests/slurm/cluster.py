@@ -1,7 +1,7 @@
 """A real SLURM of one node in a folder: its own munge, controller and node, and accounting if asked.
 
 Nothing outside FOLDER is touched: keys, sockets, state, ports and logs are its own, so that it stands
-beside a cluster the machine belongs to. Two CPUs (more than one job at a time even on one core), two
+beside a cluster the machine belongs to. Four CPUs (jobs at the same time, also on fewer cores), two
 GPUs that are /dev/null, a partition `gpu` whose jobs are requeued by those of partition `urgent`. Works
 as root and, without accounting, as any user. The folder's name must be short: sockets lie in it.
 """
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 NODE = "testnode"
-CPUS = 2
+CPUS = 4
 GPUS = 2
 GPU_TYPE = "toy"
 # Daemons live in sbin, which a user's PATH may lack.
@@ -69,6 +69,7 @@ MinJobAge={min_job_age}
 MaxArraySize=1001
 MaxJobCount=20000
 ReturnToService=2
+SlurmdParameters=config_overrides
 SlurmdTimeout=300
 MessageTimeout=30
 GresTypes=gpu
@@ -191,27 +192,21 @@ class Cluster:
             time.sleep(0.2)
 
     def end_jobs(self, timeout_s: float = PATIENCE_S) -> None:
-        """Cancel every job and wait until none is left. Raises ClusterError."""
+        """Kill every job and wait until none is left. Raises ClusterError."""
         deadline = time.monotonic() + timeout_s
         while self.run("squeue", "-h").stdout.strip():
             if time.monotonic() > deadline:
                 raise ClusterError("jobs do not end\n" + self.run("squeue").stdout)
             self.run("scancel", "--me")
-            time.sleep(0.5)
+            self.run("scancel", "--me", "--signal=KILL", "--full")
+            time.sleep(0.2)
 
     def stop(self) -> None:
-        """End all daemons; the folder stays. Safe to call twice."""
-        if (self.folder / "slurmctld.pid").exists():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.run("scancel", "--me", timeout_s=10)
-                self.run("scontrol", "shutdown", timeout_s=10)
-        self._kill_jobs()
+        """Kill all daemons, then the jobs, which they do not take along; the folder stays."""
         daemons = [f"slurmd.{node}" for node in self.nodes]
         for name in (*daemons, "slurmctld", "slurmdbd", "mariadbd", "munged"):
-            _end(self.folder / f"{name}.pid")
-
-    def _kill_jobs(self) -> None:
-        """Kill the processes of jobs that are still there: the daemons do not take them along."""
+            with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
+                os.kill(int((self.folder / f"{name}.pid").read_text()), signal.SIGKILL)
         conf = f"SLURM_CONF={self.conf}".encode()
         for entry in Path("/proc").glob("[0-9]*"):
             try:
@@ -231,14 +226,36 @@ class Cluster:
         )
 
     def start_now(self, element: str) -> None:
-        """Let a requeued job start: it would wait about two minutes for its BeginTime."""
+        """Let a requeued job start: it would wait about two minutes for its BeginTime.
+
+        In the second in which its old credential was revoked, it would be killed.
+        """
+
+        def shown() -> str:
+            return self.run("scontrol", "show", "job", element).stdout
 
         def started() -> bool:
+            if "JobState=COMPLETING" in shown():  # its BeginTime is yet to be set
+                return False
+            time.sleep(1.1)
             done = self.run("scontrol", "update", f"JobId={element}", "StartTime=now")
-            shown = self.run("scontrol", "show", "job", element).stdout
-            return done.returncode == 0 and "Reason=BeginTime" not in shown
+            return done.returncode == 0 and "Reason=BeginTime" not in shown()
 
         until(started)
+
+    def preempt(self) -> None:
+        """Let a job of the partition `urgent` take all CPUs for a second."""
+        words = ("--partition=urgent", "--exclusive", "--mem=100M", "--output=/dev/null")
+        assert self.run("sbatch", *words, "--wrap", "sleep 1").returncode == 0
+
+    def end_soon(self, element: str, seconds: int) -> None:
+        """Let the time limit of a running job lie so far ahead: limits are whole minutes.
+
+        SLURM looks twice a minute. What it sends before the limit and at it is as the job asked.
+        Refused where the job's own limit was reached meanwhile.
+        """
+        at = time.strftime("%FT%T", time.localtime(time.time() + seconds))
+        self.run("scontrol", "update", f"JobId={element}", f"EndTime={at}")
 
     def environment(self) -> dict[str, str]:
         """This process's environment, pointed at the cluster."""
@@ -359,24 +376,6 @@ class Cluster:
     def _log(self, daemon: str) -> str:
         log = self.folder / f"{daemon}.log"
         return log.read_text(errors="replace")[-3000:] if log.exists() else "(no log)"
-
-
-def _end(pid_file: Path, patience_s: float = 10) -> None:
-    """SIGTERM, then SIGKILL, to the process in `pid_file`, if it still is there."""
-    try:
-        pid = int(pid_file.read_text())
-    except (FileNotFoundError, ValueError):
-        return
-    deadline = time.monotonic() + patience_s
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGTERM)
-        while time.monotonic() < deadline:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
-            os.kill(pid, 0)
-            time.sleep(0.05)
-        os.kill(pid, signal.SIGKILL)
-    pid_file.unlink(missing_ok=True)
 
 
 def _free_ports(count: int) -> list[int]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ablations.store import snapshot
 from tests.ablations import standin
 from tests.slurm.cluster import PATIENCE_S, Cluster, missing
 
@@ -57,6 +58,22 @@ def slurm_with_accounting(
 ) -> Iterator[Cluster]:
     """The cluster with accounting, as this process's own."""
     yield from _use(accounting_cluster, monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def one_snapshot(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One snapshot of the code for the stores of all tests: jobs compile what they import once."""
+    code = tmp_path_factory.getbasetemp() / "code"
+    code.mkdir(exist_ok=True)
+
+    def freeze(runs_dir: Path, root: Path | None = None) -> Path:
+        runs_dir.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            (runs_dir / snapshot.CODE).symlink_to(code)
+        return plain(runs_dir, root)
+
+    plain = snapshot.freeze
+    monkeypatch.setattr(snapshot, "freeze", freeze)
 
 
 def write_patience(cluster: Cluster, seconds: float) -> None:

@@ -42,17 +42,14 @@ def test_a_run_that_is_preempted_for_good_ends_and_is_resumed(
     slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(states, "PREEMPTED_SECONDS", 3.0)
+    monkeypatch.setattr(states, "FRESH_SECONDS", 3.0)
     study = plant.study(tmp_path, ["sleep"], resources=f"{{partition: scavenge, {SMALL}}}")
     look = _send(study, tmp_path / "runs")
     look.wait(lambda s: s["sleep"].state == "running" and s["sleep"].epoch == 1)
-    urgent = slurm.run(
-        *("sbatch", "--parsable", "--partition=urgent", "--cpus-per-task=2", "--mem=100M"),
-        *("--output=/dev/null", "--wrap", "sleep 1"),
-    ).stdout.strip()
+    slurm.preempt()
     found = look.wait(lambda s: not s["sleep"].active)["sleep"]
     assert (found.state, found.kind) == ("failed", "preempted"), found.detail
     assert make_plan(study, look.runs, [found]).submitted
-    slurm.run("scancel", urgent)
 
 
 def test_typed_gpus_a_command_as_interpreter_and_a_path_with_a_percent_sign(
@@ -90,8 +87,8 @@ def test_a_stopped_controller_keeps_nobody_waiting_and_starts_nothing(
     slurm: Cluster, tmp_path: Path
 ) -> None:
     impatient = pytest.MonkeyPatch()
-    study = plant.study(tmp_path, ["beats"], resources=f"{{{SMALL}}}", seeds=3)
-    look = _send(study, tmp_path / "runs")  # two CPUs: two run, one waits
+    study = plant.study(tmp_path, ["beats"], resources=f"{{{SMALL.replace('1', '2', 1)}}}", seeds=3)
+    look = _send(study, tmp_path / "runs")  # four CPUs: two run, one waits
     folders = [run.folder(look.runs) for run in study.runs()]
 
     def states() -> list[str]:

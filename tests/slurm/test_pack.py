@@ -32,7 +32,8 @@ def test_runs_of_one_job_end_for_themselves_and_only_what_was_stopped_starts_aga
     jobs = {s.run.variant: s.job_id for s in look().values()}
     first = report.jobs[0]
     assert [jobs[v] for v in study.variants] == [f"{first}_{e}" for e in (0, 0, 1, 1, 2)]
-
+    look.wait(lambda s: s["polite"].state == "running" and s["polite"].epoch == 1)
+    slurm.end_soon(f"{first}_0", 45)
     found = look.wait(lambda s: s["polite"].state == "requeued" and not s["ok"].active)
     assert (found["raise"].state, found["raise"].kind) == ("failed", "error")
     assert (found["killed"].state, found["killed"].kind) == ("failed", "killed")

@@ -9,7 +9,8 @@ import pytest
 from ablations.launch import dispatch
 from ablations.store import cancel
 from ablations.study.manifest import load_study
-from tests.slurm.cluster import Cluster
+from sdtps.run.folder import RunFolder
+from tests.slurm.cluster import Cluster, until
 from tests.slurm.test_states import Look
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
@@ -52,19 +53,25 @@ metrics: {{accuracy: {{direction: up}}}}
 PACKED = ", gpus: 1, runs_per_gpu: 2"
 
 
-def submitted(tmp_path: Path, minutes: int, more: str) -> tuple[Look, list[str]]:
+def _begun(tmp_path: Path, minutes: int, more: str = "") -> tuple[Look, list[str]]:
+    """A study whose programs have begun, and the ids of its jobs."""
     (tmp_path / "p.py").write_text(PROGRAM)
     (tmp_path / "programs.yaml").write_text(MANIFEST.format(minutes=minutes, more=more))
     study = load_study(tmp_path / "programs.yaml")
     look = Look(study, tmp_path / "runs")
-    return look, list(dispatch.submit(study.runs(), look.runs).jobs)
+    (first,) = dispatch.submit(study.runs(), look.runs).jobs
+    folders = [RunFolder(run.folder(look.runs)) for run in study.runs()]
+    until(lambda: all(any(folder.metrics()) for folder in folders), look)
+    return look, [f"{first}_{element}" for element in range(2 if more else 3)]
 
 
 @pytest.mark.parametrize("more", ["", PACKED], ids=["alone", "two on a GPU"])
 def test_at_its_time_limit_a_program_saves_and_goes_on(
     slurm: Cluster, tmp_path: Path, more: str
 ) -> None:
-    look, (first, *_) = submitted(tmp_path, 1, more)
+    look, jobs = _begun(tmp_path, 1, more)
+    for job in jobs:
+        slurm.end_soon(job, 45)
     found = look.wait(lambda s: all(r.state == "requeued" for r in s.values()))
     places = {v: r.run.folder(look.runs) / "place.txt" for v, r in found.items()}
     assert {v: p.read_text() if p.exists() else "" for v, p in places.items()} == {
@@ -72,8 +79,8 @@ def test_at_its_time_limit_a_program_saves_and_goes_on(
         "rude": "",
         "pipe": "saved ",
     }
-    for element in range(2 if more else 3):
-        slurm.start_now(f"{first}_{element}")
+    for job in jobs:
+        slurm.start_now(job)
     found = look.wait(lambda s: all(r.state == "completed" for r in s.values()))
     assert {r.attempt for r in found.values()} == {2}
     logs = {v: (r.run.folder(look.runs) / "train.log").read_text() for v, r in found.items()}
@@ -82,9 +89,8 @@ def test_at_its_time_limit_a_program_saves_and_goes_on(
 
 @pytest.mark.parametrize("more", ["", PACKED], ids=["alone", "two on a GPU"])
 def test_a_program_that_is_cancelled_is_cancelled(slurm: Cluster, tmp_path: Path, more: str) -> None:
-    look, _ = submitted(tmp_path, 10, more)
-    found = look.wait(lambda s: all(s[v].epoch == 1 for v in ("polite", "rude")))
-    cancel.cancel(list(found.values()), look.runs)
+    look, _ = _begun(tmp_path, 10, more)
+    cancel.cancel(list(look().values()), look.runs)
     found = look.wait(lambda s: not any(r.active for r in s.values()))
     assert {r.state for r in found.values()} == {"cancelled"}
     folder = found["polite"].run.folder(look.runs)
@@ -92,9 +98,8 @@ def test_a_program_that_is_cancelled_is_cancelled(slurm: Cluster, tmp_path: Path
 
 
 def test_a_program_that_is_preempted_is_requeued(slurm: Cluster, tmp_path: Path) -> None:
-    look, (first, *_) = submitted(tmp_path, 10, "")
-    look.wait(lambda s: all(s[v].epoch == 1 for v in ("polite", "rude")))
-    for element in (0, 1):
-        slurm.run("scontrol", "requeue", f"{first}_{element}")
+    look, jobs = _begun(tmp_path, 10)
+    for job in jobs[:2]:
+        slurm.run("scontrol", "requeue", job)
     found = look.wait(lambda s: s["polite"].state == s["rude"].state == "requeued")
     assert (found["polite"].run.folder(look.runs) / "place.txt").read_text() == "saved "

@@ -12,7 +12,7 @@ from ablations.launch import dispatch
 from ablations.launch.plan import make_plan
 from ablations.slurm import commands as slurm
 from ablations.slurm.scheduler import Scheduler
-from ablations.store import cancel
+from ablations.store import cancel, states
 from ablations.store.states import RunStatus, run_states
 from ablations.study.model import Study
 from sdtps.system.errors import SubmissionError
@@ -47,8 +47,8 @@ class Look:
         self.scheduler = Scheduler(runs, refresh_s=1)
 
     def __call__(self) -> dict[str, RunStatus]:
-        states = run_states(self.study.runs(), self.runs, self.scheduler)
-        return {s.run.variant: s for s in states}
+        found = run_states(self.study.runs(), self.runs, self.scheduler)
+        return {s.run.variant: s for s in found}
 
     def wait(self, wanted: Callable[[dict[str, RunStatus]], bool]) -> dict[str, RunStatus]:
         """The states as soon as they are as `wanted`."""
@@ -71,8 +71,9 @@ def cluster(request: pytest.FixtureRequest) -> Cluster:
 
 
 def test_every_end_has_its_own_word_and_retry_takes_exactly_the_failed(
-    cluster: Cluster, tmp_path: Path
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(states, "FRESH_SECONDS", 5.0)  # what was killed leaves a heartbeat behind
     # Waiting for the time limit takes longest: it goes first, and on one of the clusters only.
     order = [name for name in EXPECTED if name != "sleep"]
     if not cluster.accounting:
@@ -100,9 +101,11 @@ def test_every_end_has_its_own_word_and_retry_takes_exactly_the_failed(
             else:
                 assert name not in right, f"{name} was {wanted} and is {status.state} ({status.reason})"
                 assert status.state in ON_THE_WAY, f"{name} is called {status.state} ({status.reason})"
-            if name.endswith("cancelled") and status.state == "running" and name not in told:
+            if name.startswith("sleep") and status.state == "running" and name not in told:
                 told.add(name)
-                if name == "sleep-scancelled":  # by somebody who does not know of us
+                if name == "sleep":
+                    cluster.end_soon(str(status.job_id), 2)
+                elif name == "sleep-scancelled":  # by somebody who does not know of us
                     cluster.run("scancel", str(status.job_id))
                 else:
                     cancel.cancel([status], look.runs)
@@ -119,8 +122,8 @@ def test_every_end_has_its_own_word_and_retry_takes_exactly_the_failed(
     files = [p for run in study.runs() for p in run.folder(look.runs).rglob("*") if not p.is_dir()]
     assert len(files) / len(study.runs()) < 12
 
-    states = [found[run.variant] for run in study.runs()]
-    plan = make_plan(study, look.runs, states, retry=["failed", "oom"])
+    ends = [found[run.variant] for run in study.runs()]
+    plan = make_plan(study, look.runs, ends, retry=["failed", "oom"])
     assert {a.run.variant for a in plan.submitted} == FAILED & set(order)
     again = dispatch.submit(
         [a.run for a in plan.submitted],
@@ -140,10 +143,7 @@ def test_a_preempted_run_is_requeued_and_goes_on_from_its_checkpoint(
     look = Look(study, tmp_path / "runs")
     dispatch.submit(study.runs(), look.runs, entry=standin.ENTRY)
     look.wait(lambda s: s["polite"].state == "running" and s["polite"].epoch == 1)
-    urgent = cluster.run(
-        *("sbatch", "--parsable", "--partition=urgent", "--cpus-per-task=2", "--mem=100M"),
-        *("--output=/dev/null", "--wrap", "sleep 1"),
-    ).stdout.strip()
+    cluster.preempt()
     found = look.wait(lambda s: s["polite"].state == "requeued")
     assert found["polite"].attempt == 2
     folder = study.runs()[0].folder(look.runs)
@@ -153,7 +153,6 @@ def test_a_preempted_run_is_requeued_and_goes_on_from_its_checkpoint(
     cluster.start_now(job)
     found = look.wait(lambda s: s["polite"].state == "completed")
     assert found["polite"].attempt == 2
-    cluster.run("scancel", urgent)
 
 
 def test_a_run_at_its_time_limit_requeues_itself_and_no_other(slurm: Cluster, tmp_path: Path) -> None:
