@@ -155,8 +155,7 @@ def read(folder: Path) -> Lock | None:
         if odd := files.oddity(file):
             raise OSError(errno.EINVAL, f"is {odd}", str(file))
         return None
-    lock = parse(content)
-    if lock is None:
+    if (lock := parse(content)) is None:
         try:
             age = time.time() - file.stat().st_mtime if not content else 0.0
         except FileNotFoundError:

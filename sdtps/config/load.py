@@ -108,7 +108,7 @@ def load_config(path: Path) -> AnyConfig:
     """The configuration that a run folder's config.yaml holds (written by us, fully resolved)."""
     try:
         content = read_bytes(path)
-        tree = None if content is None else yaml.safe_load(content)
+        tree = content and yaml.load(content, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
     if content is None:

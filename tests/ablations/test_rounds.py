@@ -19,6 +19,7 @@ from ablations.cli import main
 from ablations.study.attribution import design
 from ablations.study.manifest import load_study
 from ablations.study.schema import AttributionSpec
+from tests.ablations.copies import fork_modules
 from tests.analysis.planted import plant
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,6 +72,14 @@ def completed(folder: Path, study: str = "small") -> dict[str, int]:
     files = (folder / "runs" / study).glob("*/seed*/result.json")
     names = [file.parent.parent.name for file in files]
     return {name: names.count(name) for name in sorted(set(names))}
+
+
+@pytest.fixture(autouse=True)
+def _forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    import analysis.cli
+    import analysis.questions.rounds  # noqa: F401
+
+    fork_modules(monkeypatch)
 
 
 Answer = Callable[..., Any]

@@ -1,22 +1,29 @@
 """A scripted scheduler: sbatch, squeue, sacct, scancel and scontrol on PATH, answering as a test says.
 
 Each command logs its call, then takes the next answer scripted for it; without one it does what the
-real one does to a small queue kept in a JSON file. See `Fakes`.
+real one does to a small queue kept in a JSON file. Unless something is scripted, or another program
+calls it, it is called in this process: a new one takes longer than all else in most tests. See `Fakes`.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import stat
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ablations.slurm import commands as slurm
 from ablations.store import snapshot
+from tests.ablations.fakes import scheduler
 
 COMMANDS = ("sbatch", "squeue", "sacct", "scancel", "scontrol")
+RUN = subprocess.run
 
 
 class Fakes:
@@ -42,6 +49,18 @@ class Fakes:
             (self.folder / "code" / package).mkdir(parents=True)
             (self.folder / "code" / package / "__init__.py").touch()
         monkeypatch.setattr(snapshot, "ROOT", self.folder / "code")
+        monkeypatch.setattr(slurm.subprocess, "run", self._run)
+
+    def _run(self, words: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        """In place of `subprocess.run`."""
+        environment = options.get("env") or dict(os.environ)
+        found = Path(shutil.which(words[0], path=environment.get("PATH")) or "")
+        script = self.folder / f"{found.name}.script"
+        if found.parent != self.bin or (script.exists() and script.read_text()):
+            return RUN(words, **options)
+        sys.audit("subprocess.Popen", str(found), words, None, environment)
+        out, err, code = scheduler.call(self.folder, found.name, words[1:], environment)
+        return subprocess.CompletedProcess(words, code, out, err)
 
     def answer(self, command: str, *answers: dict[str, Any] | None) -> None:
         """Script the next calls of `command`; None stands for the ordinary answer.

@@ -2,42 +2,43 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
 import sys
 import time
+from fcntl import LOCK_EX, flock  # a test may replace fcntl's
 from pathlib import Path
 
 FIELDS = ("id", "state", "status", "node", "name", "restarts", "reason")
 
 
-def main(folder: Path, command: str, arguments: list[str]) -> int:
+def call(
+    folder: Path, command: str, arguments: list[str], environment: dict[str, str]
+) -> tuple[str, str, int]:
+    """What the command prints, also as an error, and its exit code."""
     with (folder / "lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        flock(lock, LOCK_EX)
         script = next((Path(a) for a in arguments if a.endswith(".sh")), None)
-        call = {
+        made = {
             "command": command,
             "argv": arguments,
-            "env": {k: v for k, v in os.environ.items() if not k.startswith("_")},
+            "env": {k: v for k, v in environment.items() if not k.startswith("_")},
             "text": script.read_text() if script else None,
         }
         with (folder / "calls.jsonl").open("a") as stream:
-            stream.write(json.dumps(call) + "\n")
+            stream.write(json.dumps(made) + "\n")
         answer = _next_answer(folder / f"{command}.script")
     if answer is not None:
         time.sleep(answer.get("sleep", 0))
     if answer is None or answer.get("act"):
         with (folder / "lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            flock(lock, LOCK_EX)
             out, err, code = _act(folder / "queue.json", command, arguments, script)
     else:
         out, err, code = "", "", 0
     answer = answer or {}
-    sys.stdout.write(answer.get("stdout", out))
-    sys.stderr.write(answer.get("stderr", err))
-    return int(answer.get("exit", code))
+    return answer.get("stdout", out), answer.get("stderr", err), int(answer.get("exit", code))
 
 
 def _next_answer(file: Path) -> dict | None:
@@ -112,4 +113,7 @@ def _jobs(queue: dict) -> list[dict]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:]))
+    printed, complaint, exit_code = call(Path(sys.argv[1]), sys.argv[2], sys.argv[3:], dict(os.environ))
+    sys.stdout.write(printed)
+    sys.stderr.write(complaint)
+    sys.exit(exit_code)
