@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import runpy
 import shutil
@@ -15,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+# See sdtps.training.attempt.prepare.
+TRAINING = ("torch._dynamo", "sdtps.training.loop", "sdtps.training.reid")
 
 
 class Copies:
@@ -59,12 +63,17 @@ def in_process(work: Callable[[], object]) -> None:
     assert os.waitstatus_to_exitcode(status) == 0, "the run or the submission itself failed"
 
 
-def fork_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+def fork_modules(monkeypatch: pytest.MonkeyPatch, *needed: str) -> None:
     """`python -m` of a module of ours is a fork of this process: it imports nothing anew.
 
     Local queues and their runs, `analysis rounds` and imports of logs take a tenth of the time. It runs
     the code here, and none that was frozen.
+
+    Args:
+        needed: modules that are imported here, such as `TRAINING`.
     """
+    for module in needed:
+        importlib.import_module(module)
     start = subprocess.Popen.__init__
 
     def started(self: Any, words: Any, **options: Any) -> None:

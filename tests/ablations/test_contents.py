@@ -13,7 +13,7 @@ from ablations.cli import main
 from sdtps.config.reid import GeneratedReidConfig
 from sdtps.data.generated import generate_rgbnt201
 from sdtps.run.folder import RunFolder
-from tests.ablations.copies import fork_modules
+from tests.ablations.copies import TRAINING, fork_modules
 
 MANIFEST = """
 study: {name}
@@ -35,7 +35,7 @@ tables: [{{name: main, kind: main, metrics: [mAP]}}]
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two data sets of one layout, and one manifest under two names."""
     monkeypatch.chdir(tmp_path)
-    fork_modules(monkeypatch)
+    fork_modules(monkeypatch, *TRAINING)
     monkeypatch.setenv("SDTPS_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("SDTPS_RUNS_DIR", raising=False)
     for name, seed in (("A", 1), ("B", 2)):

@@ -26,7 +26,7 @@ from sdtps.system.files import digest
 from sdtps.trained.model import load
 from sdtps.training import program
 from sdtps.training.attempt import EXIT_CODES, execute
-from tests.ablations.copies import fork_modules
+from tests.ablations.copies import TRAINING, fork_modules
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = """\
@@ -462,7 +462,7 @@ def test_no_torch_is_imported_to_run_a_program(tmp_path: Path) -> None:
 def test_a_program_and_a_model_of_ours_stand_in_one_study(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fork_modules(monkeypatch)
+    fork_modules(monkeypatch, *TRAINING)
     (tmp_path / "p.py").write_text(PROGRAM.replace("accuracy=", "mAP="))
     manifest = write(
         tmp_path,

@@ -76,10 +76,7 @@ def completed(folder: Path, study: str = "small") -> dict[str, int]:
 
 @pytest.fixture(autouse=True)
 def _forks(monkeypatch: pytest.MonkeyPatch) -> None:
-    import analysis.cli
-    import analysis.questions.rounds  # noqa: F401
-
-    fork_modules(monkeypatch)
+    fork_modules(monkeypatch, "analysis.questions.rounds")
 
 
 Answer = Callable[..., Any]
