@@ -29,17 +29,26 @@ class Copies:
 
     def __init__(self, folder: Path, to: Path) -> None:
         self.folder, self.to = folder, to
-        self.last = ""
+        self.taken: set[str] = set()
+        self.unread: set[tuple[str, bool]] = set()
 
     def take(self, number: int) -> None:
-        """Copy the folder, unless it is as the copy before shows it."""
-        found = hashlib.sha256()
+        """Copy the folder, unless a copy shows it.
+
+        What nothing is read from to go on, logs and temporary files, counts empty and written once.
+        """
+        found, unread = hashlib.sha256(), set[tuple[str, bool]]()
         for path in sorted(self.folder.rglob("*")):
+            if path.suffix in (".tmp", ".log"):
+                name = path.name if path.suffix == ".log" else Path(path.stem).stem
+                unread.add((name, path.stat().st_size > 0))
+                continue
             found.update(f"\n{path} {path.is_symlink() and path.readlink()}\n".encode())
             if path.is_file() and not path.is_symlink():
                 found.update(path.read_bytes())
-        if found.hexdigest() != self.last:
-            self.last = found.hexdigest()
+        if found.hexdigest() not in self.taken or unread - self.unread:
+            self.taken.add(found.hexdigest())
+            self.unread |= unread
             shutil.copytree(self.folder, self.to / f"{number:04}", symlinks=True)
 
     def put_back(self, copy: Path) -> str:

@@ -53,8 +53,8 @@ TIMED = {
     "attempt",
     "time",
 }  # of a row: differ between two undisturbed runs
-STATES_OF_DIVERGED = 12  # the last, in which it differs from a run that completes
-WRITES_AT_LEAST, STATES_AT_LEAST = 100, 50
+STATES_OF_DIVERGED = 10  # the last, in which it differs from a run that completes
+WRITES_AT_LEAST, STATES_AT_LEAST = 80, 30
 # Files whose writes a test of every write must have seen.
 FILES = {"attempts.txt", "run.json", "status.json", "metrics.jsonl", "train.log", "checkpoint.pt"}
 EVENTS = {"os.link", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "os.truncate"}
