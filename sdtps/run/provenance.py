@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -61,15 +62,12 @@ def modules(package: Path = PACKAGE) -> set[Path]:
         if file in reached or not file.is_file():
             continue
         reached.add(file)
-        new = _parsed(file.read_bytes())[1] - names
+        found = (name for name in _parsed(file.read_bytes())[1] if name.startswith(package.name))
+        new = {above for name in found for above in accumulate(name.split("."), "{}.{}".format)} - names
         names |= new
-        for first, *parts in (name.split(".") for name in new):
-            if first == package.name:
-                folder = package
-                todo.append(folder / "__init__.py")
-                for part in parts:
-                    todo += [folder / f"{part}.py", folder / part / "__init__.py"]
-                    folder = folder / part
+        for name in new:
+            place = package.parent.joinpath(*name.split("."))
+            todo += [place.with_suffix(".py"), place / "__init__.py"]
     return reached
 
 
@@ -145,13 +143,16 @@ def git(root: Path, *arguments: str) -> str | None:
     return done.stdout if done.returncode == 0 else None
 
 
+_version = cache(importlib.metadata.version)
+
+
 def environment() -> dict[str, Any]:
     """Python, packages, host, processor count and GPU (named only where torch is loaded already)."""
     torch = sys.modules.get("torch")
     versions: dict[str, str] = {}
     for name in PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
+            versions[name] = _version(name)
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
