@@ -87,13 +87,17 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 Commands = Callable[..., list[tuple[int, str, str]]]
 INSTALLED = """\
-import contextlib, io, json, sys
+import contextlib, io, json, os, shutil, sys
 from ablations.cli import main
 answers = []
 for line in sys.argv[1:]:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = main(line.split())
+        if line.startswith("copy "):
+            print(os.listdir())
+            code = int(not shutil.copy(line[5:], "."))
+        else:
+            code = main(line.split())
     answers.append([code, out.getvalue(), err.getvalue()])
 print(json.dumps(answers))
 """
@@ -103,7 +107,8 @@ print(json.dumps(answers))
 def sdtps(installed: Path, tmp_path: Path) -> Commands:
     """Runs commands of the installed `sdtps` in an empty folder; nothing of the checkout is imported.
 
-    Those of one call share a process. Each gives its exit code, standard output and standard error.
+    Those of one call share a process. Each gives its exit code, standard output and standard error;
+    `copy FILE` tells what lay in the folder, and copies a file into it.
     """
 
     def call(*lines: str) -> list[tuple[int, str, str]]:
@@ -131,17 +136,16 @@ def test_every_tracked_file_is_in_the_wheel(installed: Path) -> None:
 
 
 def test_an_installed_copy_works_in_an_empty_folder(
-    sdtps: Commands, installed: Path, tmp_path: Path
+    sdtps: Commands, installed: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     before = sorted(installed.rglob("*"))
-    plan, dry, tables = sdtps("plan quick --json", "submit quick --dry-run", "tables")
-    assert json.loads(plan[1])["runs_dir"] == str(tmp_path / "runs")
-    assert dry[0] == 0
-    assert tables[0] == 2 and f"has runs in {tmp_path / 'runs'}" in tables[2]
-    assert list(tmp_path.iterdir()) == []
-
-    (tmp_path / "mine.yaml").write_text(STUDY, encoding="utf-8")
-    status, studies, tables, report, claims, paper = sdtps(
+    mine = tmp_path_factory.mktemp("mine") / "mine.yaml"
+    mine.write_text(STUDY, encoding="utf-8")
+    plan, dry, nothing, empty, status, studies, tables, report, claims, paper = sdtps(
+        "plan quick --json",
+        "submit quick --dry-run",
+        "tables",
+        f"copy {mine}",
         "status mine",
         "completion studies",
         "tables mine --form tex",
@@ -149,6 +153,10 @@ def test_an_installed_copy_works_in_an_empty_folder(
         "claims --only 1",
         "paper mine --allow-missing --no-evidence --no-pdf",
     )
+    assert json.loads(plan[1])["runs_dir"] == str(tmp_path / "runs")
+    assert dry[0] == 0
+    assert nothing[0] == 2 and f"has runs in {tmp_path / 'runs'}" in nothing[2]
+    assert empty[1].strip() == "[]"
     assert f"Runs in {tmp_path / 'runs'}" in status[1]
     assert "mine" in studies[1].split()
     assert "\\toprule" in tables[1]
