@@ -16,6 +16,7 @@ from sdtps.config import ProgramConfig, ReidConfig
 from sdtps.run.folder import RunFolder
 from sdtps.system.errors import RunError
 from sdtps.training.attempt import execute
+from tests.ablations.copies import fork_modules
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = ROOT / "paper/reported/demo2_runs.csv"
@@ -97,6 +98,7 @@ def run(row: dict[str, str], log: Path, tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_stand_in_gives_the_logged_score(
     row: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    fork_modules(monkeypatch, "analysis.importers.verb")
     folder = run(row, here(row), tmp_path, monkeypatch)
     if not row["mAP"]:
         with pytest.raises(RunError, match="exit code 1"):

@@ -415,6 +415,7 @@ metrics:
 def test_a_program_s_own_log_is_imported_while_it_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    fork_modules(monkeypatch)
     monkeypatch.setattr(program, "IMPORT_SECONDS", 0.0)
     monkeypatch.setattr(program, "HEARTBEAT_SECONDS", 0.0)
     (tmp_path / "mapping.yaml").write_text(MAPPING)
