@@ -18,6 +18,7 @@ from ablations.launch import submit as front
 from ablations.study.manifest import load_study
 from ablations.study.model import RunSpec
 from sdtps.run.folder import RunFolder
+from tests.ablations.copies import fork_modules
 
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = """\
@@ -314,6 +315,7 @@ def test_what_cancel_cannot_end_is_not_called_cancelled(
 def test_with_canaries_a_script_gets_one_document_also_where_they_fail(
     manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    fork_modules(monkeypatch)
     (tmp_path / "standin.py").write_text(STAND_IN)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("SDTPS_JOB_ENTRY", "standin:execute")

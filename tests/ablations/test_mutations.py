@@ -93,18 +93,18 @@ def test_damaged_manifests_give_a_clear_error_or_a_right_study(folder: Path) -> 
     rng = random.Random(20261127)
     texts = {n: (ROOT / "ablations" / f"{n}.yaml").read_text(encoding="utf-8") for n in set(STUDIES)}
     outcomes = []
-    for i in range(500):
+    for i in range(250):
         path = folder / f"damaged{i}.yaml"
         path.write_text(damaged(texts[STUDIES[i % len(STUDIES)]], rng), encoding="utf-8")
         outcomes.append(check(path))
-    assert 50 < sum(outcomes) < 450  # the accidents are neither all harmless nor all fatal
+    assert 25 < sum(outcomes) < 225  # the accidents are neither all harmless nor all fatal
 
 
 def test_a_damaged_base_gives_a_clear_error_or_a_right_study(folder: Path) -> None:
     rng = random.Random(1)
     study = (ROOT / "ablations" / "omniglot.yaml").read_text(encoding="utf-8")
     base = (ROOT / "ablations" / "base" / "omniglot.yaml").read_text(encoding="utf-8")
-    for i in range(200):
+    for i in range(100):
         (folder / "base" / "x.yaml").write_text(damaged(base, rng), encoding="utf-8")
         path = folder / f"based{i}.yaml"
         path.write_text(study.replace("base/omniglot.yaml", "base/x.yaml"), encoding="utf-8")
@@ -114,7 +114,7 @@ def test_a_damaged_base_gives_a_clear_error_or_a_right_study(folder: Path) -> No
 def test_damaged_bytes_give_a_clear_error(folder: Path) -> None:
     rng = random.Random(2)
     content = (ROOT / "ablations" / "omniglot.yaml").read_bytes()
-    for i in range(100):
+    for i in range(60):
         damage = bytearray(content)
         for _ in range(rng.randint(1, 5)):
             damage[rng.randrange(len(damage))] = rng.randrange(256)
@@ -148,7 +148,7 @@ def test_damaged_configurations_give_a_clear_error_or_a_right_configuration(
 ) -> None:
     rng = random.Random(3)
     good = 0
-    for i in range(250):
+    for i in range(150):
         tree = damaged_tree(resolved(model()), rng)
         try:
             config = parse_config(tree, where="here")
@@ -161,4 +161,4 @@ def test_damaged_configurations_give_a_clear_error_or_a_right_configuration(
         path = tmp_path / "config.yaml"
         path.write_text(yaml.safe_dump(resolved(config), sort_keys=False), encoding="utf-8")
         assert load_config(path) == config
-    assert 10 < good < 240
+    assert 10 < good < 140

@@ -13,6 +13,7 @@ from ablations.store.submissions import Submission
 from ablations.study.manifest import load_study
 from sdtps.system.errors import SubmissionError
 from tests.ablations import plant, standin
+from tests.ablations.copies import fork_modules
 from tests.ablations.fakes import Fakes
 
 MANIFEST = """\
@@ -67,6 +68,7 @@ def test_the_rest_waits_for_a_short_array_and_the_terminal_does_not(
 def test_a_local_canary_that_fails_keeps_the_rest_from_starting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    fork_modules(monkeypatch)
     monkeypatch.setenv("PYTHONPATH", standin.PATH)
     monkeypatch.setenv(dispatch.ENTRY_VARIABLE, standin.ENTRY)
     runs = tmp_path / "runs"
