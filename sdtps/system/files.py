@@ -73,7 +73,7 @@ def digest(data: bytes) -> str:
 def oddity(path: Path | str) -> str | None:
     """`a directory` or `not a regular file`, where `path` is one; None for a file or nothing."""
     try:  # one look at what is there: it may come or go meanwhile
-        mode = (os.stat if os.path.exists(path) else os.lstat)(path).st_mode
+        mode = Path(path).stat(follow_symlinks=Path(path).exists()).st_mode
     except OSError:
         return None
     return None if stat.S_ISREG(mode) else "a directory" if stat.S_ISDIR(mode) else "not a regular file"

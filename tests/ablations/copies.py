@@ -102,7 +102,7 @@ def _become(words: list[str], environment: dict[str, str] | None) -> None:
     os.environ.pop("SDTPS_SNAPSHOT", None)
     sys.path += os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.argv = words
-    sys.stdout, sys.stderr = (open(handle, "w", buffering=1, closefd=False) for handle in (1, 2))
+    sys.stdout, sys.stderr = (os.fdopen(handle, "w", 1, closefd=False) for handle in (1, 2))
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import multiprocessing
 import os
 import time
@@ -114,3 +115,21 @@ def test_a_process_id_that_is_used_again_is_another_process() -> None:
     assert dataclasses.replace(me, started=me.started - 1).alive() is False
     assert dataclasses.replace(me, boot="an earlier boot").alive() is False
     assert dataclasses.replace(me, host="elsewhere").alive() is None
+
+
+def test_a_lock_that_is_written_while_one_looks_is_no_odd_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, look = _run(tmp_path), os.stat
+    source = _submission(tmp_path, "a").lock_file
+
+    def late(path: Path, **how: bool) -> os.stat_result:
+        """What was found before the lock was there, where one looks behind links."""
+        missing = path == run / "lock.json" and how.get("follow_symlinks", True)
+        if missing and not os.path.lexists(path):
+            os.link(source, path)
+            raise FileNotFoundError(errno.ENOENT, "", path)
+        return look(path, **how)
+
+    monkeypatch.setattr(os, "stat", late)
+    assert locks.read(run) is None
