@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
+from importlib import import_module
+from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ def make(path: Path, seed: int = 0, **sections: dict[str, Any]) -> RunFolder:
     tree: dict[str, Any] = {
         "optim": {"lr": 1e-3, "backbone_lr": None, "warmup_epochs": 0.0},
         "sdtps": {"decision": "gumbel_ste", "mask": "log", "aggregation": "single"},
-        "train": {"epochs": 3, "log_every": 1, "checkpoint_every_steps": 2},
+        "train": {"epochs": 2, "log_every": 1, "checkpoint_every_steps": 2},
     }
     return planted(path, reid(**merged(tree, sections)), seed)
 
@@ -73,8 +74,8 @@ def test_the_same_run_twice_gives_the_same_metrics_and_another_seed_others(tmp_p
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker")
 def test_workers_do_not_change_a_run(tmp_path: Path) -> None:
-    none, one, four = (completed(make(tmp_path / str(w), data={"workers": w})) for w in (0, 1, 4))
-    assert none == one == four
+    none, four = (completed(make(tmp_path / str(w), data={"workers": w})) for w in (0, 4))
+    assert none == four
 
 
 def test_a_run_killed_mid_epoch_resumes_to_the_same_metrics(tmp_path: Path) -> None:
@@ -214,13 +215,18 @@ def test_the_digest_covers_what_a_run_executes_without_comments_and_formatting(
     assert (provenance.source_digest(package) == before) is same
 
 
-def test_the_digest_reaches_every_module_that_training_imports() -> None:
-    program = (
-        "import sys, sdtps.training.attempt, sdtps.training.loop, sdtps.training.reid\n"
-        "import sdtps.training.retrieval\n"
-        "print(*sorted(m.__file__ for n, m in sys.modules.items() if n.partition('.')[0] == 'sdtps'))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    loaded = {Path(name) for name in done.stdout.split()}
+def imported(path: Path) -> None:
+    """Write which modules of the package a process has that trains."""
+    for name in ("loop", "reid", "retrieval"):
+        import_module(f"sdtps.training.{name}")
+    ours = [m.__file__ for n, m in sys.modules.items() if n.partition(".")[0] == "sdtps"]
+    path.write_text("\n".join(filter(None, ours)))
+
+
+def test_the_digest_reaches_every_module_that_training_imports(tmp_path: Path) -> None:
+    job = get_context("forkserver").Process(target=imported, args=(tmp_path / "files",))
+    job.start()
+    job.join()
+    loaded = {Path(name) for name in (tmp_path / "files").read_text().splitlines()}
     assert loaded <= provenance.modules(provenance.PACKAGE) and len(loaded) > 20
     assert not {p for p in provenance.modules(provenance.PACKAGE) if "audit" in p.parts}

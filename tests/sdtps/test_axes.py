@@ -5,7 +5,7 @@ The values are read from the table: a new entry is tested by being there.
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import cycle, product
 from typing import Any
 
 import pytest
@@ -136,11 +136,16 @@ MATCHING: list[dict[str, Any]] = [
     {"form": form.name, **({} if form.dense else {"dense_text": "none", "eval_dense_text": "none"})}
     for form in FORMS
 ]
+# `laps` is one half of `released`: what pools it is tried below. Values together meet the forms by turns.
+ALONE = [*filter(in_retrieval, combinations(alone=True))]
+TOGETHER = [c for c in combinations() if in_retrieval(c) and c not in ALONE]
+HALVES = [form for form in MATCHING if "dense_text" not in form]
 
 
-@pytest.mark.parametrize("form", MATCHING, ids=lambda f: f["form"])
 @pytest.mark.parametrize(
-    "chosen", [*filter(in_retrieval, combinations())], ids=lambda c: "-".join(c.values())
+    ("chosen", "form"),
+    [*product(ALONE, HALVES), *zip(TOGETHER, cycle(HALVES), strict=False)],
+    ids=lambda c: "-".join(map(str, c.values())),
 )
 def test_the_cross_net_is_the_reference_loop(chosen: dict[str, str], form: dict[str, Any]) -> None:
     for training in modes(chosen):

@@ -34,9 +34,12 @@ def test_kernel_is_the_loop_and_the_plain_form_in_the_interpreter() -> None:
 @pytest.mark.parametrize(
     ("name", "tokens", "capability"),
     [
-        *((name, 39, 90) for name in ("_score", "_grad_weights", "_grad_words")),
-        *(("_grad_patches", tokens, 90) for tokens in (16, 39, 118)),
-        *(("_grad_patches", 230, capability) for capability in (80, 120)),
+        ("_score", 39, 90),
+        ("_grad_weights", 39, 80),
+        ("_grad_words", 39, 120),
+        ("_grad_patches", 39, 120),
+        ("_grad_patches", 118, 90),
+        ("_grad_patches", 230, 80),
     ],
 )
 def test_compiler_takes_the_kernel(

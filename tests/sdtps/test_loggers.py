@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import sys
 import time
 from collections import defaultdict
@@ -54,16 +53,16 @@ def _tensorboard(folder: RunFolder) -> Curves:
 
 
 def _mlflow(folder: RunFolder) -> Curves:
-    from mlflow import MlflowClient
-
-    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
-    client = MlflowClient(tracking_uri=(folder.path.parents[1] / "_mlflow").as_uri())
-    (found,) = client.search_runs([client.get_experiment_by_name("study").experiment_id])
-    assert found.info.run_name == "variant/seed0"
-    return {
-        name: [(m.step, m.value) for m in client.get_metric_history(found.info.run_id, name)]
-        for name in found.data.metrics
-    }
+    """From its file store, whose lines are time, value and step: importing MLflow takes seconds."""
+    (told,) = (folder.path.parents[1] / "_mlflow").glob("*/*/meta.yaml")
+    assert "run_name: variant/seed0\n" in told.read_text()
+    assert "name: study\n" in (told.parents[1] / "meta.yaml").read_text()
+    metrics = told.parent / "metrics"
+    found = defaultdict(list)
+    for file in (path for path in metrics.rglob("*") if path.is_file()):
+        for _, value, step in map(str.split, file.read_text().splitlines()):
+            found[file.relative_to(metrics).as_posix()].append((int(step), float(value)))
+    return dict(found)
 
 
 def _wandb(folder: RunFolder) -> Curves:

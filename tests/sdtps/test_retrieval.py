@@ -44,7 +44,7 @@ FROZEN = {
     ids=["paper", "single", "laps", "released", "frozen", "off", "test", "bf16", "soft"],
 )
 def test_every_arrangement_runs_to_its_result(tmp_path: Path, sections: dict[str, Any]) -> None:
-    chosen = small(**sections)
+    chosen = small(**{"train": {"epochs": 1}, **sections})
     folder = planted(tmp_path / "run", chosen)
     assert execute(folder.path) == "completed"
     result = folder.result()
@@ -101,7 +101,7 @@ def test_training_learns_the_generated_pictures(tmp_path: Path) -> None:
         sdtps={"enabled": False},
         matching={"alignment": "mean", "embed": 32},
         optim={"lr": 3e-3, "backbone_lr_factor": 1.0, "milestones": [100]},
-        train={"epochs": 15, "eval_every": 15},
+        train={"epochs": 8, "eval_every": 8},
     )
     folder = planted(tmp_path / "run", chosen)
     execute(folder.path)

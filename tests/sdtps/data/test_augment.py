@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy.stats import kstest
 
 from sdtps.config.reid import ReidDataConfig
 from sdtps.data.augment import (
@@ -123,6 +122,8 @@ def test_gather_and_slices_give_the_same_pixels() -> None:
 def test_noise_is_normal_and_no_value_knows_another() -> None:
     noise = normal_noise(400_001, seed=5)
     assert noise.dtype == np.float32 and len(noise) == 400_001
+    from scipy.stats import kstest  # takes a second
+
     assert kstest(noise[::10], "norm").pvalue > 0.01
     assert abs(noise.mean()) < 4 / 400_001**0.5
     for moment, expected, spread in ((2, 1, 2), (3, 0, 15), (4, 3, 96)):

@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 FROZEN: dict[str, dict[str, Any]] = {
     "data": {"flip": 0.0, "pad": 0, "erase": 0.0},
     "backbone": {"frozen": True},
-    "train": {"epochs": 3, "log_every": 1, "device": "cpu"},
+    "train": {"epochs": 2, "log_every": 1, "device": "cpu"},
 }
 
 
@@ -75,7 +75,7 @@ def test_cached_outputs_train_as_the_frozen_backbone_does(
 ) -> None:
     cached = history(task(config(**sections)), tmp_path / "cached")
     each_step = history(evaluated_each_step(**sections), tmp_path / "each")
-    assert len(cached) == len(each_step) > 10
+    assert len(cached) == len(each_step) > 8
     losses = [row["loss"] for row in cached if "loss" in row]
     assert losses[0] != losses[-1]
     tolerance = 1e-2 if sections.get("train") else 1e-6  # a rounding of bf16 grows from step to step
