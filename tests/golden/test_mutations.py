@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 SUITES = tuple(
     HERE / f"test_{name}.py"
-    for name in ("modules", "losses", "counts", "alignment", "crossnet", "arrangements")
+    for name in ("modules", "losses", "counts", "arrangements", "crossnet", "alignment")
 )
 
 MUTANTS = {

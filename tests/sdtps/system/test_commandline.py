@@ -173,7 +173,11 @@ def test_every_verb_has_help_and_no_option_swallows_what_follows() -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
-def test_bash_completes_verbs_studies_and_variants(tmp_path: Path) -> None:
+def test_bash_completes_verbs_studies_and_variants(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["completion", "bash"]) == 0
+    completion = capsys.readouterr().out
     program = tmp_path / "sdtps"
     program.write_text(
         f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
@@ -184,7 +188,7 @@ def test_bash_completes_verbs_studies_and_variants(tmp_path: Path) -> None:
 
     chosen = ("status", "rgbnt201", "--variant", "nograd"), ("compare", "rgbnt201", "nograd")
     lines = (("stat",), ("status", "rgb"), *chosen)
-    script = "source <(sdtps completion bash)\nCOMP_TYPE=9\n" + "".join(
+    script = f"{completion}\nCOMP_TYPE=9\n" + "".join(
         f"COMP_WORDS=(sdtps {' '.join(words)}); COMP_CWORD={len(words)}\n"
         "_shtab_sdtps\necho ${COMPREPLY[@]}\n"
         for words in lines

@@ -35,21 +35,22 @@ RETRIEVAL: dict[str, Any] = {
 
 
 def arrangements() -> dict[str, dict[str, Any]]:
-    """Every decision, mask and aggregation, DeMo's fusions, and the modules with batch statistics."""
+    """Every decision, mask and aggregation, tasks by turns; DeMo's fusions; batch statistics."""
     sdtps = [
         *(with_needs({"decision": d.name, **({} if d.soft else {"mask": "log"})}) for d in DECISIONS),
         *(with_needs({"decision": "gumbel_ste", "mask": m.name}) for m in MASKS),
         *(with_needs({"decision": "gumbel_ste", "aggregation": a.name}) for a in AGGREGATIONS),
     ]
     cases: dict[str, dict[str, Any]] = {}
-    for chosen in sdtps:
+    for number, chosen in enumerate(sdtps):
         axes = {"no_grad": "none", "aggregation_ratio": 0.7, **chosen}
         if axes.get("aggregation") in ("none", "in_place"):
             axes.pop("aggregation_ratio")
         name = "-".join(map(str, axes.values()))
-        cases[f"reid {name}"] = {**REID, "sdtps": axes}
-        if in_retrieval(chosen):
+        if number % 2 and in_retrieval(chosen):
             cases[f"retrieval {name}"] = {**RETRIEVAL, "sdtps": axes}
+        else:
+            cases[f"reid {name}"] = {**REID, "sdtps": axes}
     for fusion in ({"kind": "hdm"}, {"kind": "hdm_atmoe"}, {"sacr": "single", "kind": "dgaf_v3"}):
         name = "-".join(fusion.values())
         cases[name] = {**REID, "sdtps": {"enabled": False}, "fusion": fusion}
