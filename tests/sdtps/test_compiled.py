@@ -29,7 +29,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 
 def losses(path: Path, case: str, **train: Any) -> list[float]:
     configured, sections = CASES[case]
-    train = {"epochs": 1, "log_every": 1, "amp": "off", **train}
+    train = {"epochs": 1, "max_steps": 3, "log_every": 1, "amp": "off", **train}
     optim = {"schedule": "constant", "lr": 1e-3, "backbone_lr": None, "milestones": []}
     folder = planted(path, configured(**sections, train=train, optim=optim))
     assert execute(folder.path) == "completed"
