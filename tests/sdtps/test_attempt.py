@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
@@ -215,18 +216,15 @@ def test_the_digest_covers_what_a_run_executes_without_comments_and_formatting(
     assert (provenance.source_digest(package) == before) is same
 
 
-def imported(path: Path) -> None:
-    """Write which modules of the package a process has that trains."""
+def imported() -> set[Path]:
+    """The package's modules of a process that trains."""
     for name in ("loop", "reid", "retrieval"):
         import_module(f"sdtps.training.{name}")
-    ours = [m.__file__ for n, m in sys.modules.items() if n.partition(".")[0] == "sdtps"]
-    path.write_text("\n".join(filter(None, ours)))
+    return {Path(str(m.__file__)) for n, m in sys.modules.items() if n.partition(".")[0] == "sdtps"}
 
 
-def test_the_digest_reaches_every_module_that_training_imports(tmp_path: Path) -> None:
-    job = get_context("forkserver").Process(target=imported, args=(tmp_path / "files",))
-    job.start()
-    job.join()
-    loaded = {Path(name) for name in (tmp_path / "files").read_text().splitlines()}
+def test_the_digest_reaches_every_module_that_training_imports() -> None:
+    with ProcessPoolExecutor(1, get_context("forkserver")) as fresh:
+        loaded = fresh.submit(imported).result()
     assert loaded <= provenance.modules(provenance.PACKAGE) and len(loaded) > 20
     assert not {p for p in provenance.modules(provenance.PACKAGE) if "audit" in p.parts}

@@ -136,7 +136,7 @@ MATCHING: list[dict[str, Any]] = [
     {"form": form.name, **({} if form.dense else {"dense_text": "none", "eval_dense_text": "none"})}
     for form in FORMS
 ]
-# `laps` is one half of `released`: what pools it is tried below. Values together meet the forms by turns.
+# `laps` is one half of `released`; how it pools is tried below. Values together meet forms by turns.
 ALONE = [*filter(in_retrieval, combinations(alone=True))]
 TOGETHER = [c for c in combinations() if in_retrieval(c) and c not in ALONE]
 HALVES = [form for form in MATCHING if "dense_text" not in form]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -40,17 +41,10 @@ def losses(path: Path, case: str, **train: Any) -> list[float]:
 def test_a_compiled_run_trains_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
-    compiled = 0
-    whole = functools.partial(torch.compile, backend="eager")
-
-    def counted(*arguments: Any, **options: Any) -> Any:
-        nonlocal compiled
-        compiled += 1
-        return whole(*arguments, **options)
-
+    counted = Mock(side_effect=functools.partial(torch.compile, backend="eager"))
     monkeypatch.setattr(torch, "compile", counted)
     torch.compiler.reset()
     of_compiled = losses(tmp_path / "compiled", case, compile=True)
-    assert compiled > 1
+    assert counted.call_count > 1
     plain = losses(tmp_path / "plain", case)
     assert plain and of_compiled == pytest.approx(plain, rel=1e-4)

@@ -84,7 +84,6 @@ AXES: list[dict[str, Any]] = [  # beside each value of each axis (test_axes)
     {"aggregation": "none", "extra_token": "none"},
     {"decision": "gumbel_ste", "mask": "subtract_10", "temperature": 2.0, "noise_clamp": 1.0},
     {"decision": "gumbel_ste", "mask": "log", "noise_in_eval": True},
-    {"decision": "soft", "temperature": 0.3},
     {"decision": "soft", "aggregation": "single", "mask": "log", "no_grad": "selection"},
 ]
 

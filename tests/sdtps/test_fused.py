@@ -34,12 +34,8 @@ def test_kernel_is_the_loop_and_the_plain_form_in_the_interpreter() -> None:
 @pytest.mark.parametrize(
     ("name", "tokens", "capability"),
     [
-        ("_score", 39, 90),
-        ("_grad_weights", 39, 80),
-        ("_grad_words", 39, 120),
-        ("_grad_patches", 39, 120),
-        ("_grad_patches", 118, 90),
-        ("_grad_patches", 230, 80),
+        *(("_score", 39, 90), ("_grad_weights", 39, 80), ("_grad_words", 39, 120)),
+        *(("_grad_patches", *at) for at in ((39, 120), (118, 90), (230, 80))),
     ],
 )
 def test_compiler_takes_the_kernel(
@@ -59,13 +55,8 @@ def test_compiler_takes_the_kernel(
     columns = max(fused.SMALLEST_BLOCK, fused.PRODUCTS // blocks["TOKENS"])
     constants: dict[str, Any] = {**blocks, "COLUMNS": columns, "ROWS": 128}
     constants |= {"PRECISION": "tf32", "PADDED": True, "SHORTEST": 1e-24}
-    types = {
-        "kept": "*i64",
-        "padding": "*i8",
-        "its_word": "*i32",
-        "its_token": "*i32",
-        "places": "*i32",
-    }
+    types = {"kept": "*i64", "padding": "*i8"}
+    types |= dict.fromkeys(["its_word", "its_token", "places"], "*i32")
     sizes = dict.fromkeys(["b", "t", "a", "k", "n", "length", "width"], "i32")
     given = {key: value for key, value in constants.items() if key in kernel.arg_names}
     signature = {

@@ -173,9 +173,7 @@ def test_every_verb_has_help_and_no_option_swallows_what_follows() -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
-def test_bash_completes_verbs_studies_and_variants(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bash_completes_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "bash"]) == 0
     completion = capsys.readouterr().out
     program = tmp_path / "sdtps"

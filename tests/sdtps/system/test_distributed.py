@@ -42,15 +42,13 @@ def arrangements() -> dict[str, dict[str, Any]]:
         *(with_needs({"decision": "gumbel_ste", "aggregation": a.name}) for a in AGGREGATIONS),
     ]
     cases: dict[str, dict[str, Any]] = {}
-    for number, chosen in enumerate(sdtps):
+    for chosen in sdtps:
         axes = {"no_grad": "none", "aggregation_ratio": 0.7, **chosen}
         if axes.get("aggregation") in ("none", "in_place"):
             axes.pop("aggregation_ratio")
         name = "-".join(map(str, axes.values()))
-        if number % 2 and in_retrieval(chosen):
-            cases[f"retrieval {name}"] = {**RETRIEVAL, "sdtps": axes}
-        else:
-            cases[f"reid {name}"] = {**REID, "sdtps": axes}
+        task = RETRIEVAL if len(cases) % 2 and in_retrieval(chosen) else REID
+        cases[f"{task.get('task', 'reid')} {name}"] = {**task, "sdtps": axes}
     for fusion in ({"kind": "hdm"}, {"kind": "hdm_atmoe"}, {"sacr": "single", "kind": "dgaf_v3"}):
         name = "-".join(fusion.values())
         cases[name] = {**REID, "sdtps": {"enabled": False}, "fusion": fusion}
