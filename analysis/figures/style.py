@@ -19,22 +19,19 @@ if TYPE_CHECKING:
 
 # matplotlib is imported where it draws: `sdtps curves --help` needs none of it.
 SMALLEST = 7.0  # points: no text is smaller
-# Embedded TrueType (42) instead of Type 3.
+# Embedded TrueType (42) instead of Type 3. seaborn sets the rest of the look.
 STYLE: dict[str, Any] = {
     "pdf.fonttype": 42,
     "svg.fonttype": "path",
     "svg.hashsalt": "sdtps",
-    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), ".15"),
-    "patch.edgecolor": "w",
-    "patch.force_edgecolor": True,
-    "axes.grid": True,
-    "axes.axisbelow": True,
     "axes.linewidth": 0.6,
     "axes.edgecolor": "#333333",
     "grid.color": "#dddddd",
     "grid.linewidth": 0.4,
     "lines.solid_capstyle": "round",
     "legend.frameon": False,
+    "xtick.bottom": True,
+    "ytick.left": True,
     "xtick.major.width": 0.6,
     "ytick.major.width": 0.6,
     "savefig.dpi": 200,
@@ -50,6 +47,7 @@ ENDINGS = tuple(NO_DATES)
 def styled(venue: Venue) -> AbstractContextManager[None]:
     """Draw and save inside this: our settings and the venue's type size, nothing global afterwards."""
     import matplotlib as mpl
+    import seaborn as sns
 
     size = {
         "font.size": venue.text,
@@ -61,7 +59,7 @@ def styled(venue: Venue) -> AbstractContextManager[None]:
     }
     fonts = {"font.family": [*FONTS], "mathtext.fontset": "stix"}
     spines = {"axes.spines.top": False, "axes.spines.right": False}
-    settings: Any = {**STYLE, **spines, **size, **fonts}
+    settings: Any = {**sns.axes_style("whitegrid"), **STYLE, **spines, **size, **fonts}
     return mpl.rc_context(settings)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis.figures.curves import metric_label, metric_name, setting_name
@@ -38,20 +39,23 @@ def sweep(
     picture = Figure(figsize=(width, min(2.6, width * 0.55)), layout="constrained")
     axes = picture.subplots()
     results = {name: found.get(name, spec.metric) for name in names}
-    seeds = [
-        (places[name], value * scale, styles[name].colour)
+    seeds = pd.DataFrame(
+        {"variant": name, "place": places[name], "value": value * scale}
         for name, result in results.items()
         for value in result.values.values()
-    ]
-    if seeds:
-        at, values, colours = zip(*seeds, strict=True)
-        axes.scatter(at, values, c=colours, alpha=0.4, s=9, linewidth=0, edgecolor="w")
+    )
+    if len(seeds):
+        import seaborn as sns
+
+        colours = {name: styles[name].colour for name in names}
+        look: Any = {"hue": "variant", "palette": colours, "alpha": 0.4, "s": 9, "linewidth": 0}
+        sns.scatterplot(seeds, x="place", y="value", legend=False, ax=axes, **look)
     for name, result in results.items():
         colour, place = styles[name].colour, places[name]
         if not result.n:
-            word, across = found.outcomes[name].glyph(), axes.get_xaxis_transform()
-            look: Any = {"ha": "center", "size": SMALLEST, "style": "italic", "parse_math": False}
-            axes.text(place, 0.02, word, transform=across, **look)
+            word, at = found.outcomes[name].glyph(), axes.get_xaxis_transform()
+            look = {"ha": "center", "size": SMALLEST, "style": "italic", "parse_math": False}
+            axes.text(place, 0.02, word, transform=at, **look)
             axes.plot([place], [np.nan])
             continue
         axes.errorbar(

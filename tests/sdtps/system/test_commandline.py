@@ -202,7 +202,7 @@ def test_bash_completes_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_a_start_is_light() -> None:
     """What `--help`, `status` and `submit --dry-run` load on a login node."""
-    heavy = "{'torch', 'pandas', 'matplotlib', 'scipy', 'transformers', 'rich'}"
+    heavy = "{'torch', 'pandas', 'matplotlib', 'scipy', 'transformers', 'seaborn', 'rich'}"
     code = (
         "import sys; from ablations.cli import main\n"
         "for line in ('--help', 'curves --help', 'status quick', 'submit quick --dry-run'):\n"
