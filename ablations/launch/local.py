@@ -391,8 +391,8 @@ class QueueProgress:
         if at_once:
             self._line("Killing what still runs.")
         elif running:
-            them = counted(running, "run")
-            self._line(f"Stopping {them}, our models after a checkpoint. Ctrl-C again kills at once.")
+            text = f"Stopping {counted(running, 'run')} (our models write a checkpoint first)"
+            self._line(f"{text}. Ctrl-C again kills at once.")
 
     def show(self, running: Sequence[Item]) -> None:
         """Say how far the runs are, seldom enough to cost nothing."""

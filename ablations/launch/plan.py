@@ -244,8 +244,8 @@ def make_plan(
         near = difflib.get_close_matches(figure.metric, study.metrics, n=1, cutoff=0.8)
         if near and figure.metric not in study.metrics:
             warnings.append(
-                f"figure {figure.name} draws '{figure.metric}', which is not among 'metrics'. "
-                f"Did you mean '{near[0]}'?"
+                f"figure {figure.name} draws '{figure.metric}', which is not among 'metrics'; the "
+                f"nearest is '{near[0]}'"
             )
     if mixed:
         warnings.append(

@@ -83,7 +83,7 @@ def load(
         if not file.is_file():
             why = f"no {file.name}: the run has not completed, or the file was removed. "
             why += f"Train it: sdtps run {target}"
-            if isinstance(folder.config(), ProgramConfig):
+            if folder.config_file.is_file() and isinstance(folder.config(), ProgramConfig):
                 why = "the run belongs to a program, of which no weights are kept here: nothing to load"
             raise RunError(f"{target}: {why}")
     else:

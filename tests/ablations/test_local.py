@@ -133,7 +133,9 @@ def test_slots_are_gpus_or_else_the_cpus_that_runs_ask_for(monkeypatch: pytest.M
     assert local.default_slots(Resources(gpus=0, cpus=16), []) == 1
 
 
-def test_ctrl_c_lets_runs_write_a_checkpoint_and_the_next_submission_goes_on(tmp_path: Path) -> None:
+def test_ctrl_c_lets_runs_write_a_checkpoint_and_the_next_submission_goes_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     study = plant.study(tmp_path, ["polite", "ok"])
     runs = tmp_path / "runs"
     queue = _queue(study, runs, slots=1)
@@ -143,6 +145,7 @@ def test_ctrl_c_lets_runs_write_a_checkpoint_and_the_next_submission_goes_on(tmp
     os.kill(queue.pid, signal.SIGINT)
     queue.join(300)
     assert queue.exitcode == 130
+    assert "Stopping 1 run (our models write a checkpoint first). Ctrl-C" in capfd.readouterr().err
     found = _states(study, runs)
     assert [s.state for s in found] == ["interrupted", "planned"]
     assert "epoch 1" in found[0].detail

@@ -144,7 +144,7 @@ def test_an_edited_program_is_other_code(tmp_path: Path, capsys: pytest.CaptureF
     plan = make_plan(study, runs, done, code="c")
     reasons = ["completed", "completed by another version of p.py (000000000000)"] * 2
     assert [a.reason for a in plan.actions] == reasons and "2 completed runs by" in plan.warnings[0]
-    assert "figure f draws 'acuracy'" in plan.warnings[1] and "mean 'accuracy'?" in plan.warnings[1]
+    assert "draws 'acuracy'" in plan.warnings[1] and "nearest is 'accuracy'" in plan.warnings[1]
     again = make_plan(study, runs, done, code="c", retry=["stale"]).submitted
     assert [(a.run.seed, a.start) for a in again] == [(1, "over")] * 2
     other = replace(study, name="other")  # equal runs of another study are not taken over, either
