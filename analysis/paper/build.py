@@ -70,6 +70,11 @@ class Options:
     def wants(self, name: str) -> bool:
         return self.only is None or name in self.only
 
+    def wants_audit(self, study: str) -> bool:
+        """Its table, or one of its numbers."""
+        numbers = (name for name in self.only or () if f"{study}/" in name and "/audit." in name)
+        return self.wants(f"{study}-audit") or any(numbers)
+
 
 @dataclass
 class Built:
@@ -121,6 +126,7 @@ def build(
     built.problems += unlogged(collected)
     folder.mkdir(parents=True, exist_ok=True)
     if options.evidence:
+        begun = audits.begun(s for s in studies if audits.audited(s) and options.wants_audit(s.name))
         say("claims")
         built.answers = _claims(collected, others, ledger)
         studies = [with_verdicts(study, built.answers) for study in studies]
@@ -132,13 +138,16 @@ def build(
     if options.wants(NAME):
         built.add(record_figure(options.venue))
     if options.evidence:
-        _evidence(built, studies, options, say)
+        built.files += write_claims(built.answers, built.folder)
+        for study in (study for study in studies if study.name in begun):
+            say(f"gradient audit of {study.name}")
+            _add_audit(built, study, begun[study.name](), options)
     _glue(built, collected, studies, others, options)
     if options.report and options.only is None:
         say("report.html")
         claims = as_json(built.answers)["claims"] if built.answers else None
-        audits = [json.loads(p.read_text()) for p in built.files if p.parent.name == "audits"]
-        write_report(collected, folder / "report.html", claims=claims, audits=audits)
+        examined = [json.loads(p.read_text()) for p in built.files if p.parent.name == "audits"]
+        write_report(collected, folder / "report.html", claims=claims, audits=examined)
         built.files.append(folder / "report.html")
     _remove_strangers(built)
     _index(built, studies, others, options)
@@ -217,23 +226,12 @@ def with_verdicts(study: Study, answers: Iterable[Answer]) -> Study:
     )
 
 
-def _evidence(
-    built: Built, studies: Sequence[Study], options: Options, say: Callable[[str], None]
-) -> None:
-    """Claims' files, and the audits' documents, tables and numbers."""
-    built.files += write_claims(built.answers, built.folder)
-    for study in filter(audits.audited, studies):
-        numbers = options.only is None or any(
-            f"{study.name}/" in n and "/audit." in n for n in options.only
-        )
-        if numbers or options.wants(f"{study.name}-audit"):
-            say(f"gradient audit of {study.name}")
-            document = audits.document(study)
-            text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-            built.write(f"audits/{study.name}.json", text)
-            made = audits.table(document, study)
-            _add_table(built, made, options)
-            built.macros += [m for m in audits.macros(study, made) if options.wants(m.name)]
+def _add_audit(built: Built, study: Study, document: dict[str, Any], options: Options) -> None:
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    built.write(f"audits/{study.name}.json", text)
+    made = audits.table(document, study)
+    _add_table(built, made, options)
+    built.macros += [m for m in audits.macros(study, made) if options.wants(m.name)]
 
 
 # -- what holds it together ---------------------------------------------------------------------
@@ -341,12 +339,7 @@ def made_with() -> dict[str, str]:
     return {"python": sys.version.split()[0], **{name: version(name) for name in _LIBRARIES}}
 
 
-def _index(
-    built: Built,
-    studies: Sequence[Study],
-    others: Sequence[Study],
-    options: Options,
-) -> None:
+def _index(built: Built, studies: Sequence[Study], others: Sequence[Study], options: Options) -> None:
     index = {
         "options": vars(options),
         "studies": [

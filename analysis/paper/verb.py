@@ -39,14 +39,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Build. What must not be averaged stops it before anything is written, unless allowed."""
     from analysis.claims.ledger import ledger_of
     from analysis.paper.build import Options, build
-    from analysis.paper.pdf import (
-        PaperError,
-        bundle,
-        compile_pdf,
-        complaints,
-        is_current,
-        used,
-    )
+    from analysis.paper.pdf import PaperError, bundle, compile_pdf, complaints, is_current, used
     from sdtps.system.errors import counted
 
     started = time.perf_counter()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
+import pytest
 from planted import PERCENT, WEIRD, plant_all, planted_study
 
 from analysis.paper import audits
@@ -12,8 +14,6 @@ from analysis.paper.explain import find
 from analysis.paper.macros import macros, numbers_file
 from analysis.runs.collect import collect
 from analysis.tables import forms
-from sdtps.audit.audit import audit
-from sdtps.system.files import write_json
 
 DEFINITION = re.compile(r"\\resdef\{[^{}]*\}\{([A-Za-z0-9_.,+=*-]+)\}\{([!-~ ]+?)\}\{.*\}%")
 
@@ -29,10 +29,9 @@ def test_metrics_of_any_name_are_defined_on_a_line_of_their_own(tmp_path):
 
 def test_an_audits_numbers_have_the_variants_names_of_all_other_numbers_and_name_their_runs(tmp_path):
     study = planted_study("s", ["a", WEIRD, "}x{"])
-    configs = {name: variant.config for name, variant in study.variants.items()}
-    path = tmp_path / "audit.json"
-    write_json(path, audit(configs, "a", study="s", labels={n: n for n in configs}, steps=0).as_json())
-    document = json.loads(path.read_text())
+    document = json.loads(json.dumps(audits.begun([study])["s"]()))
+    with pytest.raises(KeyError, match="gone"):
+        audits.begun([replace(study, baseline="gone")])["s"]()
     table = audits.table(document, study)
     forms.write(table, tmp_path / "tables")
     behind = find(f"{table.name}:a:{table.columns[1].key}", tmp_path)
