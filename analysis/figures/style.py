@@ -51,6 +51,7 @@ def styled(venue: Venue) -> AbstractContextManager[None]:
 
     size = {
         "font.size": venue.text,
+        "axes.labelsize": venue.text,
         "axes.titlesize": venue.text,
         "legend.fontsize": max(SMALLEST, venue.text - 0.5),
         "xtick.labelsize": max(SMALLEST, venue.text - 1),
