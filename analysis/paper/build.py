@@ -126,7 +126,7 @@ def build(
     built.problems += unlogged(collected)
     folder.mkdir(parents=True, exist_ok=True)
     if options.evidence:
-        begun = audits.begun(s for s in studies if audits.audited(s) and options.wants_audit(s.name))
+        begun = audits.begun([s for s in studies if audits.audited(s) and options.wants_audit(s.name)])
         say("claims")
         built.answers = _claims(collected, others, ledger)
         studies = [with_verdicts(study, built.answers) for study in studies]
