@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -33,7 +33,7 @@ def document(study: Study) -> dict[str, Any]:
         return audit(study.models(), study.baseline, study=study.name, labels=labels).as_json()
 
 
-def begun(studies: Sequence[Study]) -> dict[str, Callable[[], dict[str, Any]]]:
+def begun(studies: Sequence[Study]) -> Mapping[str, Callable[[], dict[str, Any]]]:
     """By study what gives its document: the audits begin now, on Linux in a process beside this one.
 
     What goes wrong in it is raised where the document is asked for.
