@@ -58,18 +58,36 @@ class Copies:
         return f"killed before write {int(copy.name)}"
 
 
-def in_process(work: Callable[[], object]) -> None:
-    """Do `work` in a process of its own, which leaves this one's hooks and modules as they are."""
+def fork(work: Callable[[], object]) -> int:
+    """The id of a fork that does `work`, and ends with what it returns."""
     child = os.fork()
     if child == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0, "the run or the submission itself failed"
+        _end_with(work)
+    return child
+
+
+def ends(*children: int) -> list[int]:
+    """The exit codes of forks."""
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
+def in_process(work: Callable[[], object]) -> None:
+    """Do `work` in a process of its own."""
+    assert ends(fork(work)) == [0], "the run or the submission itself failed"
+
+
+def _end_with(work: Callable[[], object]) -> None:
+    code: Any = 1
+    try:
+        code = work() or 0
+    except SystemExit as end:
+        code = end.code or 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def fork_modules(monkeypatch: pytest.MonkeyPatch, *needed: str) -> None:
@@ -87,33 +105,22 @@ def fork_modules(monkeypatch: pytest.MonkeyPatch, *needed: str) -> None:
 
     def started(self: Any, words: Any, **options: Any) -> None:
         if words[0] == sys.executable and "-m" in words:  # its own fork, after files and groups are set
-            options["preexec_fn"] = lambda: _become(words[words.index("-m") + 1 :], options.get("env"))
+            module, environment = words[words.index("-m") + 1 :], dict(options.get("env") or os.environ)
+            options["preexec_fn"] = lambda: _become(module, environment)
         start(self, words, **options)
 
     monkeypatch.setattr(subprocess.Popen, "__init__", started)
 
 
-def _become(words: list[str], environment: dict[str, str] | None) -> None:
+def _become(words: list[str], environment: dict[str, str]) -> None:
     """Do in this fork what `python -m WORDS` does, and end."""
     os.closerange(3, 1024)
-    if environment is not None:
-        os.environ.clear()
-        os.environ.update(environment)
+    os.environ.clear()
+    os.environ.update(environment)
     os.environ.pop("SDTPS_SNAPSHOT", None)
     sys.path += os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.argv = words
     sys.stdout, sys.stderr = (os.fdopen(handle, "w", 1, closefd=False) for handle in (1, 2))
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2, signal.SIGALRM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    code: Any = 1
-    try:
-        runpy.run_module(words[0], run_name="__main__")
-    except SystemExit as end:
-        code = end.code
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code or 0)
+    _end_with(lambda: runpy.run_module(words[0], run_name="__main__") and None)

@@ -75,14 +75,19 @@ def test_every_log_is_a_variant_of_ours() -> None:
         assert row["epochs"] in ("", "0") or int(row["epochs"]) <= config.train.epochs
 
 
-def run(row: dict[str, str], log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+@pytest.mark.real_data
+@pytest.mark.parametrize("row", [r for r in rows() if here(r).is_file()], ids=lambda r: r["name"])
+def test_a_stand_in_gives_the_logged_score(
+    row: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The log's program, in place of which a stand-in prints the log."""
+    fork_modules(monkeypatch, "analysis.importers.verb")
     study = study_of(ROOT / f"ablations/demo2_{row['seed']}.yaml")
     config = study.variants[row["name"]].config
     place = tmp_path / row["commit"]
     place.mkdir()
     shutil.copyfile(PROGRAM, place / "train_net.py")
-    monkeypatch.setenv("PUBLISHED_LOG", str(log))
+    monkeypatch.setenv("PUBLISHED_LOG", str(here(row)))
     monkeypatch.setenv("PUBLISHED_ENDS", "0" if row["mAP"] else "1")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     folder = RunFolder(tmp_path / "runs" / "s" / "v" / "seed0-x")
@@ -90,16 +95,6 @@ def run(row: dict[str, str], log: Path, tmp_path: Path, monkeypatch: pytest.Monk
         config.model_copy(update={"directory": str(tmp_path)}),
         {"study": "s", "variant": "v", "seed": int(row["seed"])},
     )
-    return folder
-
-
-@pytest.mark.real_data
-@pytest.mark.parametrize("row", [r for r in rows() if here(r).is_file()], ids=lambda r: r["name"])
-def test_a_stand_in_gives_the_logged_score(
-    row: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fork_modules(monkeypatch, "analysis.importers.verb")
-    folder = run(row, here(row), tmp_path, monkeypatch)
     if not row["mAP"]:
         with pytest.raises(RunError, match="exit code 1"):
             execute(folder.path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import re
 import shutil
@@ -25,6 +24,7 @@ from ablations.study.model import Study
 from sdtps.run.folder import RunFolder
 from sdtps.system.errors import SubmissionError
 from tests.ablations import plant
+from tests.ablations.copies import ends, fork
 from tests.ablations.fakes import Fakes
 
 
@@ -376,14 +376,9 @@ def test_four_processes_that_submit_200_runs_at_once_queue_200_jobs(
     tmp_path: Path, fakes: Fakes
 ) -> None:
     study = plant.study(tmp_path, ["ok"], seeds=200)
-    context = multiprocessing.get_context("fork")
     start = time.time() + 0.5
-    racers = [context.Process(target=_race, args=(study, tmp_path / "runs", start)) for _ in range(4)]
-    for racer in racers:
-        racer.start()
-    for racer in racers:
-        racer.join()
-    assert [racer.exitcode for racer in racers] == [0] * 4
+    racers = [fork(lambda: _race(study, tmp_path / "runs", start)) for _ in range(4)]
+    assert ends(*racers) == [0] * 4
     (frozen,) = (tmp_path / "runs/_code").iterdir()
     assert (frozen / "code.json").is_file()
     counted = Counter(fakes.submitted_runs())
@@ -396,15 +391,11 @@ def test_an_sbatch_that_outlives_its_submitter_is_found(
 ) -> None:
     study = plant.study(tmp_path, ["ok", "raise"])
     fakes.answer("sbatch", {"sleep": 1.0, "act": True})
-    racer = multiprocessing.get_context("fork").Process(
-        target=_race, args=(study, tmp_path / "runs", 0.0)
-    )
-    racer.start()
+    racer = fork(lambda: _race(study, tmp_path / "runs", 0.0))
     while not fakes.calls("sbatch"):
         time.sleep(0.05)
-    assert racer.pid is not None
-    os.kill(racer.pid, signal.SIGKILL)
-    racer.join()
+    os.kill(racer, signal.SIGKILL)
+    ends(racer)
     monkeypatch.setattr(slurm, "LOOKUP_PAUSES", (0, 0.5, 1, 2, 4, 8, 16, 32))
     assert _submit(study, tmp_path / "runs").submitted == []
     assert len(fakes.arrays()) == 1

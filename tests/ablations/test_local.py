@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 import sys
@@ -21,7 +20,7 @@ from ablations.store.states import RunStatus, run_states
 from ablations.study.model import Study
 from ablations.study.schema import Resources
 from tests.ablations import plant, standin
-from tests.ablations.copies import fork_modules
+from tests.ablations.copies import ends, fork, fork_modules
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -42,18 +41,16 @@ def _states(study: Study, runs: Path) -> list[RunStatus]:
     return run_states(study.runs(), runs)
 
 
-def _queue(study: Study, runs: Path, slots: int) -> multiprocessing.Process:
-    """`submit` in a process of its own, as on a terminal."""
+def _queue(study: Study, runs: Path) -> int:
+    """`submit` to one slot in a process of its own, as on a terminal."""
 
     def work() -> None:
         try:
-            _submit(study, runs, slots)
+            _submit(study, runs, slots=1)
         except KeyboardInterrupt:
-            os._exit(130)
+            sys.exit(130)
 
-    process = multiprocessing.get_context("fork").Process(target=work)
-    process.start()
-    return process
+    return fork(work)
 
 
 def _wait(condition: object, seconds: float = 300) -> None:
@@ -138,13 +135,11 @@ def test_ctrl_c_lets_runs_write_a_checkpoint_and_the_next_submission_goes_on(
 ) -> None:
     study = plant.study(tmp_path, ["polite", "ok"])
     runs = tmp_path / "runs"
-    queue = _queue(study, runs, slots=1)
+    queue = _queue(study, runs)
     _wait(lambda: _states(study, runs)[0].epoch == 1)
     assert [s.state for s in _states(study, runs)] == ["running", "queued"]
-    assert queue.pid is not None
-    os.kill(queue.pid, signal.SIGINT)
-    queue.join(300)
-    assert queue.exitcode == 130
+    os.kill(queue, signal.SIGINT)
+    assert ends(queue) == [130]
     assert "Stopping 1 run (our models write a checkpoint first). Ctrl-C" in capfd.readouterr().err
     found = _states(study, runs)
     assert [s.state for s in found] == ["interrupted", "planned"]
@@ -158,11 +153,10 @@ def test_ctrl_c_lets_runs_write_a_checkpoint_and_the_next_submission_goes_on(
 def test_a_killed_queue_s_locks_are_repaired_and_its_orphan_is_left_to_finish(tmp_path: Path) -> None:
     study = plant.study(tmp_path, ["polite", "ok"])
     runs = tmp_path / "runs"
-    queue = _queue(study, runs, slots=1)
+    queue = _queue(study, runs)
     _wait(lambda: _states(study, runs)[0].epoch == 1)
-    assert queue.pid is not None
-    os.kill(queue.pid, signal.SIGKILL)
-    queue.join()
+    os.kill(queue, signal.SIGKILL)
+    ends(queue)
     assert [s.state for s in _states(study, runs)] == ["running", "planned"]
     report = _submit(study, runs)
     assert [p.parent.name for p in report.submitted] == ["ok"]
@@ -183,13 +177,12 @@ def test_a_killed_queue_s_locks_are_repaired_and_its_orphan_is_left_to_finish(tm
 def test_a_cancelled_run_stops_or_never_starts(tmp_path: Path, cancelled: int) -> None:
     study = plant.study(tmp_path, ["polite", "ok"])
     runs = tmp_path / "runs"
-    queue = _queue(study, runs, slots=1)
+    queue = _queue(study, runs)
     _wait(lambda: _states(study, runs)[0].epoch == 1)
     cancel.cancel(_states(study, runs)[:cancelled], runs)
-    queue.join(300)
-    assert queue.exitcode == 0 or cancelled == 2
-    ends = ["cancelled"] * cancelled + ["completed"] * (2 - cancelled)
-    assert [s.state for s in _states(study, runs)] == ends
+    assert ends(queue) == [0] or cancelled == 2
+    told = ["cancelled"] * cancelled + ["completed"] * (2 - cancelled)
+    assert [s.state for s in _states(study, runs)] == told
 
 
 def test_a_run_that_cannot_even_start_python_is_failed(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import multiprocessing
 import os
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from ablations.store import locks
 from ablations.store.locks import TORN_SECONDS, Lock, Process
 from ablations.store.submissions import Submission
+from tests.ablations.copies import ends, fork
 
 
 def _submission(folder: Path, name: str) -> Submission:
@@ -28,31 +28,23 @@ def _run(folder: Path, name: str = "run") -> Path:
     return path
 
 
-def _compete(folder: Path, name: str, start: float, won: multiprocessing.SimpleQueue[str]) -> None:
+def _compete(folder: Path, name: str, start: float) -> None:
     source = _submission(folder, name).lock_file
     held = Lock("old", "slurm", None, 0.0)
     time.sleep(max(0.0, start - time.time()))
     for run in sorted(folder.glob("run*")):
         if locks.take(run, source, held):
-            won.put(run.name)
+            with (folder / "won.txt").open("a") as won:
+                won.write(f"{run.name}\n")
 
 
 def test_an_ended_lock_is_taken_over_by_exactly_one_of_six(tmp_path: Path) -> None:
     old = _submission(tmp_path, "old").lock_file
     runs = [_run(tmp_path, f"run{k:02}") for k in range(40)]
     assert all(locks.take(run, old) for run in runs)
-    context = multiprocessing.get_context("fork")
-    won: multiprocessing.SimpleQueue[str] = context.SimpleQueue()
     start = time.time() + 0.3
-    racers = [context.Process(target=_compete, args=(tmp_path, f"s{k}", start, won)) for k in range(6)]
-    for racer in racers:
-        racer.start()
-    for racer in racers:
-        racer.join()
-    names = []
-    while not won.empty():
-        names.append(won.get())
-    assert sorted(names) == [run.name for run in runs]
+    ends(*[fork(lambda k=k: _compete(tmp_path, f"s{k}", start)) for k in range(6)])  # type: ignore[misc]
+    assert sorted((tmp_path / "won.txt").read_text().split()) == [run.name for run in runs]
 
 
 def test_a_released_run_is_free_and_a_stranger_cannot_release_it(tmp_path: Path) -> None:

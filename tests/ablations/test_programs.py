@@ -26,7 +26,7 @@ from sdtps.system.files import digest
 from sdtps.trained.model import load
 from sdtps.training import program
 from sdtps.training.attempt import EXIT_CODES, execute
-from tests.ablations.copies import TRAINING, fork_modules
+from tests.ablations.copies import TRAINING, ends, fork, fork_modules
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = """\
@@ -283,13 +283,7 @@ sys.exit(child.wait())
 
 def start(folder: RunFolder) -> int:
     """The process id of a fork that does the run, and ends as `sdtps run` does."""
-    if job := os.fork():
-        return job
-    code = 1
-    try:
-        code = EXIT_CODES[execute(folder.path)]
-    finally:
-        os._exit(code)
+    return fork(lambda: EXIT_CODES[execute(folder.path)])
 
 
 def processes_of(pid: int) -> list[int]:
@@ -327,7 +321,7 @@ def test_a_stop_reaches_a_program_once_and_the_run_goes_on(
         time.sleep(0.05)
     for pid in processes_of(job) if who == "all" else [job]:
         os.kill(pid, number)
-    assert os.waitstatus_to_exitcode(os.waitpid(job, 0)[1]) == EXIT_CODES["requeued"]
+    assert ends(job) == [EXIT_CODES["requeued"]]
     status = folder.status() or {}
     assert status["state"] == "requeued"
     assert saved or "SIGTERM" in status["reason"]
