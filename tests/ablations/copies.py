@@ -82,6 +82,8 @@ def _end_with(work: Callable[[], object]) -> None:
         code = work() or 0
     except SystemExit as end:
         code = end.code or 0
+    except KeyboardInterrupt:
+        code = 130
     except BaseException:
         traceback.print_exc()
     finally:

@@ -43,14 +43,7 @@ def _states(study: Study, runs: Path) -> list[RunStatus]:
 
 def _queue(study: Study, runs: Path) -> int:
     """`submit` to one slot in a process of its own, as on a terminal."""
-
-    def work() -> None:
-        try:
-            _submit(study, runs, slots=1)
-        except KeyboardInterrupt:
-            sys.exit(130)
-
-    return fork(work)
+    return fork(lambda: _submit(study, runs, slots=1) and None)
 
 
 def _wait(condition: object, seconds: float = 300) -> None:
