@@ -63,7 +63,7 @@ def _losses(study: Study, runs: Path) -> tuple[list[float], float]:
 def test_a_preempted_run_s_curve_goes_on_without_doubled_or_lost_steps(
     slurm: Cluster, tmp_path: Path
 ) -> None:
-    study, runs = _study(tmp_path, epochs=40, gpus=0), tmp_path / "runs"
+    study, runs = _study(tmp_path, epochs=60, gpus=0), tmp_path / "runs"
     dispatch.submit(study.runs(), runs)
     folder = RunFolder(study.runs()[0].folder(runs))
     job = str(_wait(study, runs, "running").job_id)
