@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
-from ablations.launch import dispatch
+from ablations.launch import dispatch, worker
 from ablations.launch.plan import make_plan
 from ablations.slurm import endings
 from ablations.slurm.arrays import chunks
@@ -42,13 +43,18 @@ def test_resources_that_no_job_can_have_are_refused(resources: dict[str, object]
 
 
 @pytest.mark.parametrize(
-    ("count", "array", "cpus", "memory", "together"),
-    [(8, "0-2%2", "6", "12288M", 3), (2, "0-0%1", "4", "8192M", 2)],  # 3 to a job, 6 at once
+    ("count", "limit", "array", "cpus", "memory", "together"),
+    [  # 3 to a job
+        (8, "6", "0-2%2", "6", "12288M", 3),
+        (8, "null", "0-2%3", "6", "12288M", 3),
+        (2, "6", "0-0%1", "4", "8192M", 2),
+    ],
 )
 def test_a_job_asks_for_what_its_runs_need_together(
-    tmp_path: Path, count: int, array: str, cpus: str, memory: str, together: int
+    tmp_path: Path, count: int, limit: str, array: str, cpus: str, memory: str, together: int
 ) -> None:
-    study = plant.study(tmp_path, [f"ok-{k}" for k in range(count)], resources=PACKED)
+    resources = PACKED.replace("max_parallel: 6", f"max_parallel: {limit}")
+    study = plant.study(tmp_path, [f"ok-{k}" for k in range(count)], resources=resources)
     (text,) = dispatch.render(
         make_plan(study, tmp_path / "runs", run_states(study.runs(), tmp_path / "runs"))
     )
@@ -74,6 +80,12 @@ def test_a_run_knows_its_job_and_those_it_shares_it_with(tmp_path: Path) -> None
     submission.write_receipt("77")
     assert [submission.element(run) for run in runs] == ["77_0", "77_0", "77_1", "77_1", "77_2"]
     assert submission.members(1) == runs[2:4] and submission.members(2) == runs[4:]
+
+
+def test_a_signal_is_passed_on_to_each_run(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        worker._PassedOn([worker._Child(tmp_path, process)])(signal.SIGTERM, None)
+    assert process.returncode == -signal.SIGTERM
 
 
 @pytest.mark.parametrize(
