@@ -137,7 +137,7 @@ def test_a_terminal_is_shown_what_a_log_or_a_name_holds_and_obeys_none_of_it(
 def test_a_cell_is_explained_without_a_paper(tmp_path, monkeypatch, capsys):
     """The table is made from the runs where none was built."""
     study = load_study(shipped("ablations/nograd.yaml"))
-    monkeypatch.setattr("analysis.verbs.known_studies", lambda: {"nograd": study.path})
+    monkeypatch.setattr("analysis.paper.explain.known_studies", lambda: {"nograd": study.path})
     for variant in study.variants:
         for seed in study.seeds:
             plant(tmp_path / "runs", study, variant, seed, scores={"mAP": [0.6], "rank1": [0.7]})

@@ -9,6 +9,7 @@ from ablations.study.manifest import load_study
 from ablations.study.schema import MetricSpec
 from analysis.paper.build import Options, build
 from analysis.paper.findings import findings
+from analysis.paper.setup import least_significant
 from analysis.results.frames import results
 from analysis.runs.collect import collect
 from sdtps.run.locations import shipped
@@ -54,12 +55,14 @@ def test_the_best_and_what_can_be_told_apart_are_said(tmp_path, levels, facts):
 
 
 def test_lower_is_better_where_the_metric_says_so(tmp_path):
-    study = planted_study("s", ["topk", "low"], metrics={"mAP": MetricSpec(direction="down")})
-    for name, level in (("topk", 0.7), ("low", 0.2)):
+    study = planted_study("s", ["topk", "low", "last"], metrics={"mAP": MetricSpec(direction="down")})
+    for name, level in (("topk", 0.7), ("low", 0.2), ("last", 0.9)):
         for seed in study.seeds:
-            own = 0.001 * seed * (name == "low")
+            own = 0.001 * seed * (name != "topk")
             plant(tmp_path, study, name, seed, scores={"mAP": [level + SPREAD[seed] + own]})
-    text = " ".join(findings(results(collect([study], tmp_path), study)))
+    found = results(collect([study], tmp_path), study)
+    text = " ".join(findings(found))
+    assert least_significant(found) == "3.6 with 3 seeds and 2 comparisons"  # 6.205 / sqrt(3)
     assert "low is best" in text and "low better, −49." in text
 
 
