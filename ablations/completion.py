@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         choices=("bash", "zsh", "studies", "variants"),
-        help="a shell: eval the output in its start-up file; or the names that there are",
+        help="a shell: its start-up file reads the output from a file; or the names that there are",
     )
     parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 

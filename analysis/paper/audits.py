@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from functools import partial
-from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
 from analysis.paper.macros import Macro
@@ -31,22 +25,6 @@ def document(study: Study) -> dict[str, Any]:
     labels = {name: variant.label for name, variant in study.variants.items()}
     with one_thread():  # more threads would round the last digits otherwise
         return audit(study.models(), study.baseline, study=study.name, labels=labels).as_json()
-
-
-def begun(studies: Sequence[Study]) -> Mapping[str, Callable[[], dict[str, Any]]]:
-    """By study what gives its document: the audits begin now, on Linux in a process beside this one.
-
-    What goes wrong in it is raised where the document is asked for.
-    """
-    if not studies or sys.platform != "linux":  # forks of what uses threads are not safe elsewhere
-        return {study.name: partial(document, study) for study in studies}
-    import torch._dynamo  # noqa: F401  # torch's optimisers import it: a second for each process
-
-    ignored = (signal.SIGINT, signal.SIG_IGN)  # this process ends at Ctrl-C, and the other with it
-    pool = ProcessPoolExecutor(1, get_context("fork"), signal.signal, ignored)
-    made = {study.name: pool.submit(document, study).result for study in studies}
-    pool.shutdown(wait=False)
-    return made
 
 
 def table(document: dict[str, Any], study: Study) -> Table:

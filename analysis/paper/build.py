@@ -126,7 +126,6 @@ def build(
     built.problems += unlogged(collected)
     folder.mkdir(parents=True, exist_ok=True)
     if options.evidence:
-        begun = audits.begun([s for s in studies if audits.audited(s) and options.wants_audit(s.name)])
         say("claims")
         built.answers = _claims(collected, others, ledger)
         studies = [with_verdicts(study, built.answers) for study in studies]
@@ -139,9 +138,10 @@ def build(
         built.add(record_figure(options.venue))
     if options.evidence:
         built.files += write_claims(built.answers, built.folder)
-        for study in (study for study in studies if study.name in begun):
-            say(f"gradient audit of {study.name}")
-            _add_audit(built, study, begun[study.name](), options)
+        for study in filter(audits.audited, studies):
+            if options.wants_audit(study.name):
+                say(f"gradient audit of {study.name}")
+                _add_audit(built, study, options)
     _glue(built, collected, studies, others, options)
     if options.report and options.only is None:
         say("report.html")
@@ -226,7 +226,8 @@ def with_verdicts(study: Study, answers: Iterable[Answer]) -> Study:
     )
 
 
-def _add_audit(built: Built, study: Study, document: dict[str, Any], options: Options) -> None:
+def _add_audit(built: Built, study: Study, options: Options) -> None:
+    document = audits.document(study)
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     built.write(f"audits/{study.name}.json", text)
     made = audits.table(document, study)
