@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from ablations.cli import main
+from ablations.store.submissions import put_aside
 from ablations.study.attribution import design
 from ablations.study.manifest import load_study
 from ablations.study.schema import AttributionSpec
@@ -177,7 +178,9 @@ def test_attempts_of_failed_and_requeued_runs_count_in_the_budget(
         {"attempt": n, "started": f"2026-01-01T{a}", "ended": f"2026-01-01T{b}"}
         for n, (a, b) in enumerate(pairwise(quarters), start=1)
     ]
-    plant(tmp_path / "runs", study, "base", 0, state="failed", stop=(1, 2), attempts=attempts[:1])
+    failed = plant(
+        tmp_path / "runs", study, "base", 0, state="failed", stop=(1, 2), attempts=attempts[:1]
+    )
     plant(tmp_path / "runs", study, "far", 0, state="requeued", stop=(1, 2), attempts=attempts[1:])
     document = answer("plan")
     budget, runs = document["budget"], document["runs"]
@@ -186,3 +189,5 @@ def test_attempts_of_failed_and_requeued_runs_count_in_the_budget(
     # Two minutes are left: one run at its limit fits, and every other one waits.
     assert budget["planned"] == pytest.approx(2 / 60)
     assert sum(run["action"] == "submit" for run in runs) == 1
+    put_aside(failed.path, tmp_path / "runs")
+    assert answer("plan")["budget"]["spent"] == pytest.approx(0.5)

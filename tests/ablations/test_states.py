@@ -245,6 +245,21 @@ def test_a_run_that_is_killed_again_and_again_is_resumed_only_on_request(queued:
             dispatch.submit(queued.study.runs(), queued.runs, resume=[queued.folder])
 
 
+def test_an_end_is_its_own_restart_s_and_a_kill_after_sigterm_is_not_counted(queued: Queued) -> None:
+    for restart, terminated in enumerate([True, False]):
+        queued.begin(restart=restart)
+        assert records.read(queued.folder, queued.name).last_end is None
+        queued.end(records.KILLED, restart=restart, terminated=terminated)
+    assert records.read(queued.folder, queued.name).kills == 1
+
+
+def test_what_follows_a_torn_record_is_read(queued: Queued) -> None:
+    queued.begin()
+    records.attempts_file(queued.folder).write_text(f"end {queued.name} 1_0")
+    queued.begin()
+    assert records.read(queued.folder, queued.name).last_start is not None
+
+
 # -- copies ---------------------------------------------------------------------------------------
 
 

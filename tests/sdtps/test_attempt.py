@@ -12,6 +12,7 @@ from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -71,6 +72,19 @@ def test_the_same_run_twice_gives_the_same_metrics_and_another_seed_others(tmp_p
     first, second, other = (completed(make(tmp_path / name, seed)) for name, seed in places)
     assert first == second
     assert [r.get("loss") for r in first] != [r.get("loss") for r in other]
+
+
+def test_seeds_begin_with_their_own_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sums = []
+
+    def loop(task: Any, *_: Any, **__: Any) -> Any:
+        sums.append(sum(p.sum().item() for p in task.model.parameters()))
+        return SimpleNamespace(run=lambda: "requeued")
+
+    monkeypatch.setattr("sdtps.training.loop.Loop", loop)
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        execute(make(tmp_path / name, seed).path)
+    assert sums[0] == sums[1] != sums[2]
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker")

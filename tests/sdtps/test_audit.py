@@ -13,8 +13,8 @@ import torch
 from rich.console import Console
 
 from sdtps.audit.audit import Audit, audit, show
-from sdtps.audit.examination import Examination, examine
-from sdtps.audit.findings import NAMES, TRAINED, Finding, findings, grouped, number
+from sdtps.audit.examination import Examination, examine, gradient_of
+from sdtps.audit.findings import NAMES, OF_SDTPS, TRAINED, Finding, findings, grouped, number
 from sdtps.audit.toys import tiny
 from sdtps.config import Config, parse_config
 from tests.sdtps.test_axes import combinations, in_retrieval
@@ -103,6 +103,16 @@ def test_behind_a_hard_mask_in_place_no_parameter_learns() -> None:
     found = audit({"base": config({"sdtps": V2}), **configs}, "base", steps=2).findings
     (error,) = [f for f in found if f.kind == "no_gradient" and f.variant != "base"]
     assert error.variant == "topk" and error.text.startswith("no parameter of SDTPS learns")
+
+
+def test_a_gradient_of_zero_is_none_also_beside_an_sdtps_that_learns_nothing(audited: Audit) -> None:
+    weight = torch.ones(2, requires_grad=True)
+    (weight * 0).sum().backward()
+    examined = audited.examinations["topk"]
+    parts = examined.initial.parts | dict.fromkeys((*OF_SDTPS, "heads"), gradient_of([weight]))
+    dead = replace(examined, initial=replace(examined.initial, parts=parts))
+    texts = " ".join(f.text for f in findings({"topk": examined, "dead": dead}, "topk", 2))
+    assert "no parameter of SDTPS learns" in texts and "the heads learns nothing" in texts
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,13 @@ def test_both_orders_of_the_product_are_the_loop(
     assert_is_the_loop(build({"no_grad": "none"}, {"alignment": alignment}, class_token))
 
 
+def test_equal_maxima_share_the_gradient() -> None:
+    values = torch.tensor([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0]], requires_grad=True)
+    best, grad = values.amax(1), torch.tensor([2.0, 6.0])
+    expected = torch.autograd.grad(best, values, grad)[0]
+    assert torch.equal(alignments._shared(grad, best, values, 1), expected)
+
+
 def test_captions_of_one_chunk_come_back_in_order() -> None:
     """They are sorted by length, and here all lie in one chunk."""
     net = build({"aggregation": "single"}, {"form": "released"})

@@ -58,6 +58,13 @@ def test_forward_is_bit_identical_with_gumbel_on_and_off(name: str, dtype: torch
     assert torch.equal(*outputs)
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_evaluation_draws_noise_only_if_asked(asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sdtps.system.distributed.draws", None)  # for equal batches
+    module = MultiModal(SdtpsConfig(decision="gumbel_ste", noise_in_eval=asked), 20, 16).eval()
+    assert (module._draws(torch.zeros(3, 16, 20)) is not None) == asked
+
+
 @pytest.mark.parametrize("name", ARRANGEMENTS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_keeps_every_arrangement_finite_and_close(name: str, dtype: torch.dtype) -> None:
