@@ -51,7 +51,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **{"allow_abbrev": False, **options})
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if action.choices is not None and value not in action.choices:
+        # Python 3.11 checks the empty list that nargs="*" gives where no word is given.
+        if action.choices is not None and value not in [*action.choices, []]:
             hint = did_you_mean(str(value), map(str, action.choices))
             raise argparse.ArgumentError(action, f"there is no '{value}'. {hint}")
 

@@ -112,10 +112,11 @@ def test_the_command_measures_prints_and_records(
 ) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"{BEGIN}{END}")
-    monkeypatch.setitem(command.MEASUREMENTS, "step", ("", lambda device: iter([ROW])))
+    monkeypatch.setattr(command, "MEASUREMENTS", {"step": ("", lambda device: iter([ROW]))})
     monkeypatch.setattr(command, "RECORDS", tmp_path)
     monkeypatch.setattr(command, "PAGE", page)
-    assert command.main(["step", "--device", "cpu", "--record"]) == 0
+    assert command.main(["step", "--device", "cpu"]) == 0
+    assert command.main(["--device", "cpu", "--record"]) == 0  # without a name: all
     assert "| step | small | 2.00 s |" in capsys.readouterr().out
     assert "| step | small | 2.00 s |" in page.read_text()
     with pytest.raises(SystemExit):
