@@ -68,7 +68,7 @@ def _one_line(value: Any) -> Any:
     return value
 
 
-def _list(seeds: Any) -> Any:
+def _refuse_count(seeds: Any) -> Any:
     if type(seeds) is int and 0 < seeds <= 10:
         many = f"{[*range(seeds)]} for {counted(seeds, 'seed')}"
         raise ValueError(f"{seeds} is no list: write {many}, or [{seeds}] for seed {seeds}")
@@ -86,7 +86,7 @@ FileName = Annotated[str, AfterValidator(_file_name)]
 Line = Annotated[str, AfterValidator(_one_line)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what NumPy's generators take
 Seeds = Annotated[
-    tuple[Seed, ...], BeforeValidator(_list), Field(min_length=1), AfterValidator(_distinct)
+    tuple[Seed, ...], BeforeValidator(_refuse_count), Field(min_length=1), AfterValidator(_distinct)
 ]
 
 

@@ -117,7 +117,7 @@ def check(
         if others is None:
             others = [verbs.read_or_tell(Path(s["path"]), studies[0]) for s in index["others"]]
         options = Options(**{**index["options"], "allow": tuple(KINDS)})
-    except (SdtpsError, KeyError, TypeError) as error:
+    except (SdtpsError, LookupError, TypeError) as error:
         return [Finding("stale", str(folder / INDEX), str(error), f"fix the manifest, then {rebuild}")]
     say("seals of the runs")
     findings = _runs(studies, runs_dir, allow)

@@ -13,11 +13,10 @@ import yaml
 from ablations.study.arguments import known_studies
 from analysis.runs.record import mapping
 from analysis.verbs import MAIN
+from sdtps.config.yaml12 import Loader
 from sdtps.run.folder import RunFolder
 from sdtps.run.locations import runs_root
 from sdtps.system.files import read_bytes
-
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def command(*words: str | Path, runs_dir: Path) -> str:
@@ -88,7 +87,7 @@ def again(
 def config_of(folder: RunFolder) -> dict[str, Any]:
     """What config.yaml holds; empty where it cannot be read."""
     try:
-        return mapping(yaml.load(read_bytes(folder.config_file) or b"", Loader=_LOADER))
+        return mapping(yaml.load(read_bytes(folder.config_file) or b"", Loader=Loader))
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return {}
 

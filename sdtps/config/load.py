@@ -14,6 +14,7 @@ from sdtps.config.program import ProgramConfig
 from sdtps.config.reid import ReidConfig
 from sdtps.config.retrieval import RetrievalConfig
 from sdtps.config.wording import section_of, sentences
+from sdtps.config.yaml12 import Loader
 from sdtps.system.errors import ConfigError, did_you_mean
 from sdtps.system.files import read_bytes
 
@@ -108,7 +109,7 @@ def load_config(path: Path) -> AnyConfig:
     """The configuration that a run folder's config.yaml holds (written by us, fully resolved)."""
     try:
         content = read_bytes(path)
-        tree = content and yaml.load(content, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        tree = content and yaml.load(content, Loader)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
     if content is None:

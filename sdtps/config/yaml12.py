@@ -52,7 +52,10 @@ def scalar(text: str) -> Any:
     return float(text) if _FLOAT.fullmatch(text) else text
 
 
-class _Parser(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
+Loader: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader  # both are safe
+
+
+class _Parser(Loader):  # type: ignore[misc]
     """PyYAML's composer without its YAML 1.1 resolvers: every plain scalar stays text."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  (PyYAML's own spelling)
@@ -155,7 +158,7 @@ def parse(text: str) -> Document:
             raise YamlError(f"{line}a tab: YAML is indented with blanks only") from None
         context = f"{error.context}: " if error.context else ""
         if found := _UNQUOTED.search(written):
-            value = found["flow" in context].rstrip()
+            value = (found[1] if "flow" in context else found[0]).rstrip()
             right = written.replace(value, "'" + value.replace("'", "''") + "'").strip()
             raise YamlError(f"{line}a text that begins with {{ must be quoted: {right}") from None
         raise YamlError(f"{line}{context}{error.problem}") from None

@@ -62,7 +62,7 @@ def modules(package: Path = PACKAGE) -> set[Path]:
         if file in reached or not file.is_file():
             continue
         reached.add(file)
-        found = (name for name in _parsed(file.read_bytes())[1] if name.startswith(package.name))
+        found = (name for name in _parsed(file.read_bytes())[1] if name.split(".")[0] == package.name)
         new = {above for name in found for above in accumulate(name.split("."), "{}.{}".format)} - names
         names |= new
         for name in new:
